@@ -1,0 +1,109 @@
+"""Attention: from one head to grouped query heads (Vaswani et al. 2017; GQA: arXiv 2305.13245)."""
+
+import math
+from typing import Literal
+
+import mlx.core as mx
+
+from .basics import linear, softmax
+
+Mask = mx.array | Literal["causal"] | None
+
+
+def scaled_dot_product_attention_simple(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | None = None,
+) -> mx.array:
+    """softmax(query key^T * scale + mask) value (arXiv 1706.03762, eq. 1).
+
+    query [..., L, D], key and value [..., S, D], mask broadcastable to [..., L, S] and added to the
+    scores -> [..., L, D]. `scale` None means 1 / sqrt(D).
+    """
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = (query * factor) @ mx.swapaxes(key, -1, -2)
+    if mask is not None:
+        scores = scores + mask
+    return softmax(scores) @ value
+
+
+class SimpleMultiHeadAttention:
+    """Multi-head attention with as many kv heads as query heads (arXiv 1706.03762, section 3.2.2)."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        wq: mx.array,
+        wk: mx.array,
+        wv: mx.array,
+        wo: mx.array,
+    ) -> None:
+        """wq, wk, wv [H * D, E] and wo [E, H * D], with E = hidden_size and D = E / num_heads."""
+        self.num_heads = num_heads
+        self.head_dim = hidden_size // num_heads
+        self.wq, self.wk, self.wv, self.wo = wq, wk, wv, wo
+
+    def __call__(
+        self, query: mx.array, key: mx.array, value: mx.array, mask: mx.array | None = None
+    ) -> mx.array:
+        """query [B, L, E], key and value [B, S, E], mask broadcastable to [B, H, L, S] -> [B, L, E]."""
+        q = self._heads(linear(query, self.wq))
+        k = self._heads(linear(key, self.wk))
+        v = self._heads(linear(value, self.wv))
+        out = scaled_dot_product_attention_simple(q, k, v, mask=mask)
+        batch, _, length, _ = out.shape
+        return linear(out.transpose(0, 2, 1, 3).reshape(batch, length, -1), self.wo)
+
+    def _heads(self, x: mx.array) -> mx.array:
+        batch, length, _ = x.shape
+        return x.reshape(batch, length, self.num_heads, self.head_dim).transpose(0, 2, 1, 3)
+
+
+def causal_mask(L: int, S: int, dtype: mx.Dtype) -> mx.array:
+    """An additive [L, S] mask for L new tokens at the end of S stored ones: 0 may be seen, -inf not.
+
+    Bottom-right aligned: the last row sees all S tokens, the row before it one fewer.
+    Raises ValueError when S < L.
+    """
+    if S < L:
+        raise ValueError(f"{L} new tokens cannot be among {S} stored ones")
+    visible = mx.arange(S) <= mx.arange(S - L, S)[:, None]
+    return mx.where(visible, 0.0, -mx.inf).astype(dtype)
+
+
+def scaled_dot_product_attention_grouped(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: Mask = None,
+) -> mx.array:
+    """Attention in which H / G consecutive query heads share one kv head (arXiv 2305.13245).
+
+    query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D]; head h reads kv head h // (H / G).
+    `mask` is None, "causal" (bottom-right aligned) or an array broadcastable to [B, H, L, S]: added
+    to the scores, or, if boolean, True where a token may be seen. Raises ValueError unless G divides H.
+    """
+    batch, heads, length, dim = query.shape
+    groups, stored = key.shape[1], key.shape[2]
+    if heads % groups:
+        raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
+    factor = 1 / math.sqrt(dim) if scale is None else scale
+    # The heads of a group become extra rows of one product: keys and values are never repeated.
+    rows = (query * factor).reshape(batch, groups, -1, dim)
+    scores = (rows @ mx.swapaxes(key, -1, -2)).reshape(batch, heads, length, stored)
+    weights = softmax(_masked(scores, mask))
+    return (weights.reshape(batch, groups, -1, stored) @ value).reshape(query.shape)
+
+
+def _masked(scores: mx.array, mask: Mask) -> mx.array:
+    if mask is None:
+        return scores
+    if isinstance(mask, str):
+        return scores + causal_mask(scores.shape[-2], scores.shape[-1], scores.dtype)
+    if mask.dtype == mx.bool_:
+        return mx.where(mask, scores, -mx.inf)
+    return scores + mask

@@ -1,0 +1,144 @@
+"""How a prompt is cut into chunks: where, with which mask, how large, and how it went."""
+
+from collections import deque
+
+import mlx.core as mx
+
+# Chunk sizes of the table in `select_optimal_chunk_size`.
+_BUSY_CHUNK, _DEFAULT_CHUNK, _LONG_PROMPT_CHUNK = 64, 128, 256
+_LONG_PROMPT = 2048
+# The share of slots in use above which decodes are protected.
+_HIGH_PRESSURE = 0.8
+# Bounds within which `AdaptiveChunker` halves and doubles, and how many chunks it remembers.
+_SMALLEST_CHUNK, _LARGEST_CHUNK, _WINDOW = 32, 512, 16
+# Weight of the newest chunk in the moving average of `ChunkedPrefillMetrics`.
+_NEWEST = 0.1
+
+
+def chunk_spans(prompt_len: int, prefill_step: int) -> list[tuple[int, int]]:
+    """Cut `prompt_len` tokens into chunks of `prefill_step`, the last one shorter if need be.
+
+    Returns (start, end) pairs in absolute positions, end exclusive, in order and without gaps:
+    (10, 4) -> [(0, 4), (4, 8), (8, 10)]. Raises ValueError when either number is below 1.
+    """
+    if prompt_len < 1 or prefill_step < 1:
+        raise ValueError(f"cannot cut {prompt_len} tokens into chunks of {prefill_step}")
+    return [(start, min(start + prefill_step, prompt_len)) for start in range(0, prompt_len, prefill_step)]
+
+
+def chunked_attention_mask(
+    chunk_start: int, chunk_size: int, total_length: int, dtype: mx.Dtype = mx.float32
+) -> mx.array:
+    """The additive mask of the chunk that begins at `chunk_start` in a prompt of `total_length` tokens.
+
+    Shape [chunk_size, chunk_start + chunk_size]: every token of the chunk sees all earlier chunks and
+    the chunk up to itself (0), nothing later (-inf). Equals what mask="causal" does in MLX. `dtype` must
+    be that of the queries. Raises ValueError when the chunk is empty or leaves the prompt.
+    """
+    end = chunk_start + chunk_size
+    if chunk_start < 0 or chunk_size < 1 or end > total_length:
+        raise ValueError(f"no chunk of {chunk_size} at {chunk_start} in a prompt of {total_length} tokens")
+    visible = mx.arange(end) <= mx.arange(chunk_start, end)[:, None]
+    return mx.where(visible, 0.0, -mx.inf).astype(dtype)
+
+
+def select_optimal_chunk_size(
+    sequence_length: int,
+    available_memory: int,
+    active_decode_requests: int,
+    *,
+    batch_size: int = 5,
+    bytes_per_token: int = 1,
+) -> int:
+    """A chunk size by rule of thumb.
+
+    64 when more than 80 % of `batch_size` slots decode; else 256 for a prompt of more than 2,048
+    tokens; else 128. Never more than `available_memory` bytes hold at `bytes_per_token` (activations
+    and cache together). Raises ValueError when the memory does not hold one token.
+    """
+    if active_decode_requests > _HIGH_PRESSURE * batch_size:
+        wanted = _BUSY_CHUNK
+    elif sequence_length > _LONG_PROMPT:
+        wanted = _LONG_PROMPT_CHUNK
+    else:
+        wanted = _DEFAULT_CHUNK
+    room = available_memory // bytes_per_token
+    if room < 1:
+        raise ValueError(f"{available_memory} bytes do not hold one token of {bytes_per_token} bytes")
+    return min(wanted, room)
+
+
+class AdaptiveChunker:
+    """Chooses the next chunk from what recent chunks cost and how busy the decode slots are."""
+
+    def __init__(self, decode_latency_target: float = 0.05) -> None:
+        """`decode_latency_target`: seconds that a chunk may delay the decodes. Nothing is known yet."""
+        self.decode_latency_target = decode_latency_target
+        self.recent_chunks: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
+
+    def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
+        """Remember that `chunk_size` tokens took `chunk_time` seconds; only the last 16 chunks count."""
+        self.recent_chunks.append((chunk_size, chunk_time))
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
+        """The next chunk size, given the share of decode slots in use (0 to 1).
+
+        Above 0.8: half of the base, but not below 32 and never more than the base. Otherwise twice the
+        base, but not above 512 and never less than the base, if a chunk of twice the base is predicted
+        to stay within the target (mean recent time per token times its size); else the base, also as
+        long as nothing is recorded. Raises ValueError for a pressure outside 0 to 1.
+        """
+        if not 0 <= decode_pressure <= 1:
+            raise ValueError(f"decode_pressure is a share from 0 to 1, not {decode_pressure}")
+        if decode_pressure > _HIGH_PRESSURE:
+            return min(base_chunk_size, max(_SMALLEST_CHUNK, base_chunk_size // 2))
+        if self.recent_chunks and self._predicted_s(2 * base_chunk_size) <= self.decode_latency_target:
+            return max(base_chunk_size, min(_LARGEST_CHUNK, 2 * base_chunk_size))
+        return base_chunk_size
+
+    def _predicted_s(self, chunk_size: int) -> float:
+        tokens = sum(size for size, _ in self.recent_chunks)
+        return chunk_size * sum(seconds for _, seconds in self.recent_chunks) / tokens
+
+
+class ChunkedPrefillMetrics:
+    """Counts chunks and decode steps and how long they took."""
+
+    def __init__(self) -> None:
+        """All counts start at 0; averages are None until there is something to average."""
+        self.prefill_chunks_processed = 0
+        self.prefill_tokens_processed = 0
+        self.decode_requests_served = 0
+        self.avg_chunk_time: float | None = None
+        self.avg_decode_time: float | None = None
+
+    def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None:
+        """Count a chunk; `avg_chunk_time` becomes 0.9 of its value plus 0.1 of the new time, in seconds.
+
+        The first chunk sets the average: starting from 0 would drag it down for dozens of chunks.
+        """
+        self.prefill_chunks_processed += 1
+        self.prefill_tokens_processed += chunk_size
+        self.avg_chunk_time = _moved_towards(chunk_time, self.avg_chunk_time)
+
+    def record_decode_step(self, decode_time: float) -> None:
+        """Count a decode step; `avg_decode_time` is kept as `avg_chunk_time` is."""
+        self.decode_requests_served += 1
+        self.avg_decode_time = _moved_towards(decode_time, self.avg_decode_time)
+
+    @property
+    def prefill_to_decode_ratio(self) -> float | None:
+        """Prompt tokens computed per decode step; None before the first decode step."""
+        if self.decode_requests_served == 0:
+            return None
+        return self.prefill_tokens_processed / self.decode_requests_served
+
+    def get_interleaving_ratio(self) -> float:
+        """Chunks per decode step; infinite while there was no decode step."""
+        if self.decode_requests_served == 0:
+            return float("inf")
+        return self.prefill_chunks_processed / self.decode_requests_served
+
+
+def _moved_towards(value: float, average: float | None) -> float:
+    return value if average is None else average * (1 - _NEWEST) + value * _NEWEST

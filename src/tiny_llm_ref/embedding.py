@@ -1,0 +1,31 @@
+"""Token embedding, which in small Qwen models is the output head as well."""
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import QuantizedWeights, Weight
+
+from .basics import linear
+from .quantize import dequantize_weights
+
+
+class Embedding:
+    """A table with one row of `embedding_dim` numbers for each of `vocab_size` tokens."""
+
+    def __init__(self, vocab_size: int, embedding_dim: int, weight: Weight) -> None:
+        """weight [vocab_size, embedding_dim]; from day 2.2 on it may be quantized."""
+        self.vocab_size = vocab_size
+        self.embedding_dim = embedding_dim
+        self.weight = weight
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """Look up tokens [B, L] integer -> [B, L, embedding_dim]."""
+        w = self.weight
+        if not isinstance(w, QuantizedWeights):
+            return w[tokens]
+        flat = tokens.reshape(-1)
+        rows = dequantize_weights(w.weight[flat], w.scales[flat], w.biases[flat], w.group_size, w.bits)
+        return rows.reshape(*tokens.shape, self.embedding_dim)
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """Score x [..., embedding_dim] against every row -> logits [..., vocab_size] (tied head)."""
+        return linear(x, self.weight)

@@ -1,0 +1,177 @@
+"""Keys and values that are computed once: one request's cache, and a batch of them in place."""
+
+from typing import Literal
+
+import mlx.core as mx
+
+# Storage grows in multiples of this many tokens, and at least doubles.
+_STEP = 64
+
+
+class TinyKvFullCache:
+    """The keys and values of one layer for rows that all hold `offset` tokens."""
+
+    def __init__(self) -> None:
+        """Start empty; storage is allocated by the first update."""
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self.offset = 0
+
+    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each, S = offset.
+
+        Storage grows by doubling, so that n tokens cost O(n) copying in all. Raises ValueError when
+        the shapes of `key` and `value` differ or do not continue what is stored.
+        """
+        end = self.offset + key.shape[2]
+        self._reserve(key, value, end)
+        assert self.keys is not None and self.values is not None
+        self.keys[:, :, self.offset : end] = key
+        self.values[:, :, self.offset : end] = value
+        self.offset = end
+        return self.fetch()
+
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        """Everything stored: keys and values [B, G, S, D]. Raises ValueError when empty."""
+        if self.keys is None or self.values is None:
+            raise ValueError("the cache is empty")
+        return self.keys[:, :, : self.offset], self.values[:, :, : self.offset]
+
+    def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
+        """The mask for tokens about to be appended: one token sees everything, several are causal."""
+        return None if num_new_tokens == 1 else "causal"
+
+    def rewind(self, n: int) -> None:
+        """Forget the last `n` tokens. Raises ValueError when fewer are stored or n is negative."""
+        if not 0 <= n <= self.offset:
+            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
+        self.offset -= n
+
+    def materialize(self) -> None:
+        """Compute what is still lazy, so that no graph outlives the chunk that built it."""
+        if self.keys is not None:
+            mx.eval(self.keys, self.values)
+
+    def release(self) -> None:
+        """Give the memory back; the cache is empty afterwards."""
+        self.keys = self.values = None
+        self.offset = 0
+
+    def _reserve(self, key: mx.array, value: mx.array, needed: int) -> None:
+        if key.shape != value.shape:
+            raise ValueError(f"key {key.shape} and value {value.shape} differ in shape")
+        if self.keys is not None and key.shape[:2] + key.shape[3:] != self.keys.shape[:2] + self.keys.shape[3:]:
+            raise ValueError(f"key {key.shape} does not continue a cache of {self.keys.shape}")
+        self.keys = _grown(self.keys, key, needed, self.offset)
+        self.values = _grown(self.values, value, needed, self.offset)
+
+
+class BatchingKvCache:
+    """The keys and values of one layer for up to `max_active_requests` requests of their own lengths.
+
+    Row i of the storage belongs to the i-th active request. Rows stay where they are while others
+    grow; a request that joins or leaves moves one row and nothing else.
+    """
+
+    def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
+        """Start without requests; a row never holds more than `max_seq_len` tokens (None = any)."""
+        self.max_active_requests = max_active_requests
+        self.max_seq_len = max_seq_len
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self.offset: list[int] = []  # tokens stored, by row
+
+    def add_request(self, prefilled: TinyKvFullCache) -> int:
+        """Copy a one-request cache into the next free row and return the row's number.
+
+        Raises ValueError when every row is taken, or when `prefilled` is empty or too long.
+        """
+        row = len(self.offset)
+        if row == self.max_active_requests:
+            raise ValueError(f"all {row} rows are taken")
+        key, value = prefilled.fetch()
+        self._reserve(key, value, key.shape[2])
+        assert self.keys is not None and self.values is not None
+        self.keys[row : row + 1, :, : key.shape[2]] = key
+        self.values[row : row + 1, :, : key.shape[2]] = value
+        mx.eval(self.keys, self.values)
+        self.offset.append(key.shape[2])
+        return row
+
+    def remove_request(self, row: int) -> None:
+        """Free `row`; the last active row moves into it and takes its number.
+
+        Raises ValueError when there is no such row.
+        """
+        if not 0 <= row < len(self.offset):
+            raise ValueError(f"row {row} is not among the {len(self.offset)} active ones")
+        last = len(self.offset) - 1
+        if row != last:
+            self.keys = _moved(self.keys, last, row)
+            self.values = _moved(self.values, last, row)
+        self.offset[row] = self.offset[last]
+        self.offset.pop()
+
+    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
+
+        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the
+        end of a shorter one. Raises ValueError when B is not the number of active requests or a row
+        would pass max_seq_len.
+        """
+        batch, _, new, _ = key.shape
+        if batch != len(self.offset):
+            raise ValueError(f"{batch} rows for {len(self.offset)} active requests")
+        longest = max(self.offset) + new
+        self._reserve(key, value, longest)
+        assert self.keys is not None and self.values is not None
+        rows = mx.arange(batch)[:, None]
+        columns = mx.array(self.offset)[:, None] + mx.arange(new)
+        self.keys[rows, :, columns] = key.transpose(0, 2, 1, 3)
+        self.values[rows, :, columns] = value.transpose(0, 2, 1, 3)
+        self.offset = [stored + new for stored in self.offset]
+        return self.keys[:batch, :, :longest], self.values[:batch, :, :longest]
+
+    def attention_mask(self, num_new_tokens: int) -> mx.array:
+        """A boolean mask [B, 1, L, S] for L tokens about to be appended to every row: True = may be seen."""
+        seen = mx.array(self.offset)[:, None] + mx.arange(num_new_tokens)
+        columns = mx.arange(max(self.offset) + num_new_tokens)
+        return (columns <= seen[..., None])[:, None]
+
+    def release(self) -> None:
+        """Give the memory back and forget every request."""
+        self.keys = self.values = None
+        self.offset = []
+
+    def _reserve(self, key: mx.array, value: mx.array, needed: int) -> None:
+        if self.max_seq_len is not None and needed > self.max_seq_len:
+            raise ValueError(f"{needed} tokens do not fit into rows of max_seq_len {self.max_seq_len}")
+        rows, used = self.max_active_requests, max(self.offset, default=0)
+        self.keys = _grown(self.keys, key, needed, used, rows)
+        self.values = _grown(self.values, value, needed, used, rows)
+
+
+def _grown(
+    stored: mx.array | None, like: mx.array, needed: int, used: int, rows: int | None = None
+) -> mx.array:
+    """Storage with room for `needed` tokens a row that keeps the first `used` of `stored`."""
+    room = 0 if stored is None else stored.shape[2]
+    if stored is not None and needed <= room:
+        return stored
+    batch, groups, _, dim = like.shape
+    room = max(-(-needed // _STEP) * _STEP, 2 * room)
+    grown = mx.zeros((rows or batch, groups, room, dim), like.dtype)
+    if stored is not None:
+        grown[:, :, :used] = stored[:, :, :used]
+    return grown
+
+
+def _moved(stored: mx.array | None, source: int, target: int) -> mx.array:
+    """`stored` with one row copied over another, in place."""
+    assert stored is not None
+    # A gather owns its memory. A view would share the storage and force a copy of all of it.
+    row = stored[mx.array([source])]
+    mx.eval(row)
+    stored[target : target + 1] = row
+    mx.eval(stored)
+    return stored

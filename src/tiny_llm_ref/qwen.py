@@ -1,0 +1,159 @@
+"""Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
+
+from collections.abc import Mapping, Sequence
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, Weight
+
+from .attention import Mask, scaled_dot_product_attention_grouped
+from .basics import linear, silu
+from .embedding import Embedding
+from .kv_cache import TinyKvFullCache
+from .layer_norm import RMSNorm
+from .positional_encoding import RoPE
+
+Weights = Mapping[str, Weight]
+
+
+class QwenMultiHeadAttention:
+    """Grouped-query self-attention with rotary positions: QKV bias in Qwen2, QK norm in Qwen3."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
+        """`weights` hold this block's parameters: q_proj.weight [H * D, E], k_proj.weight [G * D, E],
+        v_proj.weight [G * D, E], o_proj.weight [E, H * D]; with config.qkv_bias q_proj.bias, k_proj.bias
+        and v_proj.bias; with config.qk_norm q_norm.weight and k_norm.weight [D].
+        """
+        self.config = config
+        self.weights = weights
+        self.rope = rope
+        self.q_norm = self.k_norm = None
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, weights["q_norm.weight"], config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, weights["k_norm.weight"], config.rms_norm_eps)
+
+    def __call__(
+        self,
+        x: mx.array,
+        offset: int | list[int] = 0,
+        cache: KvCache | None = None,
+        mask: Mask = "causal",
+    ) -> mx.array:
+        """x [B, L, E] at positions `offset`, ... -> [B, L, E].
+
+        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
+        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
+        """
+        batch, length, _ = x.shape
+        q, k, v = (self._project(name, x) for name in ("q_proj", "k_proj", "v_proj"))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = self.rope(q, offset), self.rope(k, offset)
+        q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
+        if cache is not None:
+            k, v = cache.update_and_fetch(k, v)
+        out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
+        return linear(out.transpose(0, 2, 1, 3).reshape(batch, length, -1), self.weights["o_proj.weight"])
+
+    def _project(self, name: str, x: mx.array) -> mx.array:
+        """[B, L, heads, D]"""
+        out = linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+        return out.reshape(*x.shape[:2], -1, self.config.head_dim)
+
+
+class QwenMLP:
+    """The gated feed-forward network SwiGLU (Shazeer 2020, arXiv 2002.05202, eq. 6)."""
+
+    def __init__(self, w_gate: Weight, w_up: Weight, w_down: Weight) -> None:
+        """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
+        self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
+        return linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
+
+
+class QwenTransformerBlock:
+    """One layer: attention and feed-forward, each behind a norm and around a residual."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
+        """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
+        input_layernorm.weight and post_attention_layernorm.weight [E].
+        """
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
+        self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
+        self.input_layernorm = RMSNorm(size, weights["input_layernorm.weight"], eps)
+        self.post_attention_layernorm = RMSNorm(size, weights["post_attention_layernorm.weight"], eps)
+
+    def __call__(
+        self,
+        x: mx.array,
+        offset: int | list[int] = 0,
+        cache: KvCache | None = None,
+        mask: Mask = "causal",
+    ) -> mx.array:
+        """x [B, L, E] -> [B, L, E]: x += attention(norm(x)), then x += mlp(norm(x))."""
+        x = x + self.self_attn(self.input_layernorm(x), offset, cache, mask)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class QwenModel:
+    """A decoder-only Qwen: embedding, layers, final norm and output head."""
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings.
+        """
+        self.config = config
+        # One table serves all layers: the angles depend on the position alone.
+        rope = RoPE(config.head_dim, config.max_position_embeddings, config.rope_theta)
+        self.embed_tokens = Embedding(
+            config.vocab_size, config.hidden_size, weights["model.embed_tokens.weight"]
+        )
+        self.layers = [
+            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope)
+            for i in range(config.num_hidden_layers)
+        ]
+        self.norm = RMSNorm(config.hidden_size, weights["model.norm.weight"], config.rms_norm_eps)
+        self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Sequence[KvCache] | None = None,
+        logits_to_keep: int | None = None,
+    ) -> mx.array:
+        """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
+
+        `offset` counts the tokens that stand before: one number, or one per row (from day 2.6 on).
+        `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
+        `logits_to_keep=n` returns only the last n positions, [B, n, V], and spends nothing on the
+        others; 0 is allowed. Raises ValueError when `offset` is not what the cache holds.
+        """
+        length = tokens.shape[1]
+        if cache is not None and cache[0].offset != offset:
+            raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
+        mask: Mask = "causal" if cache is None else cache[0].attention_mask(length)
+        x = self.embed_tokens(tokens)
+        for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
+            x = layer(x, offset, layer_cache, mask)
+        if logits_to_keep is not None:
+            x = x[:, max(0, length - logits_to_keep) :]
+        x = self.norm(x)
+        return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
+
+    def create_kv_cache(self) -> list[KvCache]:
+        """One empty `TinyKvFullCache` per layer."""
+        return [TinyKvFullCache() for _ in self.layers]
+
+
+def build_model(checkpoint: Checkpoint) -> QwenModel:
+    """The model of a loaded checkpoint."""
+    return QwenModel(checkpoint.config, checkpoint.weights)
+
+
+def _below(prefix: str, weights: Weights) -> Weights:
+    """The weights whose names start with `prefix`, without it."""
+    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}

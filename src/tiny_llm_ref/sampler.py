@@ -1,0 +1,69 @@
+"""From logits to a token: greedy, or drawn from a truncated distribution."""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+
+Sampler = Callable[[mx.array], mx.array]
+
+
+def make_sampler(
+    temp: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, seed: int = 0
+) -> Sampler:
+    """Return sample(logits [..., V]) -> tokens [...] uint32.
+
+    `temp` 0 is greedy (argmax). Otherwise one token per row is drawn from softmax(logits / temp) after
+    top-k, then top-p, then min-p have removed tokens. Two samplers made with the same arguments draw
+    the same tokens from the same logits, call by call, whatever else the process draws.
+    """
+    if temp == 0:
+        return lambda logits: mx.argmax(logits, axis=-1)
+    key = mx.random.key(seed)
+
+    def sample(logits: mx.array) -> mx.array:
+        nonlocal key
+        key, draw = mx.random.split(key)
+        scores = logits.astype(mx.float32) / temp
+        scores = apply_min_p(apply_top_p(apply_top_k(scores, top_k), top_p), min_p)
+        return mx.random.categorical(scores, key=draw)
+
+    return sample
+
+
+def apply_top_k(scores: mx.array, top_k: int) -> mx.array:
+    """Keep the `top_k` highest scores [..., V] of each row, set the others to -inf; 0 keeps all.
+
+    Scores that tie with the k-th highest are kept as well.
+    """
+    vocab = scores.shape[-1]
+    if not 0 < top_k < vocab:
+        return scores
+    threshold = mx.min(mx.topk(scores, top_k, axis=-1), axis=-1, keepdims=True)
+    return mx.where(scores >= threshold, scores, -mx.inf)
+
+
+def apply_top_p(scores: mx.array, top_p: float) -> mx.array:
+    """Keep the smallest set of likeliest tokens whose probabilities reach `top_p`; others -inf.
+
+    Nucleus sampling (arXiv 1904.09751, section 3.1): the token that crosses `top_p` is kept, so at
+    least one always is. `scores` [..., V] are logits; 1 keeps all.
+    """
+    if top_p >= 1:
+        return scores
+    order = mx.argsort(-scores, axis=-1)
+    probs = mx.softmax(mx.take_along_axis(scores, order, axis=-1), axis=-1)
+    before = mx.cumsum(probs, axis=-1) - probs
+    kept = mx.put_along_axis(mx.zeros_like(before), order, (before < top_p).astype(before.dtype), axis=-1)
+    return mx.where(kept > 0, scores, -mx.inf)
+
+
+def apply_min_p(scores: mx.array, min_p: float) -> mx.array:
+    """Keep tokens at least `min_p` times as likely as the likeliest one; others -inf; 0 keeps all.
+
+    `scores` [..., V] are logits (arXiv 2407.01082).
+    """
+    if min_p <= 0:
+        return scores
+    probs = mx.softmax(scores, axis=-1)
+    floor = min_p * mx.max(probs, axis=-1, keepdims=True)
+    return mx.where(probs >= floor, scores, -mx.inf)
