@@ -1,0 +1,1 @@
+"""The course tools: starter, tests, checks and book."""
