@@ -1,5 +1,55 @@
-"""Placeholder until the loader lands."""
+"""From a name to a loaded checkpoint."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import Checkpoint, UserError
+
+from .config import read_config
+from .registry import find_checkpoint
+from .tokenizer import load_tokenizer
+from .weights import load_weights
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
-def load_checkpoint(name: str = "default") -> None:
-    raise NotImplementedError
+def load_checkpoint(
+    name: str | Path = "default", device: str | None = None, dtype: str | mx.Dtype | None = None
+) -> Checkpoint:
+    """Load the checkpoint called `name`; raises UserError, one line, for anything the user can mend.
+
+    `name` is "default", a short name ("qwen3-0.6b", "qwen3-0.6b-4bit"), a hub id ("org/name"), a local
+    folder, or "random:qwen3-0.6b" with options such as ",layers=2,bits=4" (see `random_checkpoint`).
+    `device` "cpu" or "gpu" becomes MLX's default device; None leaves it alone. `dtype` None means as
+    stored on a GPU and float32 on a CPU, whose 16-bit arithmetic is many times slower and inaccurate.
+    Packed weights stay packed: for them `dtype` is that of scales, biases and activations.
+    """
+    _select_device(device)
+    wanted = _wanted_dtype(dtype)
+    folder = find_checkpoint(str(name))
+    config, quantization = read_config(folder / "config.json")
+    # The tokenizer first: it is the smaller of the two things that can be missing.
+    tokenizer = load_tokenizer(folder)
+    weights, loaded = load_weights(folder, config, quantization, wanted)
+    return Checkpoint(str(name), folder, config, weights, tokenizer, loaded)
+
+
+def _select_device(device: str | None) -> None:
+    if device is None:
+        return
+    if device not in ("cpu", "gpu"):
+        raise UserError(f"unknown device {device!r}: choose cpu or gpu")
+    chosen = mx.Device(mx.DeviceType.cpu if device == "cpu" else mx.DeviceType.gpu)
+    if not mx.is_available(chosen):
+        raise UserError("MLX finds no GPU here: use device cpu, or install MLX for your GPU")
+    mx.set_default_device(chosen)
+
+
+def _wanted_dtype(dtype: str | mx.Dtype | None) -> mx.Dtype | None:
+    if dtype is None:
+        return mx.float32 if mx.default_device().type == mx.DeviceType.cpu else None
+    wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if wanted not in DTYPES.values():
+        raise UserError(f"unknown dtype {str(dtype)!r}: choose one of {', '.join(DTYPES)}")
+    return wanted
