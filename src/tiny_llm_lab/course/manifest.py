@@ -99,6 +99,18 @@ class Course:
             raise UserError(f"there is no week {week}: the course has {', '.join(weeks)}")
         return found
 
+    def select(self, week: int | None, day: str | None, task: str | None) -> frozenset[Task] | None:
+        """The tasks that a command asks for; None when it asks for no week, day or task."""
+        if task is not None:
+            return frozenset([self.task(task)])
+        if day is not None:
+            if "." not in day and week is None:
+                raise UserError(f"day {day} of which week? Say --week 2 --day {day}, or --day 2.{day}")
+            return frozenset(self.day(day if "." in day else f"{week}.{day}").tasks)
+        if week is not None:
+            return frozenset(task for each in self.week(week) for task in each.tasks)
+        return None
+
     def is_later(self, day_id: str, than: str) -> bool:
         """Whether one day comes after another."""
         order = [day.id for day in self.days]
