@@ -76,7 +76,8 @@ def run_job(job: Job) -> Result:
         sys.path.remove(str(job.folder))
         _forget(job)
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        said = [*recorder.collect_errors, *out.getvalue().strip().splitlines()[-1:], f"pytest: {code}"]
+        errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
+        said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
         return Result(error=said[0]) if code != pytest.ExitCode.NO_TESTS_COLLECTED else Result()
     return Result(tuple(recorder.tests))
 
@@ -87,7 +88,7 @@ _PYTEST_ARGS = (
 )
 
 
-@dataclass
+@dataclass(eq=False)  # pytest wants plugins to be hashable
 class _Recorder:
     """A pytest plugin that notes what it sees."""
 
