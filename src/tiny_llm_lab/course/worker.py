@@ -53,7 +53,6 @@ class Result:
 
 def serve(jobs: Connection) -> None:
     """Answer every Job that comes in with a Result; None ends the process."""
-    _calm_hypothesis()
     jobs.send("ready")
     while (job := jobs.recv()) is not None:
         jobs.send(run_job(job))
@@ -94,6 +93,10 @@ class _Recorder:
 
     tests: list[TestResult] = field(default_factory=list)
     collect_errors: list[str] = field(default_factory=list)
+
+    def pytest_configure(self) -> None:
+        # Not earlier: pytest complains about libraries with a plugin that were imported before it ran.
+        _calm_hypothesis()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
