@@ -61,7 +61,9 @@ def serve(jobs: Connection) -> None:
 def run_job(job: Job) -> Result:
     """Run pytest in this process."""
     os.chdir(job.root)
-    sys.path.insert(0, str(job.folder))
+    before = list(sys.path)
+    # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
+    sys.path[:0] = [str(job.folder), str(job.root)]
     recorder = _Recorder()
     try:
         _forget(job)
@@ -72,7 +74,7 @@ def run_job(job: Job) -> Result:
     except Exception as error:
         return Result(error=traceback.format_exception_only(error)[-1].strip())
     finally:
-        sys.path.remove(str(job.folder))
+        sys.path[:] = before
         _forget(job)
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
@@ -119,8 +121,8 @@ def first_line(report: pytest.TestReport | pytest.CollectReport) -> str:
 def _forget(job: Job) -> None:
     tests = str(job.root / "tests")
     for name, module in list(sys.modules.items()):
-        is_package = name == job.package or name.startswith(f"{job.package}.")
-        if is_package or (getattr(module, "__file__", None) or "").startswith(tests):
+        is_named = name.partition(".")[0] in (job.package, "tests")
+        if is_named or (getattr(module, "__file__", None) or "").startswith(tests):
             del sys.modules[name]
 
 
