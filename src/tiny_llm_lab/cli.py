@@ -1,4 +1,4 @@
-"""The command line: one module per command, each with HELP, add_arguments(parser) and run(args) -> exit code."""
+"""The command line. A command is a module with HELP, add_arguments(parser) and run(args) -> exit code."""
 
 import argparse
 import importlib

@@ -217,6 +217,10 @@ class KvCache(Protocol):
 class RequestKvCache(KvCache, Protocol):
     """The cache of a single request."""
 
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        """Everything stored: keys and values [1, G, S, D]."""
+        ...
+
     def materialize(self) -> None:
         """Compute what is still lazy."""
         ...

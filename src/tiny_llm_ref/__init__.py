@@ -7,7 +7,7 @@ from .attention import (
     scaled_dot_product_attention_simple,
 )
 from .basics import linear, silu, softmax
-from .batch import BatchGenerator, batch_generate, stream_generate
+from .batch import BatchGenerator, batch_generate
 from .chunking import (
     AdaptiveChunker,
     ChunkedPrefillMetrics,
@@ -23,7 +23,7 @@ from .layer_norm import RMSNorm
 from .positional_encoding import RoPE
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
-from .request import Request
+from .request import Request, stream_generate
 from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
 
 __all__ = [

@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 import mlx.core as mx
 
@@ -97,7 +98,8 @@ class BatchGenerator:
         logits = self.model(tokens, offsets, self.kv_cache, logits_to_keep=1)[:, -1]
         # Every request samples from its own row with its own state: nobody's draw moves another's.
         draws = [request.sample(logits[row : row + 1]) for row, request in enumerate(requests)]
-        for request, token in zip(requests, mx.concatenate(draws).tolist(), strict=True):
+        sampled = cast(list[int], mx.concatenate(draws).tolist())
+        for request, token in zip(requests, sampled, strict=True):
             request.decode_done(token)
             self._publish(request.take_events())
         self._remove_ended()
@@ -213,40 +215,12 @@ def batch_generate(
     )
     try:
         while run.has_work_remaining():
-            phases = (run.handle_prefill_phase, run.handle_decode_phase, run.move_prefill_to_decode)
-            if not any([phase() for phase in phases]):
+            progress = [run.handle_prefill_phase(), run.handle_decode_phase(), run.move_prefill_to_decode()]
+            if not any(progress):
                 run.wait_for_arrival()
     finally:
         run.release()
     return run.collect_results()
-
-
-def stream_generate(
-    model: Model,
-    tokenizer: Tokenizer,
-    prompt: str | Sequence[int],
-    sampling: SamplingParams = SamplingParams(),
-    *,
-    prefill_step: int = 128,
-    max_seq_len: int | None = None,
-) -> Iterator[Event]:
-    """Answer one prompt with chunked prefill, yielding every event as it happens, DoneEvent last.
-
-    Raises UserError for a prompt or setting that cannot be served. The cache is given back when the
-    iterator ends or is closed.
-    """
-    request = Request(model, tokenizer, prompt, prefill_step, max_seq_len=max_seq_len, sampling=sampling)
-    try:
-        while not request.is_done:
-            if not request.is_prefill_done:
-                request.try_prefill()
-            else:
-                tokens = mx.array([[request.next_token]])
-                logits = model(tokens, request.offset, request.kv_cache, logits_to_keep=1)
-                request.decode_done(int(request.sample(logits[:, -1]).item()))
-            yield from request.take_events()
-    finally:
-        request.release()
 
 
 def _by_arrival(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import mlx.core as mx
 
@@ -116,7 +117,7 @@ def _generate(
     stream = TextStream(tokenizer.detokenizer)
     token: int | None = None
     for _ in range(max_tokens):
-        token = int(sample(logits_after(token)[:, -1]).item())
+        token = cast(int, sample(logits_after(token)[:, -1]).item())
         if token in tokenizer.eos_token_ids:
             break
         yield TokenEvent(0, token, stream.push(token), time.perf_counter())

@@ -4,6 +4,8 @@ from typing import Literal
 
 import mlx.core as mx
 
+from tiny_llm_lab.types import RequestKvCache
+
 # Storage grows in multiples of this many tokens, and at least doubles.
 _STEP = 64
 
@@ -60,7 +62,8 @@ class TinyKvFullCache:
     def _reserve(self, key: mx.array, value: mx.array, needed: int) -> None:
         if key.shape != value.shape:
             raise ValueError(f"key {key.shape} and value {value.shape} differ in shape")
-        if self.keys is not None and key.shape[:2] + key.shape[3:] != self.keys.shape[:2] + self.keys.shape[3:]:
+        batch, groups, _, dim = key.shape
+        if self.keys is not None and (batch, groups, dim) != (*self.keys.shape[:2], self.keys.shape[3]):
             raise ValueError(f"key {key.shape} does not continue a cache of {self.keys.shape}")
         self.keys = _grown(self.keys, key, needed, self.offset)
         self.values = _grown(self.values, value, needed, self.offset)
@@ -81,7 +84,7 @@ class BatchingKvCache:
         self.values: mx.array | None = None
         self.offset: list[int] = []  # tokens stored, by row
 
-    def add_request(self, prefilled: TinyKvFullCache) -> int:
+    def add_request(self, prefilled: RequestKvCache) -> int:
         """Copy a one-request cache into the next free row and return the row's number.
 
         Raises ValueError when every row is taken, or when `prefilled` is empty or too long.

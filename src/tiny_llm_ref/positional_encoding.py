@@ -32,7 +32,7 @@ class RoPE:
             first, second = wide[..., ::2], wide[..., 1::2]
         else:
             first, second = mx.split(wide, 2, axis=-1)
-        turned = (first * cos - second * sin, first * sin + second * cos)
+        turned = [first * cos - second * sin, first * sin + second * cos]
         if self.traditional:
             out = mx.stack(turned, axis=-1).reshape(x.shape)
         else:

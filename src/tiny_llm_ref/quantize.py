@@ -23,9 +23,9 @@ def dequantize_weights(
     low = weight[:, word] >> shift
     # A shift by 32 is undefined, hence two steps; bits past the end of the row are masked off below.
     high = (weight[:, mx.minimum(word + 1, words - 1)] << 1) << (31 - shift)
-    q = (low | high) & (2**bits - 1)
+    q = mx.bitwise_and(low | high, 2**bits - 1)
     groups = q.reshape(rows, -1, group_size).astype(scales.dtype)
-    return (groups * scales[..., None] + biases[..., None]).reshape(rows, -1)
+    return mx.flatten(groups * scales[..., None] + biases[..., None], 1)
 
 
 def quantized_matmul(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, Weight
+from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, RequestKvCache, Weight
 
 from .attention import Mask, scaled_dot_product_attention_grouped
 from .basics import linear, silu
@@ -29,8 +29,8 @@ class QwenMultiHeadAttention:
         self.rope = rope
         self.q_norm = self.k_norm = None
         if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_dim, weights["q_norm.weight"], config.rms_norm_eps)
-            self.k_norm = RMSNorm(config.head_dim, weights["k_norm.weight"], config.rms_norm_eps)
+            self.q_norm = RMSNorm(config.head_dim, _vector(weights, "q_norm"), config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, _vector(weights, "k_norm"), config.rms_norm_eps)
 
     def __call__(
         self,
@@ -57,7 +57,8 @@ class QwenMultiHeadAttention:
 
     def _project(self, name: str, x: mx.array) -> mx.array:
         """[B, L, heads, D]"""
-        out = linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+        bias = _vector(self.weights, name, "bias") if self.config.qkv_bias else None
+        out = linear(x, self.weights[f"{name}.weight"], bias)
         return out.reshape(*x.shape[:2], -1, self.config.head_dim)
 
 
@@ -83,8 +84,8 @@ class QwenTransformerBlock:
         size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
         self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
-        self.input_layernorm = RMSNorm(size, weights["input_layernorm.weight"], eps)
-        self.post_attention_layernorm = RMSNorm(size, weights["post_attention_layernorm.weight"], eps)
+        self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
+        self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
 
     def __call__(
         self,
@@ -115,7 +116,7 @@ class QwenModel:
             QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope)
             for i in range(config.num_hidden_layers)
         ]
-        self.norm = RMSNorm(config.hidden_size, weights["model.norm.weight"], config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
 
     def __call__(
@@ -137,14 +138,14 @@ class QwenModel:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
         mask: Mask = "causal" if cache is None else cache[0].attention_mask(length)
         x = self.embed_tokens(tokens)
-        for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            x = layer(x, offset, layer_cache, mask)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, offset, None if cache is None else cache[i], mask)
         if logits_to_keep is not None:
             x = x[:, max(0, length - logits_to_keep) :]
         x = self.norm(x)
         return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
 
-    def create_kv_cache(self) -> list[KvCache]:
+    def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty `TinyKvFullCache` per layer."""
         return [TinyKvFullCache() for _ in self.layers]
 
@@ -152,6 +153,13 @@ class QwenModel:
 def build_model(checkpoint: Checkpoint) -> QwenModel:
     """The model of a loaded checkpoint."""
     return QwenModel(checkpoint.config, checkpoint.weights)
+
+
+def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
+    """A norm's weight or a projection's bias: never quantized."""
+    vector = weights[f"{module}.{kind}"]
+    assert isinstance(vector, mx.array)
+    return vector
 
 
 def _below(prefix: str, weights: Weights) -> Weights:

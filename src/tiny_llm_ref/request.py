@@ -1,7 +1,8 @@
 """One request: a prompt that is computed chunk by chunk, then an answer that grows token by token."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import mlx.core as mx
 
@@ -101,7 +102,7 @@ class Request:
             PrefillEvent(self.prompt_idx, self.offset, len(self.prefill_tokens), self._clock())
         )
         if is_last:
-            self.accept(int(self.sample(logits[:, -1]).item()))
+            self.accept(cast(int, self.sample(logits[:, -1]).item()))
         return len(chunk)
 
     def decode_done(self, token: int) -> None:
@@ -127,9 +128,7 @@ class Request:
         self.next_token = token
         self.token_ids.append(token)
         self._token_s.append(self._clock())
-        self._events.append(
-            TokenEvent(self.prompt_idx, token, self._stream.push(token), self._token_s[-1])
-        )
+        self._events.append(TokenEvent(self.prompt_idx, token, self._stream.push(token), self._token_s[-1]))
         if self._stream.stopped:
             self._end("stop")
         elif len(self.token_ids) == self.sampling.max_tokens or self.offset >= self.max_seq_len:
@@ -188,3 +187,31 @@ class Request:
             )
         if not all(0 <= token < self.model.config.vocab_size for token in self.prefill_tokens):
             raise UserError("the prompt has a token id outside the vocabulary: use this model's tokenizer")
+
+
+def stream_generate(
+    model: Model,
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[int],
+    sampling: SamplingParams = SamplingParams(),
+    *,
+    prefill_step: int = 128,
+    max_seq_len: int | None = None,
+) -> Iterator[Event]:
+    """Answer one prompt with chunked prefill, yielding every event as it happens, DoneEvent last.
+
+    Raises UserError for a prompt or setting that cannot be served. The cache is given back when the
+    iterator ends or is closed.
+    """
+    request = Request(model, tokenizer, prompt, prefill_step, max_seq_len=max_seq_len, sampling=sampling)
+    try:
+        while not request.is_done:
+            if not request.is_prefill_done:
+                request.try_prefill()
+            else:
+                tokens = mx.array([[request.next_token]])
+                logits = model(tokens, request.offset, request.kv_cache, logits_to_keep=1)
+                request.decode_done(cast(int, request.sample(logits[:, -1]).item()))
+            yield from request.take_events()
+    finally:
+        request.release()

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from tiny_llm_lab.models.config import read_config
+from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.models.tokenizer import load_tokenizer
+from tiny_llm_lab.models.weights import load_weights
 from tiny_llm_lab.types import Checkpoint, UserError
-
-from .config import read_config
-from .registry import find_checkpoint
-from .tokenizer import load_tokenizer
-from .weights import load_weights
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -27,7 +26,7 @@ def load_checkpoint(
     """
     _select_device(device)
     wanted = _wanted_dtype(dtype)
-    folder = find_checkpoint(str(name))
+    folder = find_folder(str(name))
     config, quantization = read_config(folder / "config.json")
     # The tokenizer first: it is the smaller of the two things that can be missing.
     tokenizer = load_tokenizer(folder)

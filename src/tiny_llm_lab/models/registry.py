@@ -24,17 +24,17 @@ HUB_IDS = {
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
-def find_checkpoint(name: str) -> Path:
+def find_folder(name: str) -> Path:
     """The folder of the checkpoint called `name`: made, downloaded or only looked up."""
     if name == DEFAULT:
         return _default_folder()
     if name.startswith(RANDOM_PREFIX):
-        from .random_checkpoint import find_random_checkpoint
+        from tiny_llm_lab.models.random_checkpoint import find_or_make
 
-        return find_random_checkpoint(name)
+        return find_or_make(name.removeprefix(RANDOM_PREFIX))
     folder = Path(name).expanduser()
     if name in HUB_IDS or (not folder.exists() and _HUB_ID.fullmatch(name)):
-        from .hub import download
+        from tiny_llm_lab.models.hub import download
 
         return download(HUB_IDS.get(name, name))
     if folder.is_dir():

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tiny_llm_lab.models.config import one_line
 from tiny_llm_lab.types import UserError
-
-from .config import one_line
 
 ITEM_SIZES = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.types import Tokenizer, UserError
-
-from .config import one_line, read_json
 
 _TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
 

@@ -5,11 +5,17 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from tiny_llm_lab.models.config import (
+    SUPPORTED_BITS,
+    SUPPORTED_GROUP_SIZES,
+    Packing,
+    Quantization,
+    one_line,
+    read_json,
+)
+from tiny_llm_lab.models.parameters import EMBEDDING, Shape, parameter_shapes
+from tiny_llm_lab.models.safetensors_file import TensorInfo, read_header
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
-
-from .config import SUPPORTED_BITS, SUPPORTED_GROUP_SIZES, Packing, Quantization, one_line, read_json
-from .parameters import EMBEDDING, Shape, parameter_shapes
-from .safetensors_file import TensorInfo, read_header
 
 INDEX_FILE = "model.safetensors.index.json"
 _FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
