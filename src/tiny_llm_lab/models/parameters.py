@@ -6,10 +6,10 @@ from tiny_llm_lab.types import ModelConfig
 
 EMBEDDING = "model.embed_tokens"
 
-Shape = tuple[int, ...]
+ParameterShape = tuple[int, ...]
 
 
-def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
     """Name and logical shape (before any packing) of every parameter, in the model's order."""
     yield f"{EMBEDDING}.weight", (config.vocab_size, config.hidden_size)
     for layer in range(config.num_hidden_layers):
@@ -20,7 +20,7 @@ def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield "lm_head.weight", (config.vocab_size, config.hidden_size)
 
 
-def _layer_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+def _layer_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
     hidden, mlp = config.hidden_size, config.intermediate_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim

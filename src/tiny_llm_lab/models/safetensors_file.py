@@ -5,7 +5,7 @@ Layout: 8 bytes little-endian header length, the header as JSON, then the tensor
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,3 @@ def write_safetensors(
             piece.tofile(file)
         if file.tell() != _LENGTH_BYTES + len(encoded) + end:
             raise ValueError(f"{path}: the pieces do not fill the tensors")
-
-
-def rows_at_a_time(shape: tuple[int, ...], elements: int) -> Iterator[tuple[int, ...]]:
-    """Split `shape` along its first axis into shapes of at most about `elements` elements."""
-    per_row = math.prod(shape[1:])
-    step = max(1, elements // per_row)
-    for first in range(0, shape[0], step):
-        yield (min(step, shape[0] - first), *shape[1:])

@@ -13,7 +13,7 @@ from tiny_llm_lab.models.config import (
     one_line,
     read_json,
 )
-from tiny_llm_lab.models.parameters import EMBEDDING, Shape, parameter_shapes
+from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape, parameter_shapes
 from tiny_llm_lab.models.safetensors_file import TensorInfo, read_header
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
@@ -45,11 +45,16 @@ def load_weights(
 
 def find_tensors(folder: Path) -> dict[str, TensorInfo]:
     """Every tensor of the folder's safetensors files, from their checked headers."""
+    return {name: info for file in weight_files(folder) for name, info in read_header(file).items()}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files: those that its index names, or all; at least one."""
     index = folder / INDEX_FILE
     files = _shards(index) if index.exists() else sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder}: holds no *.safetensors file: fetch the whole checkpoint again")
-    return {name: info for file in files for name, info in read_header(file).items()}
+    return files
 
 
 def _shards(index: Path) -> list[Path]:
@@ -65,7 +70,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _checked_packing(
-    tensors: Tensors, folder: Path, name: str, shape: Shape, quantization: Quantization | None
+    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, quantization: Quantization | None
 ) -> Packing | None:
     """How parameter `name` of logical `shape` is packed; UserError when its tensors do not fit."""
     module = name.removesuffix(".weight")
@@ -98,7 +103,9 @@ def _find(tensors: Tensors, folder: Path, name: str) -> TensorInfo:
     return tensors[name]
 
 
-def _require(tensors: Tensors, folder: Path, name: str, shape: Shape, dtypes: tuple[str, ...]) -> None:
+def _require(
+    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, dtypes: tuple[str, ...]
+) -> None:
     info = _find(tensors, folder, name)
     if info.dtype not in dtypes or info.shape != shape:
         raise UserError(
