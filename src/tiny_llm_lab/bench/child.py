@@ -7,20 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+from tiny_llm_lab.commands.manners import UnwrittenError
 from tiny_llm_lab.types import UserError
 
 from .sample import Spec
 
 
-class SampleCrashed(Exception):
+class CrashError(Exception):
     """The process ended without a sample; the message is what it said on stderr."""
 
 
 def run_child(spec: Spec) -> dict[str, Any]:
     """The sample and facts that the process reports.
 
-    Raises UserError for what the user can mend, NotImplementedError for an unwritten task and
-    SampleCrashed for anything else.
+    Raises UserError for what the user can mend, UnwrittenError for an unwritten task and
+    CrashError for anything else.
     """
     done = subprocess.run(
         [sys.executable, "-m", "tiny_llm_lab.bench.sample"],
@@ -40,11 +41,11 @@ def parse_output(stdout: str, stderr: str) -> dict[str, Any]:
     except json.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise SampleCrashed(stderr.strip() or "the process ended without a word")
+        raise CrashError(stderr.strip() or "the process ended without a word")
     if "error" in value:
         raise UserError(value["error"])
     if "todo" in value:
-        raise NotImplementedError(value["todo"])
+        raise UnwrittenError(value["todo"])
     return cast(dict[str, Any], value)
 
 

@@ -15,7 +15,7 @@ from tiny_llm_lab.commands.manners import EXIT_FAILED, EXIT_INTERRUPTED, counted
 from tiny_llm_lab.commands.options import add_model_arguments
 from tiny_llm_lab.types import UserError
 
-from .child import SampleCrashed, run_child
+from .child import CrashError, run_child
 from .host import host_facts
 from .plot import draw, typical
 from .recording import Sample, from_json, overlap_complaint, to_json
@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     exit_code = 0
     try:
         facts |= _measure(args, spec, samples)
-    except SampleCrashed as crash:
+    except CrashError as crash:
         say(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
         return EXIT_FAILED
     except KeyboardInterrupt:
@@ -72,9 +72,8 @@ def run(args: Namespace) -> int:
         _print(spec, samples)
     say(f"wrote {' and '.join(map(str, files))}")
     if args.repeats < _ENOUGH_REPEATS:
-        say(
-            f"{counted(args.repeats, 'repeat')}: too few to tell noise from effect: take {_ENOUGH_REPEATS} or more"
-        )
+        said = counted(args.repeats, "repeat")
+        say(f"{said} cannot tell noise from effect: take {_ENOUGH_REPEATS} or more")
     return exit_code
 
 
@@ -101,7 +100,17 @@ def _checked(args: Namespace) -> Spec:
     if len(set(args.prefill_steps)) < len(args.prefill_steps):
         raise UserError("--prefill-steps names a step twice: name each once")
     batch_size = len(workload.kinds()) if args.batch_size is None else args.batch_size
-    return Spec(args.model, args.solution, args.device, workload.long_tokens, batch_size, 0, workload, None)
+    return Spec(
+        model=args.model,
+        solution=args.solution,
+        device=args.device,
+        dtype=args.dtype,
+        prefill_step=workload.long_tokens,
+        batch_size=batch_size,
+        repeat=0,
+        workload=workload,
+        arrivals=None,
+    )
 
 
 def _measure(args: Namespace, spec: Spec, samples: list[Sample]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.commands.manners import is_task
+from tiny_llm_lab.commands.manners import todo_line
 from tiny_llm_lab.commands.options import Loaded, load
 from tiny_llm_lab.types import (
     Completion,
@@ -34,6 +34,7 @@ class Spec:
     model: str
     solution: str
     device: str | None
+    dtype: str | None
     prefill_step: int
     batch_size: int
     repeat: int
@@ -57,17 +58,18 @@ def main() -> int:
         value = measure(Spec.from_json(sys.stdin.read()))
     except UserError as error:
         value = {"error": str(error)}
-    except NotImplementedError as todo:
-        if not is_task(todo):
+    except RuntimeError as error:
+        line = todo_line(error)
+        if line is None:
             raise
-        value = {"todo": str(todo)}
+        value = {"todo": line}
     print(json.dumps(value))
     return 0
 
 
 def measure(spec: Spec) -> dict[str, Any]:
     """Load, warm up, run the workload once."""
-    loaded = load(spec.model, spec.solution, spec.device)
+    loaded = load(spec.model, spec.solution, spec.device, spec.dtype)
     limit = loaded.model.config.max_position_embeddings
     if spec.workload.longest > limit:
         raise UserError(f"a request of {spec.workload.longest} tokens; the model takes {limit}: shorten it")
@@ -77,7 +79,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     events, completions = _serve(loaded, spec, prompts)
     _check(prompts, completions)
     device = mx.default_device()
-    facts = {"device": str(device.type).split(".")[-1], "dtype": str(loaded.checkpoint.dtype)}
+    facts = {"device": str(device.type).split(".")[-1], "dtype": str(loaded.checkpoint.dtype).split(".")[-1]}
     return to_json(_sample(spec, prompts, events, completions)) | {"facts": facts}
 
 
