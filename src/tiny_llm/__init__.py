@@ -1,0 +1,67 @@
+"""A tiny LLM engine: yours."""
+
+from .attention import (
+    SimpleMultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
+from .basics import linear, silu, softmax
+from .batch import BatchGenerator, batch_generate
+from .chunking import (
+    AdaptiveChunker,
+    ChunkedPrefillMetrics,
+    chunk_spans,
+    chunked_attention_mask,
+    select_optimal_chunk_size,
+)
+from .embedding import Embedding
+from .flash_attention import flash_attention
+from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
+from .kv_cache import BatchingKvCache, TinyKvFullCache
+from .layer_norm import RMSNorm
+from .positional_encoding import RoPE
+from .quantize import dequantize_weights, quantized_linear, quantized_matmul
+from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
+from .request import Request, stream_generate
+from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
+
+__all__ = [
+    "AdaptiveChunker",
+    "BatchGenerator",
+    "BatchingKvCache",
+    "ChunkedPrefillMetrics",
+    "Embedding",
+    "QwenMLP",
+    "QwenModel",
+    "QwenMultiHeadAttention",
+    "QwenTransformerBlock",
+    "RMSNorm",
+    "Request",
+    "RoPE",
+    "SimpleMultiHeadAttention",
+    "TextStream",
+    "TinyKvFullCache",
+    "apply_min_p",
+    "apply_top_k",
+    "apply_top_p",
+    "batch_generate",
+    "build_model",
+    "causal_mask",
+    "chunk_spans",
+    "chunked_attention_mask",
+    "dequantize_weights",
+    "flash_attention",
+    "linear",
+    "make_sampler",
+    "quantized_linear",
+    "quantized_matmul",
+    "scaled_dot_product_attention_grouped",
+    "scaled_dot_product_attention_simple",
+    "select_optimal_chunk_size",
+    "silu",
+    "simple_generate",
+    "simple_generate_with_kv_cache",
+    "softmax",
+    "stream_generate",
+]

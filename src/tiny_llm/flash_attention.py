@@ -1,0 +1,23 @@
+"""Attention that never holds a whole row of scores (FlashAttention-2, Dao 2023, arXiv 2307.08691)."""
+
+import mlx.core as mx
+
+from .attention import Mask
+
+
+def flash_attention(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: Mask = None,
+) -> mx.array:
+    """The same result as `scaled_dot_product_attention_grouped`, one block of keys at a time.
+
+    query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in the dtype of `query`; `mask` is
+    None, "causal" (bottom-right aligned), or an array broadcastable to [B, H, L, S], added to the scores
+    or boolean. At most [B, H, L, 64] scores exist at a time (algorithm 1: a running maximum, a running
+    sum and an output that is rescaled when the maximum moves). Accumulates in float32. Every row must
+    see at least one token. Raises ValueError unless G divides H.
+    """
+    raise NotImplementedError("task 2.4.1")

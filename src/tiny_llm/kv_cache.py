@@ -1,0 +1,86 @@
+"""Keys and values that are computed once: one request's cache, and a batch of them in place."""
+
+from typing import Literal
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import RequestKvCache
+
+
+class TinyKvFullCache:
+    """The keys and values of one layer for rows that all hold `offset` tokens."""
+
+    def __init__(self) -> None:
+        """Start empty; storage is allocated by the first update."""
+        raise NotImplementedError("task 2.1.1")
+
+    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each, S = offset.
+
+        Storage grows by doubling, so that n tokens cost O(n) copying in all. Raises ValueError when
+        the shapes of `key` and `value` differ or do not continue what is stored.
+        """
+        raise NotImplementedError("task 2.1.1")
+
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        """Everything stored: keys and values [B, G, S, D]. Raises ValueError when empty."""
+        raise NotImplementedError("task 2.1.1")
+
+    def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
+        """The mask for tokens about to be appended: one token sees everything, several are causal."""
+        raise NotImplementedError("task 2.1.1")
+
+    def rewind(self, n: int) -> None:
+        """Forget the last `n` tokens. Raises ValueError when fewer are stored or n is negative."""
+        raise NotImplementedError("task 2.1.1")
+
+    def materialize(self) -> None:
+        """Compute what is still lazy, so that no graph outlives the chunk that built it."""
+        raise NotImplementedError("task 2.1.1")
+
+    def release(self) -> None:
+        """Give the memory back; the cache is empty afterwards."""
+        raise NotImplementedError("task 2.1.1")
+
+
+class BatchingKvCache:
+    """The keys and values of one layer for up to `max_active_requests` requests of their own lengths.
+
+    Row i of the storage belongs to the i-th active request. Rows stay where they are while others
+    grow; a request that joins or leaves moves one row and nothing else.
+    """
+
+    def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
+        """Start without requests; a row never holds more than `max_seq_len` tokens (None = any)."""
+        raise NotImplementedError("task 2.6.1")
+
+    def add_request(self, prefilled: RequestKvCache) -> int:
+        """Copy a one-request cache into the next free row and return the row's number.
+
+        Raises ValueError when every row is taken, or when `prefilled` is empty or too long.
+        """
+        raise NotImplementedError("task 2.6.1")
+
+    def remove_request(self, row: int) -> None:
+        """Free `row`; the last active row moves into it and takes its number.
+
+        Raises ValueError when there is no such row.
+        """
+        raise NotImplementedError("task 2.6.1")
+
+    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
+
+        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the
+        end of a shorter one. Raises ValueError when B is not the number of active requests or a row
+        would pass max_seq_len.
+        """
+        raise NotImplementedError("task 2.6.1")
+
+    def attention_mask(self, num_new_tokens: int) -> mx.array:
+        """A boolean mask [B, 1, L, S] for L tokens about to be appended to every row: True = may be seen."""
+        raise NotImplementedError("task 2.6.1")
+
+    def release(self) -> None:
+        """Give the memory back and forget every request."""
+        raise NotImplementedError("task 2.6.1")

@@ -1,0 +1,23 @@
+"""Rotary positional encoding (Su et al. 2021, RoFormer, arXiv 2104.09864)."""
+
+import mlx.core as mx
+
+
+class RoPE:
+    """Rotates pairs of a head's dimensions by angles that grow with the token's position."""
+
+    def __init__(self, dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> None:
+        """Pair i of `dims` dimensions turns by base^(-2i / dims) radians a position (section 3.4.2).
+
+        Positions 0 to seq_len - 1 can be encoded. `traditional` pairs neighbours (0, 1), (2, 3), ...;
+        otherwise dimension i is paired with i + dims / 2, as Qwen does. Raises ValueError for odd dims.
+        """
+        raise NotImplementedError("task 1.2.1")
+
+    def __call__(self, x: mx.array, offset: int | list[int] = 0) -> mx.array:
+        """Rotate x [B, L, H, D]; its first token stands at position `offset`, one for all or one a row.
+
+        Same shape and dtype as `x`; angles and products in float32. Raises ValueError when a position
+        is negative or reaches seq_len, or when there is not one offset for each row.
+        """
+        raise NotImplementedError("task 1.2.1")

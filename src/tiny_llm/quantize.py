@@ -1,0 +1,42 @@
+"""Weights in 2 to 8 bits: MLX's affine packing, read with nothing but array operations."""
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import QuantizedWeights
+
+
+def dequantize_weights(
+    weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
+) -> mx.array:
+    """Decode packed weights [O, I * bits / 32] uint32 -> [O, I] in the dtype of `scales`.
+
+    Every weight is scale * q + bias with the q (0 to 2^bits - 1) of its place and the scale and bias
+    [O, I / group_size] of its group. The packed bits of a row form one little-endian stream: weight i
+    stands in bits i * bits to (i + 1) * bits - 1, which for 3, 5 and 6 bits may cross a word.
+    """
+    raise NotImplementedError("task 2.2.1")
+
+
+def quantized_matmul(
+    scales: mx.array,
+    biases: mx.array,
+    group_size: int,
+    bits: int,
+    a: mx.array,
+    b: mx.array,
+    transpose_b: bool = True,
+) -> mx.array:
+    """Multiply a [..., I] by packed b [O, I * bits / 32] transposed -> [..., O] in the dtype of `a`.
+
+    With `transpose_b=False` b stands for an [I, O] matrix packed along O: a [..., I] @ b -> [..., O].
+    Products are accumulated in float32. Raises ValueError when the inner dimensions differ.
+    """
+    raise NotImplementedError("task 2.2.2")
+
+
+def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = None) -> mx.array:
+    """x [..., I] times the transpose of packed w [O, I], plus bias [O] -> [..., O] in x's dtype.
+
+    The model calls this for every projection, so speed counts: MLX's own operator may be used.
+    """
+    raise NotImplementedError("task 2.3.1")

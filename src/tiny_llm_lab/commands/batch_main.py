@@ -1,0 +1,125 @@
+"""`batch-main`: serve many prompts at once with the solution's `batch_generate`."""
+
+import json
+import time
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any, Final
+
+from tiny_llm_lab.corpus.recall import recall_questions
+from tiny_llm_lab.types import Event, Prompt, SamplingParams, Tokenizer, UserError
+
+from .batch_report import as_json, print_report
+from .chat import as_chat
+from .live_view import choose_view
+from .manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
+from .options import (
+    Loaded,
+    add_model_arguments,
+    add_prefill_step,
+    add_sampling_arguments,
+    load,
+    sampling_from,
+)
+from .progress import BatchProgress
+from .prompts_file import read_prompts
+
+HELP = "Serve many prompts at once, with a live view and a closing table of latencies."
+# A cache row costs memory even while it is empty, so a model's 40960 positions are not the default.
+_LONGEST_DEFAULT: Final = 4096
+_SHORT_PROMPTS: Final = (
+    "Hello",
+    "Tell me a story about a fox.",
+    "What is chunked prefill?",
+    "Who are you?",
+    "Tell me a short story about a lamp.",
+    "What is the difference between TTFT and ITL?",
+)
+# Notes of these lengths stand between the short prompts, at these places.
+_NOTES: Final = ((2, 1000), (5, 400))
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--prompts",
+        help="a file: one prompt a line, a .json list or .jsonl; - is stdin (default: a mixed set)",
+    )
+    parser.add_argument("--raw", action="store_true", help="give prompts as they are, without chat template")
+    parser.add_argument("--batch-size", type=int, default=5, help="requests at a time (default: %(default)s)")
+    add_prefill_step(parser)
+    parser.add_argument("--max-seq-len", type=int, help="most tokens of prompt and answer together")
+    add_sampling_arguments(parser, max_tokens=128)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+
+
+@well_mannered
+def run(args: Namespace) -> int:
+    sampling = sampling_from(args)
+    prompts = read_prompts(args.prompts, sampling) if args.prompts else None
+    loaded = load(args.model, args.solution, args.device)
+    tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
+    prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
+    prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
+    settings = {
+        "max_seq_len": min(limit, _LONGEST_DEFAULT) if args.max_seq_len is None else args.max_seq_len,
+        "batch_size": args.batch_size,
+        "prefill_step": args.prefill_step,
+    }
+    say(
+        f"{args.model} · {args.solution} · {counted(len(prompts), 'prompt')} · "
+        + " · ".join(f"{name} {value}" for name, value in settings.items())
+    )
+    progress, total_s, interrupted = serve(loaded, prompts, settings)
+    if args.json:
+        named = {"model": args.model, "solution": args.solution}
+        print(json.dumps(as_json(progress, total_s, named | settings), indent=1))
+    else:
+        print_report(progress, total_s)
+    if interrupted:
+        return EXIT_INTERRUPTED
+    failed = any(request.status == "error" for request in progress.requests)
+    say("next: pdm run bench-chunked-prefill")
+    return EXIT_FAILED if failed else 0
+
+
+def serve(
+    loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]
+) -> tuple[BatchProgress, float, bool]:
+    """Run the solution's loop under a view; returns what became of all requests, also after Ctrl-C."""
+    if settings["batch_size"] < 1:
+        raise UserError("batch_size must be 1 or more")
+    progress = BatchProgress(prompts, settings["batch_size"], time.perf_counter())
+    interrupted = False
+    with choose_view(progress) as view:
+
+        def on_event(event: Event) -> None:
+            view.show(event, progress.update(event))
+
+        try:
+            loaded.solution.batch_generate(
+                loaded.model,
+                loaded.checkpoint.tokenizer,
+                prompts,
+                on_event=on_event,
+                clock=time.perf_counter,
+                **settings,
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+    return progress, time.perf_counter() - progress.start_s, interrupted
+
+
+def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) -> list[Prompt]:
+    """Short small talk with long notes among it; the default model can answer all of them."""
+    texts = list(_SHORT_PROMPTS)
+    for place, num_tokens in _NOTES:
+        length = min(num_tokens, limit // 2)
+        [question] = recall_questions(seed=place, count=1, context_tokens=length, encode=tokenizer.encode)
+        texts.insert(place, question.user)
+    return [Prompt(text, replace(sampling, seed=sampling.seed + idx)) for idx, text in enumerate(texts)]
+
+
+def _content(tokenizer: Tokenizer, prompt: Prompt, raw: bool) -> str:
+    assert isinstance(prompt.content, str)
+    return as_chat(tokenizer, prompt.content, raw)

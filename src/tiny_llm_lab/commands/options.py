@@ -1,0 +1,82 @@
+"""Flags that several commands share, and what they stand for."""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, Solution, UserError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint and the solution's model built from it."""
+
+    checkpoint: Checkpoint
+    solution: Solution
+    model: Model
+
+
+def add_model_arguments(parser: ArgumentParser) -> None:
+    """--model, --solution and --device."""
+    parser.add_argument(
+        "--model",
+        default="default",
+        help="default (shipped, small), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME",
+    )
+    parser.add_argument(
+        "--solution", default="ref", choices=list(PACKAGES), help="whose code runs (default: %(default)s)"
+    )
+    parser.add_argument("--device", choices=["gpu", "cpu"], help="default: what MLX picks")
+
+
+def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
+    """How tokens are picked and when an answer ends; the defaults are greedy."""
+    parser.add_argument("--max-tokens", type=int, default=max_tokens, help="default: %(default)s")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--top-p", type=float, default=1.0, help="keep the likeliest tokens up to this mass")
+    parser.add_argument("--top-k", type=int, default=0, help="keep the k likeliest tokens (0 = off)")
+    parser.add_argument("--min-p", type=float, default=0.0, help="drop tokens below this share of the best")
+    parser.add_argument("--seed", type=int, default=0, help="for --temperature above 0")
+
+
+def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
+    """--prefill-step."""
+    parser.add_argument(
+        "--prefill-step",
+        type=int,
+        default=default,
+        help="most prompt tokens of one prefill chunk (default: %(default)s)",
+    )
+
+
+def sampling_from(args: Namespace) -> SamplingParams:
+    """The sampling flags; raises UserError for values that make no sense."""
+    return SamplingParams(
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        seed=args.seed,
+        max_tokens=args.max_tokens,
+    )
+
+
+def load(model: str, solution: str, device: str | None) -> Loaded:
+    """Pick the device, then load; cheap checks first, so that a typo costs no download."""
+    llm = load_solution(solution)
+    use_device(device)
+    checkpoint = load_checkpoint(model)
+    return Loaded(checkpoint, llm, llm.build_model(checkpoint))
+
+
+def use_device(device: str | None) -> None:
+    """Run MLX on `device`; None leaves MLX's own choice."""
+    if device is None:
+        return
+    wanted = mx.Device(mx.gpu if device == "gpu" else mx.cpu)
+    if not mx.is_available(wanted):
+        raise UserError(f"MLX has no {device} here: leave --device out")
+    mx.set_default_device(wanted)

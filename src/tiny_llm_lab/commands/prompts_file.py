@@ -1,0 +1,106 @@
+"""Reads a file of prompts: plain lines, a JSON list, or one JSON value a line."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from tiny_llm_lab.types import Prompt, SamplingParams, UserError
+
+_NUMBER: Final = (int, float)
+# What an object may hold besides `prompt`: the fields of SamplingParams, and when the request arrives.
+_FIELDS: Final[dict[str, tuple[type, ...]]] = {
+    "max_tokens": (int,),
+    "temperature": _NUMBER,
+    "top_k": (int,),
+    "top_p": _NUMBER,
+    "min_p": _NUMBER,
+    "seed": (int,),
+    "stop": (str, list),
+    "ignore_eos": (bool,),
+    "arrival_s": _NUMBER,
+}
+
+
+def read_prompts(source: str, sampling: SamplingParams) -> list[Prompt]:
+    """The prompts of file `source` (- is stdin); `sampling` holds where an entry says nothing else.
+
+    Entry i draws with seed + i, so that equal prompts need not get equal answers.
+    """
+    text = _read(source)
+    try:
+        entries = _entries(text, source)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UserError(f"{source}: not JSON at {where}: {error.msg}") from None
+    except RecursionError:
+        raise UserError(f"{source}: JSON is nested too deeply: give a list of prompts") from None
+    if not entries:
+        raise UserError(f"{source}: no prompts in it: write one per line")
+    prompts = []
+    for number, entry in enumerate(entries):
+        try:
+            prompts.append(_prompt(entry, replace(sampling, seed=sampling.seed + number)))
+        except UserError as error:
+            raise UserError(f"{source}: entry {number}: {error}") from None
+    return prompts
+
+
+def _read(source: str) -> str:
+    try:
+        return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {source}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"cannot read {source}: it is not UTF-8 text") from None
+
+
+def _entries(text: str, source: str) -> Sequence[object]:
+    if source.endswith(".jsonl"):
+        return [_json_line(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if source.endswith(".json") or (source == "-" and text.lstrip().startswith("[")):
+        value = json.loads(text)
+        if not isinstance(value, list):
+            raise UserError(f"{source}: expected a JSON list of prompts")
+        return value
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _json_line(line: str, number: int) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise json.JSONDecodeError(error.msg, "\n" * (number - 1) + line, number - 1 + error.pos) from None
+
+
+def _prompt(entry: object, sampling: SamplingParams) -> Prompt:
+    if isinstance(entry, str):
+        return Prompt(entry, sampling)
+    if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
+        raise UserError('expected a string or an object with a string "prompt"')
+    given: dict[str, Any] = {key: value for key, value in entry.items() if key != "prompt"}
+    for key, value in given.items():
+        _check(key, value)
+    arrival_s = float(given.pop("arrival_s", 0.0))
+    if isinstance(given.get("stop"), str):
+        given["stop"] = [given["stop"]]
+    if "stop" in given:
+        given["stop"] = tuple(given["stop"])
+    return Prompt(entry["prompt"], replace(sampling, **given), arrival_s)
+
+
+def _check(key: str, value: object) -> None:
+    if key not in _FIELDS:
+        raise UserError(f"unknown field {key!r}: known are prompt, {', '.join(_FIELDS)}")
+    kinds = _FIELDS[key]
+    # True is an int to Python, but nobody means one by it.
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise UserError(f"{key} must be {wanted}, not {json.dumps(value)}")
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+        raise UserError(f"{key} must hold strings only")
+    if key == "arrival_s" and not (isinstance(value, _NUMBER) and math.isfinite(value) and value >= 0):
+        raise UserError("arrival_s must be 0 or more seconds")

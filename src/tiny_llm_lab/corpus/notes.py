@@ -1,0 +1,157 @@
+"""Notes: facts scattered among filler sentences, then questions whose answer restates one whole fact."""
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from .filler import make_filler
+from .words import ADJECTIVES, NAMES, PLACES, THINGS, invented_word
+
+HELD_OUT_ONE_IN: Final = 10
+UNKNOWN_ANSWER: Final = "The notes do not say."
+
+INTRODUCTIONS: Final = ("Notes:", "Here are my notes.", "Read these notes.", "My notes:")
+SEPARATORS: Final = (" ", "\n")
+QUESTION_LEADS: Final = (" ", "\n", "\n\n", "\nQuestion: ")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Who keeps what where."""
+
+    name: str
+    adjective: str
+    thing: str
+    preposition: str
+    place: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.name} keeps the {self.adjective} {self.thing} {self.preposition} the {self.place}."
+
+    @property
+    def where_question(self) -> str:
+        return f"Where does {self.name} keep the {self.adjective} {self.thing}?"
+
+    @property
+    def what_question(self) -> str:
+        return f"What does {self.name} keep {self.preposition} the {self.place}?"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A prompt's notes: the text, and the facts in it in the order they stand there."""
+
+    text: str
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about notes with the answer expected word for word."""
+
+    question: str
+    answer: str
+
+
+def is_held_out(fact: Fact) -> bool:
+    """Whether this combination is kept out of training: a rule, so no list has to be stored."""
+    key = f"{fact.name}|{fact.adjective}|{fact.thing}|{fact.place}"
+    return zlib.crc32(key.encode()) % HELD_OUT_ONE_IN == 0
+
+
+def make_fact(rng: random.Random, name: str, held_out: bool) -> Fact:
+    """A fact about `name` from the word lists, on the wanted side of the held-out rule."""
+    while True:
+        preposition, place = rng.choice(PLACES)
+        fact = Fact(name, rng.choice(ADJECTIVES), rng.choice(THINGS), preposition, place)
+        if is_held_out(fact) == held_out:
+            return fact
+
+
+def make_strange_fact(rng: random.Random, name: str) -> Fact:
+    """A training fact with an invented name, and perhaps an invented thing or place."""
+    while True:
+        base = make_fact(rng, name, held_out=False)
+        strange_name = invented_word(rng, 2).capitalize() if rng.random() < 0.6 else base.name
+        thing = invented_word(rng, 2) if rng.random() < 0.4 else base.thing
+        place = invented_word(rng, 2) if rng.random() < 0.4 else base.place
+        fact = Fact(strange_name, base.adjective, thing, base.preposition, place)
+        if not is_held_out(fact):
+            return fact
+
+
+def make_notes(
+    rng: random.Random,
+    budget: int,
+    count: Callable[[str], int],
+    *,
+    held_out: bool = False,
+    filler_share: float = 0.4,
+    strange_share: float = 0.0,
+    separator: str | None = None,
+) -> Notes:
+    """Notes of at most about `budget` tokens by `count`; each name is in at most one fact.
+
+    There is always at least one fact, however small the budget. `separator` stands between sentences; it
+    is drawn when not given, and then a line break is counted as the space it might have been.
+    """
+    names = rng.sample(NAMES, len(NAMES))
+    sentences: list[str] = []
+    facts: dict[str, Fact] = {}
+    while True:
+        fact: Fact | None = None
+        if names and rng.random() >= filler_share:
+            name = names.pop()
+            strange = rng.random() < strange_share
+            fact = make_strange_fact(rng, name) if strange else make_fact(rng, name, held_out)
+            if fact.name in facts:
+                continue
+        sentence = fact.sentence if fact else make_filler(rng)
+        budget -= count((separator or " ") + sentence)
+        if budget < 0 and facts:
+            break
+        sentences.append(sentence)
+        if fact:
+            facts[fact.name] = fact
+    return Notes(_lay_out(rng, sentences, separator or rng.choice(SEPARATORS)), tuple(facts.values()))
+
+
+def ask(rng: random.Random, fact: Fact) -> Question:
+    """One of the two questions that the evaluation asks about a fact."""
+    question = fact.where_question if rng.random() < 0.5 else fact.what_question
+    return Question(question, fact.sentence)
+
+
+def ask_loosely(rng: random.Random, fact: Fact) -> Question:
+    """Another way to ask for the same fact, for training only."""
+    forms = (
+        f"Where does {fact.name} keep the {fact.thing}?",
+        f"What does {fact.name} keep?",
+        f"What is {fact.preposition} the {fact.place} of {fact.name}?",
+        f"Where is the {fact.adjective} {fact.thing} of {fact.name}?",
+        f"where does {fact.name} keep the {fact.adjective} {fact.thing}",
+        f"Tell me what {fact.name} keeps.",
+        f"{fact.name} keeps the",
+    )
+    return Question(rng.choice(forms), fact.sentence)
+
+
+def ask_in_vain(rng: random.Random, notes: Notes) -> Question:
+    """A question about a name that the notes do not hold."""
+    present = {fact.name for fact in notes.facts}
+    absent = [name for name in NAMES if name not in present]
+    stranger = make_fact(rng, rng.choice(absent or [invented_word(rng, 3).capitalize()]), held_out=False)
+    return Question(ask(rng, stranger).question, UNKNOWN_ANSWER)
+
+
+def first_message(rng: random.Random, notes: Notes, question: Question) -> str:
+    """The user message that holds the notes and then the first question."""
+    return notes.text + rng.choice(QUESTION_LEADS) + question.question
+
+
+def _lay_out(rng: random.Random, sentences: list[str], separator: str) -> str:
+    body = separator.join(sentences)
+    return body if rng.random() < 0.4 else rng.choice(INTRODUCTIONS) + rng.choice(SEPARATORS) + body

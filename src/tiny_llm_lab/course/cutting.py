@@ -1,0 +1,122 @@
+"""From answer to exercise: bodies become one `raise`, and what only the answer needs goes."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tiny_llm_lab.course.symbols import functions, is_private
+
+LINE_LENGTH = 110
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Lines first to last (counted from 1) that give way to `text`; None takes them out."""
+
+    first: int
+    last: int
+    text: str | None = None
+
+
+def starter_source(source: str, task_of: Mapping[str, str]) -> str:
+    """A file of the starter: `task_of` names the task of every public function."""
+    bare = _applied(source, [*_private(ast.parse(source)), *_bodies(source, task_of)])
+    return _applied(bare, list(_unused_imports(bare)))
+
+
+def cut_bodies(source: str, task_of: Mapping[str, str]) -> str:
+    """The same file with only the bodies of the functions in `task_of` cut."""
+    return _applied(source, list(_bodies(source, task_of)))
+
+
+def cut_kernel(source: str, is_metal: bool, cut: Callable[[str], bool] = lambda task: True) -> str:
+    """A C++ or Metal file without what stands between `BEGIN task X` and `END task X` comments.
+
+    C++ throws instead; Metal, which cannot, does not compile: both errors name the task.
+    """
+
+    def swap(match: re.Match[str]) -> str:
+        if not cut(match["task"]):
+            return match[0]
+        todo = f"task {match['task']}"
+        line = f'#error "{todo}"' if is_metal else f'{match["pad"]}throw std::runtime_error("{todo}");'
+        return f"{match['begin']}{line}\n{match['end']}"
+
+    pattern = (
+        r"(?P<begin>^(?P<pad>[ \t]*)//[ \t]*BEGIN task (?P<task>[\d.]+)[^\n]*\n)"
+        r".*?(?P<end>^[ \t]*//[ \t]*END task (?P=task)\b)"
+    )
+    return re.sub(pattern, swap, source, flags=re.MULTILINE | re.DOTALL)
+
+
+def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:
+    for function in functions(ast.parse(source)):
+        if function.name in task_of:
+            node = function.node
+            pad = " " * node.body[0].col_offset
+            yield Cut(
+                function.first_body_line,
+                node.end_lineno or node.lineno,
+                f'{pad}raise NotImplementedError("task {task_of[function.name]}")',
+            )
+
+
+def _private(tree: ast.Module) -> Iterator[Cut]:
+    for node in [*tree.body, *(inner for c in tree.body if isinstance(c, ast.ClassDef) for inner in c.body)]:
+        if _defines_only_private(node):
+            decorators = getattr(node, "decorator_list", [])
+            yield Cut(min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno or node.lineno)
+
+
+def _defines_only_private(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return is_private(node.name)
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    names = [name for target in targets if target is not None for name in ast.walk(target)]
+    stored = [name.id for name in names if isinstance(name, ast.Name)]
+    return bool(stored) and all(is_private(name) for name in stored)
+
+
+def _unused_imports(source: str) -> Iterator[Cut]:
+    tree = ast.parse(source)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        kept = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
+        if len(kept) < len(node.names):
+            yield Cut(node.lineno, node.end_lineno or node.lineno, _import(node, kept) if kept else None)
+
+
+def _import(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> str:
+    listed = [alias.name + (f" as {alias.asname}" if alias.asname else "") for alias in names]
+    if isinstance(node, ast.Import):
+        return f"import {', '.join(listed)}"
+    head = f"from {'.' * node.level}{node.module or ''} import "
+    one_line = head + ", ".join(listed)
+    if len(one_line) <= LINE_LENGTH:
+        return one_line
+    return "\n".join([f"{head}(", *(f"    {name}," for name in listed), ")"])
+
+
+def _applied(source: str, cuts: list[Cut]) -> str:
+    lines = source.splitlines()
+    # From the bottom up, so that the numbers of the lines above stay true. A body that lies within a
+    # function that goes as a whole goes with it.
+    outer = [c for c in cuts if not any(o is not c and o.first <= c.first <= c.last <= o.last for o in cuts)]
+    for cut in sorted(outer, key=lambda cut: cut.first, reverse=True):
+        first = cut.first if cut.text is not None else _with_what_leads_up(lines, cut)
+        lines[first - 1 : cut.last] = [] if cut.text is None else cut.text.split("\n")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _with_what_leads_up(lines: list[str], cut: Cut) -> int:
+    """The first line of a cut, with the comments above it and blank lines that would be too many."""
+    first = cut.first
+    while first > 1 and lines[first - 2].lstrip().startswith("#"):
+        first -= 1
+    is_alone = cut.last >= len(lines) or not lines[cut.last].strip()
+    while is_alone and first > 1 and not lines[first - 2].strip():
+        first -= 1
+    return first

@@ -1,0 +1,197 @@
+"""The manifest: which days and tasks there are, which symbols each task owns, and the known mistakes."""
+
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tiny_llm_lab.types import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One exercise: the symbols that are cut from the starter, and those of earlier tasks that it extends."""
+
+    id: str
+    title: str
+    file: str
+    symbols: tuple[str, ...]
+    grows: tuple[str, ...] = ()
+    lines: int = 0  # about how long the answer is; 0 = not stated
+    hints: tuple[str, ...] = ()
+
+    @property
+    def day_id(self) -> str:
+        return self.id.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Day:
+    """One chapter of the book with its tasks, in order."""
+
+    id: str
+    title: str
+    chapter: str
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong version of the reference: `find`, which occurs once in `file`, becomes `swap`."""
+
+    task: str
+    says: str
+    file: str
+    find: str
+    swap: str
+
+    def apply(self, source: str) -> str:
+        """`source` with the mistake made."""
+        count = source.count(self.find)
+        if count != 1:
+            raise UserError(
+                f"stale mistake of task {self.task} ({self.says}): its `find` occurs {count} times in "
+                f"{self.file}, not once; mend it in tests/known_mistakes.toml"
+            )
+        return source.replace(self.find, self.swap)
+
+
+@dataclass(frozen=True)
+class Course:
+    """A repository's manifest and the places that it speaks of."""
+
+    root: Path
+    days: tuple[Day, ...]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(task for day in self.days for task in day.tasks)
+
+    @property
+    def reference(self) -> Path:
+        return self.root / "src" / "tiny_llm_ref"
+
+    @property
+    def starter(self) -> Path:
+        return self.root / "src" / "tiny_llm"
+
+    def task(self, task_id: str) -> Task:
+        found = next((task for task in self.tasks if task.id == task_id), None)
+        if found is None:
+            raise UserError(f"there is no task {task_id!r}: course.toml has {self._span(self.tasks)}")
+        return found
+
+    def day(self, day_id: str) -> Day:
+        found = next((day for day in self.days if day.id == day_id), None)
+        if found is None:
+            listed = ", ".join(day.id for day in self.days)
+            raise UserError(f"there is no day {day_id!r}: the course has {listed}")
+        return found
+
+    def week(self, week: int) -> tuple[Day, ...]:
+        found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
+        if not found:
+            weeks = sorted({day.id.partition(".")[0] for day in self.days}, key=int)
+            raise UserError(f"there is no week {week}: the course has {', '.join(weeks)}")
+        return found
+
+    def select(self, week: int | None, day: str | None, task: str | None) -> frozenset[Task] | None:
+        """The tasks that a command asks for; None when it asks for no week, day or task."""
+        if task is not None:
+            return frozenset([self.task(task)])
+        if day is not None:
+            if "." not in day and week is None:
+                raise UserError(f"day {day} of which week? Say --week 2 --day {day}, or --day 2.{day}")
+            return frozenset(self.day(day if "." in day else f"{week}.{day}").tasks)
+        if week is not None:
+            return frozenset(task for each in self.week(week) for task in each.tasks)
+        return None
+
+    def is_later(self, day_id: str, than: str) -> bool:
+        """Whether one day comes after another."""
+        order = [day.id for day in self.days]
+        return order.index(day_id) > order.index(than)
+
+    def mistakes(self) -> list[Mistake]:
+        """The known mistakes, in the order of their file; none without a file."""
+        path = self.root / "tests" / "known_mistakes.toml"
+        return _mistakes(path) if path.exists() else []
+
+    @staticmethod
+    def _span(items: Sequence[Task]) -> str:
+        return f"{items[0].id} to {items[-1].id}" if items else "none"
+
+
+def repository() -> Path:
+    """The root of the checkout that this file belongs to."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "course.toml").exists():
+        raise UserError(f"the course needs a checkout, and {root} has no course.toml: clone the project")
+    return root
+
+
+def load_course(root: Path | None = None) -> Course:
+    """Read course.toml of the repository at `root` (None = this one). Raises UserError when malformed."""
+    root = repository() if root is None else root
+    data = _read(root / "course.toml", {"day", "task"})
+    tasks = [_task(row) for row in data.get("task", [])]
+    days = [_day(row, tasks) for row in data.get("day", [])]
+    _reject_repeats([day.id for day in days] + [task.id for task in tasks])
+    homeless = [task.id for task in tasks if task.day_id not in {day.id for day in days}]
+    if homeless:
+        raise UserError(f"course.toml: task {homeless[0]} belongs to no day; add [[day]] with its id")
+    return Course(root, tuple(days))
+
+
+def _read(path: Path, tables: set[str]) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path.name} is not valid TOML: {error}") from None
+    unknown = set(data) - tables
+    if unknown:
+        raise UserError(f"{path.name}: unknown table {sorted(unknown)[0]!r}: use {', '.join(sorted(tables))}")
+    return data
+
+
+def _day(row: dict[str, Any], tasks: Sequence[Task]) -> Day:
+    day = _built(Day, row | {"tasks": tuple(t for t in tasks if t.day_id == row.get("id"))}, "day")
+    return _with_id(day, day.id, r"\d+\.\d+", "W.D")
+
+
+def _task(row: dict[str, Any]) -> Task:
+    for key in ("symbols", "grows", "hints"):
+        if not isinstance(row.get(key, []), list) or not all(isinstance(x, str) for x in row.get(key, [])):
+            raise UserError(f"course.toml: task {row.get('id')}: {key} must be a list of strings")
+    task = _built(Task, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}, "task")
+    return _with_id(task, task.id, r"\d+\.\d+\.\d+", "W.D.N")
+
+
+def _mistakes(path: Path) -> list[Mistake]:
+    return [_built(Mistake, row, "mistake") for row in _read(path, {"mistake"}).get("mistake", [])]
+
+
+def _built(kind: Callable[..., T], row: dict[str, Any], table: str) -> T:
+    try:
+        return kind(**row)
+    except TypeError as error:
+        reason = str(error).partition("__init__() ")[2]
+        raise UserError(f"[[{table}]] {row.get('id', row.get('says', ''))}: {reason}") from None
+
+
+def _with_id(item: T, id_: str, pattern: str, form: str) -> T:
+    if not re.fullmatch(pattern, id_):
+        raise UserError(f"course.toml: id {id_!r} is not of the form {form}")
+    return item
+
+
+def _reject_repeats(ids: Sequence[str]) -> None:
+    repeated = [id_ for id_ in ids if ids.count(id_) > 1]
+    if repeated:
+        raise UserError(f"course.toml: the id {repeated[0]} is used twice")

@@ -1,0 +1,135 @@
+"""The pytest plugin that grades a solution: which tests run, and unwritten tasks as their own outcome."""
+
+import importlib.util
+import traceback
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.manifest import Course, Task, load_course, repository
+from tiny_llm_lab.course.todo import Todo, find_todo
+from tiny_llm_lab.solution import PACKAGES, load_solution
+from tiny_llm_lab.types import Solution, UserError
+
+MARKER = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
+TODO_KEY = pytest.StashKey[Todo]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiny-llm")
+    group.addoption("--solution", default="mine", choices=list(PACKAGES), help="whose code to test")
+    group.addoption("--week", type=int, help="only the tests of this week's tasks")
+    group.addoption("--day", help="only the tests of this day's tasks: --week 2 --day 7, or --day 2.7")
+    group.addoption("--task", help="only the tests of this task: --task 2.7.3")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+    # A tree of its own, as in the tests of this plugin, brings its own manifest.
+    own = config.rootpath / "course.toml"
+    try:
+        course = load_course(config.rootpath if own.exists() else repository())
+        config.pluginmanager.register(Grader(config, course), "tiny-llm-grader")
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.fixture(scope="session")
+def llm(pytestconfig: pytest.Config) -> Solution:
+    """The solution under test: the package that `--solution` names."""
+    name = pytestconfig.getoption("--solution")
+    try:
+        return load_solution(name)
+    except (SyntaxError, ImportError, NameError) as error:
+        # Every test would fail in the same way: say it once.
+        last = "".join(traceback.format_exception(error, limit=-1))
+        pytest.exit(f"{PACKAGES[name]} cannot be imported\n{last}", returncode=1)
+
+
+class Grader:
+    """The hooks that need to know the course and what was asked for."""
+
+    def __init__(self, config: pytest.Config, course: Course) -> None:
+        self.course = course
+        self.solution: str = config.getoption("--solution")
+        options = (config.getoption(name) for name in ("--week", "--day", "--task"))
+        self.wanted = course.select(*options)
+        self.todos: Counter[Todo] = Counter()
+        self.num_unmarked = 0
+        self.task_ids = [task.id for task in course.tasks]
+
+    def pytest_report_header(self) -> str:
+        spec = importlib.util.find_spec(PACKAGES[self.solution])
+        place = Path(spec.origin).parent if spec and spec.origin else "not found"
+        return f"grading: {self.solution} = {place}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        kept: list[pytest.Item] = []
+        dropped: list[pytest.Item] = []
+        for item in items:
+            task = self._task_of(item)
+            if task is None:
+                # Tests of the lab say nothing about a learner's code.
+                is_kept = self.wanted is None and self.solution != "mine"
+                self.num_unmarked += not is_kept
+            else:
+                is_kept = self.wanted is None or task in self.wanted
+            (kept if is_kept else dropped).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=dropped)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        todo = find_todo(call.excinfo.value, self.course.root) if call.excinfo else None
+        task = self._task_of(item)
+        if todo is None or not report.failed or todo.task not in self.task_ids:
+            return report
+        if task is not None and self._comes_later(todo.task, task):
+            report.longrepr = (
+                f"This test of task {task.id} needs task {todo.task}, which comes later: "
+                f"a mistake of the course, not yours.\n{todo}"
+            )
+        elif report.when == "teardown" and TODO_KEY in item.stash:
+            report.outcome, report.longrepr = "passed", None
+        else:
+            item.stash[TODO_KEY] = todo
+            self.todos[todo] += 1
+            report.todo = True  # type: ignore[attr-defined]
+            report.longrepr = str(todo)
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        # The report stays a failure, so that the exit code is 1; only its category is another.
+        return ("todo", "○", ("TODO", {"yellow": True})) if getattr(report, "todo", False) else None
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.todos:
+            terminalreporter.section("to do", yellow=True)
+        for todo in sorted(self.todos, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
+            num = self.todos[todo]
+            terminalreporter.line(f"{todo} ({num} test{'s' * (num > 1)})", yellow=True)
+        if self.num_unmarked and self.wanted is None:
+            terminalreporter.line(f"{self.num_unmarked} tests of the lab need --solution ref")
+
+    def _task_of(self, item: pytest.Item) -> Task | None:
+        marker = item.get_closest_marker("task")
+        if marker is None:
+            return None
+        if len(marker.args) != 1 or marker.kwargs:
+            raise pytest.UsageError(f"{item.nodeid}: a task marker takes one id, as in task('2.7.3')")
+        try:
+            return self.course.task(marker.args[0])
+        except UserError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+    def _comes_later(self, needed: str, task: Task) -> bool:
+        return self.course.is_later(self.course.task(needed).day_id, than=task.day_id)

@@ -1,0 +1,108 @@
+"""The starter: src/tiny_llm is src/tiny_llm_ref with the bodies of all tasks cut."""
+
+import argparse
+import ast
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from tiny_llm_lab.course.cutting import cut_kernel, starter_source
+from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.course.symbols import functions, owners, reject_unowned
+from tiny_llm_lab.types import UserError
+
+HELP = "Generate the starter src/tiny_llm from the reference, or --check that it is up to date."
+
+BACKUP_SUFFIX = ".backup"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
+    parser.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup")
+
+
+def run(args: argparse.Namespace) -> int:
+    course = load_course()
+    stale = stale_files(course)
+    if args.check:
+        for name in stale:
+            print(f"stale: src/tiny_llm/{name}: run `pdm run stubs`", file=sys.stderr)
+        return 1 if stale else 0
+    edited = [name for name in stale if not is_untouched(course.starter / name)]
+    if edited and not args.force:
+        raise UserError(
+            f"{', '.join(edited)} in src/tiny_llm would be replaced but was edited: "
+            "`pdm run stubs --force` does it and keeps a backup"
+        )
+    for name in stale:
+        path = course.starter / name
+        if name in edited:
+            shutil.copy2(path, path.with_name(path.name + BACKUP_SUFFIX))
+        _write(path, starter(course).get(name))
+    print(f"{len(stale)} of {len(starter(course))} files of src/tiny_llm written", file=sys.stderr)
+    return 0
+
+
+def starter(course: Course) -> dict[str, str]:
+    """Every file of the pristine starter, by its path in the package."""
+    files = {}
+    for name, owned in owners(course).items():
+        path = course.reference / name
+        reject_unowned(owned, path)
+        source = path.read_text(encoding="utf-8")
+        task_of = {symbol: task.id for symbol, task in owned.items()}
+        files[name] = _opening(source) if name == "__init__.py" else starter_source(source, task_of)
+    for path in sorted((course.reference / "kernels").glob("*")):
+        if path.suffix in (".cpp", ".metal"):
+            text = path.read_text(encoding="utf-8")
+            files[f"kernels/{path.name}"] = cut_kernel(text, path.suffix == ".metal")
+    return files
+
+
+def stale_files(course: Course) -> list[str]:
+    """Files of src/tiny_llm that generating would write or take away."""
+    wanted = starter(course)
+    changed = [name for name, text in wanted.items() if _read(course.starter / name) != text]
+    present = [path.name for path in sorted(course.starter.glob("*.py"))]
+    # A file that the reference no longer has goes, unless a learner made it.
+    left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
+    return changed + left_over
+
+
+def is_untouched(path: Path) -> bool:
+    """Whether a file holds nothing of a learner's: cutting it once more changes nothing."""
+    text = _read(path)
+    if text is None or not text.strip():
+        return True
+    if path.suffix in (".cpp", ".metal"):
+        return cut_kernel(text, path.suffix == ".metal") == text
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    if path.name == "__init__.py":
+        return all(isinstance(node, ast.ImportFrom | ast.Assign | ast.Expr) for node in tree.body)
+    task_of = {function.name: "?" for function in functions(tree)}
+    # Tasks may have been renumbered since the file was written.
+    return _without_ids(starter_source(text, task_of)) == _without_ids(text)
+
+
+def _without_ids(text: str) -> str:
+    return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
+
+
+def _opening(source: str) -> str:
+    return source.replace("the answers", "yours", 1)
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _write(path: Path, text: str | None) -> None:
+    if text is None:
+        path.unlink()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,52 @@
+"""Telling unwritten code from wrong code: the `task X` error of a stub, wherever it surfaces."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+
+@dataclass(frozen=True)
+class Todo:
+    """An unwritten task that a test ran into, and the place to write it."""
+
+    task: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"TODO {self.task}: write {self.where}"
+
+
+def find_todo(error: BaseException, root: Path) -> Todo | None:
+    """The stub behind an exception, if there is one; paths are relative to `root`."""
+    for each in _and_its_causes(error):
+        # A cut C++ body can only throw what Python sees as a RuntimeError; NotImplementedError is one too.
+        match = re.fullmatch(r"task (\d+\.\d+\.\d+)", str(each)) if isinstance(each, RuntimeError) else None
+        if match:
+            return Todo(match[1], _place(each.__traceback__, root))
+    return None
+
+
+def _and_its_causes(error: BaseException) -> Iterator[BaseException]:
+    pending, seen = [error], set[int]()
+    while pending:
+        each = pending.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        # hypothesis raises a group when a property fails in several ways.
+        pending.extend(each.exceptions if isinstance(each, BaseExceptionGroup) else ())
+        pending.extend(cause for cause in (each.__cause__, each.__context__) if cause is not None)
+
+
+def _place(traceback: TracebackType | None, root: Path) -> str:
+    if traceback is None:
+        return "it"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    path = Path(code.co_filename)
+    shown = path.relative_to(root) if path.is_relative_to(root) else path
+    return f"{shown.as_posix()}:{traceback.tb_lineno} {code.co_qualname}"

@@ -1,0 +1,133 @@
+"""The pytest plugin on a course of two days: outcomes, selection, exit codes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+LAB = Path(__file__).parents[3] / "src"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def grade(tree: Path) -> Run:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "tests", *args],
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(LAB)])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def _edit(tree: Path, name: str, old: str, new: str) -> None:
+    path = tree / name
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_an_unwritten_task_is_todo_and_not_an_error(grade: Run) -> None:
+    done = grade()
+    assert done.returncode == 1
+    assert "○○" in done.stdout
+    assert "2 todo" in done.stdout
+    assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout
+    # Raised in a fixture, before the test itself began.
+    assert "TODO 1.2.1: write src/tiny_llm/sums.py:7 Counter.__init__ (1 test)" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert "FAILURES" not in done.stdout
+    assert "ERRORS" not in done.stdout
+
+
+def test_the_header_says_whose_code_is_graded(grade: Run, tree: Path) -> None:
+    assert f"grading: mine = {tree / 'src' / 'tiny_llm'}\n" in grade().stdout
+    assert f"grading: ref = {tree / 'src' / 'tiny_llm_ref'}\n" in grade("--solution", "ref").stdout
+
+
+def test_the_reference_passes_with_the_tests_of_the_lab(grade: Run) -> None:
+    done = grade("--solution", "ref")
+    assert done.returncode == 0
+    assert "3 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--week", "1", "--day", "2"], ["--day", "1.2"], ["--task", "1.2.1"]],
+)
+def test_a_day_or_task_selects_its_own_tests(grade: Run, options: list[str]) -> None:
+    done = grade("--solution", "ref", "-v", *options)
+    assert done.returncode == 0
+    assert "test_counter PASSED" in done.stdout
+    assert "1 passed, 2 deselected" in done.stdout
+
+
+def test_a_week_leaves_out_the_tests_of_the_lab(grade: Run) -> None:
+    assert "2 passed, 1 deselected" in grade("--solution", "ref", "--week", "1").stdout
+
+
+def test_a_wrong_value_is_a_failure(grade: Run, tree: Path) -> None:
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x")
+    done = grade("--day", "1.1")
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert "todo" not in done.stdout
+
+
+def test_a_written_task_passes_while_the_rest_is_todo(grade: Run, tree: Path) -> None:
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
+    done = grade()
+    assert done.returncode == 1
+    assert "1 passed" in done.stdout
+    assert "1 todo" in done.stdout
+
+
+def test_needing_a_later_day_is_a_mistake_of_the_course(grade: Run, tree: Path) -> None:
+    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "llm.Counter()")
+    done = grade("--day", "1.1")
+    assert done.returncode == 1
+    assert "needs task 1.2.1, which comes later: a mistake of the course" in done.stdout
+    assert "1 failed" in done.stdout
+
+
+def test_a_stub_behind_another_exception_is_found(grade: Run, tree: Path) -> None:
+    wrapped = "try:\n        llm.twice(2)\n    except Exception as e:\n        raise ValueError from e"
+    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", wrapped)
+    assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice" in grade("--day", "1.1").stdout
+
+
+def test_an_unknown_task_id_is_an_error(grade: Run, tree: Path) -> None:
+    _edit(tree, "tests/test_sums.py", '@pytest.mark.task("1.1.1")', '@pytest.mark.task("7.7.7")')
+    done = grade()
+    assert done.returncode == 4
+    assert "there is no task '7.7.7'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--week", "9"], "there is no week 9: the course has 1"),
+        (["--week", "1", "--day", "9"], "there is no day '1.9': the course has 1.1, 1.2"),
+        (["--day", "2"], "Say --week 2 --day 2"),
+    ],
+)
+def test_what_does_not_exist_is_one_line(grade: Run, options: list[str], says: str) -> None:
+    done = grade(*options)
+    assert done.returncode == 4
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) -> None:
+    (tree / "src/tiny_llm/sums.py").write_text("def twice(x:\n")
+    done = grade()
+    assert done.returncode == 1
+    assert "tiny_llm cannot be imported" in done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("SyntaxError") == 1

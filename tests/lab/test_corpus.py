@@ -1,0 +1,171 @@
+"""The text that the default model is trained on and measured with."""
+
+import importlib.util
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tiny_llm_lab.corpus
+from tiny_llm_lab.corpus.chatml import CHAT_TEMPLATE, render_prompt
+from tiny_llm_lab.corpus.notes import Fact, ask, ask_in_vain, is_held_out, make_notes
+from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.corpus.smalltalk import make_small_talk
+from tiny_llm_lab.corpus.stories import make_story
+from tiny_llm_lab.corpus.words import ALL_SLOT_WORDS, NAMES, PLACES
+
+FOLDER = Path(tiny_llm_lab.corpus.__file__).parent.parent / "models" / "default"
+FACT = re.compile(r"(\w+) keeps the (\w+) (\w+) (\w+) the (\w+)\.")
+
+Encode = Callable[[str], list[int]]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> object:
+    tokenizers = pytest.importorskip("tokenizers")
+    return tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def encode(tokenizer: object) -> Encode:
+    return lambda text: list(tokenizer.encode(text).ids)  # type: ignore[attr-defined]
+
+
+def facts_in(text: str) -> list[Fact]:
+    return [Fact(*found) for found in FACT.findall(text)]
+
+
+def test_the_same_seed_says_the_same(encode: Encode) -> None:
+    assert recall_questions(7, 3, 200, encode) == recall_questions(7, 3, 200, encode)
+    assert recall_questions(7, 3, 200, encode) != recall_questions(8, 3, 200, encode)
+    assert make_story(random.Random(3)) == make_story(random.Random(3))
+    assert make_small_talk(random.Random(3)) == make_small_talk(random.Random(3))
+
+
+def test_more_questions_keep_the_first_ones(encode: Encode) -> None:
+    assert recall_questions(7, 5, 200, encode)[:3] == recall_questions(7, 3, 200, encode)
+
+
+def test_no_list_says_a_word_twice() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    places = [place for _, place in PLACES]
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize("context", [64, 128, 512, 2048])
+def test_recall_prompts_come_close_to_the_context_and_never_pass_it(context: int, encode: Encode) -> None:
+    for question in recall_questions(1, 20, context, encode):
+        tokens = len(encode(render_prompt(question.user)))
+        assert tokens == question.context_tokens <= context
+        assert tokens > context - 40
+
+
+def check_recall_question(question: RecallQuestion) -> None:
+    assert question.user.count(question.answer) == 1
+    facts = facts_in(question.user)
+    assert len(facts) == question.facts
+    assert len({fact.name for fact in facts}) == len(facts), "a name must be the key of one fact only"
+    (asked,) = facts_in(question.answer)
+    assert question.user.endswith((asked.where_question, asked.what_question))
+    assert all(is_held_out(fact) for fact in facts)
+
+
+def test_every_fact_asked_for_stands_in_the_prompt_once(encode: Encode) -> None:
+    for question in recall_questions(2, 40, 1024, encode):
+        check_recall_question(question)
+
+
+def test_long_prompts_hold_many_facts(encode: Encode) -> None:
+    assert all(60 <= question.facts <= 160 for question in recall_questions(3, 20, 2048, encode))
+
+
+def test_asked_facts_stand_anywhere(encode: Encode) -> None:
+    questions = recall_questions(4, 100, 512, encode)
+    places = [question.user.index(question.answer) / len(question.user) for question in questions]
+    assert min(places) < 0.1 and max(places) > 0.8
+    assert 0.35 < sum(places) / len(places) < 0.6
+
+
+def test_a_context_too_short_for_a_fact_is_an_error(encode: Encode) -> None:
+    with pytest.raises(ValueError, match="64 or more"):
+        recall_questions(1, 1, 16, encode)
+
+
+def test_notes_for_training_hold_no_held_out_combination() -> None:
+    rng = random.Random(5)
+    seen = 0
+    for _ in range(3000):
+        notes = make_notes(rng, 60, lambda text: len(text.split()), strange_share=0.2)
+        seen += len(notes.facts)
+        assert not any(is_held_out(fact) for fact in facts_in(notes.text))
+        assert not any(is_held_out(fact) for fact in notes.facts)
+    assert seen > 6000
+
+
+def test_the_held_out_rule_takes_its_share() -> None:
+    rng = random.Random(6)
+    facts = [Fact(rng.choice(NAMES), "red", "box", "in", place) for _, place in PLACES for _ in range(50)]
+    assert 0.07 < sum(map(is_held_out, facts)) / len(facts) < 0.13
+
+
+def test_questions_in_vain_ask_for_a_name_that_is_not_there() -> None:
+    rng = random.Random(8)
+    for _ in range(200):
+        notes = make_notes(rng, 100, lambda text: len(text.split()))
+        question = ask_in_vain(rng, notes)
+        assert not any(f" {fact.name} " in question.question for fact in notes.facts)
+
+
+def test_an_answer_restates_the_fact() -> None:
+    fact = Fact("Mira", "brass", "compass", "in", "attic")
+    answers = {ask(random.Random(seed), fact) for seed in range(20)}
+    assert {answer.question for answer in answers} == {
+        "Where does Mira keep the brass compass?",
+        "What does Mira keep in the attic?",
+    }
+    assert {answer.answer for answer in answers} == {"Mira keeps the brass compass in the attic."}
+
+
+def test_stories_have_the_length_of_a_short_story(encode: Encode) -> None:
+    lengths = [len(encode(make_story(random.Random(seed)).text)) for seed in range(300)]
+    assert min(lengths) >= 55
+    assert max(lengths) <= 190
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "12345", "3.14 + 007", "🎉 naïve 日本語\n\n\tend ", "a\x00b", "Zürich's  x"]
+)
+def test_the_tokenizer_gives_back_any_text(text: str, tokenizer: object, encode: Encode) -> None:
+    assert tokenizer.decode(encode(text), skip_special_tokens=False) == text  # type: ignore[attr-defined]
+
+
+def test_the_words_of_the_lists_are_single_tokens(encode: Encode) -> None:
+    assert [word for word in (*NAMES, *ALL_SLOT_WORDS) if len(encode(" " + word)) != 1] == []
+    assert [name for name in NAMES if len(encode(name)) != 1] == []
+
+
+def test_markup_is_special_and_digits_stand_alone(encode: Encode) -> None:
+    assert len(encode("<|im_end|>")) == len(encode("<|endoftext|>")) == 1
+    assert len(encode("2026")) == 4
+
+
+def test_the_template_renders_what_the_evaluation_renders() -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    messages = [{"role": "user", "content": "Hello"}]
+    rendered = jinja2.Template(CHAT_TEMPLATE).render(messages=messages, add_generation_prompt=True)
+    assert rendered == render_prompt("Hello")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is for development only")
+def test_the_fast_encoder_of_training_agrees_with_the_tokenizer(tokenizer: object, encode: Encode) -> None:
+    from tiny_llm_lab.training.encoding import CorpusEncoder
+
+    fast = CorpusEncoder(tokenizer)  # type: ignore[arg-type]
+    rng = random.Random(9)
+    for _ in range(300):
+        turn, story = make_small_talk(rng), make_story(rng)
+        notes = make_notes(rng, 100, fast.count, strange_share=0.3)
+        for text in (turn.user, turn.assistant, story.request, story.text, notes.text, "user\n", "\n"):
+            assert fast.encode(text) == encode(text)

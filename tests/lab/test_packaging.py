@@ -1,0 +1,103 @@
+"""What a clone promises before its code runs: no foreign addresses, commands that exist, locks that fit."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLATFORMS = {"manylinux_2_35_x86_64", "manylinux_2_35_aarch64", "macos_14_0_arm64"}
+# In pieces, so that this file does not hold what it forbids.
+REGISTRIES = ["pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "download." + "pytorch"]
+HOME = re.compile(r"(?:/home|/Users)/\w+/|/roo[t]/")
+
+
+def toml(name: str) -> dict:
+    return tomllib.loads((ROOT / name).read_text("utf-8"))
+
+
+def tracked_texts() -> dict[str, str]:
+    names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    texts = {}
+    for name in filter(None, names):
+        path = ROOT / name
+        if path.is_file() and b"\0" not in (data := path.read_bytes()):
+            texts[name] = data.decode("utf-8", errors="replace")
+    return texts
+
+
+def test_no_file_names_a_registry_or_a_home_folder() -> None:
+    found = [
+        f"{name}:{number}: {line.strip()[:80]}"
+        for name, text in tracked_texts().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if any(host in line for host in REGISTRIES) or HOME.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_script_is_a_command_of_the_program() -> None:
+    scripts = toml("pyproject.toml")["tool"]["pdm"]["scripts"]
+    program = [sys.executable, "-m", "tiny_llm_lab", "--help"]
+    usage = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name, script in scripts.items():
+        assert script["cmd"] == f"python -m tiny_llm_lab {name}"
+        assert script["help"], f"pdm run --list shows no help for {name}"
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", usage), f"tiny_llm_lab --help does not know {name}"
+
+
+def test_lock_covers_the_platforms_and_pythons_we_promise() -> None:
+    targets = toml("pdm.lock")["metadata"]["targets"]
+    assert {target["platform"] for target in targets} == PLATFORMS
+    promised = set(toml("pyproject.toml")["project"]["requires-python"].split(","))
+    assert all(set(target["requires_python"].split(",")) == promised for target in targets)
+
+
+@pytest.mark.parametrize("name", ["pdm.lock", "pdm.cuda.lock"])
+def test_lock_has_hashes_and_no_addresses(name: str) -> None:
+    for package in toml(name)["package"]:
+        assert package["files"], f"{package['name']} has no file"
+        for file in package["files"]:
+            assert set(file) == {"file", "hash"}, f"{package['name']}: {file}"
+
+
+def test_both_locks_agree() -> None:  # CONTRIBUTING.md has the two commands
+    main, cuda = toml("pdm.lock"), toml("pdm.cuda.lock")
+    assert main["metadata"]["content_hash"] == cuda["metadata"]["content_hash"]
+    versions = {package["name"]: package["version"] for package in main["package"]}
+    cuda_versions = {package["name"]: package["version"] for package in cuda["package"]}
+    assert cuda_versions | versions == versions | cuda_versions
+
+
+def test_entry_points_are_executable() -> None:
+    listing = subprocess.check_output(["git", "ls-files", "--stage", "pdmw", ".ci/run"], cwd=ROOT, text=True)
+    assert [line.split()[0] for line in listing.splitlines()] == ["100755", "100755"]
+
+
+def test_ci_runs_a_command_that_the_readme_names() -> None:
+    command = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()[-1].removeprefix("exec ")
+    assert command.startswith("./pdmw run ")
+    assert command in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_pdmw_without_python_names_the_cure(tmp_path: Path) -> None:
+    folder = tmp_path / "a new folder"
+    folder.mkdir()
+    shutil.copy(ROOT / "pdmw", folder)
+    broken = tmp_path / "bin" / "python3"  # as a version manager's shim that points nowhere
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    run = subprocess.run(
+        ["/bin/sh", folder / "pdmw", "run", "main"],
+        env={"PATH": str(broken.parent), "HOME": os.devnull},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout) == (2, "")
+    assert re.fullmatch(r"pdmw: no Python from 3\.11 .*install one.*\n", run.stderr)
