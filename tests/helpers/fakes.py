@@ -6,7 +6,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-
 from tests.helpers.toy import QWEN3
 
 LETTERS = range(97, 123)
@@ -60,6 +59,10 @@ class FakeCache:
         self._stored = (key, value)
         self.offset = key.shape[2]
         return key, value
+
+    @property
+    def holds_memory(self) -> bool:
+        return self._stored is not None
 
     def fetch(self) -> tuple[mx.array, mx.array]:
         if self._stored is None:
@@ -211,3 +214,15 @@ def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def live_requests(model: FakeModel) -> int:
+    """How many requests hold memory in a cache of their own."""
+    return sum(cache.holds_memory for cache in model.caches) // model.config.num_hidden_layers
+
+
+def prefill_by_hand(model: Any, request: Any) -> None:
+    """What `try_prefill` will do on day 2.7, in one piece."""
+    logits = model(mx.array([request.prefill_tokens]), 0, request.kv_cache, logits_to_keep=1)
+    request.offset = len(request.prefill_tokens)
+    request.accept(int(request.sample(logits[:, -1]).item()))

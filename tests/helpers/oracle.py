@@ -1,7 +1,6 @@
 """What the operators mean, in float64 NumPy and nothing clever."""
 
 import numpy as np
-
 from tests.helpers.tolerance import as_float64
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-
 from tests.helpers import oracle
 from tests.helpers.tolerance import as_float64
+
 from tiny_llm_lab.types import ModelConfig
 
 

@@ -3,7 +3,6 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from tests.helpers import oracle
 from tests.helpers.tolerance import F32, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array

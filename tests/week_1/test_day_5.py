@@ -5,7 +5,6 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from tests.helpers import qwen_oracle
 from tests.helpers.tolerance import EXACT, F32, F32_MODEL, as_float64, assert_close, peak_bytes, rounding
 from tests.helpers.toy import (

@@ -2,7 +2,6 @@
 
 import mlx.core as mx
 import pytest
-
 from tests.helpers.fakes import FakeModel
 from tests.helpers.toy import EOS, SECOND_EOS, ByteDetokenizer, ByteTokenizer, toy_model
 

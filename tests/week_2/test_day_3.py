@@ -3,10 +3,10 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from tests.helpers import oracle, qwen_oracle
 from tests.helpers.tolerance import F32, F32_MODEL, as_float64, assert_close, peak_bytes, rounding
 from tests.helpers.toy import QWEN2, QWEN3, random_array, random_tokens, toy_weights
+
 from tiny_llm_lab.types import QuantizedWeights
 
 

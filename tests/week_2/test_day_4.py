@@ -2,7 +2,6 @@
 
 import mlx.core as mx
 import pytest
-
 from tests.helpers import oracle
 from tests.helpers.tolerance import F32, assert_close, rounding
 from tests.helpers.toy import random_array
