@@ -1,7 +1,10 @@
 """How close is close enough, and what a learner sees when it is not."""
 
+import gc
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 # On hardware with tensor cores MLX multiplies float32 through TF32, with 10 bits of mantissa.
 os.environ.setdefault("MLX_ENABLE_TF32", "0")
@@ -91,14 +94,20 @@ def _side_by_side(target: np.ndarray, mine: np.ndarray) -> list[str]:
     return [f"{left} | {right}" for left, right in zip(*corners, strict=True)]
 
 
-def peak_bytes(work: object, *kept_alive: object) -> int:
+def active_bytes() -> int:
+    """MLX's memory in use, once the garbage of earlier tests is gone."""
+    gc.collect()
+    mx.synchronize()
+    return mx.get_active_memory()
+
+
+def peak_bytes(work: Callable[[], Any]) -> int:
     """How far MLX's memory rises above what is in use now while `work()` runs and is evaluated."""
-    del kept_alive
     mx.synchronize()
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    out = work()  # type: ignore[operator]
+    out = work()
     if out is not None:
         mx.eval(out)
     mx.synchronize()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.helpers import oracle
 from tests.helpers.fakes import FakeClock, FakeModel, prefill_by_hand
-from tests.helpers.tolerance import EXACT, F32, F32_MODEL, assert_close, peak_bytes
+from tests.helpers.tolerance import EXACT, F32, F32_MODEL, active_bytes, assert_close, peak_bytes
 from tests.helpers.toy import (
     EOS,
     QWEN2,
@@ -186,12 +186,12 @@ def test_batch_rejects_an_update_that_does_not_fit(llm):
 
 @pytest.mark.task("2.6.1")
 def test_batch_gives_its_memory_back(llm):
-    before = mx.get_active_memory()
+    before = active_bytes()
     batch = batch_of(llm, [500, 400], D=64)
     mx.eval(batch.update_and_fetch(mx.ones((2, 2, 1, 64)), mx.ones((2, 2, 1, 64))))
-    assert mx.get_active_memory() - before > 2 * 2 * 400 * 64 * 4
+    assert active_bytes() - before > 2 * 2 * 400 * 64 * 4
     batch.release()
-    assert mx.get_active_memory() - before < 1024
+    assert active_bytes() - before < 1024
     assert batch.offset == []
     batch.release()
     assert batch.add_request(prefilled(llm, 3)) == 0
@@ -662,18 +662,18 @@ def test_decode_phase_tells_what_happens(llm):
 
 @pytest.mark.task("2.6.3")
 def test_generator_gives_all_memory_back(llm):
-    before = mx.get_active_memory()
+    before = active_bytes()
     model = toy_model(llm)
     mx.eval(model(mx.array([[1]])))
-    weights = mx.get_active_memory() - before
+    weights = active_bytes() - before
     run = generator(llm, model)
     for idx, prompt in enumerate(["abc" * 50, "d", "e" * 90]):
         admit(llm, run, model, idx, prompt)
     run.pending_prefill_request = llm.Request(model, TOKENIZER, "pending" * 30)
     prefill_by_hand(model, run.pending_prefill_request)
     run.handle_decode_phase()
-    stored = mx.get_active_memory() - before - weights
+    stored = active_bytes() - before - weights
     run.release()
     # A few small arrays live on: the last logits, and the keys of samplers.
-    assert mx.get_active_memory() - before - weights < stored / 20
+    assert active_bytes() - before - weights < stored / 20
     run.release()
