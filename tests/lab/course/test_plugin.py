@@ -1,30 +1,41 @@
 """The pytest plugin on a course of two days: outcomes, selection, exit codes."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-LAB = Path(__file__).parents[3] / "src"
+pytest_plugins = ["pytester"]
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+
+@dataclass(frozen=True)
+class Graded:
+    """The end of a pytest run."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Graded]
 
 
 @pytest.fixture
-def grade(tree: Path) -> Run:
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "tests", *args],
-            cwd=tree,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(LAB)])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run pytest on the tree, in this process: a new one for every test would take a minute."""
 
+    def run(*args: str) -> Graded:
+        for name in list(sys.modules):
+            if name.partition(".")[0] in ("tiny_llm", "tiny_llm_ref"):
+                monkeypatch.delitem(sys.modules, name)
+        done = pytester.runpytest_inprocess("-p", "tiny_llm_lab.course.plugin", "tests", *args)
+        return Graded(int(done.ret), done.stdout.str() + "\n", done.stderr.str())
+
+    monkeypatch.chdir(tree)
+    monkeypatch.syspath_prepend(str(tree / "src"))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return run
 
 
