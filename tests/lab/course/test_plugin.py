@@ -142,3 +142,35 @@ def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) 
     assert done.returncode == 1
     assert "tiny_llm cannot be imported" in done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("SyntaxError") == 1
+
+
+MISTAKES = """
+[[mistake]]
+task = "1.1.1"
+says = "one is added"
+file = "sums.py"
+find = "return 2 * x"
+swap = "return 2 * x + 1"
+[[mistake]]
+task = "1.1.1"
+says = "it is added to itself once too often"
+file = "sums.py"
+find = "return 2 * x"
+swap = "return 3 * x"
+"""
+
+
+def test_a_failure_that_a_known_mistake_reproduces_is_explained(grade: Run, tree: Path) -> None:
+    (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x + x + x")
+    done = grade("--day", "1.1")
+    assert "This is what happens when it is added to itself once too often." in done.stdout
+    assert "one is added" not in done.stdout
+
+
+def test_a_failure_of_its_own_is_not_explained(grade: Run, tree: Path) -> None:
+    (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 11 * x")
+    done = grade("--day", "1.1")
+    assert "1 failed" in done.stdout
+    assert "This is what happens" not in done.stdout
