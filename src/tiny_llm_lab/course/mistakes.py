@@ -73,12 +73,12 @@ def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
     if result.error is not None:
         return Verdict.INVALID, result.error
     if todo := result.having("todo"):
-        return Verdict.INVALID, todo[0].message
+        return Verdict.INVALID, todo[0].headline
     if not result.tests:
         return Verdict.MISSED, "its task has no tests"
     failed = result.having("failed")
     if not failed:
         return Verdict.MISSED, f"{len(result.tests)} tests pass"
-    if failed[0].message.startswith(("NameError", "UnboundLocalError")):
-        return Verdict.INVALID, failed[0].message
+    if failed[0].headline.startswith(("NameError", "UnboundLocalError")):
+        return Verdict.INVALID, failed[0].headline
     return Verdict.CAUGHT, failed[0].test.rpartition("::")[2]
