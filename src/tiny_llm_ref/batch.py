@@ -215,8 +215,8 @@ def batch_generate(
     )
     try:
         while run.has_work_remaining():
-            phases = (run.handle_prefill_phase, run.handle_decode_phase, run.move_prefill_to_decode)
-            if not any([phase() for phase in phases]):
+            progress = [run.handle_prefill_phase(), run.handle_decode_phase(), run.move_prefill_to_decode()]
+            if not any(progress):
                 run.wait_for_arrival()
     finally:
         run.release()

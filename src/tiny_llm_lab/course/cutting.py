@@ -39,7 +39,7 @@ def cut_kernel(source: str, is_metal: bool, cut: Callable[[str], bool] = lambda 
     def swap(match: re.Match[str]) -> str:
         if not cut(match["task"]):
             return match[0]
-        todo = f'task {match["task"]}'
+        todo = f"task {match['task']}"
         line = f'#error "{todo}"' if is_metal else f'{match["pad"]}throw std::runtime_error("{todo}");'
         return f"{match['begin']}{line}\n{match['end']}"
 

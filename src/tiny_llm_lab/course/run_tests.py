@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, option)
         if value is not None:
             command += [f"--{option}", str(value)]
-    return subprocess.run([*command, *args.pytest_args], cwd=course.root, env=_environment()).returncode
+    return subprocess.run([*command, *args.pytest_args], cwd=course.root, env=environment()).returncode
 
 
 def pytest_command(solution: str) -> list[str]:
@@ -36,7 +36,7 @@ def pytest_command(solution: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "--solution", solution]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     # The packages are found whether or not the project is installed, and from any directory.
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,0 +1,113 @@
+"""Is the manifest complete and true? What a teacher forgets, found by reading."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.mistakes import files_testing
+from tiny_llm_lab.course.symbols import Function, functions, owners, reject_unowned
+from tiny_llm_lab.types import UserError
+
+# `lines` is a size to expect, not a count: it is wrong when it misleads.
+_MISLEADING_FACTOR, _MISLEADING_LINES = 1.5, 5
+
+
+def complaints(course: Course) -> list[str]:
+    """Everything that is wrong with course.toml and known_mistakes.toml."""
+    try:
+        owned = owners(course)
+        for name, tasks in owned.items():
+            reject_unowned(tasks, course.reference / name)
+        mistakes = course.mistakes()
+    except UserError as error:
+        return [str(error)]
+    return [
+        *(f"task {task.id}: {fault}" for task in course.tasks for fault in _faults(course, task)),
+        *(f"day {day.id}: {fault}" for day in course.days for fault in _chapter_faults(course, day.chapter)),
+        *(fault for mistake in mistakes for fault in _mistake_faults(course, mistake)),
+    ]
+
+
+def answer_lines(course: Course) -> dict[str, int]:
+    """Lines of code in the reference's answer to each task, with the private helpers it brings."""
+    counts = dict.fromkeys((task.id for task in course.tasks), 0)
+    owned = owners(course)
+    for path in sorted(course.reference.glob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        by_name = {function.name: function for function in functions(ast.parse(source))}
+        counted: set[str] = set()
+        order = {task.id: i for i, task in enumerate(course.tasks)}
+        for name, task in sorted(owned[path.name].items(), key=lambda item: order[item[1].id]):
+            for each in _with_helpers(name, by_name):
+                if each not in counted:
+                    counted.add(each)
+                    counts[task.id] += _size(by_name[each], source.splitlines())
+    return counts
+
+
+def _faults(course: Course, task: Task) -> Iterator[str]:
+    if not task.symbols and not task.grows:
+        yield "it has neither symbols nor grows"
+    if not task.hints or not all(hint.strip() for hint in task.hints):
+        yield 'it has no hint; add hints = ["..."]'
+    if files_testing(course, [task]) == ["tests"]:
+        yield "no test is marked with it"
+    owner_of = {symbol: each for tasks in owners(course).values() for symbol, each in tasks.items()}
+    order = [each.id for each in course.tasks]
+    for name in task.grows:
+        grown = [each for symbol, each in owner_of.items() if symbol == name or symbol.startswith(f"{name}.")]
+        if not grown:
+            yield f"grows {name!r}, which no task owns"
+        elif any(order.index(each.id) >= order.index(task.id) for each in grown):
+            yield f"grows {name!r}, which belongs to no earlier task"
+    measured = answer_lines(course)[task.id]
+    if task.lines < 1:
+        yield f"it does not say how long its answer is; add lines = {measured or 5}"
+    elif task.symbols and not task.grows and _misleads(task.lines, measured):
+        yield f"lines = {task.lines}, but the reference's answer has {measured}"
+
+
+def _misleads(stated: int, measured: int) -> bool:
+    low, high = sorted((stated, measured))
+    return high > low * _MISLEADING_FACTOR and high - low > _MISLEADING_LINES
+
+
+def _chapter_faults(course: Course, chapter: str) -> Iterator[str]:
+    if not (course.root / "book" / "src" / chapter).exists():
+        yield f"its chapter book/src/{chapter} does not exist"
+
+
+def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
+    try:
+        course.task(mistake.task)
+        mistake.apply(_text(course.reference / mistake.file))
+    except (UserError, FileNotFoundError) as error:
+        yield str(error)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
+    """A function and, level by level, the private ones that it calls."""
+    pending, seen = [name], {name}
+    while pending:
+        each = pending.pop(0)
+        yield each
+        mentioned = re.findall(r"\b_[a-z]\w*", ast.unparse(by_name[each].node))
+        own_class = each.rpartition(".")[0]
+        for helper in dict.fromkeys([*mentioned, *(f"{own_class}.{word}" for word in mentioned)]):
+            if helper in by_name and helper not in seen:
+                seen.add(helper)
+                pending.append(helper)
+
+
+def _size(function: Function, lines: list[str]) -> int:
+    end = function.node.end_lineno or function.node.lineno
+    body = lines[function.first_body_line - 1 : end]
+    code = [line for line in body if line.strip() and not line.lstrip().startswith("#")]
+    # A helper's signature is the learner's to write as well.
+    return len(code) + (0 if function.is_public else 1)

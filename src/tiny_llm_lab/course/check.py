@@ -1,0 +1,135 @@
+"""`check`: all that CI runs, every step to the end, one line each."""
+
+import argparse
+import importlib
+import importlib.util
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from tiny_llm_lab.course import audit, budget, soundness
+from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.course.mistakes import Verdict, try_mistakes
+from tiny_llm_lab.course.run_tests import environment, pytest_command
+from tiny_llm_lab.course.stubs import stale_files
+from tiny_llm_lab.types import UserError
+
+HELP = "Run all that CI runs: lint, types, starter, tests, known mistakes, book, line budget."
+
+PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
+_SHOWN_LINES = 60  # of the output of a tool that failed
+
+Step = Callable[[Course, argparse.Namespace], Iterable[str]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=", ".join(STEPS))
+    parser.add_argument("--task", help="try only the known mistakes of this task, and list them all")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the steps; a step passes when it has nothing to complain about."""
+    course = load_course()
+    if args.task is not None:
+        course.task(args.task)
+    failed = [name for name in args.only or STEPS if not _passes(name, course, args)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _passes(name: str, course: Course, args: argparse.Namespace) -> bool:
+    start_s = time.perf_counter()
+    try:
+        complaints = list(STEPS[name](course, args))
+    except UserError as error:
+        complaints = [str(error)]
+    duration_s = time.perf_counter() - start_s
+    print(f"{'FAILED' if complaints else 'ok':<6}  {name:<10}  {duration_s:6.1f} s", flush=True)
+    for line in complaints:
+        print(f"        {line}", flush=True)
+    return not complaints
+
+
+def _ruff(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return _tool(course, "ruff", "check", "src", "tests")
+
+
+def _mypy(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return _tool(course, "mypy", *PACKAGES)
+
+
+def _stubs(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return (f"src/tiny_llm/{name} is stale: run `pdm run stubs`" for name in stale_files(course))
+
+
+def _manifest(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return audit.complaints(course)
+
+
+def _starter(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return soundness.starter_faults(course)
+
+
+def _later_days(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return soundness.later_day_faults(course)
+
+
+def _tests(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return _output_of_failure(course, [*pytest_command("ref"), "-q", "--color=no"])
+
+
+def _mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    mistakes = [m for m in course.mistakes() if args.task in (None, m.task)]
+    counts: Counter[str] = Counter()
+    for finding in try_mistakes(course, mistakes):
+        counts[finding.verdict.value] += 1
+        if finding.verdict is not Verdict.CAUGHT:
+            yield str(finding)
+        elif args.task is not None:
+            print(finding)
+    print(", ".join(f"{num} {verdict}" for verdict, num in counts.items()) or "no known mistakes")
+
+
+def _book(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    if importlib.util.find_spec("tiny_llm_lab.course.book") is None:
+        return ["there is no tiny_llm_lab.course.book to build it"]
+    book = importlib.import_module("tiny_llm_lab.course.book")
+    parser = argparse.ArgumentParser("book")
+    book.add_arguments(parser)
+    code = book.run(parser.parse_args([], argparse.Namespace(command="book")))
+    return [f"the build ended with exit code {code}"] if code else []
+
+
+def _lines(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return budget.over_budget(course.root, PACKAGES)
+
+
+def _tool(course: Course, module: str, *args: str) -> Iterable[str]:
+    if importlib.util.find_spec(module) is None:
+        return [f"{module} is not installed: run `pdm install`, which brings the development tools"]
+    return _output_of_failure(course, [sys.executable, "-m", module, *args])
+
+
+def _output_of_failure(course: Course, command: list[str]) -> list[str]:
+    done = subprocess.run(command, cwd=course.root, env=environment(), capture_output=True, text=True)
+    if done.returncode == 0:
+        return []
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return lines[-_SHOWN_LINES:] or [f"exit code {done.returncode}"]
+
+
+STEPS: dict[str, Step] = {
+    "ruff": _ruff,
+    "mypy": _mypy,
+    "stubs": _stubs,
+    "manifest": _manifest,
+    "starter": _starter,
+    "later-days": _later_days,
+    "tests": _tests,
+    "mistakes": _mistakes,
+    "book": _book,
+    "lines": _lines,
+}

@@ -1,0 +1,84 @@
+"""Known mistakes: wrong versions of the reference, each of which the tests of its task must reject."""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.sandbox import LIMIT_S, Trial, run_trials
+from tiny_llm_lab.course.worker import Result
+from tiny_llm_lab.types import UserError
+
+
+class Verdict(enum.Enum):
+    """What the tests made of a mistake."""
+
+    CAUGHT = "caught"
+    MISSED = "MISSED"
+    INVALID = "INVALID"  # it does not run at all, which any test would notice
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict on one mistake; `by` is the test that caught it, or the reason."""
+
+    mistake: Mistake
+    verdict: Verdict
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict.value:<7}  {self.mistake.task}  {self.mistake.says}  ({self.by})"
+
+
+def try_mistakes(
+    course: Course, mistakes: Sequence[Mistake], limit_s: float = LIMIT_S
+) -> Iterator[Finding]:
+    """Run the tests against each mistake, in order. Raises UserError for a stale one, before any run."""
+    trials = [mistake_trial(course, mistake, _tests_of(course, mistake)) for mistake in mistakes]
+    for mistake, result in zip(mistakes, run_trials(trials, limit_s), strict=True):
+        yield Finding(mistake, *_judged(result))
+
+
+def mistake_trial(course: Course, mistake: Mistake, pytest_args: Sequence[str]) -> Trial:
+    """The reference with one mistake made, and the tests to run on it."""
+    path = course.reference / mistake.file
+    if not path.exists():
+        raise UserError(f"stale mistake of task {mistake.task} ({mistake.says}): there is no {mistake.file}")
+    changed = {mistake.file: mistake.apply(path.read_text(encoding="utf-8"))}
+    args = ("--solution", "ref", *pytest_args)
+    return Trial(course.root, course.reference, course.reference.name, changed, args)
+
+
+def _tests_of(course: Course, mistake: Mistake) -> list[str]:
+    task = course.task(mistake.task)
+    # A task that only extends older code may be tested by its neighbours of the same day.
+    tasks = course.day(task.day_id).tasks if task.grows else (task,)
+    select = ["--day", task.day_id] if task.grows else ["--task", task.id]
+    return [*files_testing(course, tasks), "-x", *select]
+
+
+def files_testing(course: Course, tasks: Sequence[Task]) -> list[str]:
+    """The test files that name one of these tasks: collecting only these saves most of the time."""
+    tests = course.root / "tests"
+    # Tests of the lab are marked with no task, but those of these very tools name some.
+    paths = [p for p in sorted(tests.rglob("test_*.py")) if not p.is_relative_to(tests / "lab")]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    found = [path for path, text in texts.items() if any(f'"{task.id}"' in text for task in tasks)]
+    return [path.relative_to(course.root).as_posix() for path in found] or ["tests"]
+
+
+def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
+    if isinstance(result, TimeoutError):
+        return Verdict.CAUGHT, "the time limit"
+    if result.error is not None:
+        return Verdict.INVALID, result.error
+    if todo := result.having("todo"):
+        return Verdict.INVALID, todo[0].message
+    if not result.tests:
+        return Verdict.MISSED, "its task has no tests"
+    failed = result.having("failed")
+    if not failed:
+        return Verdict.MISSED, f"{len(result.tests)} tests pass"
+    if failed[0].message.startswith(("NameError", "UnboundLocalError")):
+        return Verdict.INVALID, failed[0].message
+    return Verdict.CAUGHT, failed[0].test.rpartition("::")[2]

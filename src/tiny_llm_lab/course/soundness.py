@@ -1,0 +1,57 @@
+"""Does the course hold together? The starter must be all TODO, and no day may need a later one."""
+
+from collections.abc import Iterator
+
+from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel
+from tiny_llm_lab.course.manifest import Course, Day
+from tiny_llm_lab.course.mistakes import files_testing
+from tiny_llm_lab.course.sandbox import Trial, run_trials
+from tiny_llm_lab.course.stubs import starter
+from tiny_llm_lab.course.symbols import owners
+from tiny_llm_lab.course.worker import Result
+
+_LIMIT_S = 600.0
+
+
+def starter_faults(course: Course) -> list[str]:
+    """Tests that are anything but TODO on the pristine starter: they would grade nothing."""
+    args = ("tests", "--solution", "mine")
+    trial = Trial(course.root, course.reference, course.starter.name, starter(course), args)
+    (result,) = run_trials([trial], _LIMIT_S)
+    faults = _failures(result)
+    if not faults and isinstance(result, Result):
+        wrong = [test for test in result.tests if test.outcome != "todo"]
+        faults = [f"{test.test}: {test.outcome} instead of todo: {test.message}" for test in wrong]
+        faults += [] if result.tests else ["no test is marked with a task"]
+    return faults
+
+
+def later_day_faults(course: Course) -> Iterator[str]:
+    """Tests of a day that do not pass while the tasks of all later days are unwritten."""
+    trials = [_trial_without_later_days(course, day) for day in course.days]
+    for day, result in zip(course.days, run_trials(trials, _LIMIT_S), strict=True):
+        yield from (f"day {day.id}: {fault}" for fault in _failures(result))
+        if isinstance(result, Result):
+            for test in result.tests:
+                if test.outcome in ("failed", "todo"):
+                    yield f"day {day.id}: {test.test}: {test.message}"
+
+
+def _trial_without_later_days(course: Course, day: Day) -> Trial:
+    later = {task.id for each in course.days if course.is_later(each.id, day.id) for task in each.tasks}
+    changed = {}
+    for name, owned in owners(course).items():
+        source = (course.reference / name).read_text(encoding="utf-8")
+        task_of = {symbol: task.id for symbol, task in owned.items() if task.id in later}
+        changed[name] = cut_bodies(source, task_of)
+    for path in sorted((course.reference / "kernels").glob("*.cpp")):
+        text = path.read_text(encoding="utf-8")
+        changed[f"kernels/{path.name}"] = cut_kernel(text, is_metal=False, cut=later.__contains__)
+    args = (*files_testing(course, day.tasks), "--solution", "ref", "--day", day.id)
+    return Trial(course.root, course.reference, course.reference.name, changed, args)
+
+
+def _failures(result: Result | TimeoutError) -> list[str]:
+    if isinstance(result, TimeoutError):
+        return [f"its tests take more than {_LIMIT_S:.0f} s"]
+    return [] if result.error is None else [result.error]

@@ -1,0 +1,138 @@
+"""A warm process that runs pytest again and again, each time on another version of a package.
+
+Importing MLX and mlx-lm takes seconds, running the tests of one task takes a fraction of one: so the
+libraries stay imported, and only the package under test and the tests are forgotten between runs.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of pytest at `root`, with `package` taken from `folder`."""
+
+    root: Path
+    folder: Path
+    package: str
+    pytest_args: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test: "passed", "failed", "todo" or "skipped", and the first line of its error."""
+
+    __test__ = False  # no test class, whatever pytest makes of its name
+
+    test: str
+    outcome: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a job; `error` says why its tests could not run at all."""
+
+    tests: tuple[TestResult, ...] = ()
+    error: str | None = None
+
+    def having(self, outcome: str) -> list[TestResult]:
+        return [test for test in self.tests if test.outcome == outcome]
+
+
+def serve(jobs: Connection) -> None:
+    """Answer every Job that comes in with a Result; None ends the process."""
+    jobs.send("ready")
+    while (job := jobs.recv()) is not None:
+        jobs.send(run_job(job))
+
+
+def run_job(job: Job) -> Result:
+    """Run pytest in this process."""
+    os.chdir(job.root)
+    before = list(sys.path)
+    # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
+    sys.path[:0] = [str(job.folder), str(job.root)]
+    recorder = _Recorder()
+    try:
+        _forget(job)
+        importlib.invalidate_caches()
+        importlib.import_module(job.package)
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+            code = pytest.main([*_PYTEST_ARGS, *job.pytest_args], plugins=[recorder])
+    except Exception as error:
+        return Result(error=traceback.format_exception_only(error)[-1].strip())
+    finally:
+        sys.path[:] = before
+        _forget(job)
+    if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
+        said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
+        return Result(error=said[0]) if code != pytest.ExitCode.NO_TESTS_COLLECTED else Result()
+    return Result(tuple(recorder.tests))
+
+
+_PYTEST_ARGS = (
+    *("-p", "tiny_llm_lab.course.plugin", "-p", "no:cacheprovider"),
+    *("--capture=sys", "--tb=short", "--color=no"),
+)
+
+
+@dataclass(eq=False)  # pytest wants plugins to be hashable
+class _Recorder:
+    """A pytest plugin that notes what it sees."""
+
+    tests: list[TestResult] = field(default_factory=list)
+    collect_errors: list[str] = field(default_factory=list)
+
+    def pytest_configure(self) -> None:
+        # Not earlier: pytest complains about libraries with a plugin that were imported before it ran.
+        _calm_hypothesis()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.collect_errors.append(first_line(report))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if getattr(report, "todo", False):
+            self.tests.append(TestResult(report.nodeid, "todo", first_line(report)))
+        elif report.failed or report.skipped or report.when == "call":
+            self.tests.append(TestResult(report.nodeid, report.outcome, first_line(report)))
+
+
+def first_line(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The first line of a report's error message; "" without an error."""
+    crash: Any = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message if crash else report.longrepr or "")
+    return text.strip().partition("\n")[0]
+
+
+def _forget(job: Job) -> None:
+    tests = str(job.root / "tests")
+    for name, module in list(sys.modules.items()):
+        is_named = name.partition(".")[0] in (job.package, "tests")
+        if is_named or (getattr(module, "__file__", None) or "").startswith(tests):
+            del sys.modules[name]
+
+
+def _calm_hypothesis() -> None:
+    """Make hypothesis stop at the first counterexample: searching for a smaller one takes seconds."""
+    try:
+        from hypothesis import Phase, settings
+    except ImportError:
+        return
+    # Examples that break a mutant are of no use to anyone: keep them out of the project's database.
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.gettempdir()
+    settings.register_profile("once", phases=(Phase.explicit, Phase.generate), database=None, deadline=None)
+    settings.load_profile("once")

@@ -1,0 +1,87 @@
+"""A course of two days, small enough to break on purpose."""
+
+from pathlib import Path
+
+import pytest
+
+COURSE = """
+[[day]]
+id = "1.1"
+title = "One"
+chapter = "one.md"
+[[day]]
+id = "1.2"
+title = "Two"
+chapter = "two.md"
+[[task]]
+id = "1.1.1"
+title = "twice"
+file = "sums.py"
+symbols = ["twice"]
+[[task]]
+id = "1.2.1"
+title = "the counter"
+file = "sums.py"
+symbols = ["Counter"]
+"""
+
+ANSWER = """
+def twice(x):
+    return 2 * x
+
+class Counter:
+    def __init__(self):
+        self.n = 0
+    def step(self):
+        self.n += 1
+        return self.n
+"""
+
+STARTER = """
+def twice(x):
+    raise NotImplementedError("task 1.1.1")
+
+class Counter:
+    def __init__(self):
+        raise NotImplementedError("task 1.2.1")
+    def step(self):
+        raise NotImplementedError("task 1.2.1")
+"""
+
+TESTS = """
+import pytest
+
+@pytest.mark.task("1.1.1")
+def test_twice(llm):
+    assert llm.twice(2) == 4
+
+@pytest.fixture
+def counter(llm):
+    return llm.Counter()
+
+@pytest.mark.task("1.2.1")
+def test_counter(counter):
+    assert counter.step() == 1
+
+def test_of_the_lab():
+    pass
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The root of its repository."""
+    files = {
+        "course.toml": COURSE,
+        "src/tiny_llm/__init__.py": "from .sums import Counter, twice\n",
+        "src/tiny_llm/sums.py": STARTER,
+        "src/tiny_llm_ref/__init__.py": "from .sums import Counter, twice\n",
+        "src/tiny_llm_ref/sums.py": ANSWER,
+        "tests/test_sums.py": TESTS,
+        "pytest.ini": "[pytest]\naddopts = --strict-markers\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
