@@ -14,9 +14,10 @@ from tiny_llm_lab.types import Prompt, SamplingParams, UserError
 # early: decoding when the first long prompt comes; late: arrives while a long prompt is being computed.
 Kind = Literal["early", "long", "late"]
 
-_LONG_TEXT: Final = "Essay {number}. Write a detailed essay about "
+# The number stands first: prompts that begin alike would be one prompt to a prefix cache.
+_LONG_TEXT: Final = "{number}. Write a detailed essay about "
 _LONG_FILLER: Final = "artificial intelligence "
-_SHORT_TEXT: Final = "Hello, this is short question {number}. "
+_SHORT_TEXT: Final = "{number}. Hello, this is a short question. "
 _SHORT_FILLER: Final = "What is a token? "
 _EARLY_SHARE: Final = 0.4
 # Late prompts arrive in this part of the time that one unchunked long prefill takes.
