@@ -25,14 +25,16 @@ class Explainer:
         self._verbosity = ["-v"] * verbosity
         self._worker = Worker()
         self._num_left = _MAX_EXPLAINED
+        self._explained: set[str] = set()  # tasks; their other failures have the same cause
 
     def explain(self, report: pytest.TestReport, task: Task) -> None:
         is_inside_worker = multiprocessing.parent_process() is not None
-        if self._num_left == 0 or is_inside_worker:
+        if self._num_left == 0 or task.id in self._explained or is_inside_worker:
             return
         self._num_left -= 1
         says = self._recognised(report.nodeid, task, _comparable(error_message(report)))
         if says is not None:
+            self._explained.add(task.id)
             report.sections.append(("known mistake", f"This is what happens when {says}."))
 
     def close(self) -> None:
