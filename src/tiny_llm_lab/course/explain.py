@@ -2,10 +2,11 @@
 
 import multiprocessing
 import re
+from collections.abc import Sequence
 
 import pytest
 
-from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.course.mistakes import mistake_trial
 from tiny_llm_lab.course.sandbox import Worker
 from tiny_llm_lab.course.worker import error_message
@@ -25,30 +26,32 @@ class Explainer:
         self._verbosity = ["-v"] * verbosity
         self._worker = Worker()
         self._num_left = _MAX_EXPLAINED
+        self._explained: set[str] = set()  # tasks; their other failures have the same cause
 
     def explain(self, report: pytest.TestReport, task: Task) -> None:
         is_inside_worker = multiprocessing.parent_process() is not None
-        if self._num_left == 0 or is_inside_worker:
+        if self._num_left == 0 or task.id in self._explained or is_inside_worker:
             return
-        self._num_left -= 1
-        says = self._recognised(report.nodeid, task, _comparable(error_message(report)))
+        try:
+            mistakes = [mistake for mistake in self._course.mistakes() if mistake.task == task.id]
+            self._num_left -= bool(mistakes)
+            says = self._recognised(report.nodeid, mistakes, _comparable(error_message(report)))
+        except (UserError, TimeoutError):
+            # An explanation is a gift: without one the failure still stands by itself.
+            return
         if says is not None:
+            self._explained.add(task.id)
             report.sections.append(("known mistake", f"This is what happens when {says}."))
 
     def close(self) -> None:
         self._worker.close()
 
-    def _recognised(self, test: str, task: Task, message: str) -> str | None:
-        try:
-            for mistake in self._course.mistakes():
-                if mistake.task == task.id:
-                    trial = mistake_trial(self._course, mistake, [test, *self._verbosity])
-                    failed = self._worker.run(trial, _LIMIT_S).having("failed")
-                    if any(_comparable(each.message) == message for each in failed):
-                        return mistake.says
-        except (UserError, TimeoutError):
-            # An explanation is a gift: without one the failure itself stands, as it does anyway.
-            return None
+    def _recognised(self, test: str, mistakes: Sequence[Mistake], message: str) -> str | None:
+        for mistake in mistakes:
+            trial = mistake_trial(self._course, mistake, [test, *self._verbosity])
+            failed = self._worker.run(trial, _LIMIT_S).having("failed")
+            if any(_comparable(each.message) == message for each in failed):
+                return mistake.says
         return None
 
 
