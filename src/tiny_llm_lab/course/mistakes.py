@@ -30,9 +30,7 @@ class Finding:
         return f"{self.verdict.value:<7}  {self.mistake.task}  {self.mistake.says}  ({self.by})"
 
 
-def try_mistakes(
-    course: Course, mistakes: Sequence[Mistake], limit_s: float = LIMIT_S
-) -> Iterator[Finding]:
+def try_mistakes(course: Course, mistakes: Sequence[Mistake], limit_s: float = LIMIT_S) -> Iterator[Finding]:
     """Run the tests against each mistake, in order. Raises UserError for a stale one, before any run."""
     trials = [mistake_trial(course, mistake, _tests_of(course, mistake)) for mistake in mistakes]
     for mistake, result in zip(mistakes, run_trials(trials, limit_s), strict=True):
@@ -73,12 +71,12 @@ def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
     if result.error is not None:
         return Verdict.INVALID, result.error
     if todo := result.having("todo"):
-        return Verdict.INVALID, todo[0].message
+        return Verdict.INVALID, todo[0].headline
     if not result.tests:
         return Verdict.MISSED, "its task has no tests"
     failed = result.having("failed")
     if not failed:
         return Verdict.MISSED, f"{len(result.tests)} tests pass"
-    if failed[0].message.startswith(("NameError", "UnboundLocalError")):
-        return Verdict.INVALID, failed[0].message
+    if failed[0].headline.startswith(("NameError", "UnboundLocalError")):
+        return Verdict.INVALID, failed[0].headline
     return Verdict.CAUGHT, failed[0].test.rpartition("::")[2]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tiny_llm_lab.course.explain import Explainer
 from tiny_llm_lab.course.manifest import Course, Task, load_course, repository
 from tiny_llm_lab.course.todo import Todo, find_todo
-from tiny_llm_lab.solution import PACKAGES, load_solution
-from tiny_llm_lab.types import Solution, UserError
+from tiny_llm_lab.solution import PACKAGES, Solution, load_solution
+from tiny_llm_lab.types import UserError
 
 MARKER = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
 TODO_KEY = pytest.StashKey[Todo]()
@@ -56,6 +57,7 @@ class Grader:
         self.solution: str = config.getoption("--solution")
         options = (config.getoption(name) for name in ("--week", "--day", "--task"))
         self.wanted = course.select(*options)
+        self.explainer = Explainer(course, config.get_verbosity())
         self.todos: Counter[Todo] = Counter()
         self.num_unmarked = 0
         self.task_ids = [task.id for task in course.tasks]
@@ -88,9 +90,12 @@ class Grader:
         report = yield
         todo = find_todo(call.excinfo.value, self.course.root) if call.excinfo else None
         task = self._task_of(item)
-        if todo is None or not report.failed or todo.task not in self.task_ids:
+        if not report.failed:
             return report
-        if task is not None and self._comes_later(todo.task, task):
+        if todo is None or todo.task not in self.task_ids:
+            if task is not None and self.solution == "mine" and report.when == "call":
+                self.explainer.explain(report, task)
+        elif task is not None and self._comes_later(todo.task, task):
             report.longrepr = (
                 f"This test of task {task.id} needs task {todo.task}, which comes later: "
                 f"a mistake of the course, not yours.\n{todo}"
@@ -103,6 +108,9 @@ class Grader:
             report.todo = True  # type: ignore[attr-defined]
             report.longrepr = str(todo)
         return report
+
+    def pytest_sessionfinish(self) -> None:
+        self.explainer.close()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(

@@ -21,7 +21,7 @@ def starter_faults(course: Course) -> list[str]:
     faults = _failures(result)
     if not faults and isinstance(result, Result):
         wrong = [test for test in result.tests if test.outcome != "todo"]
-        faults = [f"{test.test}: {test.outcome} instead of todo: {test.message}" for test in wrong]
+        faults = [f"{test.test}: {test.outcome} instead of todo: {test.headline}" for test in wrong]
         faults += [] if result.tests else ["no test is marked with a task"]
     return faults
 
@@ -34,7 +34,7 @@ def later_day_faults(course: Course) -> Iterator[str]:
         if isinstance(result, Result):
             for test in result.tests:
                 if test.outcome in ("failed", "todo"):
-                    yield f"day {day.id}: {test.test}: {test.message}"
+                    yield f"day {day.id}: {test.test}: {test.headline}"
 
 
 def _trial_without_later_days(course: Course, day: Day) -> Trial:

@@ -31,13 +31,17 @@ class Job:
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test: "passed", "failed", "todo" or "skipped", and the first line of its error."""
+    """One test: "passed", "failed", "todo" or "skipped", and what its error said."""
 
     __test__ = False  # no test class, whatever pytest makes of its name
 
     test: str
     outcome: str
     message: str = ""
+
+    @property
+    def headline(self) -> str:
+        return self.message.partition("\n")[0]
 
 
 @dataclass(frozen=True)
@@ -102,20 +106,19 @@ class _Recorder:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.collect_errors.append(first_line(report))
+            self.collect_errors.append(error_message(report).partition("\n")[0])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if getattr(report, "todo", False):
-            self.tests.append(TestResult(report.nodeid, "todo", first_line(report)))
+            self.tests.append(TestResult(report.nodeid, "todo", error_message(report)))
         elif report.failed or report.skipped or report.when == "call":
-            self.tests.append(TestResult(report.nodeid, report.outcome, first_line(report)))
+            self.tests.append(TestResult(report.nodeid, report.outcome, error_message(report)))
 
 
-def first_line(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The first line of a report's error message; "" without an error."""
+def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """What a report's error says; "" without an error."""
     crash: Any = getattr(report.longrepr, "reprcrash", None)
-    text = str(crash.message if crash else report.longrepr or "")
-    return text.strip().partition("\n")[0]
+    return str(crash.message if crash else report.longrepr or "").strip()
 
 
 def _forget(job: Job) -> None:

@@ -1,30 +1,41 @@
 """The pytest plugin on a course of two days: outcomes, selection, exit codes."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-LAB = Path(__file__).parents[3] / "src"
+pytest_plugins = ["pytester"]
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+
+@dataclass(frozen=True)
+class Graded:
+    """The end of a pytest run."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Graded]
 
 
 @pytest.fixture
-def grade(tree: Path) -> Run:
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "tests", *args],
-            cwd=tree,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(LAB)])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run pytest on the tree, in this process: a new one for every test would take a minute."""
 
+    def run(*args: str) -> Graded:
+        for name in list(sys.modules):
+            if name.partition(".")[0] in ("tiny_llm", "tiny_llm_ref"):
+                monkeypatch.delitem(sys.modules, name)
+        done = pytester.runpytest_inprocess("-p", "tiny_llm_lab.course.plugin", "tests", *args)
+        return Graded(int(done.ret), done.stdout.str() + "\n", done.stderr.str())
+
+    monkeypatch.chdir(tree)
+    monkeypatch.syspath_prepend(str(tree / "src"))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return run
 
 
@@ -131,3 +142,35 @@ def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) 
     assert done.returncode == 1
     assert "tiny_llm cannot be imported" in done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("SyntaxError") == 1
+
+
+MISTAKES = """
+[[mistake]]
+task = "1.1.1"
+says = "one is added"
+file = "sums.py"
+find = "return 2 * x"
+swap = "return 2 * x + 1"
+[[mistake]]
+task = "1.1.1"
+says = "it is added to itself once too often"
+file = "sums.py"
+find = "return 2 * x"
+swap = "return 3 * x"
+"""
+
+
+def test_a_failure_that_a_known_mistake_reproduces_is_explained(grade: Run, tree: Path) -> None:
+    (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x + x + x")
+    done = grade("--day", "1.1")
+    assert "This is what happens when it is added to itself once too often." in done.stdout
+    assert "one is added" not in done.stdout
+
+
+def test_a_failure_of_its_own_is_not_explained(grade: Run, tree: Path) -> None:
+    (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 11 * x")
+    done = grade("--day", "1.1")
+    assert "1 failed" in done.stdout
+    assert "This is what happens" not in done.stdout

@@ -1,0 +1,84 @@
+"""The steps of `check` that prove something about the course, each on a course that breaks the rule."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.course import check
+from tiny_llm_lab.course.budget import over_budget
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.soundness import later_day_faults, starter_faults
+
+
+def edit(tree: Path, name: str, old: str, new: str) -> None:
+    path = tree / name
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_sound_course_has_no_faults(tree: Path) -> None:
+    # A learner who has written something is not an unsound course.
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
+    course = load_course(tree)
+    assert starter_faults(course) == []
+    assert list(later_day_faults(course)) == []
+
+
+def test_a_test_that_the_starter_passes_grades_nothing(tree: Path) -> None:
+    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "assert callable(llm.twice)")
+    (fault,) = starter_faults(load_course(tree))
+    assert "test_twice: passed instead of todo" in fault
+
+
+def test_a_day_that_needs_a_later_one_is_told(tree: Path) -> None:
+    edit(tree, "src/tiny_llm_ref/sums.py", "return 2 * x", "return Counter().step() * 2 * x")
+    (fault,) = later_day_faults(load_course(tree))
+    assert fault.startswith("day 1.1: ")
+    assert "needs task 1.2.1, which comes later" in fault
+
+
+def test_what_is_too_long_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    described = 'def described():\n    """' + "\n" * 50 + '"""\n'
+    (tmp_path / "p" / "a.py").write_text("def long():\n" + "    f()\n" * 40 + described)
+    (tmp_path / "p" / "b.py").write_text("x = 1\n" * 251)
+    assert list(over_budget(tmp_path, ("p",))) == [
+        "p/a.py:1: long has 41 lines, more than 40",
+        "p/b.py: 251 lines, more than 250: split it by nouns",
+    ]
+
+
+def test_every_step_runs_and_one_failure_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = {"bad": lambda course, args: ["a reason"], "good": lambda course, args: []}
+    monkeypatch.setattr(check, "STEPS", steps)
+    assert check.run(argparse.Namespace(command="check", only=None, task=None)) == 1
+    said = capsys.readouterr()
+    assert [line.split()[0] for line in said.out.splitlines()] == ["FAILED", "a", "ok"]
+    assert said.err == "failed: bad\n"
+    assert check.run(argparse.Namespace(command="check", only=["good"], task=None)) == 0
+
+
+def test_a_missing_tool_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None)
+    (line,) = check.STEPS["ruff"](load_course(), argparse.Namespace())
+    assert line == "ruff is not installed: run `pdm install`, which brings the development tools"
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["test", "--week", "9"], "error: there is no week 9: the course has 1"),
+        (["test-ref", "--week", "2", "--day", "99"], "error: there is no day '2.99': the course has 1."),
+        (["test", "--day", "7"], "error: day 7 of which week?"),
+        (["check", "--task", "0.0.0"], "error: there is no task '0.0.0'"),
+    ],
+)
+def test_bad_usage_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(says)
+    assert said.count("\n") == 1

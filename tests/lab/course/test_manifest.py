@@ -1,0 +1,98 @@
+"""The manifest: what is read, who owns what, and what is found wrong with it."""
+
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.audit import answer_lines, complaints
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.symbols import owners
+from tiny_llm_lab.types import UserError
+
+
+def edit(tree: Path, old: str, new: str) -> None:
+    path = tree / "course.toml"
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_days_and_tasks_are_read_in_order(tree: Path) -> None:
+    course = load_course(tree)
+    assert [day.id for day in course.days] == ["1.1", "1.2"]
+    assert [task.title for task in course.days[1].tasks] == ["the counter"]
+    assert course.task("1.2.1").day_id == "1.2"
+    assert course.is_later("1.2", than="1.1")
+    assert not course.is_later("1.1", than="1.1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('id = "1.2.1"', 'id = "1.1.1"', "the id 1.1.1 is used twice"),
+        ('id = "1.2.1"', 'id = "1.3.1"', "task 1.3.1 belongs to no day"),
+        ('id = "1.2.1"', 'id = "twelve"', "not of the form W.D.N"),
+        ('title = "twice"', 'titel = "twice"', "unexpected keyword argument 'titel'"),
+        ('title = "twice"\n', "", "missing 1 required positional argument: 'title'"),
+        ('symbols = ["twice"]', 'symbols = "twice"', "symbols must be a list of strings"),
+        ('symbols = ["twice"]', "symbols = [", "is not valid TOML"),
+    ],
+)
+def test_a_malformed_manifest_is_one_line(tree: Path, old: str, new: str, says: str) -> None:
+    edit(tree, old, new)
+    with pytest.raises(UserError) as error:
+        load_course(tree)
+    assert says in str(error.value)
+
+
+def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path) -> None:
+    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice", "Counter.step"]')
+    owned = owners(load_course(tree))["sums.py"]
+    assert {name: task.id for name, task in owned.items()} == {
+        "twice": "1.1.1",
+        "Counter.step": "1.1.1",
+        "Counter.__init__": "1.2.1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("symbols", "says"),
+    [
+        ('["Counter", "thrice"]', "sums.py has no public 'thrice'"),
+        ('["Counter", "twice"]', "twice of sums.py is owned by more than one task"),
+        ("[]", "Counter.__init__ belongs to no task of course.toml: move it to tiny_llm_lab"),
+    ],
+)
+def test_wrong_symbols_are_complained_of(tree: Path, symbols: str, says: str) -> None:
+    edit(tree, 'symbols = ["Counter"]', f"symbols = {symbols}")
+    (complaint,) = complaints(load_course(tree))
+    assert says in complaint
+
+
+def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
+    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30\ngrows = ["Counter", "thrice"]')
+    found = complaints(load_course(tree))
+    assert 'task 1.1.1: it has no hint; add hints = ["..."]' in found
+    assert "task 1.1.1: grows 'Counter', which belongs to no earlier task" in found
+    assert "task 1.1.1: grows 'thrice', which no task owns" in found
+    assert "task 1.2.1: it does not say how long its answer is; add lines = 3" in found
+    assert "day 1.1: its chapter book/src/one.md does not exist" in found
+
+
+def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
+    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30')
+    assert "task 1.1.1: lines = 30, but the reference's answer has 1" in complaints(load_course(tree))
+
+
+def test_private_helpers_count_as_part_of_the_first_answer_that_uses_them(tree: Path) -> None:
+    answer = "def twice(x):\n    return _sum(x, x)\n\ndef _sum(a, b):\n    # why\n\n    return a + b\n"
+    counter = "class Counter:\n    def step(self):\n        _sum(1, 2)\n"
+    (tree / "src/tiny_llm_ref/sums.py").write_text(answer + counter)
+    assert answer_lines(load_course(tree)) == {"1.1.1": 3, "1.2.1": 1}
+
+
+def test_the_manifest_of_this_repository_can_be_read() -> None:
+    course = load_course()
+    assert {"tiny_llm", "tiny_llm_ref"} == {course.starter.name, course.reference.name}
+    assert "2.7.3" in {task.id for task in course.tasks}
+    assert owners(course)["request.py"]["Request.try_prefill"].id == "2.7.3"
+    assert owners(course)["request.py"]["Request.accept"].id == "2.6.2"

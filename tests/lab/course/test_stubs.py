@@ -1,0 +1,228 @@
+"""The starter: what is cut, what stays, and that a learner's work is never lost."""
+
+import argparse
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course import stubs
+from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel, starter_source
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.types import UserError
+
+ANSWER = '''\
+"""A module: the text stays."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import mlx.core as mx
+
+from .other import helper
+
+Mask = mx.array | Literal["causal"] | None
+
+# Goes with its constant.
+_STEP = 64
+_A, _B = 1, 2
+
+
+class Thing:
+    """A thing."""
+
+    kind: str = "public"
+    _secret = 3
+
+    def __init__(self, size: int) -> None:
+        """Set the size."""
+        self.size = size
+
+        def nested() -> int:
+            return helper(size)
+
+        self.nested = nested
+
+    # Goes with its method.
+    def _grow(self) -> None:
+        self.size *= _STEP
+
+    @property
+    def area(self) -> float:
+        """Its area."""
+        return math.sqrt(self.size)
+
+    @staticmethod
+    def _private_and_decorated() -> None:
+        pass
+
+
+class _Private:
+    def method(self) -> None:
+        pass
+
+
+def run(items: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> Iterator[int]:
+    # Without a docstring.
+    yield from items
+
+
+def _helper(x: Mapping[str, int]) -> None:
+    pass
+'''
+
+STARTER = '''\
+"""A module: the text stays."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import mlx.core as mx
+
+Mask = mx.array | Literal["causal"] | None
+
+
+class Thing:
+    """A thing."""
+
+    kind: str = "public"
+
+    def __init__(self, size: int) -> None:
+        """Set the size."""
+        raise NotImplementedError("task 1.1.1")
+
+    @property
+    def area(self) -> float:
+        """Its area."""
+        raise NotImplementedError("task 1.1.2")
+
+
+def run(items: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> Iterator[int]:
+    # Without a docstring.
+    raise NotImplementedError("task 1.2.1")
+'''
+
+TASK_OF = {"Thing.__init__": "1.1.1", "Thing.area": "1.1.2", "run": "1.2.1"}
+
+
+def test_public_names_stay_and_answers_go() -> None:
+    assert starter_source(ANSWER, TASK_OF) == STARTER
+
+
+def test_cutting_twice_changes_nothing() -> None:
+    assert starter_source(STARTER, TASK_OF) == STARTER
+
+
+def test_a_few_bodies_can_be_cut_alone() -> None:
+    cut = cut_bodies(ANSWER, {"Thing.area": "1.1.2"})
+    assert cut == ANSWER.replace("return math.sqrt(self.size)", 'raise NotImplementedError("task 1.1.2")')
+
+
+def test_long_imports_are_wrapped_as_ruff_does() -> None:
+    names = [f"name_number_{i}" for i in range(9)]
+    listed = "".join(f"    {name},\n" for name in ["a", *names])
+    source = f"from x import (\n{listed})\n\nprint({', '.join(names)})\n"
+    assert starter_source(source, {}) == source.replace("    a,\n", "")
+
+
+KERNEL = """\
+#include "x.h"
+void matmul(int n) {
+  // BEGIN task 2.2.2: the inner loop
+  for (;;) {
+  }
+  // END task 2.2.2
+}
+// BEGIN task 2.4.1
+int y;
+// END task 2.4.1
+"""
+
+
+def test_kernels_are_cut_between_their_comments() -> None:
+    assert cut_kernel(KERNEL, is_metal=False) == textwrap.dedent("""\
+        #include "x.h"
+        void matmul(int n) {
+          // BEGIN task 2.2.2: the inner loop
+          throw std::runtime_error("task 2.2.2");
+          // END task 2.2.2
+        }
+        // BEGIN task 2.4.1
+        throw std::runtime_error("task 2.4.1");
+        // END task 2.4.1
+        """)
+    metal = cut_kernel(KERNEL, is_metal=True)
+    assert '#error "task 2.2.2"\n' in metal
+    assert cut_kernel(metal, is_metal=True) == metal
+    assert "int y;" in cut_kernel(KERNEL, is_metal=True, cut={"2.2.2"}.__contains__)
+
+
+@pytest.fixture
+def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small course as the one that the command works on."""
+    monkeypatch.setattr(stubs, "load_course", lambda: load_course(tree))
+    return tree
+
+
+def run(*, check: bool = False, force: bool = False) -> int:
+    return stubs.run(argparse.Namespace(command="stubs", check=check, force=force))
+
+
+def test_check_lists_what_is_stale(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    assert run(check=True) == 0
+    answer = repository / "src/tiny_llm_ref/sums.py"
+    answer.write_text(answer.read_text().replace("def twice(x):", "def twice(x, y=1):"))
+    assert run(check=True) == 1
+    assert "stale: src/tiny_llm/sums.py" in capsys.readouterr().err
+    assert run() == 0
+    assert run(check=True) == 0
+
+
+def test_a_learners_work_is_replaced_only_by_force_and_kept(repository: Path) -> None:
+    run()
+    mine = repository / "src/tiny_llm/sums.py"
+    work = mine.read_text().replace('raise NotImplementedError("task 1.1.1")', "return x + x")
+    mine.write_text(work)
+    with pytest.raises(UserError, match=r"sums\.py .* was edited"):
+        run()
+    assert mine.read_text() == work
+    assert run(force=True) == 0
+    assert mine.with_name("sums.py.backup").read_text() == work
+    assert "return x + x" not in mine.read_text()
+
+
+@pytest.mark.parametrize("work", ["import math\n", "def mine():\n    return 1\n", "def broken(:\n"])
+def test_any_line_of_code_is_a_learners_work(repository: Path, work: str) -> None:
+    run()
+    mine = repository / "src/tiny_llm/sums.py"
+    mine.write_text(mine.read_text() + work)
+    assert not stubs.is_untouched(mine)
+
+
+def test_a_file_that_left_the_reference_leaves_the_starter(repository: Path) -> None:
+    run()
+    old = repository / "src/tiny_llm/old.py"
+    old.write_text('def f():\n    raise NotImplementedError("task 1.1.1")\n')
+    own = repository / "src/tiny_llm/my_notes.py"
+    own.write_text("def f():\n    return 1\n")
+    assert run() == 0
+    assert not old.exists()
+    assert own.exists()
+
+
+def test_a_public_function_without_a_task_is_an_error(repository: Path) -> None:
+    answer = repository / "src/tiny_llm_ref/sums.py"
+    answer.write_text(answer.read_text() + "\ndef extra():\n    pass\n")
+    with pytest.raises(UserError, match=r"extra belongs to no task .* move it to tiny_llm_lab"):
+        run()
+
+
+def test_the_starter_of_this_repository_is_up_to_date() -> None:
+    course = load_course()
+    learners = [name for name in stubs.stale_files(course) if not stubs.is_untouched(course.starter / name)]
+    # A learner's own edits are no concern of this test.
+    assert set(stubs.stale_files(course)) <= set(learners)

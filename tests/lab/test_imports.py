@@ -1,0 +1,63 @@
+"""The arrows between the three packages: tiny_llm -> lab.types <- tiny_llm_ref, and the lab knows neither."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+SOLUTIONS = ("tiny_llm", "tiny_llm_ref")
+
+
+def files_of(*packages: str) -> list[Path]:
+    return [path for package in packages for path in sorted((SOURCE / package).rglob("*.py"))]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Absolute names of the modules that a file imports, wherever in the file."""
+    package = path.relative_to(SOURCE).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names if module == "tiny_llm_lab")
+
+
+def named(path: Path) -> Iterator[str]:
+    """Every string of a file: a module may be imported by its name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.mark.parametrize("path", files_of(*SOLUTIONS), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_solution_knows_only_types_mlx_and_itself(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0]
+    # Also of the standard library only what computes: no answer needs files, processes or the network.
+    allowed = {own, "mlx", "math", "time", "typing", "collections", "dataclasses", "functools", "hashlib"}
+    for module in imported(path):
+        is_types = module.startswith("tiny_llm_lab.types")
+        assert is_types or module.partition(".")[0] in allowed, f"{path.name} imports {module}"
+
+
+def test_the_lab_never_imports_a_solution() -> None:
+    for path in files_of("tiny_llm_lab"):
+        for module in imported(path):
+            assert module.partition(".")[0] not in SOLUTIONS, f"{path} imports {module}"
+
+
+def test_only_the_switch_and_the_course_tools_name_a_solution() -> None:
+    names = {path for path in files_of("tiny_llm_lab") for text in named(path) if text in SOLUTIONS}
+    assert {path.relative_to(SOURCE / "tiny_llm_lab").as_posix() for path in names} <= {
+        "solution.py",
+        "course/manifest.py",
+    }
+
+
+def test_the_shared_types_import_nothing_of_the_course() -> None:
+    for module in imported(SOURCE / "tiny_llm_lab" / "types.py"):
+        assert not module.startswith("tiny_llm"), f"types.py imports {module}"
