@@ -21,6 +21,9 @@ class MlxLmKvCache:
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         return cast(tuple[mx.array, mx.array], self.inner.update_and_fetch(key, value))
 
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        return cast(tuple[mx.array, mx.array], self.inner.keys_and_values())
+
     def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
         mask = self.inner.make_mask(num_new_tokens, return_array=False)
         return cast(mx.array | Literal["causal"] | None, mask)
