@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.models.loading import DTYPES
-from tiny_llm_lab.solution import PACKAGES
-from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, Solution
+from tiny_llm_lab.solution import PACKAGES, Solution
+from tiny_llm_lab.types import Checkpoint, Model, SamplingParams
 
 
 @dataclass(frozen=True)
