@@ -30,9 +30,7 @@ class Finding:
         return f"{self.verdict.value:<7}  {self.mistake.task}  {self.mistake.says}  ({self.by})"
 
 
-def try_mistakes(
-    course: Course, mistakes: Sequence[Mistake], limit_s: float = LIMIT_S
-) -> Iterator[Finding]:
+def try_mistakes(course: Course, mistakes: Sequence[Mistake], limit_s: float = LIMIT_S) -> Iterator[Finding]:
     """Run the tests against each mistake, in order. Raises UserError for a stale one, before any run."""
     trials = [mistake_trial(course, mistake, _tests_of(course, mistake)) for mistake in mistakes]
     for mistake, result in zip(mistakes, run_trials(trials, limit_s), strict=True):
