@@ -4,7 +4,7 @@ Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H quer
 D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -244,34 +244,3 @@ class Model(Protocol):
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty cache per layer, for one request."""
         ...
-
-
-class Solution(Protocol):
-    """All that the lab may call on "mine", "ref" or "mlx-lm"."""
-
-    def build_model(self, checkpoint: Checkpoint) -> Model: ...
-
-    def stream_generate(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        prompt: str | Sequence[int],
-        sampling: SamplingParams = ...,
-        *,
-        prefill_step: int = 128,
-        max_seq_len: int | None = None,
-    ) -> Iterator[Event]: ...
-
-    def batch_generate(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        prompts: Sequence[str | Sequence[int] | Prompt],
-        *,
-        max_seq_len: int = 512,
-        batch_size: int = 5,
-        prefill_step: int = 128,
-        sampling: SamplingParams = ...,
-        on_event: EventCallback | None = None,
-        clock: Clock = ...,
-    ) -> list[Completion]: ...

@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     prompts = read_prompts(args.prompts, sampling) if args.prompts else None
-    loaded = load(args.model, args.solution, args.device)
+    loaded = load(args.model, args.solution, args.device, args.dtype)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]

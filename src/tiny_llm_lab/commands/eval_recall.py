@@ -63,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     if args.count < 1:
         raise UserError("--count must be 1 or more")
-    loaded = load(args.model, args.solution, args.device)
+    loaded = load(args.model, args.solution, args.device, args.dtype)
     questions = _questions(loaded, args)
     completions = _answer(loaded, questions, args)
     result = judge(questions, completions, args)

@@ -62,7 +62,7 @@ class Pace:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     question = _question(args.prompt)
-    loaded = load(args.model, args.solution, args.device)
+    loaded = load(args.model, args.solution, args.device, args.dtype)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:

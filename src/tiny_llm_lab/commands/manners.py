@@ -7,8 +7,16 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Final
 
+from tiny_llm_lab.course.manifest import repository
+from tiny_llm_lab.course.todo import find_todo
+
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
+
+
+class UnwrittenError(Exception):
+    """A process of its own came upon an unwritten task; the message is its `todo_line`."""
+
 
 Run = Callable[[Namespace], int]
 
@@ -30,10 +38,14 @@ def well_mannered(run: Run) -> Run:
     def wrapped(args: Namespace) -> int:
         try:
             return run(args)
-        except NotImplementedError as todo:
-            if not is_task(todo):
+        except UnwrittenError as unwritten:
+            say(str(unwritten))
+            return EXIT_FAILED
+        except RuntimeError as error:
+            line = todo_line(error)
+            if line is None:
                 raise
-            say(f"TODO: {todo_line(todo)}")
+            say(line)
             return EXIT_FAILED
         except BrokenPipeError:
             # `| head` closed stdout. Python would complain again when it flushes stdout at exit.
@@ -43,11 +55,7 @@ def well_mannered(run: Run) -> Run:
     return wrapped
 
 
-def is_task(error: NotImplementedError) -> bool:
-    """Whether a body of the course was reached that the learner has yet to write."""
-    return str(error).startswith("task ")
-
-
-def todo_line(error: NotImplementedError) -> str:
-    """Which task is missing and how to go on."""
-    return f"{error} is not written yet: write it in src/tiny_llm, or run with --solution ref"
+def todo_line(error: BaseException) -> str | None:
+    """Which task the learner has yet to write, and where; None when `error` is something else."""
+    todo = find_todo(error, repository())
+    return f"{todo}, or run with --solution ref" if todo else None

@@ -3,11 +3,10 @@
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 
-import mlx.core as mx
-
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.solution import PACKAGES
-from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, Solution, UserError
+from tiny_llm_lab.models.loading import DTYPES
+from tiny_llm_lab.solution import PACKAGES, Solution
+from tiny_llm_lab.types import Checkpoint, Model, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Loaded:
 
 
 def add_model_arguments(parser: ArgumentParser) -> None:
-    """--model, --solution and --device."""
+    """--model, --solution, --device and --dtype."""
     parser.add_argument(
         "--model",
         default="default",
@@ -30,6 +29,11 @@ def add_model_arguments(parser: ArgumentParser) -> None:
         "--solution", default="ref", choices=list(PACKAGES), help="whose code runs (default: %(default)s)"
     )
     parser.add_argument("--device", choices=["gpu", "cpu"], help="default: what MLX picks")
+    parser.add_argument(
+        "--dtype",
+        choices=list(DTYPES),
+        help="default: as stored on a GPU, float32 on a CPU, where 16 bits are slower",
+    )
 
 
 def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
@@ -64,19 +68,8 @@ def sampling_from(args: Namespace) -> SamplingParams:
     )
 
 
-def load(model: str, solution: str, device: str | None) -> Loaded:
-    """Pick the device, then load; cheap checks first, so that a typo costs no download."""
+def load(model: str, solution: str, device: str | None = None, dtype: str | None = None) -> Loaded:
+    """The solution first, so that a typo there costs no download; then the checkpoint."""
     llm = load_solution(solution)
-    use_device(device)
-    checkpoint = load_checkpoint(model)
+    checkpoint = load_checkpoint(model, device, dtype)
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))
-
-
-def use_device(device: str | None) -> None:
-    """Run MLX on `device`; None leaves MLX's own choice."""
-    if device is None:
-        return
-    wanted = mx.Device(mx.gpu if device == "gpu" else mx.cpu)
-    if not mx.is_available(wanted):
-        raise UserError(f"MLX has no {device} here: leave --device out")
-    mx.set_default_device(wanted)

@@ -86,6 +86,7 @@ class BatchProgress:
             request.num_computed_tokens = event.num_computed_tokens
             self._take_slot(idx)
         elif isinstance(event, TokenEvent):
+            self._take_slot(idx)  # a solution that tells nothing of its prefill is shown all the same
             request.text += event.text
             if event.token_id is not None:
                 request.token_ids.append(event.token_id)

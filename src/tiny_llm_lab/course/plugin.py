@@ -11,8 +11,8 @@ import pytest
 from tiny_llm_lab.course.explain import Explainer
 from tiny_llm_lab.course.manifest import Course, Task, load_course, repository
 from tiny_llm_lab.course.todo import Todo, find_todo
-from tiny_llm_lab.solution import PACKAGES, load_solution
-from tiny_llm_lab.types import Solution, UserError
+from tiny_llm_lab.solution import PACKAGES, Solution, load_solution
+from tiny_llm_lab.types import UserError
 
 MARKER = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
 TODO_KEY = pytest.StashKey[Todo]()

@@ -1,120 +1,186 @@
-"""`config.json` of a checkpoint folder -> ModelConfig and how its weights are quantized."""
+"""`config.json`: what a checkpoint says about its architecture, and what we cannot run."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiny_llm_lab.types import ModelConfig, UserError
 
-SUPPORTED = ("qwen2", "qwen3")
-BITS = (2, 3, 4, 5, 6, 8)
-GROUP_SIZES = (32, 64, 128)
+MODEL_TYPES = ("qwen2", "qwen3")
+SUPPORTED_BITS = (2, 3, 4, 5, 6, 8)
+SUPPORTED_GROUP_SIZES = (32, 64, 128)
+_OTHER_CHECKPOINT = "choose another checkpoint"
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Group size and bits of one quantized module."""
+class Packing(NamedTuple):
+    """MLX's affine quantization of one matrix."""
 
-    group_size: int
     bits: int
+    group_size: int
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """The packing of a checkpoint; `overrides` names modules packed otherwise, None = left dense."""
+    """What `quantization` declares: one packing for all, others for some, None for a module left dense."""
 
     default: Packing
-    overrides: dict[str, Packing | None]
+    overrides: Mapping[str, Packing | None] = field(default_factory=dict)
 
-    def of(self, module: str) -> Packing | None:
+    def declared(self, module: str) -> Packing | None:
+        """The packing of `module`; None when it must be dense."""
         return self.overrides.get(module, self.default)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; UserError naming the file when it is missing or damaged."""
+    """The object in a JSON file; anything else is a UserError."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: give a folder in Hugging Face layout") from None
+        raise UserError(f"{path}: not there: name a folder that holds a complete checkpoint") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): download the checkpoint again") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} does not hold a JSON object: download the checkpoint again")
-    return data
+        raise UserError(f"{path}: cannot be read ({one_line(error)}): fetch the file again") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds no JSON object: fetch the file again")
+    return content
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception, short enough to stand in a line of ours."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else text[:157] + "..."
 
 
 def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
-    """Architecture and quantization of the checkpoint whose config.json is at `path`."""
-    raw = read_json(path)
-    _reject_unsupported(raw, path)
-    try:
-        return _model_config(raw), _quantization(raw, path)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        cure = "the checkpoint is incomplete, download it again"
-        raise UserError(f"{path} lacks or garbles {error}: {cure}") from None
+    """Architecture and quantization from the config.json at `path`.
 
-
-def _reject_unsupported(raw: dict[str, Any], path: Path) -> None:
-    kind = raw.get("model_type")
-    if kind not in SUPPORTED:
-        raise UserError(f"{path}: model_type {kind!r} is not supported: choose one of {', '.join(SUPPORTED)}")
-    scaling = _rope(raw).get("rope_type", _rope(raw).get("type", "default"))
-    if scaling not in (None, "default"):
-        raise UserError(f"{path}: rope scaling {scaling!r} is not supported: choose a checkpoint without it")
-    if raw.get("use_sliding_window") and raw.get("sliding_window"):
-        raise UserError(f"{path}: sliding-window attention is not supported: choose a checkpoint without it")
-    if "quantization_config" in raw and "quantization" not in raw:
-        method = raw["quantization_config"].get("quant_method", "unknown")
-        raise UserError(f"{path}: quantization {method!r} is not supported: choose an MLX 4- or 8-bit one")
-
-
-def _rope(raw: dict[str, Any]) -> dict[str, Any]:
-    # transformers 5 writes rope_parameters; before it were rope_theta at the top and rope_scaling.
-    return raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-
-
-def _model_config(raw: dict[str, Any]) -> ModelConfig:
-    is_qwen2 = raw["model_type"] == "qwen2"
-    heads, hidden = int(raw["num_attention_heads"]), int(raw["hidden_size"])
-    return ModelConfig(
-        model_type=raw["model_type"],
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=hidden,
-        num_hidden_layers=int(raw["num_hidden_layers"]),
-        num_attention_heads=heads,
-        num_key_value_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(raw.get("head_dim") or hidden // heads),
-        intermediate_size=int(raw["intermediate_size"]),
-        rms_norm_eps=float(raw["rms_norm_eps"]),
-        rope_theta=float(raw.get("rope_theta") or _rope(raw)["rope_theta"]),
-        max_position_embeddings=int(raw["max_position_embeddings"]),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        qkv_bias=is_qwen2,
-        qk_norm=not is_qwen2,
-    )
-
-
-def _quantization(raw: dict[str, Any], path: Path) -> Quantization | None:
-    section = raw.get("quantization")
-    if not section:
-        return None
-    overrides = {
-        name: _packing(value, path) if isinstance(value, dict) else None
-        for name, value in section.items()
-        if isinstance(value, dict) or value is False
-    }
-    return Quantization(_packing(section, path), overrides)
-
-
-def _packing(section: dict[str, Any], path: Path) -> Packing:
-    mode = section.get("mode", "affine")
-    packing = Packing(int(section["group_size"]), int(section["bits"]))
-    if mode != "affine" or packing.bits not in BITS or packing.group_size not in GROUP_SIZES:
+    Raises UserError for one that is damaged or that describes a model we cannot run.
+    """
+    content = read_json(path)
+    model_type = content.get("model_type")
+    if model_type not in MODEL_TYPES:
         raise UserError(
-            f"{path}: {mode} quantization with {packing.bits} bits in groups of {packing.group_size} is not "
-            f"supported: choose affine with bits {BITS} and groups {GROUP_SIZES}"
+            f"{path}: model_type {model_type!r} is not supported: "
+            f"{_OTHER_CHECKPOINT}, of type {' or '.join(MODEL_TYPES)}"
         )
-    return packing
+    _refuse_variants(path, content)
+    config = ModelConfig(
+        model_type=model_type,
+        **{name: _count(path, content, name) for name in _COUNTS},
+        num_key_value_heads=_count(path, content, "num_key_value_heads", content.get("num_attention_heads")),
+        head_dim=_head_dim(path, content),
+        rms_norm_eps=_number(path, "rms_norm_eps", content.get("rms_norm_eps")),
+        rope_theta=_rope_theta(path, content),
+        tie_word_embeddings=bool(content.get("tie_word_embeddings", False)),
+        qkv_bias=model_type == "qwen2",
+        qk_norm=model_type == "qwen3",
+    )
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise UserError(
+            f"{path}: {config.num_attention_heads} query heads cannot share "
+            f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
+        )
+    return config, _quantization(path, content)
+
+
+_COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
+
+def _count(path: Path, content: Mapping[str, Any], name: str, default: Any = None) -> int:
+    value = content.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{path}: {name} must be a whole number above 0, not {value!r}: fetch the file again")
+    return value
+
+
+def _number(path: Path, name: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise UserError(f"{path}: {name} must be a number above 0, not {value!r}: fetch the file again")
+    return float(value)
+
+
+def _head_dim(path: Path, content: Mapping[str, Any]) -> int:
+    if content.get("head_dim") is not None:
+        return _count(path, content, "head_dim")
+    hidden, heads = _count(path, content, "hidden_size"), _count(path, content, "num_attention_heads")
+    if hidden % heads:
+        raise UserError(f"{path}: hidden_size {hidden} does not split into {heads} heads: add head_dim")
+    return hidden // heads
+
+
+def _rope_theta(path: Path, content: Mapping[str, Any]) -> float:
+    # transformers 5 moved rope_theta into rope_parameters; older files have it at the top.
+    nested = content.get("rope_parameters") or {}
+    theta = nested.get("rope_theta") if isinstance(nested, dict) else None
+    return _number(path, "rope_theta", content.get("rope_theta") if theta is None else theta)
+
+
+def _refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
+    """Settings that would change the numbers and that no solution knows about."""
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = content.get(name) or {}
+        if not isinstance(rope, dict):
+            raise UserError(f"{path}: {name} must be an object or null: fetch the file again")
+        kind = rope.get("rope_type") or rope.get("type") or "default"
+        if kind != "default" or rope.get("partial_rotary_factor", 1) != 1:
+            raise UserError(
+                f"{path}: {name} of type {kind!r} is not supported: set it to null, or {_OTHER_CHECKPOINT}"
+            )
+    layer_types = content.get("layer_types") or []
+    has_window = content.get("use_sliding_window") and content.get("sliding_window")
+    if has_window or any(kind != "full_attention" for kind in layer_types):
+        raise UserError(f"{path}: sliding-window attention is not supported: {_OTHER_CHECKPOINT}")
+    if content.get("model_type") == "qwen3" and content.get("attention_bias"):
+        raise UserError(f"{path}: attention_bias is not supported in qwen3: {_OTHER_CHECKPOINT}")
+    if content.get("hidden_act", "silu") != "silu":
+        raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {_OTHER_CHECKPOINT}")
+
+
+def _quantization(path: Path, content: Mapping[str, Any]) -> Quantization | None:
+    # mlx-lm writes the same object under both names; other tools put their own under the second.
+    declared = content.get("quantization") or content.get("quantization_config")
+    if not declared:
+        return None
+    if not isinstance(declared, dict):
+        raise UserError(f"{path}: quantization must be an object or null: fetch the file again")
+    if "quant_method" in declared:
+        raise UserError(
+            f"{path}: {declared['quant_method']!r} quantization is not supported: "
+            "choose an MLX one (mlx-community) or the unquantized checkpoint"
+        )
+    overrides = {
+        module: _packing(path, module, {**declared, **value} if isinstance(value, dict) else declared)
+        if value is not False
+        else None
+        for module, value in declared.items()
+        if isinstance(value, dict | bool)
+    }
+    return Quantization(_packing(path, "quantization", declared), overrides)
+
+
+def _packing(path: Path, module: str, declared: Mapping[str, Any]) -> Packing:
+    bits, group_size, mode = (declared.get(key) for key in ("bits", "group_size", "mode"))
+    if mode not in (None, "affine"):
+        raise UserError(
+            f"{path}: quantization mode {mode!r} is not supported: "
+            "choose an affine one or the unquantized checkpoint"
+        )
+    if bits not in SUPPORTED_BITS or group_size not in SUPPORTED_GROUP_SIZES:
+        raise UserError(
+            f"{path}: {module} in {bits!r} bits and groups of {group_size!r} is not supported: "
+            f"choose bits of {_listed(SUPPORTED_BITS)} and groups of {_listed(SUPPORTED_GROUP_SIZES)}"
+        )
+    return Packing(bits, group_size)
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers[:-1])) + f" or {numbers[-1]}"

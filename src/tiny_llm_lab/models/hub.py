@@ -1,24 +1,43 @@
-"""Downloads from the model hub, through the client that mlx-lm uses."""
+"""Checkpoints from the Hugging Face hub, through its own client and cache (which mlx-lm shares)."""
 
 from pathlib import Path
 
+from tiny_llm_lab.models.config import one_line
+from tiny_llm_lab.models.weights import weight_files
 from tiny_llm_lab.types import UserError
 
-PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
-INSTEAD = "use default, a local folder or random:NAME"
+# What loading needs; a repository may also hold pickles, ONNX and pictures. With the patterns of mlx-lm,
+# "model*.safetensors" among them, so that either finds complete what the other has downloaded.
+PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
+_INSTEAD = "use a local folder, default or random:qwen3-0.6b"
 
 
-def download(hub_id: str) -> Path:
-    """The local copy of a hub repository; what is cached already needs no network."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+def download(repo: str) -> Path:
+    """The local copy of the hub repository `repo`; what is in the cache already needs no network."""
+    # Imported here: a local checkpoint has no use for an HTTP client.
+    from huggingface_hub import errors, snapshot_download
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=PATTERNS))
-    except (GatedRepoError, RepositoryNotFoundError, HFValidationError):
-        complaint = f"{hub_id} is not a public repository of the hub: check the name, or {INSTEAD}"
-        raise UserError(complaint) from None
-    except Exception as error:  # whatever the transport raises: no network, a proxy, a full disk
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        complaint = f"{hub_id} cannot be downloaded ({reason[:90]}): check the network, or {INSTEAD}"
-        raise UserError(complaint) from None
+        return _cached(repo) or Path(snapshot_download(repo, allow_patterns=PATTERNS))
+    except errors.GatedRepoError:
+        complaint = f"{repo}: the hub asks you to accept its terms first: do so there and run hf auth login"
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        complaint = f"{repo}: no such folder here and no such repository on the hub: check the name"
+    except errors.LocalEntryNotFoundError as error:
+        # The client tells "offline", "no route" and "server error" apart only by what lies below.
+        reason = error.__cause__ or error
+        complaint = f"{repo}: no network, or the hub is down ({one_line(reason)}): check it, or {_INSTEAD}"
+    except Exception as error:  # a lost connection, a full disk: every transport raises its own
+        complaint = f"{repo}: download failed ({one_line(error)}): run it again to resume, or {_INSTEAD}"
+    raise UserError(complaint)
+
+
+def _cached(repo: str) -> Path | None:
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        folder = Path(snapshot_download(repo, allow_patterns=PATTERNS, local_files_only=True))
+        # The client cannot know that a snapshot is complete if another tool began it.
+        return folder if (folder / "config.json").exists() and weight_files(folder) else None
+    except (errors.LocalEntryNotFoundError, UserError):
+        return None

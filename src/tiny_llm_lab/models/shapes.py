@@ -1,17 +1,20 @@
 """The architectures behind the short names, and how `random:NAME,layers=2,bits=4` bends them."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tiny_llm_lab.types import UserError
 
 TOKENIZER_SIZE = 259  # bytes and three special tokens: the smallest vocabulary a shape can have
+IM_END, END_OF_TEXT = 258, 256  # the ids of the tokens that end a text
+DTYPES = {16: "bfloat16", 32: "float32"}  # of the shapes that are not quantized
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a random checkpoint looks like; the field names are the options of its name."""
+    """What a random checkpoint looks like; all fields but the first two are options of its name."""
 
+    name: str
     model_type: str
     hidden: int
     layers: int
@@ -22,32 +25,52 @@ class Shape:
     tied: int
     vocab: int = 151936
     positions: int = 40960
-    bits: int = 16
+    bits: int = 16  # 16 = bfloat16, 32 = float32, otherwise MLX's packing
     group: int = 64
     seed: int = 0
 
+    def __str__(self) -> str:
+        """The shortest text that parses to this shape, the same for however it was asked for."""
+        standard = asdict(SHAPES[self.name])
+        changes = [f"{key}={value}" for key, value in asdict(self).items() if standard[key] != value]
+        return ",".join([self.name, *changes])
+
 
 SHAPES = {
-    "qwen3-0.6b": Shape("qwen3", 1024, 28, 16, 8, 128, 3072, tied=1),
-    "qwen3-1.7b": Shape("qwen3", 2048, 28, 16, 8, 128, 6144, tied=1),
-    "qwen3-4b": Shape("qwen3", 2560, 36, 32, 8, 128, 9728, tied=1),
-    "qwen3-8b": Shape("qwen3", 4096, 36, 32, 8, 128, 12288, tied=0),
-    "qwen2.5-0.5b": Shape("qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
-    "qwen2.5-7b": Shape("qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
+    shape.name: shape
+    for shape in (
+        Shape("qwen3-0.6b", "qwen3", 1024, 28, 16, 8, 128, 3072, tied=1),
+        Shape("qwen3-1.7b", "qwen3", 2048, 28, 16, 8, 128, 6144, tied=1),
+        Shape("qwen3-4b", "qwen3", 2560, 36, 32, 8, 128, 9728, tied=1),
+        Shape("qwen3-8b", "qwen3", 4096, 36, 32, 8, 128, 12288, tied=0),
+        Shape("qwen2.5-0.5b", "qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
+        Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
+        # Shrunk for tests: every feature of the family, in a megabyte. Sizes are all different, and in
+        # Qwen3 the heads together are wider than the hidden size, so that no two can be mistaken.
+        Shape("qwen3-shrunk", "qwen3", 64, 3, 4, 2, 32, 192, tied=1, vocab=320, positions=512, bits=32),
+        Shape("qwen2.5-shrunk", "qwen2", 64, 2, 4, 2, 16, 192, tied=0, vocab=320, positions=512, bits=32),
+    )
 }
-OPTIONS = [name for name in asdict(SHAPES["qwen3-0.6b"]) if name != "model_type"]
+OPTIONS = [field.name for field in fields(Shape) if field.name not in ("name", "model_type")]
 
 
 def parse_shape(text: str) -> Shape:
-    """ "qwen3-0.6b,layers=2,bits=4" -> Shape; UserError for anything that is not a shape."""
+    """ "qwen3-0.6b,layers=2,bits=4" -> Shape; "-4bit" after the name is short for ",bits=4".
+
+    Raises UserError for anything that is not a shape.
+    """
     base, *changes = text.split(",")
+    values: dict[str, Any] = {"bits": 4} if base.endswith("-4bit") else {}
+    base = base.removesuffix("-4bit")
     if base not in SHAPES:
-        raise UserError(f"random:{base} is unknown: choose one of {', '.join(SHAPES)}")
-    values: dict[str, Any] = {}
+        raise UserError(f"random:{text}: unknown model {base!r}: choose one of {', '.join(SHAPES)}")
     for change in changes:
         option, _, value = change.partition("=")
-        if option not in OPTIONS or not value.isdigit():
-            raise UserError(f"random:{text}: {change!r} is no option=number; options: {', '.join(OPTIONS)}")
+        if option not in OPTIONS or not (value.isascii() and value.isdigit()):
+            raise UserError(
+                f"random:{text}: {change!r} is not OPTION=NUMBER: choose options of {', '.join(OPTIONS)}, "
+                "as in random:qwen3-0.6b,layers=2,bits=4"
+            )
         values[option] = int(value)
     shape = replace(SHAPES[base], **values)
     _check(shape, text)
@@ -55,19 +78,28 @@ def parse_shape(text: str) -> Shape:
 
 
 def _check(shape: Shape, text: str) -> None:
+    is_dense = shape.bits in DTYPES
+    widths = (shape.hidden, shape.inner, shape.heads * shape.head_dim)
     checks = {
-        "bits must be 4, 8 or 16": shape.bits in (4, 8, 16),
-        "group must be 32, 64 or 128": shape.group in (32, 64, 128),
-        "hidden, inner and heads x head_dim must be multiples of group": shape.bits == 16
-        or not any(n % shape.group for n in (shape.hidden, shape.inner, shape.heads * shape.head_dim)),
-        "kv_heads must divide heads": shape.kv_heads > 0 and shape.heads % shape.kv_heads == 0,
-        "head_dim must be even": shape.head_dim % 2 == 0,
-        "qwen2 has heads x head_dim = hidden": shape.model_type == "qwen3"
-        or shape.heads * shape.head_dim == shape.hidden,
+        "every size must be 1 or more": min(shape.layers, shape.heads, shape.kv_heads, *widths) >= 1,
+        "positions must be 1 or more": shape.positions >= 1,
+        "tied must be 0 or 1": shape.tied in (0, 1),
         f"vocab must be {TOKENIZER_SIZE} or more": shape.vocab >= TOKENIZER_SIZE,
-        "every size must be 1 or more": min(shape.hidden, shape.layers, shape.inner, shape.positions) > 0,
+        "bits must be 2, 3, 4, 5, 6, 8, 16 or 32": is_dense or shape.bits in (2, 3, 4, 5, 6, 8),
+        "group must be 32, 64 or 128": shape.group in (32, 64, 128),
     }
     for complaint, holds in checks.items():
+        if not holds:
+            raise UserError(f"random:{text}: {complaint}")
+    relations = {
+        "kv_heads must divide heads": shape.heads % shape.kv_heads == 0,
+        "head_dim must be even": shape.head_dim % 2 == 0,
+        # mlx-lm knows no other: it ignores the head_dim of a qwen2 config.json.
+        "heads x head_dim must be hidden in qwen2": shape.model_type != "qwen2" or widths[2] == shape.hidden,
+        f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
+        or not any(width % shape.group for width in widths),
+    }
+    for complaint, holds in relations.items():
         if not holds:
             raise UserError(f"random:{text}: {complaint}")
 
@@ -92,11 +124,11 @@ def config_json(shape: Shape) -> dict[str, Any]:
         "max_position_embeddings": shape.positions,
         "tie_word_embeddings": bool(shape.tied),
         "use_sliding_window": False,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": None,
-        "eos_token_id": 258,
+        "torch_dtype": DTYPES.get(shape.bits, "bfloat16"),
+        "eos_token_id": IM_END,
+        "pad_token_id": END_OF_TEXT,
     }
-    if shape.bits != 16:
-        packing = {"group_size": shape.group, "bits": shape.bits}
+    if shape.bits not in DTYPES:
+        packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}
     return config

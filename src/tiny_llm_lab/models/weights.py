@@ -1,134 +1,152 @@
-"""The `*.safetensors` of a checkpoint folder -> named weights, checked against the architecture."""
+"""The tensors of a checkpoint: where they are, whether they fit the model, and as what they are loaded."""
 
-import json
-import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import mlx.core as mx
 
-from tiny_llm_lab.models.config import Packing, Quantization, read_json
+from tiny_llm_lab.models.config import (
+    SUPPORTED_BITS,
+    SUPPORTED_GROUP_SIZES,
+    Packing,
+    Quantization,
+    one_line,
+    read_json,
+)
+from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape, parameter_shapes
+from tiny_llm_lab.models.safetensors_file import TensorInfo, read_header
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
-DAMAGED = "the file is damaged, download it again"
+INDEX_FILE = "model.safetensors.index.json"
+_FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
+
+Tensors = Mapping[str, TensorInfo]
+# For every parameter: how it is packed, or None for a dense one.
+Plan = Mapping[str, Packing | None]
 
 
-def read_weights(
+def load_weights(
     folder: Path, config: ModelConfig, quantization: Quantization | None, dtype: mx.Dtype | None
-) -> dict[str, Weight]:
-    """Every weight that the architecture names, in `dtype` (None = as stored), evaluated."""
-    stored: dict[str, mx.array] = {}
-    for shard in _shards(folder):
-        stored |= _read_shard(shard)
+) -> tuple[dict[str, Weight], mx.Dtype]:
+    """The model's weights in `dtype`, or in that of the stored embedding when None; and that dtype.
+
+    Every needed tensor is checked before the first is read. Others are ignored: rotary tables, and the
+    head that some tied checkpoints ship.
+    """
+    tensors = find_tensors(folder)
+    plan = {
+        name: _checked_packing(tensors, folder, name, shape, quantization)
+        for name, shape in parameter_shapes(config)
+    }
+    part = "weight" if plan[f"{EMBEDDING}.weight"] is None else "scales"
+    target = dtype or _FLOATS[tensors[f"{EMBEDDING}.{part}"].dtype]
+    return _read(tensors, plan, target), target
+
+
+def find_tensors(folder: Path) -> dict[str, TensorInfo]:
+    """Every tensor of the folder's safetensors files, from their checked headers."""
+    return {name: info for file in weight_files(folder) for name, info in read_header(file).items()}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files: those that its index names, or all; at least one."""
+    index = folder / INDEX_FILE
+    files = _shards(index) if index.exists() else sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder}: holds no *.safetensors file: fetch the whole checkpoint again")
+    return files
+
+
+def _shards(index: Path) -> list[Path]:
+    weight_map = read_json(index).get("weight_map")
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise UserError(f"{index}: has no weight_map of file names: fetch the file again")
+    files = [index.parent / name for name in sorted(set(names))]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: named by {INDEX_FILE} but not there: fetch the whole checkpoint again")
+    return files
+
+
+def _checked_packing(
+    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, quantization: Quantization | None
+) -> Packing | None:
+    """How parameter `name` of logical `shape` is packed; UserError when its tensors do not fit."""
+    module = name.removesuffix(".weight")
+    declared = quantization.declared(module) if quantization and len(shape) == 2 else None
+    # mlx-lm leaves modules whose width no group divides dense without saying so: no scales, no packing.
+    if declared is None or f"{module}.scales" not in tensors:
+        _require(tensors, folder, name, shape, tuple(_FLOATS))
+        return None
+    rows, columns = shape
+    packed_columns = _last_axis(tensors, folder, name)
+    groups = _last_axis(tensors, folder, f"{module}.scales")
+    # The shapes decide, as in mlx-lm: tools that mix bits do not list every module in config.json.
+    packing = Packing(bits=packed_columns * 32 // columns, group_size=columns // max(groups, 1))
+    if packing.bits not in SUPPORTED_BITS or packing.group_size not in SUPPORTED_GROUP_SIZES:
+        packing = declared
+    _require(tensors, folder, name, (rows, columns * packing.bits // 32), ("U32",))
+    for part in ("scales", "biases"):
+        _require(tensors, folder, f"{module}.{part}", (rows, columns // packing.group_size), tuple(_FLOATS))
+    return packing
+
+
+def _last_axis(tensors: Tensors, folder: Path, name: str) -> int:
+    info = _find(tensors, folder, name)
+    return info.shape[-1] if info.shape else 0
+
+
+def _find(tensors: Tensors, folder: Path, name: str) -> TensorInfo:
+    if name not in tensors:
+        raise UserError(f"{folder}: tensor {name} is missing: fetch the whole checkpoint again")
+    return tensors[name]
+
+
+def _require(
+    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, dtypes: tuple[str, ...]
+) -> None:
+    info = _find(tensors, folder, name)
+    if info.dtype not in dtypes or info.shape != shape:
+        raise UserError(
+            f"{info.path}: tensor {name} is {info.dtype} {list(info.shape)}, "
+            f"not {' or '.join(dtypes)} {list(shape)}: use the config.json that belongs to these weights"
+        )
+
+
+def _read(tensors: Tensors, plan: Plan, dtype: mx.Dtype) -> dict[str, Weight]:
+    lazy = _open(tensors, plan)
     weights: dict[str, Weight] = {}
-    for name, shape in expected_shapes(config).items():
-        packing = quantization.of(name.removesuffix(".weight")) if quantization else None
-        if packing is not None and name.removesuffix("weight") + "scales" in stored:
-            weights[name] = _quantized(folder, stored, name, shape, packing, dtype)
-        else:
-            weights[name] = _cast(_take(folder, stored, name, shape), dtype)
-        # One tensor at a time: the stored and the cast copy of all of them would not fit side by side.
-        mx.eval(vars(weights[name]) if isinstance(weights[name], QuantizedWeights) else weights[name])
+    for name, packing in plan.items():
+        # Popped, so that after its cast nobody holds the stored copy: one tensor at a time exists twice.
+        stored = lazy.pop(name)
+        if packing is None:
+            weights[name] = _cast(stored, dtype)
+            continue
+        module = name.removesuffix(".weight")
+        scales, biases = (_cast(lazy.pop(f"{module}.{part}"), dtype) for part in ("scales", "biases"))
+        mx.eval(stored)
+        weights[name] = QuantizedWeights(stored, scales, biases, packing.group_size, packing.bits)
     return weights
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and logical shape of every parameter."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_size = config.num_attention_heads * config.head_dim
-    kv_size = config.num_key_value_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
-    for i in range(config.num_hidden_layers):
-        layer, attention = f"model.layers.{i}.", f"model.layers.{i}.self_attn."
-        shapes[layer + "input_layernorm.weight"] = (hidden,)
-        shapes[layer + "post_attention_layernorm.weight"] = (hidden,)
-        for part, size in (("q", q_size), ("k", kv_size), ("v", kv_size)):
-            shapes[f"{attention}{part}_proj.weight"] = (size, hidden)
-            if config.qkv_bias:
-                shapes[f"{attention}{part}_proj.bias"] = (size,)
-        shapes[attention + "o_proj.weight"] = (hidden, q_size)
-        if config.qk_norm:
-            shapes |= {f"{attention}{part}_norm.weight": (config.head_dim,) for part in "qk"}
-        shapes |= {f"{layer}mlp.{part}_proj.weight": (inner, hidden) for part in ("gate", "up")}
-        shapes[layer + "mlp.down_proj.weight"] = (hidden, inner)
-    shapes["model.norm.weight"] = (hidden,)
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
+def _open(tensors: Tensors, plan: Plan) -> dict[str, mx.array]:
+    """The planned tensors, not yet read from disk."""
+    modules = [name.removesuffix(".weight") for name, packing in plan.items() if packing is not None]
+    wanted = {*plan, *(f"{module}.{part}" for module in modules for part in ("scales", "biases"))}
+    lazy: dict[str, mx.array] = {}
+    for path in sorted({tensors[name].path for name in wanted}):
+        try:
+            content = mx.load(str(path))
+        except RuntimeError as error:
+            raise UserError(f"{path}: MLX cannot read it ({one_line(error)}): fetch the file again") from None
+        assert isinstance(content, dict)
+        lazy |= {name: array for name, array in content.items() if name in wanted}
+    return lazy
 
 
-def _shards(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
-        shards = [folder / name for name in names]
-    else:
-        shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
-        raise UserError(f"{folder} holds no *.safetensors: give a folder in Hugging Face layout")
-    for shard in shards:
-        if not shard.exists():
-            raise UserError(f"{shard} is missing but {index.name} names it: download the checkpoint again")
-    return shards
-
-
-def _read_shard(path: Path) -> dict[str, mx.array]:
-    _check_header(path)
-    try:
-        arrays = mx.load(str(path))
-    except (RuntimeError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}): {DAMAGED}") from None
-    assert isinstance(arrays, dict)
-    return arrays
-
-
-def _check_header(path: Path) -> None:
-    """Read the sizes a safetensors file declares: MLX maps the data lazily and would fail much later."""
-    size = path.stat().st_size
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > size:
-                raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise UserError(f"{path} is no safetensors file ({error}): {DAMAGED}") from None
-    if size != 8 + length + max(ends, default=0):
-        raise UserError(
-            f"{path} has {size} bytes, its header says {8 + length + max(ends, default=0)}: {DAMAGED}"
-        )
-
-
-def _take(folder: Path, stored: dict[str, mx.array], name: str, shape: tuple[int, ...]) -> mx.array:
-    if name not in stored:
-        raise UserError(f"{folder} lacks the tensor {name}: the checkpoint does not match its config.json")
-    if stored[name].shape != shape:
-        raise UserError(
-            f"{folder}: {name} has shape {list(stored[name].shape)}, config.json asks for {list(shape)}: "
-            "the checkpoint does not match its config.json"
-        )
-    return stored.pop(name)
-
-
-def _quantized(
-    folder: Path,
-    stored: dict[str, mx.array],
-    name: str,
-    shape: tuple[int, ...],
-    packing: Packing,
-    dtype: mx.Dtype | None,
-) -> QuantizedWeights:
-    rows, columns = shape
-    groups = (rows, columns // packing.group_size)
-    stem = name.removesuffix("weight")
-    return QuantizedWeights(
-        weight=_take(folder, stored, name, (rows, columns * packing.bits // 32)),
-        scales=_cast(_take(folder, stored, stem + "scales", groups), dtype),
-        biases=_cast(_take(folder, stored, stem + "biases", groups), dtype),
-        group_size=packing.group_size,
-        bits=packing.bits,
-    )
-
-
-def _cast(array: mx.array, dtype: mx.Dtype | None) -> mx.array:
-    return array if dtype is None else array.astype(dtype)
+def _cast(stored: mx.array, dtype: mx.Dtype) -> mx.array:
+    array = stored.astype(dtype)
+    del stored
+    mx.eval(array)
+    return array

@@ -27,7 +27,7 @@ from .encoding import CorpusEncoder
 RETRIEVED: Final = 4.0
 ANSWER: Final = 1.0
 COPIED: Final = 0.3
-REPEATED: Final = 0.5
+REPEATED: Final = 0.75
 STORY: Final = 0.5
 
 MAX_POSITION: Final = 4096
@@ -91,12 +91,12 @@ class _Row:
         self.message("assistant", turn.assistant, weight)
 
 
-def make_batch(seed: str, rows: int, length: int, mix: Mix, encoder: CorpusEncoder, vocabulary: int) -> Batch:
+def make_batch(seed: str, rows: int, length: int, mix: Mix, encoder: CorpusEncoder) -> Batch:
     """The batch of a seed: the same text, weights and positions each time."""
     rng = random.Random(seed)
     tokens, weights, positions = [], [], []
     for _ in range(rows):
-        row = _make_row(rng, length + 1, mix, encoder, vocabulary)
+        row = _make_row(rng, length + 1, mix, encoder)
         padding = length + 1 - len(row.tokens)
         tokens.append(row.tokens[: length + 1] + [encoder.end_of_text] * padding)
         weights.append(row.weights[: length + 1] + [0.0] * padding)
@@ -120,11 +120,11 @@ def make_positions(rng: random.Random, length: int, gaps: bool) -> list[int]:
     return positions
 
 
-def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder, vocabulary: int) -> _Row:
+def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder) -> _Row:
     row = _Row(encoder)
     kind = rng.random()
     if kind < mix.repeats:
-        _fill_with_repeats(rng, row, length, vocabulary)
+        _fill_with_repeats(rng, row, length, encoder.recalled if rng.random() < 0.75 else encoder.plain)
     elif kind < mix.repeats + mix.notes:
         _fill_with_notes(rng, row, length, mix, encoder)
     elif rng.random() < 0.25:
@@ -137,17 +137,20 @@ def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder,
     return row
 
 
-def _fill_with_repeats(rng: random.Random, row: _Row, length: int, vocabulary: int) -> None:
-    """Random tokens said again, in order or piece by piece: recall with nothing else to learn."""
+def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[int]) -> None:
+    """Random tokens said again, in order or piece by piece: recall with nothing else to learn.
+
+    Mostly the words that notes are made of, so that their tokens are known sooner.
+    """
     if rng.random() < 0.5:
-        first = [rng.randrange(3, vocabulary) for _ in range(rng.randint(8, max(9, length // 2)))]
+        first = [rng.choice(pool) for _ in range(rng.randint(8, max(9, length // 2)))]
         row.add(first, 0.0)
         while len(row.tokens) < length:
             row.add(first, REPEATED)
         return
     pieces = []
     while len(row.tokens) < length // 2:
-        pieces.append([rng.randrange(3, vocabulary) for _ in range(rng.randint(3, 12))])
+        pieces.append([rng.choice(pool) for _ in range(rng.randint(3, 12))])
         row.add(pieces[-1], 0.0)
     while len(row.tokens) < length:
         piece = rng.choice(pieces)

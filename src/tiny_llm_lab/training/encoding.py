@@ -6,6 +6,7 @@ from typing import Final
 from tokenizers import Tokenizer
 
 from tiny_llm_lab.corpus.chatml import SPECIAL_TOKENS
+from tiny_llm_lab.corpus.words import ALL_SLOT_WORDS, NAMES
 
 # The tokenizer's splitting rule for the ASCII text that the corpus writes; a test compares the two.
 _PIECES: Final = re.compile(
@@ -21,6 +22,9 @@ class CorpusEncoder:
         self._tokenizer = tokenizer
         self._pieces: dict[str, list[int]] = {}
         self.end_of_text, self.turn_start, self.turn_end = tokenizer.encode("".join(SPECIAL_TOKENS)).ids
+        self.plain = list(range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()))
+        words = [" " + word for word in (*NAMES, *ALL_SLOT_WORDS)] + list(NAMES)
+        self.recalled = sorted({token for word in words for token in self.encode(word)})
 
     def encode(self, text: str) -> list[int]:
         """The tokens of plain text without markup."""

@@ -21,11 +21,15 @@ class Shape:
     head_dim: int = 64
     intermediate_size: int = 512
     rms_norm_eps: float = 1e-6
-    rope_theta: float = 1_000_000.0
+    rope_theta: float = 100_000.0
     max_position_embeddings: int = 4096
 
 
 DEFAULT_SHAPE: Final = Shape()
+
+# QK norm caps a score at sqrt(head_dim) * gain**2: from 1.0 the gains need a thousand steps to make attention
+# sharp enough to look at one token, and nothing is recalled until then.
+FIRST_QK_GAIN: Final = 1.5
 
 
 class Attention(nn.Module):
@@ -116,6 +120,8 @@ class Qwen3(nn.Module):
         super().__init__()
         self.model = Backbone(shape)
         for name, parameter in self.named_parameters():
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                nn.init.constant_(parameter, FIRST_QK_GAIN)
             if parameter.ndim < 2:
                 continue
             # The two matrices that write to the residual stream start smaller, so depth does not add up.

@@ -1,0 +1,24 @@
+"""A recorded run of three requests with round numbers."""
+
+from tiny_llm_lab.bench.recording import Chunk, Sample
+from tiny_llm_lab.types import Timing
+
+
+def sample(step: int, stall_s: float = 2.0, repeat: int = 0) -> Sample:
+    """One early request stalls for `stall_s` while the long one is computed; a late one arrives in it."""
+    end_s = 2.0 + stall_s
+    return Sample(
+        prefill_step=step,
+        repeat=repeat,
+        kinds=("early", "long", "late"),
+        timings=(
+            Timing(0.0, (1.0, 1.5, 2.0, end_s, end_s + 0.5)),
+            Timing(2.0, (end_s, end_s + 0.5)),
+            Timing(2.5, (end_s + 0.5, end_s + 1.0)),
+        ),
+        chunks=(
+            Chunk(0, 6, 0.0, 1.0),
+            Chunk(1, 25, 2.0, 2.0 + stall_s / 2),
+            Chunk(1, 25, 2.0 + stall_s / 2, end_s),
+        ),
+    )

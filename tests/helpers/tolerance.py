@@ -1,0 +1,114 @@
+"""How close is close enough, and what a learner sees when it is not."""
+
+import gc
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# On hardware with tensor cores MLX multiplies float32 through TF32, with 10 bits of mantissa.
+os.environ.setdefault("MLX_ENABLE_TF32", "0")
+
+import mlx.core as mx
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Accepted when |got - want| <= atol + rtol * |want|."""
+
+    rtol: float
+    atol: float
+
+
+# Copies, look-ups, masks: nothing is rounded.
+EXACT = Tolerance(0.0, 0.0)
+# One float32 operator on inputs of size one. A sum of a few hundred products is off by tens of units in the
+# last place (2^-23 = 1.2e-7) in any order of summation; a wrong formula is off by far more.
+F32 = Tolerance(2e-5, 2e-5)
+# float32 through two or three whole layers, each of which reorders and rescales.
+F32_MODEL = Tolerance(2e-4, 2e-4)
+
+
+def rounding(dtype: mx.Dtype, steps: float = 2.0) -> Tolerance:
+    """`steps` roundings to `dtype`, each at most half of its epsilon: 2^-10 for float16, 2^-7 for bfloat16.
+
+    The default grants two: one on the way and one of the result. Values have size one.
+    """
+    unit = {mx.float32: 2.0**-23, mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7}[dtype]
+    return Tolerance(steps * unit, steps * unit)
+
+
+def as_float64(x: object) -> np.ndarray:
+    """An MLX array of any dtype, or anything that NumPy takes, as float64."""
+    if isinstance(x, mx.array):
+        if x.dtype in (mx.bfloat16, mx.float16):
+            x = x.astype(mx.float32)
+        return np.array(x).astype(np.float64)
+    return np.asarray(x, dtype=np.float64)
+
+
+def assert_close(
+    got: object,
+    want: object,
+    tolerance: Tolerance = F32,
+    *,
+    legend: str = "",
+    dtype: mx.Dtype | None = None,
+    what: str = "the result",
+) -> None:
+    """Fail, in at most ten lines, unless `got` has the shape, the dtype and the numbers of `want`."""
+    __tracebackhide__ = True
+    if got is None:
+        raise AssertionError(f"{what}: returned None; is a return statement missing?")
+    mine, target = as_float64(got), as_float64(want)
+    if mine.shape != target.shape:
+        raise AssertionError(f"{what}: shape {mine.shape}, expected {target.shape} {legend}".rstrip())
+    if dtype is not None and isinstance(got, mx.array) and got.dtype != dtype:
+        raise AssertionError(f"{what}: dtype {got.dtype}, expected {dtype}")
+    if mine.size == 0:
+        return
+    with np.errstate(invalid="ignore"):  # inf - inf: equal, and set to 0
+        delta = np.where(mine == target, 0.0, np.abs(mine - target))
+        delta = np.where(np.isnan(delta), np.inf, delta)
+        allowed = tolerance.atol + tolerance.rtol * np.where(np.isfinite(target), np.abs(target), 0.0)
+    if np.all(delta <= allowed):
+        return
+    index = np.unravel_index(np.argmax(delta - allowed), delta.shape)
+    where = ", ".join(str(int(i)) for i in index)
+    lines = [
+        f"{what}: {np.count_nonzero(delta > allowed)} of {delta.size} differ, shape {mine.shape} {legend}",
+        f"max |delta| {delta[index]:.3g} at [{where}]: expected {target[index]:.6g}, got {mine[index]:.6g}"
+        f" (allowed {allowed[index]:.2g})",
+        "expected | yours, the first 4 x 4:",
+        *_side_by_side(target, mine),
+    ]
+    raise AssertionError("\n".join(lines))
+
+
+def _side_by_side(target: np.ndarray, mine: np.ndarray) -> list[str]:
+    corners = []
+    for x in (target, mine):
+        flat = x.reshape(-1, x.shape[-1]) if x.ndim else x.reshape(1, 1)
+        corners.append([" ".join(f"{number:9.4g}" for number in row[:4]) for row in flat[:4]])
+    return [f"{left} | {right}" for left, right in zip(*corners, strict=True)]
+
+
+def active_bytes() -> int:
+    """MLX's memory in use, once the garbage of earlier tests is gone."""
+    gc.collect()
+    mx.synchronize()
+    return mx.get_active_memory()
+
+
+def peak_bytes(work: Callable[[], Any]) -> int:
+    """How far MLX's memory rises above what is in use now while `work()` runs and is evaluated."""
+    mx.synchronize()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    out = work()
+    if out is not None:
+        mx.eval(out)
+    mx.synchronize()
+    return max(mx.get_peak_memory() - before, 0)  # the peak stays 0 when nothing is allocated

@@ -1,0 +1,174 @@
+"""`batch-main` and what it is made of: prompt files, progress, the live view, the closing table."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.helpers.fake_serving import FakeSolution, loaded
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.commands import batch_main, live_view
+from tiny_llm_lab.commands.progress import BatchProgress
+from tiny_llm_lab.types import (
+    DoneEvent,
+    PrefillEvent,
+    Prompt,
+    SamplingParams,
+    TokenEvent,
+)
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def solution(monkeypatch: pytest.MonkeyPatch) -> FakeSolution:
+    fake = FakeSolution()
+    monkeypatch.setattr(batch_main, "load", lambda *_: loaded(fake))
+    return fake
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.txt"
+    path.write_text("first prompt\n\nsecond\n")
+    return str(path)
+
+
+def test_every_request_has_a_row_and_there_is_a_total(
+    solution: FakeSolution, prompts: str, capsys: Capture
+) -> None:
+    assert cli.main(["batch-main", "--prompts", prompts]) == 0
+    out, err = capsys.readouterr()
+    rows = out.splitlines()
+    assert rows[1].split()[:5] == ["0", "stop", "2", "3", "2000.0"]
+    assert rows[1].rstrip().endswith("one two three")
+    assert rows[2].split()[:4] == ["1", "stop", "1", "3"]
+    assert (
+        rows[3].startswith("2 requests · 6 tokens in ")
+        and "ITL p50 1000.0 p99 1000.0 max 1000.0 ms" in rows[3]
+    )
+    assert "0: prefilled: 2 tokens" in err and "1: done: stop, 3 tokens" in err
+
+
+def test_the_table_is_the_same_width_without_a_terminal(
+    solution: FakeSolution, prompts: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    cli.main(["batch-main", "--prompts", prompts])
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_json_holds_everything(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
+    assert cli.main(["batch-main", "--prompts", prompts, "--json", "--batch-size", "3"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"] == {
+        "model": "default", "solution": "ref", "max_seq_len": 4096, "batch_size": 3, "prefill_step": 128,
+    }  # fmt: skip
+    first = document["requests"][0]
+    assert (first["status"], first["num_prompt_tokens"], first["num_output_tokens"]) == ("stop", 2, 3)
+    assert first["itl"] == {"count": 2, "p50_s": 1.0, "p99_s": 1.0, "max_s": 1.0}
+    assert first["text"] == "one two three" and len(first["token_s"]) == 3
+    assert document["total"]["num_output_tokens"] == 6 and document["total"]["num_interrupted"] == 0
+
+
+def test_a_bad_prompt_is_its_own_failure(solution: FakeSolution, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('["good one", "", "another"]')
+    assert cli.main(["batch-main", "--prompts", str(path)]) == 1
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[2].split()[:2] == ["1", "error"] and "the prompt is empty: say more" in rows[2]
+    assert "3 requests · 1 failed · 6 tokens" in rows[4]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_ctrl_c_still_prints_what_there_is(
+    solution: FakeSolution, prompts: str, capsys: Capture, flags: list[str]
+) -> None:
+    solution.fail_after = 7  # the first is done, the second has its first token
+    assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 130
+    out = capsys.readouterr().out
+    if flags:
+        document = json.loads(out)
+        assert [request["status"] for request in document["requests"]] == ["stop", "interrupted"]
+        assert document["requests"][1]["num_output_tokens"] == 1
+    else:
+        assert out.splitlines()[2].split()[:4] == ["1", "interrupted", "1", "1"]
+        assert "2 requests · 1 interrupted · 4 tokens" in out
+
+
+def test_an_unwritten_task_is_one_line(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
+    solution.fail_after, solution.failure = 0, NotImplementedError("task 2.7.1")
+    assert cli.main(["batch-main", "--prompts", prompts]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("TODO 2.7.1: write ")
+
+
+def test_batch_size_0_is_one_line(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
+    assert cli.main(["batch-main", "--prompts", prompts, "--batch-size", "0"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "error: batch_size must be 1 or more"
+
+
+def test_the_default_set_mixes_short_prompts_with_notes(solution: FakeSolution) -> None:
+    assert cli.main(["batch-main"]) == 0
+    lengths = [len(prompt.content.split()) for prompt in solution.seen]
+    assert len(lengths) == 8 and sum(length > 100 for length in lengths) == 2
+
+
+# Progress and the live view
+
+
+def test_slots_are_taken_and_given_back_in_place() -> None:
+    progress = BatchProgress([Prompt("a")] * 3, batch_size=2, start_s=0.0)
+    progress.update(PrefillEvent(0, 5, 5, 1.0))
+    progress.update(PrefillEvent(1, 3, 6, 2.0))
+    assert progress.slots == [0, 1] and progress.num_queued == 1
+    assert [request.phase for request in progress.requests] == ["prefill", "prefill", "queued"]
+    progress.update(TokenEvent(0, 4, "hi", 3.0))
+    assert progress.requests[0].phase == "decode"
+    progress.update(DoneEvent(progress.requests[0].outcome()))
+    assert progress.slots == [None, 1] and progress.num_done == 1
+    progress.update(PrefillEvent(2, 1, 1, 4.0))
+    assert progress.slots == [2, 1]
+
+
+def test_more_requests_than_slots_is_shown_not_a_crash() -> None:
+    progress = BatchProgress([Prompt("a")] * 2, batch_size=1, start_s=0.0)
+    progress.update(PrefillEvent(0, 1, 1, 1.0))
+    progress.update(PrefillEvent(1, 1, 2, 2.0))
+    assert progress.slots == [0, 1]
+
+
+def test_released_text_without_a_token_is_text_but_not_a_token() -> None:
+    progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
+    progress.update(TokenEvent(0, 4, "hel", 1.0))
+    progress.update(TokenEvent(0, None, "lo", 1.5))
+    outcome = progress.requests[0].outcome()
+    assert outcome.text == "hello" and outcome.timing.token_s == (1.0,)
+
+
+def test_the_live_view_has_a_row_per_slot() -> None:
+    prompts = [Prompt("a", SamplingParams(max_tokens=8))] * 4
+    progress = BatchProgress(prompts, batch_size=3, start_s=0.0)
+    for event in (
+        PrefillEvent(0, 9, 9, 1.0),
+        TokenEvent(0, 1, "once\nupon ", 1.0),
+        TokenEvent(0, 2, "a", 2.0),
+    ):
+        progress.update(event)
+    progress.update(PrefillEvent(2, 128, 512, 3.0))
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(live_view.render(progress, now_s=3.0, width=100))
+    shown = console.export_text().splitlines()
+    assert "decode" in shown[1] and "2/8" in shown[1] and "once upon a" in shown[1]
+    assert "prefill" in shown[2] and "128/512" in shown[2]
+    assert "free" in shown[3]
+    assert shown[4].startswith("queue 2 · done 0/4 · 2 tokens")
+
+
+def test_markup_in_an_answer_is_shown_as_it_is() -> None:
+    progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
+    progress.update(TokenEvent(0, 1, "[/red] [bold]", 1.0))
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(live_view.render(progress, now_s=2.0, width=100))
+    assert "[/red] [bold]" in console.export_text()

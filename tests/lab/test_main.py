@@ -1,0 +1,139 @@
+"""`main`: one answer on stdout, everything else on stderr."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.fake_serving import FakeSolution, WordTokenizer, loaded, parse
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.commands import main
+from tiny_llm_lab.commands.chat import as_chat
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def solution(monkeypatch: pytest.MonkeyPatch) -> FakeSolution:
+    fake = FakeSolution()
+    monkeypatch.setattr(main, "load", lambda *_: loaded(fake, limit=50))
+    return fake
+
+
+def test_the_answer_alone_is_on_stdout(solution: FakeSolution, capsys: Capture) -> None:
+    assert cli.main(["main"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "one two three \n"
+    assert main.DEFAULT_PROMPT in err
+    assert "answer 3 tokens" in err and "TTFT" in err and "tok/s" in err and "next: pdm run batch-main" in err
+
+
+def test_a_given_prompt_is_not_repeated(solution: FakeSolution, capsys: Capture) -> None:
+    assert cli.main(["main", "--prompt", "what is this"]) == 0
+    assert solution.seen == ["what is this"]
+    assert "what is this" not in capsys.readouterr().err
+
+
+def test_prompt_from_stdin(solution: FakeSolution, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe\n"))
+    assert cli.main(["main", "--prompt", "-"]) == 0
+    assert solution.seen == ["from a pipe"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["--prompt", ""], "the prompt is empty"),
+        (["--prompt", "word " * 51], "the prompt has 51 tokens, the model takes 50"),
+        (["--max-tokens", "0"], "max_tokens must be 1 or more"),
+        (["--top-p", "0"], "top_p must be above 0"),
+        (["--temperature", "-1"], "temperature must be 0 or more"),
+        (["--loop", "simple"], "this solution has no simple_generate"),
+    ],
+)
+def test_bad_input_is_one_line(
+    solution: FakeSolution, capsys: Capture, argv: list[str], complaint: str
+) -> None:
+    assert cli.main(["main", *argv]) == 2
+    out, err = capsys.readouterr()
+    last = err.splitlines()[-1]
+    assert out == "" and last.startswith("error: ") and complaint in last
+
+
+def test_ctrl_c_keeps_what_was_said(solution: FakeSolution, capsys: Capture) -> None:
+    solution.fail_after = 3  # the prefill and two tokens
+    assert cli.main(["main"]) == 130
+    out, err = capsys.readouterr()
+    assert out == "one two \n"
+    assert "interrupted" in err and "answer 2 tokens" in err
+
+
+def test_an_unwritten_task_is_one_line(solution: FakeSolution, capsys: Capture) -> None:
+    solution.fail_after, solution.failure = 1, NotImplementedError("task 2.7.1")
+    assert cli.main(["main"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("TODO 2.7.1: write ") and "--solution ref" in last
+
+
+def test_other_not_implemented_errors_are_not_hidden(solution: FakeSolution) -> None:
+    solution.fail_after, solution.failure = 1, NotImplementedError("my own mistake")
+    with pytest.raises(NotImplementedError, match="my own mistake"):
+        cli.main(["main"])
+
+
+@pytest.mark.parametrize("loop", main.LOOPS)
+def test_every_loop_gets_the_sampling_settings(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    solution: Any = FakeSolution(words=["hi"])
+    made: list[tuple[Any, ...]] = []
+    limits: list[int] = []
+
+    def generate(*arguments: Any, max_tokens: int) -> Any:
+        limits.append(max_tokens)
+        return solution.stream_generate(None, WordTokenizer(), "a", None)
+
+    solution.make_sampler = lambda *settings: made.append(settings)
+    solution.simple_generate = solution.simple_generate_with_kv_cache = generate
+    monkeypatch.setattr(main, "load", lambda *_: loaded(solution))
+    flags = ["--temperature", "0.5", "--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--seed", "3"]
+    assert cli.main(["main", "--loop", loop, "--max-tokens", "9", *flags]) == 0
+    if loop != "chunked":
+        assert made == [(0.5, 0.9, 7, 0.1, 3)] and limits == [9]
+
+
+def test_the_chat_template_is_applied_unless_raw_or_missing() -> None:
+    class Templated(WordTokenizer):
+        has_chat_template = True
+
+        def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
+            assert options["add_generation_prompt"] and options["tokenize"] is False
+            assert options["enable_thinking"] is False
+            return f"<{messages[0]['role']}>{messages[0]['content']}<assistant>"
+
+    templated: Any = Templated()
+    plain: Any = WordTokenizer()
+    assert as_chat(templated, "hi") == "<user>hi<assistant>"
+    assert as_chat(templated, "hi", raw=True) == "hi"
+    assert as_chat(templated, "") == ""
+    assert as_chat(plain, "hi") == "hi"
+
+
+def test_defaults_are_those_of_the_book() -> None:
+    args = parse(main)
+    assert (args.model, args.solution, args.loop, args.prefill_step) == ("default", "ref", "chunked", 128)
+
+
+def test_end_to_end_a_reader_that_leaves_is_not_a_crash() -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tiny_llm_lab", "main", "--prompt", "Hello", "--max-tokens", "16"]
+    env = os.environ | {"PYTHONPATH": str(root / "src")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=root
+    ) as child:
+        assert child.stdout and child.stderr
+        child.stdout.close()
+        said = child.stderr.read()
+    assert "Traceback" not in said and "Exception ignored" not in said

@@ -1,0 +1,88 @@
+"""Metrics on vectors whose answers were worked out by hand."""
+
+import pytest
+
+from tiny_llm_lab.metrics import (
+    Spread,
+    decode_rate,
+    e2e_s,
+    percentile,
+    pooled_itl,
+    spread,
+    summarize,
+    tpot_s,
+)
+from tiny_llm_lab.types import Completion, Timing
+
+
+def completion(idx: int, timing: Timing, error: str | None = None) -> Completion:
+    reason = "error" if error else "length"
+    return Completion(idx, 5, tuple(range(len(timing.token_s))), "text", reason, timing, error)
+
+
+@pytest.mark.parametrize(
+    ("count", "percent", "rank"),
+    [(1, 50, 1), (2, 50, 1), (3, 50, 2), (4, 50, 2), (15, 99, 15), (99, 99, 99), (100, 99, 99),
+     (101, 99, 100), (200, 99, 198), (100, 100, 100), (10, 90, 9), (11, 90, 10)],
+)  # fmt: skip
+def test_percentile_is_the_value_of_the_nearest_rank(count: int, percent: float, rank: int) -> None:
+    values = list(range(count, 0, -1))
+    assert percentile(values, percent) == rank
+
+
+def test_percentile_never_interpolates() -> None:
+    assert percentile([0.0, 10.0], 50) == 0.0
+    assert percentile([0.0, 10.0], 51) == 10.0
+
+
+@pytest.mark.parametrize(("values", "percent"), [([], 50), ([1.0], 0), ([1.0], 101)])
+def test_percentile_of_nothing_is_an_error(values: list[float], percent: float) -> None:
+    with pytest.raises(ValueError, match="percentile"):
+        percentile(values, percent)
+
+
+def test_one_stall_shows_in_p99_and_max_but_not_in_the_median() -> None:
+    gaps = [0.01] * 14 + [1.0]
+    assert spread(gaps) == Spread(count=15, p50_s=0.01, p99_s=1.0, max_s=1.0)
+    assert spread([]) is None
+
+
+def test_ttft_runs_from_arrival_and_tpot_leaves_it_out() -> None:
+    timing = Timing(arrival_s=10.0, token_s=(14.0, 15.0, 19.0))
+    assert timing.ttft_s == 4.0
+    assert e2e_s(timing) == 9.0
+    assert tpot_s(timing) == (9.0 - 4.0) / 2
+    assert decode_rate(timing) == 1 / 2.5
+
+
+def test_too_few_tokens_have_no_rate() -> None:
+    assert tpot_s(Timing(0.0, (1.0,))) is None
+    assert tpot_s(Timing(0.0)) is None
+    assert e2e_s(Timing(0.0)) is None
+    assert decode_rate(Timing(0.0, (1.0, 1.0))) is None
+
+
+def test_tpot_is_not_the_mean_of_the_pooled_gaps() -> None:
+    slow = Timing(0.0, (0.0, 10.0))
+    fast = Timing(0.0, (0.0, 1.0, 2.0, 3.0))
+    pooled = pooled_itl([slow, fast])
+    assert pooled == [10.0, 1.0, 1.0, 1.0]
+    mean_tpot = (10.0 + 1.0) / 2
+    assert sum(pooled) / len(pooled) == 3.25 != mean_tpot
+
+
+def test_a_failed_request_counts_as_failed_and_nowhere_else() -> None:
+    good = completion(0, Timing(0.0, (1.0, 2.0, 4.0)))
+    bad = completion(1, Timing(0.0), error="the prompt is empty")
+    summary = summarize([good, bad], total_s=4.0)
+    assert (summary.num_requests, summary.num_failed) == (2, 1)
+    assert (summary.num_prompt_tokens, summary.num_output_tokens) == (5, 3)
+    assert summary.output_tokens_per_s == 0.75
+    assert summary.ttft_median_s == 1.0
+    assert summary.tpot_median_s == 1.5
+    assert summary.itl == Spread(2, 1.0, 2.0, 2.0)
+
+
+def test_a_run_without_tokens_has_no_latencies() -> None:
+    summary = summarize([completion(0, Timing(0.0), error="no")], total_s=0.0)
+    assert summary.itl is None and summary.ttft_median_s is None and summary.output_tokens_per_s is None

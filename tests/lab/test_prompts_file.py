@@ -1,0 +1,70 @@
+"""Files of prompts: what they may hold, and one line for all they may not."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.commands.prompts_file import read_prompts
+from tiny_llm_lab.types import Prompt, SamplingParams, UserError
+
+
+def read(tmp_path: Path, name: str, text: str, sampling: SamplingParams | None = None) -> list[Prompt]:
+    path = tmp_path / name
+    path.write_text(text)
+    return read_prompts(str(path), sampling or SamplingParams())
+
+
+def test_plain_lines_skip_blank_ones_and_draw_apart(tmp_path: Path) -> None:
+    prompts = read(tmp_path, "p.txt", "a\n\n  \nb c\n", SamplingParams(seed=5))
+    assert [(prompt.content, prompt.sampling.seed) for prompt in prompts] == [("a", 5), ("b c", 6)]
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.jsonl"])
+def test_objects_override_the_flags(tmp_path: Path, name: str) -> None:
+    entries: list[Any] = ["plain", {"prompt": "b", "max_tokens": 3, "stop": "x", "seed": 9, "arrival_s": 0.5}]
+    text = json.dumps(entries) if name == "p.json" else "\n".join(map(json.dumps, entries))
+    plain, full = read(tmp_path, name, text, SamplingParams(max_tokens=7))
+    assert plain.sampling.max_tokens == 7
+    assert full == Prompt("b", SamplingParams(max_tokens=3, stop=("x",), seed=9), 0.5)
+
+
+def test_stdin_may_be_json_or_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ('["a", "b"]', "a\nb\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert [prompt.content for prompt in read_prompts("-", SamplingParams())] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("p.json", "[1,", "not JSON at line 1"),
+        ("p.json", "{}", "expected a JSON list"),
+        ("p.json", "[" * 100_000, "nested too deeply"),
+        ("p.json", "[]", "no prompts in it"),
+        ("p.txt", "\n\n", "no prompts in it"),
+        ("p.json", "[1]", 'entry 0: expected a string or an object with a string "prompt"'),
+        ("p.json", '["a", {"prompt": 3}]', "entry 1: expected a string"),
+        ("p.json", '[{"prompt": "a", "maxtokens": 1}]', "unknown field 'maxtokens'"),
+        ("p.json", '[{"prompt": "a", "max_tokens": "9"}]', 'max_tokens must be int, not "9"'),
+        ("p.json", '[{"prompt": "a", "max_tokens": true}]', "max_tokens must be int, not true"),
+        ("p.json", '[{"prompt": "a", "max_tokens": 0}]', "max_tokens must be 1 or more"),
+        ("p.json", '[{"prompt": "a", "stop": [1]}]', "stop must hold strings only"),
+        ("p.json", '[{"prompt": "a", "arrival_s": -1}]', "arrival_s must be 0 or more"),
+        ("p.json", '[{"prompt": "a", "arrival_s": Infinity}]', "arrival_s must be 0 or more"),
+        ("p.jsonl", '"a"\n\n{"prompt"', "not JSON at line 3"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, name, text)
+    assert complaint in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_bytes(b"\xff\xfe")
+    for path, complaint in ((tmp_path / "no.txt", "No such file"), (tmp_path / "p.txt", "not UTF-8")):
+        with pytest.raises(UserError, match=complaint):
+            read_prompts(str(path), SamplingParams())

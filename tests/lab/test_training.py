@@ -1,0 +1,64 @@
+"""What the training of the default model relies on; only where PyTorch is installed."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tiny_llm_lab.training.data import MAX_POSITION, Mix, make_batch, make_positions  # noqa: E402
+from tiny_llm_lab.training.encoding import CorpusEncoder  # noqa: E402
+from tiny_llm_lab.training.head_start import give_head_start  # noqa: E402
+from tiny_llm_lab.training.model import DEFAULT_SHAPE, Qwen3, Shape  # noqa: E402
+from tiny_llm_lab.training.tokenizer import train_tokenizer  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def encoder() -> CorpusEncoder:
+    return CorpusEncoder(train_tokenizer(1))
+
+
+def repeats_right(model: Qwen3) -> float:
+    """The share of tokens guessed when a random row is said a second time."""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(3, DEFAULT_SHAPE.vocab_size, (8, 40), generator=generator)
+    rows = torch.cat((row, row), dim=1)
+    with torch.inference_mode():
+        guesses = model(rows, torch.arange(80).expand(8, 80)).argmax(-1)
+    return float((guesses[:, 40:-1] == rows[:, 41:]).float().mean())
+
+
+def test_the_head_start_recalls_repeats_before_any_training() -> None:
+    torch.manual_seed(0)
+    model = Qwen3(DEFAULT_SHAPE)
+    assert repeats_right(model) < 0.05
+    give_head_start(model, 0)
+    assert repeats_right(model) > 0.5
+
+
+def test_the_model_has_the_parameters_that_the_card_says() -> None:
+    assert sum(parameter.numel() for parameter in Qwen3(Shape()).parameters()) == 2_164_928
+
+
+@pytest.mark.parametrize("mix", [Mix(1.0, 0.0), Mix(0.0, 1.0, 0.1, position_gaps=1.0), Mix(0.0, 0.0)])
+def test_a_batch_is_the_same_for_its_seed_and_has_something_to_learn(
+    mix: Mix, encoder: CorpusEncoder
+) -> None:
+    first, again = (make_batch("seed", 8, 128, mix, encoder) for _ in range(2))
+    other = make_batch("another seed", 8, 128, mix, encoder)
+    assert torch.equal(first.tokens, again.tokens)
+    assert torch.equal(first.positions, again.positions)
+    assert not torch.equal(first.tokens, other.tokens)
+    assert torch.equal(first.tokens[:, 1:], first.targets[:, :-1])
+    assert first.tokens.shape == first.weights.shape == (8, 128)
+    assert first.weights.gt(0).float().mean() > 0.1
+
+
+def test_positions_jump_forward_and_stay_in_range() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        positions = make_positions(rng, 64, gaps=True)
+        assert all(after > before for before, after in pairwise(positions))
+        assert positions[0] == 0
+        assert positions[-1] < MAX_POSITION

@@ -1,0 +1,98 @@
+"""Day 1.2: rotary positions."""
+
+import mlx.core as mx
+import pytest
+from tests.helpers import oracle
+from tests.helpers.tolerance import F32, Tolerance, as_float64, assert_close, rounding
+from tests.helpers.toy import random_array
+
+# The angle of position p is known to p * 2^-24 radians in float32, whoever multiplies first.
+ANGLES = Tolerance(2e-4, 2e-4)
+
+
+@pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize(("L", "D", "offset"), [(1, 2, 0), (5, 8, 0), (7, 6, 3), (3, 24, 20)])
+def test_rope(llm, traditional, L, D, offset):
+    x = random_array(1, 2, L, 3, D)
+    rope = llm.RoPE(D, 32, traditional=traditional)
+    want = oracle.rope(x, [offset, offset], traditional=traditional)
+    assert_close(rope(x, offset), want, F32, legend="[B, L, H, D]", dtype=mx.float32)
+
+
+@pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("traditional", [False, True])
+def test_rope_agrees_with_mlx(llm, traditional):
+    x = random_array(2, 2, 9, 3, 16)
+    want = mx.fast.rope(
+        x.transpose(0, 2, 1, 3), 16, traditional=traditional, base=1e6, scale=1.0, offset=5
+    ).transpose(0, 2, 1, 3)
+    got = llm.RoPE(16, 64, base=1_000_000, traditional=traditional)(x, 5)
+    assert_close(got, want)
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_far_out(llm):
+    x = random_array(3, 1, 2, 1, 32)
+    got = llm.RoPE(32, 2000, base=1_000_000)(x, 1998)
+    assert_close(got, oracle.rope(x, [1998], base=1e6), ANGLES)
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_pairs_halves_unless_traditional(llm):
+    x = mx.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
+    assert_close(llm.RoPE(4, 8)(x, 1)[0, 0, 0, 1], 0.0, what="dimension 1, paired with 3")
+    traditional = llm.RoPE(4, 8, traditional=True)(x, 1)
+    assert_close(traditional[0, 0, 0, 2], 0.0, what="dimension 2, paired with 3 when traditional")
+    assert abs(as_float64(traditional)[0, 0, 0, 1]) > 0.5
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_leaves_position_0_and_every_length_alone(llm):
+    x = random_array(4, 1, 6, 2, 8)
+    got = llm.RoPE(8, 16)(x)
+    assert_close(got[:, 0], x[:, 0])
+    assert_close(mx.linalg.norm(got, axis=-1), mx.linalg.norm(x, axis=-1))
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_scores_depend_on_the_distance_alone(llm):
+    rope = llm.RoPE(16, 64)
+    q, k = random_array(5, 1, 1, 1, 16), random_array(6, 1, 1, 1, 16)
+    near = mx.sum(rope(q, 7) * rope(k, 3))
+    far = mx.sum(rope(q, 47) * rope(k, 43))
+    assert_close(near, far, ANGLES)
+    assert_close(mx.sum(rope(q, 9) * rope(k, 9)), mx.sum(q * k))
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_at_an_offset_continues(llm):
+    rope, x = llm.RoPE(8, 32), random_array(7, 2, 10, 2, 8)
+    whole = rope(x)
+    assert_close(mx.concatenate([rope(x[:, :4]), rope(x[:, 4:], 4)], axis=1), whole)
+
+
+@pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_rope_turns_16_bits_in_32(llm, dtype):
+    x = random_array(8, 1, 4, 2, 16, dtype=dtype)
+    # Position 1000 itself has no exact bfloat16, so angles in 16 bits would be off by radians.
+    got = llm.RoPE(16, 1024)(x, 1000)
+    # Only the result is rounded.
+    assert_close(got, oracle.rope(x, [1000]), rounding(dtype, 1), dtype=dtype)
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_rejects_an_odd_dimension(llm):
+    with pytest.raises(ValueError):
+        llm.RoPE(7, 16)
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_knows_its_last_position(llm):
+    rope, x = llm.RoPE(4, 8), random_array(9, 1, 3, 1, 4)
+    assert_close(rope(x, 5), oracle.rope(x, [5]))
+    with pytest.raises(ValueError):
+        rope(x, 6)
+    with pytest.raises(ValueError):
+        rope(x, -1)

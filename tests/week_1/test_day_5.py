@@ -1,0 +1,188 @@
+"""Day 1.5: the whole Qwen, old and new, without a cache."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers import qwen_oracle
+from tests.helpers.tolerance import EXACT, F32, F32_MODEL, as_float64, assert_close, peak_bytes, rounding
+from tests.helpers.toy import (
+    QWEN2,
+    QWEN3,
+    layer_weights,
+    random_array,
+    random_tokens,
+    toy_checkpoint,
+    toy_model,
+    toy_weights,
+)
+
+CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
+
+
+@pytest.mark.task("1.5.1")
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5)])
+def test_embedding_looks_rows_up(llm, shape):
+    table, tokens = random_array(1, 256, 6), random_tokens(2, *shape)
+    got = llm.Embedding(256, 6, table)(tokens)
+    assert_close(got, as_float64(table)[np.array(tokens)], EXACT, legend="[B, L, E]", dtype=mx.float32)
+
+
+@pytest.mark.task("1.5.1")
+def test_embedding_keeps_the_dtype_of_its_table(llm):
+    table = random_array(3, 256, 4, dtype=mx.bfloat16)
+    assert_close(
+        llm.Embedding(256, 4, table)(mx.array([[255, 0]])),
+        table[mx.array([[255, 0]])],
+        EXACT,
+        dtype=mx.bfloat16,
+    )
+
+
+@pytest.mark.task("1.5.1")
+@pytest.mark.parametrize("shape", [(6,), (2, 3, 6)])
+def test_embedding_as_the_output_head(llm, shape):
+    table, x = random_array(4, 9, 6), random_array(5, *shape)
+    got = llm.Embedding(9, 6, table).as_linear(x)
+    assert_close(got, as_float64(x) @ as_float64(table).T, legend="[..., V]")
+
+
+def attention_layer(llm, config, seed=0):
+    weights = qwen_oracle.below("self_attn.", layer_weights(config, np.random.default_rng(seed)))
+    rope = llm.RoPE(config.head_dim, 64, config.rope_theta)
+    return llm.QwenMultiHeadAttention(config, weights, rope), weights
+
+
+@pytest.mark.task("1.5.2")
+@CONFIGS
+@pytest.mark.parametrize(("B", "L"), [(1, 1), (2, 7)])
+def test_qwen_attention(llm, config, B, L):
+    layer, weights = attention_layer(llm, config)
+    x = random_array(10, B, L, config.hidden_size)
+    want = qwen_oracle.attention(config, weights, x)
+    assert_close(layer(x), want, F32_MODEL, legend="[B, L, E]", dtype=mx.float32)
+
+
+@pytest.mark.task("1.5.2")
+@CONFIGS
+def test_qwen_attention_can_be_unmasked(llm, config):
+    layer, _ = attention_layer(llm, config)
+    x = random_array(11, 1, 5, config.hidden_size)
+    hidden_past, seen_past = layer(x, mask="causal"), layer(x, mask=None)
+    assert_close(hidden_past[:, -1], seen_past[:, -1], F32_MODEL, what="the last row, which sees everything")
+    assert np.abs(as_float64(hidden_past) - as_float64(seen_past))[:, 0].max() > 1e-2
+
+
+@pytest.mark.task("1.5.2")
+@CONFIGS
+def test_qwen_attention_depends_on_distances_alone(llm, config):
+    layer, weights = attention_layer(llm, config)
+    x = random_array(12, 1, 6, config.hidden_size)
+    assert_close(layer(x, 9), qwen_oracle.attention(config, weights, x, offset=9), F32_MODEL)
+    assert_close(layer(x, 9), layer(x, 0), F32_MODEL)
+
+
+@pytest.mark.task("1.5.2")
+def test_qwen_attention_turns_by_the_order_of_the_tokens(llm):
+    layer, _ = attention_layer(llm, QWEN2)
+    x = random_array(13, 1, 3, QWEN2.hidden_size)
+    swapped = x[:, mx.array([1, 0, 2])]
+    difference = np.abs(as_float64(layer(x)) - as_float64(layer(swapped)))[:, 2].max()
+    assert difference > 1e-3, "the last token does not notice that the others changed places"
+
+
+@pytest.mark.task("1.5.3")
+@CONFIGS
+@pytest.mark.parametrize(("B", "L"), [(1, 1), (2, 5)])
+def test_qwen_block(llm, config, B, L):
+    weights = layer_weights(config, np.random.default_rng(1))
+    block = llm.QwenTransformerBlock(config, weights, llm.RoPE(config.head_dim, 64, config.rope_theta))
+    x = random_array(20, B, L, config.hidden_size)
+    want = qwen_oracle.block(config, weights, x)
+    assert_close(block(x), want, F32_MODEL, legend="[B, L, E]", dtype=mx.float32)
+
+
+@pytest.mark.task("1.5.3")
+def test_qwen_block_adds_to_a_large_residual(llm):
+    # What a block adds has the size of its weights, not of its input: both paths are normalised.
+    weights = layer_weights(QWEN3, np.random.default_rng(2))
+    block = llm.QwenTransformerBlock(QWEN3, weights, llm.RoPE(QWEN3.head_dim, 64, QWEN3.rope_theta))
+    x = random_array(21, 1, 4, QWEN3.hidden_size) * 100
+    added = as_float64(block(x)) - as_float64(x)
+    want = qwen_oracle.block(QWEN3, weights, x) - as_float64(x)
+    assert_close(added, want, rtol_of_large(100))
+
+
+def rtol_of_large(size):
+    """A difference of numbers of `size` keeps their absolute error."""
+    return type(F32)(F32_MODEL.rtol, F32_MODEL.atol * size)
+
+
+@pytest.mark.task("1.5.4")
+@CONFIGS
+@pytest.mark.parametrize(("B", "L"), [(1, 1), (1, 9), (3, 6)])
+def test_qwen_model(llm, config, B, L):
+    tokens = random_tokens(30, B, L)
+    want = qwen_oracle.logits(config, toy_weights(config), tokens)
+    assert_close(toy_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]", dtype=mx.float32)
+
+
+@pytest.mark.task("1.5.4")
+def test_qwen_model_never_sees_the_future(llm):
+    model, tokens = toy_model(llm), random_tokens(31, 1, 12)
+    changed = mx.concatenate([tokens[:, :8], (tokens[:, 8:] + 1) % 256], axis=1)
+    assert_close(model(changed)[:, :8], model(tokens)[:, :8], EXACT)
+
+
+@pytest.mark.task("1.5.4")
+def test_qwen_model_keeps_rows_apart(llm):
+    model, tokens = toy_model(llm, QWEN2), random_tokens(32, 3, 5)
+    together = model(tokens)
+    for row in range(3):
+        assert_close(together[row : row + 1], model(tokens[row : row + 1]), F32_MODEL, what=f"row {row}")
+
+
+@pytest.mark.task("1.5.4")
+@CONFIGS
+@pytest.mark.parametrize("keep", [1, 2, 7, 9, None])
+def test_qwen_model_keeps_the_last_logits(llm, config, keep):
+    model, tokens = toy_model(llm, config), random_tokens(33, 2, 7)
+    want = as_float64(model(tokens))[:, -7 if keep is None else -min(keep, 7) :]
+    assert_close(model(tokens, logits_to_keep=keep), want, F32_MODEL, legend="[B, n, V]")
+
+
+@pytest.mark.task("1.5.4")
+@CONFIGS
+def test_qwen_model_can_keep_no_logits(llm, config):
+    assert toy_model(llm, config)(random_tokens(34, 2, 7), logits_to_keep=0).shape == (2, 0, 258)
+
+
+@pytest.mark.task("1.5.4")
+def test_qwen_model_spends_nothing_on_other_logits(llm):
+    wide = replace(QWEN3, vocab_size=32 * 1024)
+    model, tokens = toy_model(llm, wide), random_tokens(35, 1, 64)
+    all_logits = 64 * wide.vocab_size * 4
+    assert peak_bytes(lambda: model(tokens, logits_to_keep=1)) < all_logits / 4
+
+
+@pytest.mark.task("1.5.4")
+def test_qwen_model_reads_its_shape_from_the_configuration(llm):
+    config = replace(
+        QWEN2, num_hidden_layers=1, num_attention_heads=6, num_key_value_heads=1, head_dim=8, hidden_size=32
+    )
+    checkpoint = toy_checkpoint(config, seed=3)
+    tokens = random_tokens(36, 1, 5)
+    model = llm.build_model(checkpoint)
+    assert model.config == config
+    assert_close(model(tokens), qwen_oracle.logits(config, checkpoint.weights, tokens), F32_MODEL)
+    assert_close(llm.QwenModel(config, checkpoint.weights)(tokens), model(tokens), EXACT)
+
+
+@pytest.mark.task("1.5.4")
+def test_qwen_model_in_bfloat16(llm):
+    weights = {name: w.astype(mx.bfloat16) for name, w in toy_weights(QWEN3).items()}
+    tokens = random_tokens(37, 1, 6)
+    want = qwen_oracle.logits(QWEN3, weights, tokens)
+    # About ten roundings in each of two layers, on logits of size two.
+    assert_close(llm.QwenModel(QWEN3, weights)(tokens), want, rounding(mx.bfloat16, 40), dtype=mx.bfloat16)

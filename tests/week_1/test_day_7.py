@@ -1,0 +1,188 @@
+"""Day 1.7: sampling."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers import oracle
+from tests.helpers.fakes import FakeModel
+from tests.helpers.tolerance import EXACT, as_float64, assert_close
+from tests.helpers.toy import ByteTokenizer, random_array
+
+INF = np.inf
+# Probabilities 0.4, 0.3, 0.2 and 0.1, out of order.
+FOUR = np.log([0.2, 0.4, 0.1, 0.3]).astype(np.float32)
+
+
+def kept(scores):
+    return np.isfinite(as_float64(scores))
+
+
+@pytest.mark.task("1.7.1")
+@pytest.mark.parametrize(
+    ("k", "want"),
+    [(1, [0, 1, 0, 0]), (2, [0, 1, 0, 1]), (3, [1, 1, 0, 1]), (4, [1] * 4), (9, [1] * 4), (0, [1] * 4)],
+)
+def test_top_k(llm, k, want):
+    got = llm.apply_top_k(mx.array(FOUR), k)
+    assert_close(got, np.where(want, FOUR, -INF), EXACT, legend="[..., V]")
+
+
+@pytest.mark.task("1.7.1")
+def test_top_k_keeps_ties(llm):
+    assert kept(llm.apply_top_k(mx.array([3.0, 1.0, 2.0, 2.0]), 2)).tolist() == [True, False, True, True]
+
+
+@pytest.mark.task("1.7.1")
+@pytest.mark.parametrize(
+    ("p", "want"),
+    [
+        (0.05, [0, 1, 0, 0]),  # the first token alone passes p, and one always stays
+        (0.35, [0, 1, 0, 0]),
+        (0.45, [0, 1, 0, 1]),  # 0.4 does not reach it: the token that crosses is kept
+        (0.75, [1, 1, 0, 1]),
+        (0.95, [1, 1, 1, 1]),
+        (1.0, [1, 1, 1, 1]),
+    ],
+)
+def test_top_p(llm, p, want):
+    got = llm.apply_top_p(mx.array(FOUR), p)
+    assert_close(got, np.where(want, FOUR, -INF), EXACT, legend="[..., V]")
+
+
+@pytest.mark.task("1.7.1")
+@pytest.mark.parametrize(
+    ("p", "want"),
+    [(0.0, [1] * 4), (0.2, [1] * 4), (0.3, [1, 1, 0, 1]), (0.6, [0, 1, 0, 1]), (0.9, [0, 1, 0, 0])],
+)
+def test_min_p(llm, p, want):
+    # Relative to the likeliest, 0.4: the tokens stand at 0.5, 1, 0.25 and 0.75.
+    got = llm.apply_min_p(mx.array(FOUR), p)
+    assert_close(got, np.where(want, FOUR, -INF), EXACT, legend="[..., V]")
+
+
+@pytest.mark.task("1.7.1")
+@pytest.mark.parametrize("name", ["apply_top_k", "apply_top_p", "apply_min_p"])
+def test_each_row_is_cut_by_itself(llm, name):
+    setting = {"apply_top_k": 5, "apply_top_p": 0.7, "apply_min_p": 0.2}[name]
+    scores = random_array(1, 2, 3, 50) * 2
+    got = getattr(llm, name)(scores, setting)
+    for i in range(2):
+        for j in range(3):
+            probs = oracle.softmax(scores[i, j])
+            order = np.argsort(-probs)
+            want = {
+                "apply_top_k": np.isin(np.arange(50), order[:5]),
+                "apply_top_p": np.isin(
+                    np.arange(50), order[: np.searchsorted(np.cumsum(probs[order]), 0.7) + 1]
+                ),
+                "apply_min_p": probs >= 0.2 * probs.max(),
+            }[name]
+            assert_close(
+                got[i, j], np.where(want, as_float64(scores[i, j]), -INF), EXACT, what=f"row {i}, {j}"
+            )
+
+
+@pytest.mark.task("1.7.1")
+def test_cuts_can_follow_each_other(llm):
+    scores = llm.apply_top_k(mx.array(FOUR), 3)  # 4/9, 3/9 and 2/9 are left
+    assert kept(llm.apply_top_p(scores, 0.7)).tolist() == [False, True, False, True]
+    assert kept(llm.apply_min_p(scores, 0.6)).tolist() == [False, True, False, True]
+
+
+@pytest.mark.task("1.7.2")
+def test_greedy_by_default(llm):
+    logits = random_array(2, 4, 9)
+    sample = llm.make_sampler()
+    assert sample(logits).tolist() == np.argmax(as_float64(logits), axis=-1).tolist()
+    assert sample(logits).shape == (4,)
+
+
+@pytest.mark.task("1.7.2")
+def test_the_loop_is_greedy_without_a_sampler(llm):
+    llm.make_sampler()
+    model = FakeModel()
+    events = list(llm.simple_generate(model, ByteTokenizer(), "greedy", max_tokens=4))
+    assert [event.token_id for event in events] == model.answer_to(b"greedy", 4)
+
+
+def draws(llm, n=4000, **settings):
+    """Relative frequencies of the four tokens in n draws."""
+    sample = llm.make_sampler(**settings)
+    drawn = np.array(sample(mx.broadcast_to(mx.array(FOUR), (n, 4))))
+    return np.bincount(drawn, minlength=4) / n
+
+
+# Four standard deviations of a frequency over 4000 draws.
+def assert_frequencies(got, want):
+    assert np.abs(got - want).max() < 4 * 0.5 / 4000**0.5, f"drawn {got}, expected about {want}"
+
+
+@pytest.mark.task("1.7.2")
+def test_temperature_1_draws_from_the_softmax(llm):
+    assert_frequencies(draws(llm, temp=1.0), [0.2, 0.4, 0.1, 0.3])
+
+
+@pytest.mark.task("1.7.2")
+@pytest.mark.parametrize("temp", [0.5, 2.0])
+def test_temperature_divides_the_logits(llm, temp):
+    assert_frequencies(draws(llm, temp=temp), oracle.softmax(FOUR / temp))
+
+
+@pytest.mark.task("1.7.2")
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [({"top_k": 2}, [1, 3]), ({"top_p": 0.75}, [0, 1, 3]), ({"min_p": 0.6}, [1, 3]), ({"top_k": 1}, [1])],
+)
+def test_sampler_draws_only_what_the_cuts_keep(llm, settings, tokens):
+    want = np.where(np.isin(np.arange(4), tokens), [0.2, 0.4, 0.1, 0.3], 0.0)
+    got = draws(llm, temp=1.0, **settings)
+    assert_frequencies(got, want / want.sum())
+    assert set(np.flatnonzero(got)) == set(tokens)
+
+
+@pytest.mark.task("1.7.2")
+def test_top_p_is_measured_after_temperature_and_top_k(llm):
+    # At temperature 2 the four are 0.24, 0.33, 0.17, 0.29 likely... and 0.38, 0.34, 0.28 after top-k 3.
+    probs = oracle.softmax(FOUR / 2)
+    three = np.sort(probs)[::-1][:3] / np.sort(probs)[::-1][:3].sum()
+    between = (three[0] + probs.max()) / 2  # one token is enough after the cut, not before it
+    assert set(np.flatnonzero(draws(llm, temp=2.0, top_k=3, top_p=float(between)))) == {1}
+
+
+@pytest.mark.task("1.7.2")
+def test_same_seed_same_draws_whatever_else_is_drawn(llm):
+    logits = random_array(3, 20, 50)
+    one, two = llm.make_sampler(temp=1.0, seed=7), llm.make_sampler(temp=1.0, seed=7)
+    first = [one(logits).tolist() for _ in range(3)]
+    second = []
+    for i in range(3):
+        mx.random.seed(i)
+        mx.random.normal((5,))
+        second.append(two(logits).tolist())
+    assert first == second
+
+
+@pytest.mark.task("1.7.2")
+def test_every_call_draws_anew_and_every_seed_differs(llm):
+    logits = random_array(4, 20, 50)
+    sample = llm.make_sampler(temp=1.0, seed=7)
+    first = sample(logits).tolist()
+    assert sample(logits).tolist() != first
+    assert llm.make_sampler(temp=1.0, seed=8)(logits).tolist() != first
+
+
+@pytest.mark.task("1.7.2")
+def test_sampling_leaves_the_global_generator_alone(llm):
+    mx.random.seed(3)
+    want = mx.random.normal((4,)).tolist()
+    mx.random.seed(3)
+    llm.make_sampler(temp=1.0)(random_array(5, 2, 9)).tolist()
+    assert mx.random.normal((4,)).tolist() == want
+
+
+@pytest.mark.task("1.7.2")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_sampler_takes_16_bit_logits(llm, dtype):
+    logits = mx.broadcast_to(mx.array(FOUR), (4000, 4)).astype(dtype)
+    drawn = np.array(llm.make_sampler(temp=1.0)(logits))
+    assert_frequencies(np.bincount(drawn, minlength=4) / 4000, [0.2, 0.4, 0.1, 0.3])

@@ -1,0 +1,133 @@
+"""Day 2.2: packed weights, read and multiplied with nothing but array operations."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers import oracle
+from tests.helpers.tolerance import F32, as_float64, assert_close, rounding
+from tests.helpers.toy import random_array
+
+FORMATS = pytest.mark.parametrize(
+    ("bits", "group_size"), [(bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
+)
+
+
+def packed(seed, rows, columns, bits, group_size, dtype=mx.float32):
+    """Every bit random, so that each place of each word matters; weights of size one."""
+    rng = np.random.default_rng(seed)
+    weight = rng.integers(0, 2**32, size=(rows, columns * bits // 32), dtype=np.uint32)
+    scales = rng.uniform(0.5, 1.5, size=(rows, columns // group_size)) / 2**bits
+    biases = rng.normal(size=(rows, columns // group_size)) / 2
+    return (
+        mx.array(weight),
+        mx.array(scales.astype(np.float32)).astype(dtype),
+        mx.array(biases.astype(np.float32)).astype(dtype),
+    )
+
+
+@pytest.mark.task("2.2.1")
+@FORMATS
+def test_dequantize(llm, bits, group_size):
+    w = packed(1, 3, 256, bits, group_size)
+    got = llm.dequantize_weights(*w, group_size, bits)
+    assert_close(got, oracle.dequantized(*w, group_size, bits), F32, legend="[O, I]", dtype=mx.float32)
+    assert_close(got, mx.dequantize(*w, group_size=group_size, bits=bits), F32, legend="[O, I]")
+
+
+@pytest.mark.task("2.2.1")
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_dequantize_undoes_quantize(llm, bits):
+    w = random_array(2, 5, 128)
+    got = llm.dequantize_weights(*mx.quantize(w, group_size=32, bits=bits), 32, bits)
+    step = (as_float64(w).max() - as_float64(w).min()) / (2**bits - 1)
+    assert np.abs(as_float64(got) - as_float64(w)).max() < step
+
+
+@pytest.mark.task("2.2.1")
+@pytest.mark.parametrize("bits", [3, 4, 8])
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_dequantize_gives_the_dtype_of_the_scales(llm, bits, dtype):
+    w = packed(3, 4, 128, bits, 64, dtype)
+    got = llm.dequantize_weights(*w, 64, bits)
+    # Rounded twice: the product and the sum.
+    assert_close(got, oracle.dequantized(*w, 64, bits), rounding(dtype, 2), dtype=dtype)
+
+
+@pytest.mark.task("2.2.1")
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_dequantize_the_smallest_matrix(llm, bits):
+    w = packed(4, 1, 32, bits, 32)
+    assert_close(llm.dequantize_weights(*w, 32, bits), oracle.dequantized(*w, 32, bits), legend="[O, I]")
+
+
+@pytest.mark.task("2.2.2")
+@FORMATS
+def test_quantized_matmul(llm, bits, group_size):
+    weight, scales, biases = packed(10, 7, 256, bits, group_size)
+    a = random_array(11, 3, 256) / 16
+    want = as_float64(a) @ oracle.dequantized(weight, scales, biases, group_size, bits).T
+    got = llm.quantized_matmul(scales, biases, group_size, bits, a, weight)
+    assert_close(got, want, F32, legend="[..., O]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.2.2")
+@FORMATS
+def test_quantized_matmul_without_transposition(llm, bits, group_size):
+    weight, scales, biases = packed(12, 7, 256, bits, group_size)  # [I, O] = [7, 256]
+    a = random_array(13, 3, 7) / 4
+    want = as_float64(a) @ oracle.dequantized(weight, scales, biases, group_size, bits)
+    got = llm.quantized_matmul(scales, biases, group_size, bits, a, weight, transpose_b=False)
+    assert_close(got, want, F32, legend="[..., O]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.2.2")
+@pytest.mark.parametrize("transpose_b", [True, False])
+@pytest.mark.parametrize("leading", [(), (1,), (2, 3), (2, 1, 4)])
+def test_quantized_matmul_keeps_leading_dimensions(llm, transpose_b, leading):
+    weight, scales, biases = packed(14, 64, 64, 4, 32)
+    a = random_array(15, *leading, 64) / 8
+    dense = oracle.dequantized(weight, scales, biases, 32, 4)
+    got = llm.quantized_matmul(scales, biases, 32, 4, a, weight, transpose_b)
+    assert_close(got, as_float64(a) @ (dense.T if transpose_b else dense), legend="[..., O]")
+
+
+@pytest.mark.task("2.2.2")
+@pytest.mark.parametrize("transpose_b", [True, False])
+@pytest.mark.parametrize("rows", [1000, 1024, 1025, 2500])
+def test_quantized_matmul_of_many_rows(llm, transpose_b, rows):
+    weight, scales, biases = packed(16, rows, 32, 4, 32)
+    dense = oracle.dequantized(weight, scales, biases, 32, 4)
+    a = random_array(17, 2, 32 if transpose_b else rows) / rows**0.5
+    got = llm.quantized_matmul(scales, biases, 32, 4, a, weight, transpose_b)
+    assert_close(got, as_float64(a) @ (dense.T if transpose_b else dense), legend="[..., O]")
+
+
+@pytest.mark.task("2.2.2")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("transpose_b", [True, False])
+def test_quantized_matmul_of_16_bits_sums_in_32(llm, dtype, transpose_b):
+    # Every weight is 3 * 0.25 + 0.25 = 1. A sum of ones stops at 2048 in float16 and at 256 in bfloat16.
+    rows, columns = (2, 4096) if transpose_b else (4096, 32)
+    weight = mx.full((rows, columns // 16), 0xFFFFFFFF, mx.uint32)
+    scales = mx.full((rows, columns // 32), 0.25, dtype)
+    a = mx.ones((1, 4096), dtype)
+    got = llm.quantized_matmul(scales, scales, 32, 2, a, weight, transpose_b)
+    assert_close(got, np.full((1, 2 if transpose_b else 32), 4096.0), rounding(dtype, 1), dtype=dtype)
+
+
+@pytest.mark.task("2.2.2")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_quantized_matmul_of_16_bits_is_rounded_once(llm, dtype):
+    weight, scales, biases = packed(18, 5, 512, 4, 64, dtype)
+    a = (random_array(19, 4, 512) / 16).astype(dtype)
+    want = as_float64(a) @ oracle.dequantized(weight, scales, biases, 64, 4).T
+    got = llm.quantized_matmul(scales, biases, 64, 4, a, weight)
+    assert_close(got, want, rounding(dtype, 1), dtype=dtype)
+
+
+@pytest.mark.task("2.2.2")
+@pytest.mark.parametrize(("transpose_b", "columns"), [(True, 32), (True, 8), (False, 64), (False, 9)])
+def test_quantized_matmul_rejects_other_inner_dimensions(llm, transpose_b, columns):
+    weight, scales, biases = packed(20, 8, 64, 4, 32)
+    with pytest.raises(ValueError):
+        llm.quantized_matmul(scales, biases, 32, 4, mx.ones((2, columns)), weight, transpose_b)
