@@ -198,7 +198,9 @@ def test_a_learners_work_is_replaced_only_by_force_and_kept(repository: Path) ->
     assert mine.with_name("sums.py.backup2").read_text() == "# later work\nx = 1\n"
 
 
-@pytest.mark.parametrize("work", ["import math\n", "STEP = 64\n", "def mine():\n    return 1\n", "def broken(:\n"])
+@pytest.mark.parametrize(
+    "work", ["import math\n", "STEP = 64\n", "def mine():\n    return 1\n", "def broken(:\n"]
+)
 def test_any_line_of_code_is_a_learners_work(repository: Path, work: str) -> None:
     run()
     mine = repository / "src/tiny_llm/sums.py"
