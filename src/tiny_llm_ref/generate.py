@@ -15,8 +15,11 @@ class TextStream:
     """Turns tokens into text that may be shown at once, and watches for stop strings."""
 
     def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
-        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear."""
-        self.text = ""  # all that was released so far
+        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear.
+
+        Sets text = "", all that was released so far, and stopped = False.
+        """
+        self.text = ""
         self.stopped = False
         self._detokenizer = detokenizer
         self._stop = tuple(stop)

@@ -420,6 +420,12 @@ def test_settings_out_of_range_are_rejected(llm, settings):
 
 
 @pytest.mark.task("2.7.4")
+def test_one_string_is_no_list_of_prompts(llm):
+    with pytest.raises(UserError):
+        run_all(llm, FakeModel(), "abc")
+
+
+@pytest.mark.task("2.7.4")
 @pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(9, 1), (10, 2), (14, 6)])
 def test_rows_hold_max_seq_len_tokens_and_no_more(llm, max_seq_len, num_tokens):
     model = FakeModel()
