@@ -1,7 +1,6 @@
 """Day 2.7: chunked prefill. Chunking may change when things happen, never what is said."""
 
 import random
-import time
 
 import mlx.core as mx
 import numpy as np
@@ -538,7 +537,7 @@ def test_all_slots_are_used(llm):
 @pytest.mark.task("2.7.4")
 def test_arrivals_are_honoured(llm, monkeypatch):
     clock, events = FakeClock(tick=1e-4), []
-    monkeypatch.setattr(time, "sleep", clock.sleep)
+    clock.take_over(monkeypatch, llm.BatchGenerator)
     model = FakeModel(before_call=lambda call: clock.sleep(0.1))
     arrivals = [3.0, 0.0, 30.0, 0.5, 3.0]
     prompts = [limited(text_of(6, i), 4, arrival_s=at) for i, at in enumerate(arrivals)]
@@ -560,7 +559,7 @@ def test_arrivals_are_honoured(llm, monkeypatch):
 @pytest.mark.task("2.7.4")
 def test_waiting_is_a_short_sleep(llm, monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr(time, "sleep", clock.sleep)
+    clock.take_over(monkeypatch, llm.BatchGenerator)
     run = llm.BatchGenerator(FakeModel(), TOKENIZER, [Prompt("abc", arrival_s=10.0)], clock=clock)
     run.wait_for_arrival()
     assert len(clock.naps) == 1
