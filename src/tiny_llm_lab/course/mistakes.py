@@ -10,6 +10,9 @@ from tiny_llm_lab.course.worker import Result
 from tiny_llm_lab.types import UserError
 
 
+TIME_LIMIT = "the time limit"
+
+
 class Verdict(enum.Enum):
     """What the tests made of a mistake."""
 
@@ -67,7 +70,7 @@ def files_testing(course: Course, tasks: Sequence[Task]) -> list[str]:
 
 def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
     if isinstance(result, TimeoutError):
-        return Verdict.CAUGHT, "the time limit"
+        return Verdict.CAUGHT, TIME_LIMIT
     if result.error is not None:
         return Verdict.INVALID, result.error
     if todo := result.having("todo"):
