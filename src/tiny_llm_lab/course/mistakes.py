@@ -9,7 +9,6 @@ from tiny_llm_lab.course.sandbox import LIMIT_S, Trial, run_trials
 from tiny_llm_lab.course.worker import Result
 from tiny_llm_lab.types import UserError
 
-
 TIME_LIMIT = "the time limit"
 
 
