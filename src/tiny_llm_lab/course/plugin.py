@@ -122,7 +122,7 @@ class Grader:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.todos:
             terminalreporter.section("to do", yellow=True)
-        for todo in sorted(self.todos, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
+        for todo in sorted(self.todos, key=lambda todo: self.task_ids.index(todo.task)):
             num = self.todos[todo]
             terminalreporter.line(f"{todo} ({num} test{'s' * (num > 1)})", yellow=True)
         if self.num_unmarked and self.wanted is None:

@@ -15,7 +15,7 @@ CHAT_TEMPLATE = (
 _SYLLABLES = [first + second for first in "bdfghjklmnprstvz" for second in "aeiou"]
 
 
-def write_byte_tokenizer(folder: Path, vocab_size: int, num_positions: int) -> None:
+def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
     """Write the tokenizer files of a vocabulary of `vocab_size` ids.
 
     Text is encoded as its bytes. The ids above them and the special tokens never come out of an
@@ -33,7 +33,6 @@ def write_byte_tokenizer(folder: Path, vocab_size: int, num_positions: int) -> N
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": names[IM_END],
         "pad_token": SPECIAL_TOKENS[0],
-        "model_max_length": num_positions,
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
     }

@@ -52,7 +52,7 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     _write_json(folder / "config.json", config_json(shape))
     ends = {"eos_token_id": [IM_END, END_OF_TEXT], "pad_token_id": END_OF_TEXT}
     _write_json(folder / "generation_config.json", ends)
-    write_byte_tokenizer(folder, shape.vocab, shape.positions)
+    write_byte_tokenizer(folder, shape.vocab)
     config, _ = read_config(folder / "config.json")
     parameters = list(parameter_shapes(config))
     tensors = {k: v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()}

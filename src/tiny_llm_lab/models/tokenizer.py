@@ -9,6 +9,9 @@ from tiny_llm_lab.types import Tokenizer, UserError
 
 _TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
 
+# Solutions check lengths and say so; transformers would print a warning of its own before.
+_UNLIMITED = 10**30
+
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """mlx-lm's tokenizer of the checkpoint in `folder`, ending texts at every token the folder declares."""
@@ -19,7 +22,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     from mlx_lm.tokenizer_utils import load
 
     try:
-        return cast(Tokenizer, load(folder, eos_token_ids=eos))
+        return cast(Tokenizer, load(folder, {"model_max_length": _UNLIMITED}, eos_token_ids=eos))
     except Exception as error:  # the libraries below raise bare Exception for a damaged file
         complaint = f"its tokenizer cannot be read ({one_line(error)})"
         raise UserError(f"{folder}: {complaint}: fetch its files again") from None

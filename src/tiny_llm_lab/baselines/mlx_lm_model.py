@@ -1,0 +1,95 @@
+"""mlx-lm's network and caches in the shape that the seam asks for."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, RequestKvCache, UserError
+
+
+class MlxLmKvCache:
+    """One layer's cache of mlx-lm, for one request."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    @property
+    def offset(self) -> int:
+        return int(self.inner.offset)
+
+    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        return cast(tuple[mx.array, mx.array], self.inner.update_and_fetch(key, value))
+
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        return cast(tuple[mx.array, mx.array], self.inner.keys_and_values())
+
+    def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
+        mask = self.inner.make_mask(num_new_tokens, return_array=False)
+        return cast(mx.array | Literal["causal"] | None, mask)
+
+    def materialize(self) -> None:
+        if not self.inner.empty():
+            mx.eval(self.inner.keys, self.inner.values)
+
+    def release(self) -> None:
+        self.inner.keys = self.inner.values = None
+        self.inner.offset = 0
+
+
+class MlxLmModel:
+    """A Qwen of mlx-lm; `network` is its module."""
+
+    def __init__(self, config: ModelConfig, network: Any) -> None:
+        self.config = config
+        self.network = network
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Sequence[KvCache] | None = None,
+        logits_to_keep: int | None = None,
+    ) -> mx.array:
+        inner = None if cache is None else [self._unwrapped(layer) for layer in cache]
+        held = 0 if inner is None else inner[0].offset
+        # mlx-lm takes positions from the cache alone.
+        if offset != held:
+            raise ValueError(f"offset {offset} does not match a cache of {held} tokens")
+        hidden = self.network.model(tokens, cache=inner)
+        if logits_to_keep is not None:
+            hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
+        head = (
+            self.network.model.embed_tokens.as_linear
+            if self.config.tie_word_embeddings
+            else self.network.lm_head
+        )
+        return cast(mx.array, head(hidden))
+
+    def create_kv_cache(self) -> list[RequestKvCache]:
+        from mlx_lm.models.cache import make_prompt_cache
+
+        return [MlxLmKvCache(layer) for layer in make_prompt_cache(self.network)]
+
+    @staticmethod
+    def _unwrapped(layer: KvCache) -> Any:
+        if not isinstance(layer, MlxLmKvCache):
+            raise ValueError("this cache is not of mlx-lm: use model.create_kv_cache()")
+        return layer.inner
+
+
+def build_model(checkpoint: Checkpoint) -> MlxLmModel:
+    """mlx-lm's own loading of the checkpoint's folder, cast to the dtype that was asked for."""
+    from mlx_lm.utils import load_model
+
+    config = checkpoint.config
+    # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
+    settings = {"rope_theta": config.rope_theta, "tie_word_embeddings": config.tie_word_embeddings}
+    try:
+        network, _ = load_model(checkpoint.path, lazy=True, model_config=settings)
+    except FileNotFoundError:
+        complaint = "mlx-lm reads only model*.safetensors: rename the files of weights"
+        raise UserError(f"{checkpoint.path}: {complaint}") from None
+    network.set_dtype(checkpoint.dtype)
+    mx.eval(network.parameters())
+    return MlxLmModel(config, network)

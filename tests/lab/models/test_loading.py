@@ -1,0 +1,245 @@
+"""`load_checkpoint`: what comes out of a sound folder. What is said about others: test_loading_errors."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.checkpoints import SHRUNK, edit_json, edit_tensors, split_into_shards, tensors_of
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.models.shapes import SHAPES
+from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError
+
+Copy = Callable[[str], Path]
+Q_PROJ = "model.layers.1.self_attn.q_proj"
+
+
+def load(folder: Path, **settings: object) -> Checkpoint:
+    return load_checkpoint(str(folder), **settings)  # type: ignore[arg-type]
+
+
+def equal(a: mx.array, b: mx.array) -> bool:
+    return bool(mx.array_equal(a, b))
+
+
+def test_the_configuration_of_qwen3() -> None:
+    assert load_checkpoint("random:qwen3-shrunk").config == ModelConfig(
+        model_type="qwen3",
+        vocab_size=320,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=192,
+        rms_norm_eps=1e-6,
+        rope_theta=1e6,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        qkv_bias=False,
+        qk_norm=True,
+    )
+
+
+def test_the_configuration_of_qwen2_without_head_dim(copy: Copy) -> None:
+    folder = copy("random:qwen2.5-shrunk")
+    edit_json(folder / "config.json", head_dim=..., num_key_value_heads=2)
+    config = load(folder).config
+    assert (config.qkv_bias, config.qk_norm, config.head_dim, config.tie_word_embeddings) == (
+        True,
+        False,
+        16,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_theta": 5000.0},
+        {"rope_theta": ..., "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}},
+        {"rope_theta": 5000.0, "rope_scaling": {"type": "default"}},
+    ],
+)
+def test_rope_theta_wherever_transformers_put_it(copy: Copy, changes: dict[str, object]) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_json(folder / "config.json", **changes)
+    assert load(folder).config.rope_theta == 5000.0
+
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_weights_are_those_of_the_file(name: str) -> None:
+    checkpoint = load_checkpoint(name, dtype="float32")
+    stored = tensors_of(checkpoint.path)
+    assert checkpoint.name == name and checkpoint.dtype == mx.float32
+    assert checkpoint.weights.keys() == stored.keys()
+    assert all(equal(checkpoint.weights[key], tensor) for key, tensor in stored.items())
+
+
+def test_a_tied_checkpoint_may_ship_its_head_and_rotary_tables(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_tensors(
+        folder,
+        lm_head__weight=mx.zeros((1, 1)),
+        model__layers__0__self_attn__rotary_emb__inv_freq=mx.zeros(16),
+    )
+    assert load(folder).weights.keys() == load_checkpoint("random:qwen3-shrunk").weights.keys()
+
+
+def test_shards(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    whole = load(folder).weights
+    split_into_shards(folder)
+    sharded = load(folder).weights
+    assert sharded.keys() == whole.keys() and all(equal(sharded[key], whole[key]) for key in whole)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("group", [32, 64])
+def test_packed_weights_stay_packed(bits: int, group: int) -> None:
+    name = f"random:qwen3-shrunk,tied=0,bits={bits},group={group}"
+    checkpoint = load_checkpoint(name, dtype="float32")
+    stored = tensors_of(checkpoint.path)
+    for module in (Q_PROJ, "model.embed_tokens", "lm_head"):
+        w = checkpoint.weights[f"{module}.weight"]
+        assert isinstance(w, QuantizedWeights) and (w.bits, w.group_size) == (bits, group)
+        assert equal(w.weight, stored[f"{module}.weight"]) and w.weight.dtype == mx.uint32
+        assert w.scales.dtype == w.biases.dtype == mx.float32
+        assert equal(w.scales, stored[f"{module}.scales"]) and equal(w.biases, stored[f"{module}.biases"])
+    assert not [key for key in checkpoint.weights if key.endswith((".scales", ".biases"))]
+
+
+def requantize(folder: Path, module: str, bits: int, group_size: int) -> None:
+    dense = mx.array(np.random.default_rng(0).normal(size=(128, 64)).astype(np.float32))
+    parts = zip(("weight", "scales", "biases"), mx.quantize(dense, group_size, bits), strict=True)
+    edit_tensors(folder, **{f"{module}.{part}".replace(".", "__"): array for part, array in parts})
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_modules_packed_in_another_way(copy: Copy, declared: bool) -> None:
+    folder = copy("random:qwen3-shrunk,bits=4")
+    requantize(folder, Q_PROJ, bits=8, group_size=32)
+    # mlx-lm infers what is not declared from the shapes, and so do we.
+    overrides = {Q_PROJ: {"bits": 8, "group_size": 32}} if declared else {}
+    edit_json(folder / "config.json", quantization={"bits": 4, "group_size": 64, **overrides})
+    weights = load(folder).weights
+    packings = {w.bits: w.group_size for w in weights.values() if isinstance(w, QuantizedWeights)}
+    assert packings == {4: 64, 8: 32}
+    assert isinstance(weights[f"{Q_PROJ}.weight"], QuantizedWeights)
+
+
+def test_modules_left_dense(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk,bits=4")
+    dense = mx.ones((128, 64), mx.bfloat16)
+    name = Q_PROJ.replace(".", "__")
+    edit_tensors(folder, **{f"{name}__weight": dense, f"{name}__scales": None, f"{name}__biases": None})
+    quantization = {"bits": 4, "group_size": 64, "mode": "affine", Q_PROJ: False}
+    edit_json(folder / "config.json", quantization=quantization)
+    w = load(folder).weights[f"{Q_PROJ}.weight"]
+    assert isinstance(w, mx.array) and equal(w, dense)
+
+
+def test_a_cpu_gets_float32() -> None:
+    mx.set_default_device(mx.cpu)
+    checkpoint = load_checkpoint("random:qwen3-shrunk,bits=16")
+    assert checkpoint.dtype == mx.float32
+    assert {w.dtype for w in checkpoint.weights.values() if isinstance(w, mx.array)} == {mx.float32}
+
+
+def test_a_gpu_gets_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = mx.Device(mx.DeviceType.gpu)
+    monkeypatch.setattr(mx, "default_device", lambda: gpu)
+    assert load_checkpoint("random:qwen3-shrunk,bits=16").dtype == mx.bfloat16
+    assert load_checkpoint("random:qwen3-shrunk,bits=4").dtype == mx.bfloat16
+    assert load_checkpoint("random:qwen3-shrunk").dtype == mx.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", mx.float16, mx.float32])
+def test_any_other_dtype(dtype: str | mx.Dtype) -> None:
+    checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4", dtype=dtype)
+    assert checkpoint.dtype == (getattr(mx, dtype) if isinstance(dtype, str) else dtype)
+    w = checkpoint.weights["model.embed_tokens.weight"]
+    norm = checkpoint.weights["model.norm.weight"]
+    assert isinstance(w, QuantizedWeights) and isinstance(norm, mx.array)
+    assert w.scales.dtype == w.biases.dtype == norm.dtype == checkpoint.dtype
+
+
+def test_one_stray_tensor_does_not_decide_the_dtype(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_tensors(folder, model__norm__weight=mx.ones(64, mx.float16))
+    weights = load(folder).weights.values()
+    assert {w.dtype for w in weights if isinstance(w, mx.array)} == {mx.float32}
+
+
+def test_loading_holds_one_tensor_twice_at_most() -> None:
+    name = "random:qwen3-0.6b,layers=2,vocab=4096,bits=16"
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    weights = load_checkpoint(name, dtype="float32").weights
+    size = sum(w.nbytes for w in weights.values() if isinstance(w, mx.array))
+    largest = max(w.nbytes for w in weights.values() if isinstance(w, mx.array))
+    assert mx.get_peak_memory() - before < size + largest
+
+
+def test_the_device_becomes_the_default() -> None:
+    load_checkpoint("random:qwen3-shrunk", device="cpu")
+    assert mx.default_device() == mx.cpu
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "is_available", lambda device: False)
+    with pytest.raises(UserError, match="MLX finds no GPU here: use device cpu, or install MLX for your GPU"):
+        load_checkpoint("random:qwen3-shrunk", device="gpu")
+
+
+def test_the_tokenizer_behind_the_seam() -> None:
+    tokenizer = load_checkpoint("random:qwen3-shrunk").tokenizer
+    text = "Grüße, 世界! \n  two"
+    ids = tokenizer.encode(text)
+    assert ids == list(text.encode()) and tokenizer.decode(ids) == text
+    first, second = tokenizer.detokenizer, tokenizer.detokenizer
+    assert first is not second
+    pieces = []
+    for token in ids:
+        first.add_token(token)
+        pieces.append(first.last_segment)
+    first.finalize()
+    assert "".join(pieces) + first.last_segment == text and second.last_segment == ""
+
+
+def test_every_declared_end_counts(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_json(folder / "config.json", eos_token_id=7)
+    edit_json(folder / "generation_config.json", eos_token_id=[8, 9])
+    assert set(load(folder).tokenizer.eos_token_ids) == {7, 8, 9, 258}  # 258 is the tokenizer's own
+    edit_json(folder / "generation_config.json", eos_token_id=8)
+    edit_json(folder / "config.json", eos_token_id=None)
+    assert set(load(folder).tokenizer.eos_token_ids) == {8, 258}
+
+
+def test_the_default_model() -> None:
+    checkpoint = load_checkpoint()
+    assert checkpoint.name == "default" and checkpoint.path.name == "default"
+    assert checkpoint.tokenizer.eos_token_ids
+
+
+def test_the_shapes_of_the_real_models() -> None:
+    # Counted from the published configurations: parameters in millions, the shared head once.
+    millions = {
+        "qwen3-0.6b": 596,
+        "qwen3-1.7b": 1721,
+        "qwen3-4b": 4022,
+        "qwen3-8b": 8191,
+        "qwen2.5-0.5b": 494,
+        "qwen2.5-7b": 7616,
+    }
+    for name, expected in millions.items():
+        s = SHAPES[name]
+        queries, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        layer = 2 * s.hidden * queries + 2 * s.hidden * keys + 3 * s.hidden * s.inner + 2 * s.hidden
+        layer += queries + 2 * keys if s.model_type == "qwen2" else 2 * s.head_dim
+        total = s.layers * layer + s.hidden + (2 - s.tied) * s.vocab * s.hidden
+        assert round(total / 1e6) == expected, name
