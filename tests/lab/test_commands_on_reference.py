@@ -11,6 +11,7 @@ from tiny_llm_lab.bench.recording import from_json, overlap_complaint
 from tiny_llm_lab.bench.sample import Spec, measure
 from tiny_llm_lab.bench.workload import Workload
 from tiny_llm_lab.commands import options
+from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
@@ -41,6 +42,14 @@ def test_good_and_bad_prompts_of_one_batch(tmp_path: Path, capsys: Capture) -> N
     assert [bool(request["error"]) for request in requests] == [False, True, True, False]
     assert requests[3]["num_output_tokens"] <= 2
     assert "600" in requests[2]["error"] and "512" in requests[2]["error"]
+
+
+def test_a_solution_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
+    assert cli.main(["main", "--solution", "mine"]) == 2
+    assert capsys.readouterr().err == (
+        "error: there is no tiny_llm_that_is_not_there in this checkout: choose another --solution\n"
+    )
 
 
 @pytest.mark.parametrize("flag", ["--prefill-step", "--batch-size", "--max-seq-len"])

@@ -1,7 +1,6 @@
 """`check`: all that CI runs, every step to the end, one line each."""
 
 import argparse
-import importlib
 import importlib.util
 import subprocess
 import sys
@@ -9,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tiny_llm_lab.course import audit, budget, soundness
+from tiny_llm_lab.course import audit, book, budget, soundness
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.mistakes import Verdict, try_mistakes
+from tiny_llm_lab.course.mistakes import TIME_LIMIT, Verdict, try_mistakes
 from tiny_llm_lab.course.run_tests import environment, pytest_command
 from tiny_llm_lab.course.stubs import stale_files
 from tiny_llm_lab.types import UserError
@@ -88,19 +87,14 @@ def _mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
         counts[finding.verdict.value] += 1
         if finding.verdict is not Verdict.CAUGHT:
             yield str(finding)
-        elif args.task is not None:
+        elif args.task is not None or finding.by == TIME_LIMIT:
+            # Told, because it costs time and a slow machine might be the reason.
             print(finding)
     print(", ".join(f"{num} {verdict}" for verdict, num in counts.items()) or "no known mistakes")
 
 
 def _book(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    if importlib.util.find_spec("tiny_llm_lab.course.book") is None:
-        return ["there is no tiny_llm_lab.course.book to build it"]
-    book = importlib.import_module("tiny_llm_lab.course.book")
-    parser = argparse.ArgumentParser("book")
-    book.add_arguments(parser)
-    code = book.run(parser.parse_args([], argparse.Namespace(command="book")))
-    return [f"the build ended with exit code {code}"] if code else []
+    return book.problems(course)
 
 
 def _lines(course: Course, args: argparse.Namespace) -> Iterable[str]:
