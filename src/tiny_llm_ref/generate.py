@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import Detokenizer, Model, TokenEvent, Tokenizer, UserError
 
-from .sampler import Sampler, make_sampler
+from .sampler import Sampler
 
 
 class TextStream:
@@ -116,7 +116,7 @@ def _generate(
     sampler: Sampler | None,
     max_tokens: int,
 ) -> Iterator[TokenEvent]:
-    sample = sampler or make_sampler()
+    sample = sampler or (lambda logits: mx.argmax(logits, axis=-1))
     stream = TextStream(tokenizer.detokenizer)
     token: int | None = None
     for _ in range(max_tokens):

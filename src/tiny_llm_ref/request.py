@@ -99,11 +99,13 @@ class Request:
         for layer in self.kv_cache:
             layer.materialize()
         self.offset += len(chunk)
+        # Before the event: reading the token is what computes the rest of the last chunk.
+        token = cast(int, self.sample(logits[:, -1]).item()) if is_last else None
         self._events.append(
             PrefillEvent(self.prompt_idx, self.offset, len(self.prefill_tokens), self._clock())
         )
-        if is_last:
-            self.accept(cast(int, self.sample(logits[:, -1]).item()))
+        if token is not None:
+            self.accept(token)
         return len(chunk)
 
     def decode_done(self, token: int) -> None:
