@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import oracle
-from tests.helpers.tolerance import F32, as_float64, assert_close, rounding
+from tests.helpers.tolerance import F32, Tolerance, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
 
 
@@ -42,6 +42,15 @@ def test_softmax_of_16_bits_sums_in_32(llm, dtype):
     got = llm.softmax(x)
     assert_close(got, np.full((2, 3000), 1 / 3000), rounding(dtype, 1), dtype=dtype)
     assert_close(as_float64(got) * 3000, np.ones((2, 3000)), rounding(dtype, 1))
+
+
+@pytest.mark.task("1.1.1")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_softmax_of_16_bits_is_rounded_once(llm, dtype):
+    x = random_array(17, 20, 30, dtype=dtype) * 2
+    # Half a unit of each probability, and a little for the float32 inside.
+    once = Tolerance(rounding(dtype, 0.51).rtol, 1e-7)
+    assert_close(llm.softmax(x), oracle.softmax(x), once, dtype=dtype)
 
 
 @pytest.mark.task("1.1.1")

@@ -83,6 +83,17 @@ def test_rope_turns_16_bits_in_32(llm, dtype):
 
 
 @pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_rope_of_16_bits_is_rounded_once(llm, dtype, traditional):
+    x = random_array(10, 2, 6, 3, 16, dtype=dtype)
+    once = Tolerance(rounding(dtype, 0.51).rtol, 1e-5)
+    assert_close(
+        llm.RoPE(16, 32, traditional=traditional)(x, 4), oracle.rope(x, [4, 4], traditional=traditional), once
+    )
+
+
+@pytest.mark.task("1.2.1")
 def test_rope_rejects_an_odd_dimension(llm):
     with pytest.raises(ValueError):
         llm.RoPE(7, 16)

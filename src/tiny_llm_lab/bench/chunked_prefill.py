@@ -135,10 +135,10 @@ def _measure(args: Namespace, spec: Spec, samples: list[Sample]) -> dict[str, An
 
 def _calibrated(spec: Spec) -> tuple[Spec, dict[str, Any]]:
     """The spec with arrivals that suit this machine, from one small run; and what was learnt."""
-    small = replace(spec.workload, num_long=2, num_short=2, long_max_tokens=1, short_max_tokens=2)
+    small = replace(spec.workload, num_long=3, num_short=2, long_max_tokens=1, short_max_tokens=2)
     value = run_child(replace(spec, workload=small))
     sample = from_json(value)
-    # The faster of two: whatever else runs on the machine can only add to the time.
+    # The fastest of three: whatever else runs on the machine can only add to the time.
     long_s = min(end_s - start_s for start_s, end_s in sample.long_spans().values())
     # Between two early prompts there is a decode step; twice the first one's time covers it.
     first_s = sample.of_kind("early")[0].ttft_s or 0.0

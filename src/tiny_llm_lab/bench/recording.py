@@ -76,7 +76,10 @@ def overlap_complaint(sample: Sample) -> str | None:
     if len(spans) < sample.kinds.count("long"):
         return "a long prompt was never in prefill"
     if idle:
-        return f"nobody was decoding while long prompt {idle[0]} was in prefill: raise --max-tokens"
+        return (
+            f"nobody was decoding while long prompt {idle[0]} was in prefill: "
+            "raise --max-tokens, or take a quieter machine"
+        )
     if not sample.num_overlapping_arrivals():
         return "no short prompt arrived while a long one was in prefill: run again on a quieter machine"
     return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.models.loading import DTYPES
 from tiny_llm_lab.solution import PACKAGES, Solution
-from tiny_llm_lab.types import Checkpoint, Model, SamplingParams
+from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, UserError
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ def sampling_from(args: Namespace) -> SamplingParams:
 
 def load(model: str, solution: str, device: str | None = None, dtype: str | None = None) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint."""
-    llm = load_solution(solution)
+    try:
+        llm = load_solution(solution)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGES[solution]:
+            raise
+        raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
     checkpoint = load_checkpoint(model, device, dtype)
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))

@@ -23,8 +23,11 @@ def complaints(course: Course) -> list[str]:
         mistakes = course.mistakes()
     except UserError as error:
         return [str(error)]
+    owner_of = {symbol: task for tasks in owned.values() for symbol, task in tasks.items()}
+    measured = answer_lines(course)
     return [
-        *(f"task {task.id}: {fault}" for task in course.tasks for fault in _faults(course, task)),
+        *(f"task {t.id}: {fault}" for t in course.tasks for fault in _faults(course, t, measured[t.id])),
+        *(f"task {t.id}: {fault}" for t in course.tasks for fault in _growth_faults(course, t, owner_of)),
         *(f"day {day.id}: {fault}" for day in course.days for fault in _chapter_faults(course, day.chapter)),
         *(fault for mistake in mistakes for fault in _mistake_faults(course, mistake)),
     ]
@@ -47,14 +50,20 @@ def answer_lines(course: Course) -> dict[str, int]:
     return counts
 
 
-def _faults(course: Course, task: Task) -> Iterator[str]:
+def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
         yield "it has neither symbols nor grows"
     if not task.hints or not all(hint.strip() for hint in task.hints):
         yield 'it has no hint; add hints = ["..."]'
     if files_testing(course, [task]) == ["tests"]:
         yield "no test is marked with it"
-    owner_of = {symbol: each for tasks in owners(course).values() for symbol, each in tasks.items()}
+    if task.lines < 1:
+        yield f"it does not say how long its answer is; add lines = {measured or 5}"
+    elif task.symbols and not task.grows and _misleads(task.lines, measured):
+        yield f"lines = {task.lines}, but the reference's answer has {measured}"
+
+
+def _growth_faults(course: Course, task: Task, owner_of: dict[str, Task]) -> Iterator[str]:
     order = [each.id for each in course.tasks]
     for name in task.grows:
         grown = [each for symbol, each in owner_of.items() if symbol == name or symbol.startswith(f"{name}.")]
@@ -62,11 +71,6 @@ def _faults(course: Course, task: Task) -> Iterator[str]:
             yield f"grows {name!r}, which no task owns"
         elif any(order.index(each.id) >= order.index(task.id) for each in grown):
             yield f"grows {name!r}, which belongs to no earlier task"
-    measured = answer_lines(course)[task.id]
-    if task.lines < 1:
-        yield f"it does not say how long its answer is; add lines = {measured or 5}"
-    elif task.symbols and not task.grows and _misleads(task.lines, measured):
-        yield f"lines = {task.lines}, but the reference's answer has {measured}"
 
 
 def _misleads(stated: int, measured: int) -> bool:

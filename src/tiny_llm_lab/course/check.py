@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tiny_llm_lab.course import audit, budget, soundness
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.mistakes import Verdict, try_mistakes
+from tiny_llm_lab.course.mistakes import TIME_LIMIT, Verdict, try_mistakes
 from tiny_llm_lab.course.run_tests import environment, pytest_command
 from tiny_llm_lab.course.stubs import stale_files
 from tiny_llm_lab.types import UserError
@@ -88,7 +88,8 @@ def _mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
         counts[finding.verdict.value] += 1
         if finding.verdict is not Verdict.CAUGHT:
             yield str(finding)
-        elif args.task is not None:
+        elif args.task is not None or finding.by == TIME_LIMIT:
+            # Told, because it costs time and a slow machine might be the reason.
             print(finding)
     print(", ".join(f"{num} {verdict}" for verdict, num in counts.items()) or "no known mistakes")
 

@@ -4,10 +4,12 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tiny_llm_lab.course.symbols import functions, is_private
 
 LINE_LENGTH = 110
+KERNEL_SUFFIXES = (".cpp", ".h", ".metal")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ def starter_source(source: str, task_of: Mapping[str, str]) -> str:
 def cut_bodies(source: str, task_of: Mapping[str, str]) -> str:
     """The same file with only the bodies of the functions in `task_of` cut."""
     return _applied(source, list(_bodies(source, task_of)))
+
+
+def cut_kernels(folder: Path, cut: Callable[[str], bool] = lambda task: True) -> dict[str, str]:
+    """The C++ and Metal files of a folder, by name, with the tasks that `cut` chooses cut."""
+    return {
+        path.name: cut_kernel(path.read_text(encoding="utf-8"), path.suffix == ".metal", cut)
+        for path in sorted(folder.glob("*"))
+        if path.suffix in KERNEL_SUFFIXES
+    }
 
 
 def cut_kernel(source: str, is_metal: bool, cut: Callable[[str], bool] = lambda task: True) -> str:

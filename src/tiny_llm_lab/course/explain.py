@@ -10,6 +10,7 @@ from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.course.mistakes import mistake_trial
 from tiny_llm_lab.course.sandbox import Worker
 from tiny_llm_lab.course.worker import error_message
+from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
 
 # A failing run must not take noticeably longer than a passing one.
@@ -58,4 +59,4 @@ class Explainer:
 def _comparable(message: str) -> str:
     """A message without what differs between two packages or two runs: names, paths, addresses."""
     values = [line for line in message.splitlines() if not re.match(r"\s*\+\s+where ", line)]
-    return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(values).replace("tiny_llm_ref", "tiny_llm"))
+    return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(values).replace(PACKAGES["ref"], PACKAGES["mine"]))

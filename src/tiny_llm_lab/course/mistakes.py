@@ -9,6 +9,8 @@ from tiny_llm_lab.course.sandbox import LIMIT_S, Trial, run_trials
 from tiny_llm_lab.course.worker import Result
 from tiny_llm_lab.types import UserError
 
+TIME_LIMIT = "the time limit"
+
 
 class Verdict(enum.Enum):
     """What the tests made of a mistake."""
@@ -67,7 +69,7 @@ def files_testing(course: Course, tasks: Sequence[Task]) -> list[str]:
 
 def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
     if isinstance(result, TimeoutError):
-        return Verdict.CAUGHT, "the time limit"
+        return Verdict.CAUGHT, TIME_LIMIT
     if result.error is not None:
         return Verdict.INVALID, result.error
     if todo := result.having("todo"):

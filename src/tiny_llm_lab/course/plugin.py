@@ -87,26 +87,22 @@ class Grader:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        task, todo = self._task_of(item), self._todo_behind(call)
+        is_too_late = task is not None and todo is not None and self._comes_later(todo.task, task)
+        if todo is not None:
+            _shorten(call, f"{_blame(task, todo)}\n{todo}" if task and is_too_late else str(todo))
         report = yield
-        todo = find_todo(call.excinfo.value, self.course.root) if call.excinfo else None
-        task = self._task_of(item)
-        if not report.failed:
+        if not report.failed or is_too_late:
             return report
-        if todo is None or todo.task not in self.task_ids:
+        if todo is None:
             if task is not None and self.solution == "mine" and report.when == "call":
                 self.explainer.explain(report, task)
-        elif task is not None and self._comes_later(todo.task, task):
-            report.longrepr = (
-                f"This test of task {task.id} needs task {todo.task}, which comes later: "
-                f"a mistake of the course, not yours.\n{todo}"
-            )
         elif report.when == "teardown" and TODO_KEY in item.stash:
             report.outcome, report.longrepr = "passed", None
         else:
             item.stash[TODO_KEY] = todo
             self.todos[todo] += 1
             report.todo = True  # type: ignore[attr-defined]
-            report.longrepr = str(todo)
         return report
 
     def pytest_sessionfinish(self) -> None:
@@ -122,7 +118,7 @@ class Grader:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.todos:
             terminalreporter.section("to do", yellow=True)
-        for todo in sorted(self.todos, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
+        for todo in sorted(self.todos, key=lambda todo: self.task_ids.index(todo.task)):
             num = self.todos[todo]
             terminalreporter.line(f"{todo} ({num} test{'s' * (num > 1)})", yellow=True)
         if self.num_unmarked and self.wanted is None:
@@ -139,5 +135,23 @@ class Grader:
         except UserError as error:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
+    def _todo_behind(self, call: pytest.CallInfo[None]) -> Todo | None:
+        todo = find_todo(call.excinfo.value, self.course.root) if call.excinfo else None
+        return todo if todo is not None and todo.task in self.task_ids else None
+
     def _comes_later(self, needed: str, task: Task) -> bool:
         return self.course.is_later(self.course.task(needed).day_id, than=task.day_id)
+
+
+def _blame(task: Task, todo: Todo) -> str:
+    return (
+        f"This test of task {task.id} needs task {todo.task}, which comes later: "
+        "a mistake of the course, not yours."
+    )
+
+
+def _shorten(call: pytest.CallInfo[None], text: str) -> None:
+    """Make `text` all that pytest reports. Showing a traceback takes longer than most tests."""
+    if call.excinfo is not None:
+        short = pytest.fail.Exception(text, pytrace=False)
+        call.excinfo = pytest.ExceptionInfo.from_exc_info((type(short), short, call.excinfo.tb))

@@ -15,7 +15,7 @@ from pathlib import Path
 from tiny_llm_lab.course.worker import Job, Result, serve
 
 # A mutation may loop forever. The tests of a task take a few seconds on a slow machine.
-LIMIT_S = 30.0
+LIMIT_S = 20.0
 _START_LIMIT_S = 120.0
 # More would not help: MLX uses several threads itself.
 _MAX_WORKERS = 2

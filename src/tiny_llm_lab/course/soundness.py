@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel
+from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.course.mistakes import files_testing
 from tiny_llm_lab.course.sandbox import Trial, run_trials
@@ -15,7 +15,7 @@ _LIMIT_S = 600.0
 
 def starter_faults(course: Course) -> list[str]:
     """Tests that are anything but TODO on the pristine starter: they would grade nothing."""
-    args = ("tests", "--solution", "mine")
+    args = (*files_testing(course, course.tasks), "--solution", "mine")
     trial = Trial(course.root, course.reference, course.starter.name, starter(course), args)
     (result,) = run_trials([trial], _LIMIT_S)
     faults = _failures(result)
@@ -44,9 +44,8 @@ def _trial_without_later_days(course: Course, day: Day) -> Trial:
         source = (course.reference / name).read_text(encoding="utf-8")
         task_of = {symbol: task.id for symbol, task in owned.items() if task.id in later}
         changed[name] = cut_bodies(source, task_of)
-    for path in sorted((course.reference / "kernels").glob("*.cpp")):
-        text = path.read_text(encoding="utf-8")
-        changed[f"kernels/{path.name}"] = cut_kernel(text, is_metal=False, cut=later.__contains__)
+    kernels = cut_kernels(course.reference / "kernels", cut=later.__contains__)
+    changed |= {f"kernels/{name}": text for name, text in kernels.items()}
     args = (*files_testing(course, day.tasks), "--solution", "ref", "--day", day.id)
     return Trial(course.root, course.reference, course.reference.name, changed, args)
 

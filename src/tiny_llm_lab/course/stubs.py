@@ -2,34 +2,32 @@
 
 import argparse
 import ast
+import itertools
 import re
-import shutil
 import sys
 from pathlib import Path
 
-from tiny_llm_lab.course.cutting import cut_kernel, starter_source
+from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.symbols import functions, owners, reject_unowned
 from tiny_llm_lab.types import UserError
 
 HELP = "Generate the starter src/tiny_llm from the reference, or --check that it is up to date."
 
-BACKUP_SUFFIX = ".backup"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
-    parser.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup")
+    parser.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup1")
 
 
 def run(args: argparse.Namespace) -> int:
     course = load_course()
-    stale = stale_files(course)
+    wanted, stale = starter(course), stale_files(course)
     if args.check:
         for name in stale:
             print(f"stale: src/tiny_llm/{name}: run `pdm run stubs`", file=sys.stderr)
         return 1 if stale else 0
-    edited = [name for name in stale if not is_untouched(course.starter / name)]
+    edited = [name for name in stale if not is_untouched(course.starter / name, wanted.get(name))]
     if edited and not args.force:
         raise UserError(
             f"{', '.join(edited)} in src/tiny_llm would be replaced but was edited: "
@@ -38,9 +36,9 @@ def run(args: argparse.Namespace) -> int:
     for name in stale:
         path = course.starter / name
         if name in edited:
-            shutil.copy2(path, path.with_name(path.name + BACKUP_SUFFIX))
-        _write(path, starter(course).get(name))
-    print(f"{len(stale)} of {len(starter(course))} files of src/tiny_llm written", file=sys.stderr)
+            path.rename(_free_name(path))
+        _write(path, wanted.get(name))
+    print(f"{len(stale)} of {len(wanted)} files of src/tiny_llm written", file=sys.stderr)
     return 0
 
 
@@ -53,11 +51,8 @@ def starter(course: Course) -> dict[str, str]:
         source = path.read_text(encoding="utf-8")
         task_of = {symbol: task.id for symbol, task in owned.items()}
         files[name] = _opening(source) if name == "__init__.py" else starter_source(source, task_of)
-    for path in sorted((course.reference / "kernels").glob("*")):
-        if path.suffix in (".cpp", ".metal"):
-            text = path.read_text(encoding="utf-8")
-            files[f"kernels/{path.name}"] = cut_kernel(text, path.suffix == ".metal")
-    return files
+    kernels = cut_kernels(course.reference / "kernels")
+    return files | {f"kernels/{name}": text for name, text in kernels.items()}
 
 
 def stale_files(course: Course) -> list[str]:
@@ -70,12 +65,16 @@ def stale_files(course: Course) -> list[str]:
     return changed + left_over
 
 
-def is_untouched(path: Path) -> bool:
-    """Whether a file holds nothing of a learner's: cutting it once more changes nothing."""
+def is_untouched(path: Path, wanted: str | None = None) -> bool:
+    """Whether a file holds nothing of a learner's that is not in `wanted`, what it should be.
+
+    Cutting an untouched file once more changes nothing, and what cutting keeps (a type, a constant) is
+    in `wanted` too.
+    """
     text = _read(path)
     if text is None or not text.strip():
         return True
-    if path.suffix in (".cpp", ".metal"):
+    if path.suffix in KERNEL_SUFFIXES:
         return cut_kernel(text, path.suffix == ".metal") == text
     try:
         tree = ast.parse(text)
@@ -83,9 +82,15 @@ def is_untouched(path: Path) -> bool:
         return False
     if path.name == "__init__.py":
         return all(isinstance(node, ast.ImportFrom | ast.Assign | ast.Expr) for node in tree.body)
+    if not _assignments(tree) <= _assignments(ast.parse(wanted or "")):
+        return False
     task_of = {function.name: "?" for function in functions(tree)}
     # Tasks may have been renumbered since the file was written.
     return _without_ids(starter_source(text, task_of)) == _without_ids(text)
+
+
+def _assignments(tree: ast.Module) -> set[str]:
+    return {ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)}
 
 
 def _without_ids(text: str) -> str:
@@ -96,13 +101,19 @@ def _opening(source: str) -> str:
     return source.replace("the answers", "yours", 1)
 
 
+def _free_name(path: Path) -> Path:
+    """A name for a backup that replaces no older one."""
+    names = (path.with_name(f"{path.name}.backup{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
 def _read(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def _write(path: Path, text: str | None) -> None:
     if text is None:
-        path.unlink()
+        path.unlink(missing_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

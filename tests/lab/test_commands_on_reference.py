@@ -1,0 +1,85 @@
+"""The commands around the real reference and a toy model: what scripted events cannot tell."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.helpers.toy import toy_checkpoint
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.bench.recording import from_json, overlap_complaint
+from tiny_llm_lab.bench.sample import Spec, measure
+from tiny_llm_lab.bench.workload import Workload
+from tiny_llm_lab.commands import options
+from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.types import UserError
+
+Capture = pytest.CaptureFixture[str]
+WORKLOAD = Workload(
+    num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, short_max_tokens=6
+)
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+
+
+def test_the_three_loops_say_the_same(capsys: Capture) -> None:
+    answers = set()
+    for loop in ("simple", "cached", "chunked"):
+        assert cli.main(["main", "--prompt", "What?", "--loop", loop, "--max-tokens", "8"]) == 0
+        answers.add(capsys.readouterr().out)
+    assert len(answers) == 1
+
+
+def test_good_and_bad_prompts_of_one_batch(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps(["Hello", "", "x" * 600, {"prompt": "Bye", "max_tokens": 2}]))
+    flags = ["--max-tokens", "5", "--max-seq-len", "512", "--json"]
+    assert cli.main(["batch-main", "--prompts", str(path), *flags]) == 1
+    requests = json.loads(capsys.readouterr().out)["requests"]
+    assert [bool(request["error"]) for request in requests] == [False, True, True, False]
+    assert requests[3]["num_output_tokens"] <= 2
+    assert "600" in requests[2]["error"] and "512" in requests[2]["error"]
+
+
+def test_a_solution_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
+    assert cli.main(["main", "--solution", "mine"]) == 2
+    assert capsys.readouterr().err == (
+        "error: there is no tiny_llm_that_is_not_there in this checkout: choose another --solution\n"
+    )
+
+
+@pytest.mark.parametrize("flag", ["--prefill-step", "--batch-size", "--max-seq-len"])
+def test_a_setting_of_0_is_one_line(capsys: Capture, flag: str) -> None:
+    assert cli.main(["batch-main", flag, "0"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ") and "1" in last
+
+
+def spec(prefill_step: int, workload: Workload = WORKLOAD) -> Spec:
+    return Spec("toy", "ref", None, None, prefill_step, 5, 0, workload, None)
+
+
+@pytest.mark.parametrize(("prefill_step", "sizes"), [(32, [32, 32, 32, 4]), (999999, [100])])
+def test_a_sample_records_every_token_and_every_chunk(prefill_step: int, sizes: list[int]) -> None:
+    value = measure(spec(prefill_step))
+    assert value["facts"] == {"device": "cpu", "dtype": "float32"} or value["facts"]["device"] == "gpu"
+    sample = from_json(value)
+    assert sample.kinds == ("early", "long", "late", "late")
+    assert [len(timing.token_s) for timing in sample.timings] == [6, 2, 6, 6]
+    assert all(timing.token_s[0] > timing.arrival_s for timing in sample.timings)
+    chunks = [chunk for chunk in sample.chunks if chunk.prompt_idx == 1]
+    assert [chunk.num_tokens for chunk in chunks] == sizes
+    assert all(chunk.start_s < chunk.end_s for chunk in sample.chunks)
+    assert chunks[-1].end_s == sample.timings[1].token_s[0]
+    assert sample.victims()[:1] == [0]
+    assert overlap_complaint(sample) is not None, "all arrived at once, so nobody arrived in between"
+
+
+def test_a_request_that_does_not_fit_is_told_before_it_is_tried() -> None:
+    long = Workload(1, 1024, 2, 2, 8, 4)
+    with pytest.raises(UserError, match="a request of 1026 tokens; the model takes 1024"):
+        measure(spec(32, long))

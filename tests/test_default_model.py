@@ -1,0 +1,79 @@
+"""The shipped model: chunking, batching and order change nothing that it says, and what it says is right."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.corpus.chatml import render_prompt
+from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.types import SamplingParams
+
+UNCHUNKED = 999_999
+SAMPLING = SamplingParams(max_tokens=16)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The default model, ready to answer."""
+
+    llm: Any
+    model: Any
+    tokenizer: Any
+
+    def questions(self, seed: int, count: int, context_tokens: int) -> list[RecallQuestion]:
+        return recall_questions(seed, count, context_tokens, self.tokenizer.encode)
+
+    def answers(self, questions: list[RecallQuestion], **settings: int) -> list[Any]:
+        prompts = [render_prompt(question.user) for question in questions]
+        return self.llm.batch_generate(
+            self.model, self.tokenizer, prompts, max_seq_len=640, sampling=SAMPLING, **settings
+        )
+
+
+@pytest.fixture(scope="module")
+def shipped(llm):
+    checkpoint = load_checkpoint("default")
+    return Shipped(llm, llm.build_model(checkpoint), checkpoint.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def short_notes(shipped):
+    """Questions about notes of four lengths, and what one pass at a time answers."""
+    lengths = (64, 96, 129, 160)
+    questions = [shipped.questions(seed, 1, length)[0] for seed, length in enumerate(lengths)]
+    done = shipped.answers(questions, prefill_step=UNCHUNKED, batch_size=1)
+    return questions, [completion.token_ids for completion in done]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("step", [1, 7, 32, 128, UNCHUNKED])
+def test_chunked_prefill_never_changes_the_answer(shipped, short_notes, step, batch_size):
+    questions, answers = short_notes
+    order = list(range(len(questions)))
+    random.Random(step + batch_size).shuffle(order)
+    done = shipped.answers([questions[i] for i in order], prefill_step=step, batch_size=batch_size)
+    assert [completion.token_ids for completion in done] == [answers[i] for i in order]
+
+
+@pytest.fixture(scope="module")
+def long_notes(shipped):
+    """Six questions about notes of 512 tokens, and their answers by chunk size."""
+    questions = shipped.questions(seed=2026, count=6, context_tokens=512)
+    return questions, shipped.answers(questions, prefill_step=UNCHUNKED, batch_size=6)
+
+
+@pytest.mark.parametrize("step", [7, 32, 128])
+def test_chunked_prefill_never_changes_the_recall(shipped, long_notes, step):
+    questions, unchunked = long_notes
+    done = shipped.answers(questions, prefill_step=step, batch_size=6)
+    assert [completion.text for completion in done] == [completion.text for completion in unchunked]
+
+
+def test_short_notes_are_recalled(shipped):
+    questions = shipped.questions(seed=2026, count=6, context_tokens=128)
+    done = shipped.answers(questions, prefill_step=32, batch_size=6)
+    right = [completion.text == question.answer for completion, question in zip(done, questions, strict=True)]
+    assert sum(right) >= 5, [completion.text for completion in done]
