@@ -1,13 +1,14 @@
 """Record what transformers (PyTorch, CPU, float32) computes from checkpoints, for the tests to compare with.
 
-    pip install torch --index-url https://download.pytorch.org/whl/cpu
     PYTHONPATH=src python tests/golden/make_transformers_golden.py default random:qwen3-shrunk ...
 
-Without names it records CHECKPOINTS. Continuous integration has no PyTorch: it reads the files alone. Run
-this again when a checkpoint's weights or its tokenizer change.
+Without names it records CHECKPOINTS. It needs PyTorch (CONTRIBUTING.md), which continuous integration has
+not: that reads the files alone. Run this again when a checkpoint's weights or its tokenizer change.
 """
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -61,5 +62,8 @@ def record(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or CHECKPOINTS:
-        record(name)
+    # Made afresh: a cache may hold weights of an older recipe.
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TINY_LLM_CACHE"] = cache
+        for name in sys.argv[1:] or CHECKPOINTS:
+            record(name)
