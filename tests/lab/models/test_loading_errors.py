@@ -199,7 +199,7 @@ def test_a_folder_that_is_damaged(copy: Copy, damage: Damage, expected: str) -> 
     assert complaint(folder) == f"{folder}{expected}"
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b'{"a": 1'])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b'{"a": 1', b"[" * 100_000])
 def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
     folder = copy("random:qwen3-shrunk")
     (folder / "config.json").write_bytes(content)
@@ -242,6 +242,9 @@ def test_names_that_mean_nothing(tmp_path: Path) -> None:
     choice = "name one that holds a checkpoint, or use 'default'"
     assert complaint(missing) == f"{missing}: no such folder: {choice}"
     assert complaint("./missing") == f"./missing: no such folder: {choice}"
+    assert complaint("~nobody/x") == f"~nobody/x: no such folder: {choice}"
+    assert complaint("x" * 5000).startswith("unknown model 'xxx")
+    assert complaint("a\0b").startswith("unknown model 'a\\x00b'")
     assert complaint(file) == f"{file}: is a file: name the folder that holds it"
     assert complaint("qwen9").startswith("unknown model 'qwen9': choose one of default, qwen3-0.6b, ")
 
