@@ -39,7 +39,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: not there: name a folder that holds a complete checkpoint") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({one_line(error)}): fetch the file again") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds no JSON object: fetch the file again")

@@ -48,7 +48,7 @@ def _select_device(device: str | None) -> None:
 def _wanted_dtype(dtype: str | mx.Dtype | None) -> mx.Dtype | None:
     if dtype is None:
         return mx.float32 if mx.default_device().type == mx.DeviceType.cpu else None
-    wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if wanted not in DTYPES.values():
-        raise UserError(f"unknown dtype {str(dtype)!r}: choose one of {', '.join(DTYPES)}")
-    return wanted
+    for name, known in DTYPES.items():
+        if dtype == (name if isinstance(dtype, str) else known):
+            return known
+    raise UserError(f"unknown dtype {str(dtype)!r}: choose one of {', '.join(DTYPES)}")

@@ -21,6 +21,8 @@ TensorShape = tuple[str, tuple[int, ...]]  # dtype as safetensors spells it, sha
 _PIECE = 1 << 22
 # Standard deviation of the logits: peaked enough that greedy decoding has clear winners.
 _LOGIT_STD = 2.0
+# How much a projection lengthens a vector: at 1 attention is nearly even, and greedy answers soon repeat.
+_GAIN = 2.0
 
 
 def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, TensorShape]:
@@ -42,9 +44,9 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
         centre = 1.0 if name.endswith("norm.weight") else 0.0
         yield from _uniform(shape, name, size, centre, 0.5)
         return
-    # Uniform from -half to half; the standard deviation keeps a vector's length through a projection.
+    # Uniform from -half to half, which has a standard deviation of half / sqrt(3).
     is_vocabulary = name in (f"{EMBEDDING}.weight", "lm_head.weight")
-    half = math.sqrt(3 / size[1]) * (_LOGIT_STD if is_vocabulary else 1)
+    half = math.sqrt(3 / size[1]) * (_LOGIT_STD if is_vocabulary else _GAIN)
     if shape.bits in DTYPES:
         yield from _uniform(shape, name, size, 0, half)
         return
@@ -52,8 +54,8 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
     yield from _random_words(shape, name, size[0] * size[1] * shape.bits // 32)
     groups = (size[0], size[1] // shape.group)
     step = 2 * half / (2**shape.bits - 1)
-    yield from _uniform(shape, f"{name}/scales", groups, step, step / 2)
-    yield from _uniform(shape, f"{name}/biases", groups, -half, half / 4)
+    yield from _uniform(shape, f"{name}/scales", groups, step, step / 4)
+    yield from _uniform(shape, f"{name}/biases", groups, -half, half / 16)
 
 
 def _uniform(

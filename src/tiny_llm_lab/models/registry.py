@@ -32,14 +32,14 @@ def find_folder(name: str) -> Path:
         from tiny_llm_lab.models.random_checkpoint import find_or_make
 
         return find_or_make(name.removeprefix(RANDOM_PREFIX))
-    folder = Path(name).expanduser()
-    if name in HUB_IDS or (not folder.exists() and _HUB_ID.fullmatch(name)):
+    folder = _existing(name)
+    if name in HUB_IDS or (folder is None and _HUB_ID.fullmatch(name)):
         from tiny_llm_lab.models.hub import download
 
         return download(HUB_IDS.get(name, name))
-    if folder.is_dir():
+    if folder is not None and folder.is_dir():
         return folder
-    if folder.exists():
+    if folder is not None:
         raise UserError(f"{name}: is a file: name the folder that holds it")
     if "/" in name or name.startswith(("~", ".")):
         raise UserError(f"{name}: no such folder: name one that holds a checkpoint, or use {DEFAULT!r}")
@@ -48,6 +48,14 @@ def find_folder(name: str) -> Path:
         f"unknown model {name!r}: choose one of {known}, a local folder, a hub id such as "
         f"{HUB_IDS['qwen3-0.6b']}, or {RANDOM_PREFIX}qwen3-0.6b"
     )
+
+
+def _existing(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, a user that nobody is, a zero byte
+        return None
 
 
 def _default_folder() -> Path:

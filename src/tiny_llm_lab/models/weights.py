@@ -80,21 +80,23 @@ def _checked_packing(
         _require(tensors, folder, name, shape, tuple(_FLOATS))
         return None
     rows, columns = shape
-    packed_columns = _last_axis(tensors, folder, name)
-    groups = _last_axis(tensors, folder, f"{module}.scales")
     # The shapes decide, as in mlx-lm: tools that mix bits do not list every module in config.json.
-    packing = Packing(bits=packed_columns * 32 // columns, group_size=columns // max(groups, 1))
-    if packing.bits not in SUPPORTED_BITS or packing.group_size not in SUPPORTED_GROUP_SIZES:
-        packing = declared
+    packing = _packing_by_shape(tensors, folder, module, columns) or declared
     _require(tensors, folder, name, (rows, columns * packing.bits // 32), ("U32",))
     for part in ("scales", "biases"):
         _require(tensors, folder, f"{module}.{part}", (rows, columns // packing.group_size), tuple(_FLOATS))
     return packing
 
 
-def _last_axis(tensors: Tensors, folder: Path, name: str) -> int:
-    info = _find(tensors, folder, name)
-    return info.shape[-1] if info.shape else 0
+def _packing_by_shape(tensors: Tensors, folder: Path, module: str, columns: int) -> Packing | None:
+    """The only packing of `columns` numbers a row that gives these widths; None when there is none."""
+    widths = [_find(tensors, folder, f"{module}.{part}").shape[-1:] for part in ("weight", "scales")]
+    for bits in SUPPORTED_BITS:
+        for group_size in SUPPORTED_GROUP_SIZES:
+            fits = columns % group_size == 0
+            if fits and widths == [(columns * bits // 32,), (columns // group_size,)]:
+                return Packing(bits, group_size)
+    return None
 
 
 def _find(tensors: Tensors, folder: Path, name: str) -> TensorInfo:

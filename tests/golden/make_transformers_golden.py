@@ -1,0 +1,69 @@
+"""Record what transformers (PyTorch, CPU, float32) computes from checkpoints, for the tests to compare with.
+
+    PYTHONPATH=src python tests/golden/make_transformers_golden.py default random:qwen3-shrunk ...
+
+Without names it records CHECKPOINTS. It needs PyTorch (CONTRIBUTING.md), which continuous integration has
+not: that reads the files alone. Run this again when a checkpoint's weights or its tokenizer change.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+CHECKPOINTS = [
+    "random:qwen3-shrunk",
+    "random:qwen3-shrunk,tied=0",
+    "random:qwen2.5-shrunk",
+    "random:qwen2.5-shrunk,tied=1",
+]
+PROMPT = "Once upon a time there was a small red fox who lived by the sea. One day"
+NUM_LOGITS = 8  # of the last positions of the prompt, which see all the others
+NUM_GREEDY = 64
+# Between the best token and the second: an answer that rounding could change proves nothing.
+SMALLEST_LEAD = 1e-3
+
+
+def golden_path(name: str) -> Path:
+    return Path(__file__).parent / f"transformers-{name.removeprefix('random:')}.npz"
+
+
+def record(name: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from tiny_llm_lab.models.registry import find_folder
+    from tiny_llm_lab.models.tokenizer import load_tokenizer
+
+    folder = find_folder(name)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    tokens = load_tokenizer(folder).encode(PROMPT)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0, -NUM_LOGITS:].numpy()
+        greedy: list[int] = []
+        leads: list[float] = []
+        while len(greedy) < NUM_GREEDY:
+            last = model(torch.tensor([tokens + greedy])).logits[0, -1]
+            best = torch.topk(last, 2)
+            leads.append(float(best.values[0] - best.values[1]))
+            greedy.append(int(best.indices[0]))
+    path = golden_path(name)
+    np.savez_compressed(
+        path, prompt=np.array(tokens, np.int32), logits=logits, greedy=np.array(greedy, np.int32)
+    )
+    print(
+        f"{path.name}: {path.stat().st_size} bytes, logits to {np.abs(logits).max():.1f}, "
+        f"{len(set(greedy))} different tokens, smallest lead {min(leads):.2g}"
+    )
+    if min(leads) < SMALLEST_LEAD:
+        sys.exit(f"{name}: token {np.argmin(leads)} is nearly a tie: choose another seed or PROMPT")
+
+
+if __name__ == "__main__":
+    # Made afresh: a cache may hold weights of an older recipe.
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TINY_LLM_CACHE"] = cache
+        for name in sys.argv[1:] or CHECKPOINTS:
+            record(name)

@@ -1,0 +1,136 @@
+"""Downloads: what is asked of the hub's client, and one line for whatever it raises."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, errors
+from tests.helpers.checkpoints import copy_of
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.types import UserError
+
+
+class FakeHub:
+    """Stands for `snapshot_download`: what is cached, and what the network does."""
+
+    def __init__(self) -> None:
+        self.cached: Path | None = None
+        self.online: Path | Exception = errors.LocalEntryNotFoundError("offline")
+        self.asked: list[tuple[str, bool]] = []
+
+    def __call__(self, repo: str, *, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        assert "*.json" in allow_patterns and "model*.safetensors" in allow_patterns
+        self.asked.append((repo, local_files_only))
+        answer = (self.cached or errors.LocalEntryNotFoundError("no")) if local_files_only else self.online
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fake)
+    return fake
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return copy_of("random:qwen3-shrunk", tmp_path / "snapshot")
+
+
+def complaint(name: str) -> str:
+    with pytest.raises(UserError) as caught:
+        find_folder(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "repo"),
+    [
+        ("qwen3-0.6b", "Qwen/Qwen3-0.6B"),
+        ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("qwen3-8b-4bit", "mlx-community/Qwen3-8B-4bit"),
+        ("qwen2.5-0.5b-4bit", "mlx-community/Qwen2.5-0.5B-Instruct-4bit"),
+        ("someone/some-model", "someone/some-model"),
+    ],
+)
+def test_names_of_the_hub(hub: FakeHub, folder: Path, name: str, repo: str) -> None:
+    hub.online = folder
+    assert find_folder(name) == folder
+    assert hub.asked == [(repo, True), (repo, False)]
+
+
+def test_what_is_cached_needs_no_network(hub: FakeHub, folder: Path) -> None:
+    hub.cached = folder
+    assert load_checkpoint("qwen3-0.6b").path == folder
+    assert hub.asked == [("Qwen/Qwen3-0.6B", True)]
+
+
+def test_a_part_in_the_cache_is_completed(hub: FakeHub, folder: Path, tmp_path: Path) -> None:
+    hub.cached = tmp_path / "begun"
+    hub.cached.mkdir()
+    (hub.cached / "config.json").write_text("{}")
+    hub.online = folder
+    assert find_folder("qwen3-0.6b") == folder
+
+
+def test_a_folder_comes_before_the_hub(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    assert find_folder("mine/model") == Path("mine/model")
+    assert hub.asked == []
+
+
+def response(status: int) -> Any:
+    class Response:
+        status_code, headers, request = status, {}, None
+
+    return Response()
+
+
+INSTEAD = "use a local folder, default or random:qwen3-0.6b"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            errors.LocalEntryNotFoundError("Got: ConnectError:\nName not known"),
+            f"no network, or the hub is down (Got: ConnectError: Name not known): check it, or {INSTEAD}",
+        ),
+        (
+            errors.HFValidationError("bad id"),
+            "no such folder here and no such repository on the hub: check the name",
+        ),
+        (
+            errors.RepositoryNotFoundError("404", response=response(404)),
+            "no such folder here and no such repository on the hub: check the name",
+        ),
+        (
+            errors.GatedRepoError("403", response=response(403)),
+            "the hub asks you to accept its terms first: do so there and run hf auth login",
+        ),
+        (
+            OSError(28, "No space left on device"),
+            f"download failed ([Errno 28] No space left on device): run it again to resume, or {INSTEAD}",
+        ),
+    ],
+)
+def test_what_the_client_raises(hub: FakeHub, error: Exception, expected: str) -> None:
+    hub.online = error
+    assert complaint("a/b") == f"a/b: {expected}"
+
+
+def test_without_a_network_it_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    start_s = time.perf_counter()
+    message = complaint("Qwen/Qwen3-0.6B-that-nobody-has-cached")
+    assert time.perf_counter() - start_s < 15
+    assert "no network, or the hub is down" in message or "no such repository" in message

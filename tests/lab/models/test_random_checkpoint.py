@@ -1,0 +1,209 @@
+"""`random:NAME,...`: real shapes and real folders, the same bits everywhere, nothing half-written."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.checkpoints import SHRUNK, tensors_of
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.models import random_checkpoint
+from tiny_llm_lab.models.config import read_config
+from tiny_llm_lab.models.parameters import parameter_shapes
+from tiny_llm_lab.models.random_checkpoint import cache_folder
+from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.models.shapes import SHAPES, Shape, config_json, parse_shape
+from tiny_llm_lab.types import QuantizedWeights, UserError
+
+
+def test_options_of_a_name() -> None:
+    shape = parse_shape("qwen3-0.6b,layers=2,vocab=2048,bits=4")
+    assert (shape.layers, shape.vocab, shape.bits, shape.hidden) == (2, 2048, 4, 1024)
+    assert parse_shape("qwen3-0.6b-4bit") == parse_shape("qwen3-0.6b,bits=4")
+
+
+@pytest.mark.parametrize("text", ["qwen3-8b", "qwen3-8b,layers=2", "qwen2.5-7b,layers=1,bits=4,seed=3"])
+def test_the_text_of_a_shape_parses_to_it(text: str) -> None:
+    assert str(parse_shape(text)) == text
+    assert parse_shape(str(parse_shape(text))) == parse_shape(text)
+
+
+def test_two_ways_to_ask_are_one_folder() -> None:
+    names = ("random:qwen3-shrunk,seed=1,bits=4", "random:qwen3-shrunk-4bit,seed=1,layers=3")
+    assert len({find_folder(name) for name in names}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("gpt2", f"unknown model 'gpt2': choose one of {', '.join(SHAPES)}"),
+        ("", f"unknown model '': choose one of {', '.join(SHAPES)}"),
+        ("qwen3-0.6b,bits=7", "bits must be 2, 3, 4, 5, 6, 8, 16 or 32"),
+        ("qwen3-0.6b,vocab=100", "vocab must be 259 or more"),
+        ("qwen3-0.6b,layers=0", "every size must be 1 or more"),
+        ("qwen3-0.6b,tied=2", "tied must be 0 or 1"),
+        ("qwen3-0.6b,kv_heads=3", "kv_heads must divide heads"),
+        ("qwen3-0.6b,kv_heads=0", "every size must be 1 or more"),
+        ("qwen3-0.6b,head_dim=33", "head_dim must be even"),
+        ("qwen2.5-0.5b,heads=4", "heads x head_dim must be hidden in qwen2"),
+        (
+            "qwen3-0.6b,hidden=96,bits=4",
+            "hidden, inner and heads x head_dim must be multiples of group=64",
+        ),
+    ],
+)
+def test_a_shape_that_cannot_be(text: str, complaint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_folder(f"random:{text}")
+    assert str(caught.value) == f"random:{text}: {complaint}"
+
+
+@pytest.mark.parametrize("change", ["layer=2", "layers", "layers=two", "layers=-1", "layers=²", "", "name=1"])
+def test_an_option_that_is_none(change: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_folder(f"random:qwen3-0.6b,{change}")
+    options = "hidden, layers, heads, kv_heads, head_dim, inner, tied, vocab, positions, bits, group, seed"
+    assert str(caught.value) == (
+        f"random:qwen3-0.6b,{change}: {change!r} is not OPTION=NUMBER: choose options of {options}, "
+        "as in random:qwen3-0.6b,layers=2,bits=4"
+    )
+
+
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-8b", "qwen2.5-0.5b", "qwen2.5-7b"])
+def test_the_configuration_says_what_the_shape_says(tmp_path: Path, name: str) -> None:
+    shape = SHAPES[name]
+    (tmp_path / "config.json").write_text(json.dumps(config_json(shape)))
+    config, quantization = read_config(tmp_path / "config.json")
+    assert quantization is None
+    assert (config.hidden_size, config.num_hidden_layers) == (shape.hidden, shape.layers)
+    assert (config.num_attention_heads, config.num_key_value_heads) == (shape.heads, shape.kv_heads)
+    assert (config.head_dim, config.intermediate_size) == (shape.head_dim, shape.inner)
+    assert (config.vocab_size, config.max_position_embeddings) == (shape.vocab, shape.positions)
+    assert (config.rope_theta, config.rms_norm_eps) == (1e6, 1e-6)
+    assert config.tie_word_embeddings == shape.tied == (name not in ("qwen3-8b", "qwen2.5-7b"))
+
+
+def test_the_same_bits_on_every_machine() -> None:
+    """Recorded: the golden answers of transformers hold only for these very weights."""
+    digests = {}
+    for name in ("random:qwen3-shrunk", "random:qwen3-shrunk,bits=16", "random:qwen2.5-shrunk,bits=4"):
+        content = (find_folder(name) / "model.safetensors").read_bytes()
+        digests[name] = hashlib.sha256(content).hexdigest()[:16]
+    assert digests == {
+        "random:qwen3-shrunk": "f2219c9c28f56293",
+        "random:qwen3-shrunk,bits=16": "bdc2e924c36ad25e",
+        "random:qwen2.5-shrunk,bits=4": "ff9e473559623b5d",
+    }
+
+
+def test_a_seed_makes_other_weights() -> None:
+    a, b = (tensors_of(find_folder(f"random:qwen3-shrunk,seed={seed}")) for seed in (0, 1))
+    assert all(not mx.array_equal(a[name], b[name]) for name in a)
+
+
+def test_more_layers_leave_the_first_as_they_are() -> None:
+    a, b = (tensors_of(find_folder(f"random:qwen3-shrunk,layers={n}")) for n in (1, 2))
+    assert a.keys() < b.keys() and all(mx.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_no_parameter_is_neutral_and_all_are_of_a_sane_size(bits: int) -> None:
+    checkpoint = load_checkpoint(f"random:qwen2.5-shrunk,bits={bits}", dtype="float32")
+    for name, shape in parameter_shapes(checkpoint.config):
+        w = checkpoint.weights[name]
+        if isinstance(w, QuantizedWeights):
+            w = mx.dequantize(w.weight, w.scales, w.biases, w.group_size, w.bits)
+        numbers = np.array(w.astype(mx.float32))
+        assert numbers.shape == shape and np.isfinite(numbers).all()
+        is_norm = name.endswith("norm.weight")
+        spread = 0.29 if len(shape) == 1 else 2 * shape[1] ** -0.5
+        assert numbers.std() == pytest.approx(spread, rel=0.2), name
+        assert numbers.mean() == pytest.approx(1.0 if is_norm else 0.0, abs=0.3 * spread + 0.1), name
+
+
+@pytest.mark.parametrize("vocab", [259, 320, 5000])
+def test_every_id_has_a_text_of_its_own(vocab: int) -> None:
+    tokenizer = load_checkpoint(f"random:qwen3-shrunk,layers=1,vocab={vocab}").tokenizer
+    texts = [tokenizer.decode([i]) for i in range(259, vocab)]
+    assert len(set(texts)) == len(texts) and all(text.strip().isalpha() for text in texts)
+    stream = tokenizer.detokenizer
+    for token in range(vocab):
+        stream.add_token(token)
+    stream.finalize()
+    assert stream.last_segment.endswith("".join(texts))
+
+
+def test_any_text_is_its_bytes_and_chat_is_marked() -> None:
+    tokenizer = load_checkpoint("random:qwen3-shrunk").tokenizer
+    every_byte = "".join(map(chr, range(0x250))) + "🙂\u0301 bababa"
+    assert tokenizer.encode(every_byte) == list(every_byte.encode())
+    assert tokenizer.decode(tokenizer.encode(every_byte)) == every_byte
+    assert tokenizer.encode("<|im_start|>a<|im_end|>") == [257, ord("a"), 258]
+    chat = tokenizer.apply_chat_template(  # type: ignore[attr-defined]
+        [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
+    )
+    assert chat == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("name", [*SHRUNK, "random:qwen3-shrunk,bits=4", "random:qwen2.5-shrunk,bits=8"])
+def test_mlx_lm_loads_the_folder(name: str) -> None:
+    from mlx_lm.utils import load_model
+
+    model, _ = load_model(find_folder(name), strict=True)
+    assert model(mx.array([[1, 2, 3]])).shape == (1, 3, 320)
+
+
+def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_folder("random:qwen3-shrunk").is_relative_to(cache_folder() / "random")
+    monkeypatch.delenv("TINY_LLM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/tiny-llm")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "tiny-llm"
+
+
+def test_an_interrupted_write_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(shape: Shape, folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(random_checkpoint, "write_checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        find_folder("random:qwen3-shrunk,seed=77")
+    monkeypatch.undo()
+    assert not list(cache_folder().rglob("*seed=77")) and not list(cache_folder().rglob("unfinished-*"))
+
+
+def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = random_checkpoint.write_checkpoint
+
+    def overtaken(shape: Shape, folder: Path) -> None:
+        write(shape, folder)
+        monkeypatch.setattr(random_checkpoint, "write_checkpoint", write)
+        find_folder("random:qwen3-shrunk,seed=78")
+
+    monkeypatch.setattr(random_checkpoint, "write_checkpoint", overtaken)
+    assert (find_folder("random:qwen3-shrunk,seed=78") / "model.safetensors").exists()
+    assert not list(cache_folder().rglob("unfinished-*"))
+
+
+def test_many_processes_at_once() -> None:
+    name = "random:qwen3-shrunk,seed=79"
+    code = f"from tiny_llm_lab.models.registry import find_folder; print(find_folder({name!r}))"
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    folders = {process.communicate()[0].strip() for process in running}
+    assert folders == {str(find_folder(name))} and all(process.returncode == 0 for process in running)
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"file/random/v1/qwen3-shrunk: cannot be written .*TINY_LLM_CACHE$"):
+        find_folder("random:qwen3-shrunk")
