@@ -25,7 +25,8 @@ class BatchGenerator:
         """Queue the prompts by arrival; compute nothing. For the arguments see `batch_generate`.
 
         Sets request_queue (what has not started), pending_prefill_request (None or the one request in
-        prefill) and decode_requests (the active ones, in the order of the batch cache's rows).
+        prefill), decode_requests (the active ones, in the order of the batch cache's rows) and kv_cache
+        (one BatchingKvCache per layer).
         """
         raise NotImplementedError("task 2.6.3")
 
@@ -90,6 +91,7 @@ def batch_generate(
 
     `prompts` is not changed. A prompt that cannot be served (empty, longer than max_seq_len) becomes a
     completion with finish_reason "error"; the others are not affected. All cache memory is given back
-    at the end, also after an exception. Raises UserError when a setting is out of range.
+    at the end, also after an exception. Raises UserError when a setting is out of range or `prompts` is
+    a string.
     """
     raise NotImplementedError("task 2.7.4")

@@ -67,7 +67,9 @@ class ChunkedPrefillMetrics:
     """Counts chunks and decode steps and how long they took."""
 
     def __init__(self) -> None:
-        """All counts start at 0; averages are None until there is something to average."""
+        """Sets prefill_chunks_processed, prefill_tokens_processed and decode_requests_served to 0,
+        avg_chunk_time and avg_decode_time to None: there is nothing to average yet.
+        """
         raise NotImplementedError("task 2.7.6")
 
     def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None:

@@ -16,8 +16,8 @@ def flash_attention(
 
     query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in the dtype of `query`; `mask` is
     None, "causal" (bottom-right aligned), or an array broadcastable to [B, H, L, S], added to the scores
-    or boolean. At most [B, H, L, 64] scores exist at a time (algorithm 1: a running maximum, a running
-    sum and an output that is rescaled when the maximum moves). Accumulates in float32. Every row must
-    see at least one token. Raises ValueError unless G divides H.
+    or boolean. Scores, and what is made of the mask, exist for [B, H, L, 64] at a time (algorithm 1: a
+    running maximum, a running sum and an output that is rescaled when the maximum moves). Accumulates in
+    float32. Every row must see at least one token. Raises ValueError unless G divides H.
     """
     raise NotImplementedError("task 2.4.1")

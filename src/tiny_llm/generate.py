@@ -11,7 +11,10 @@ class TextStream:
     """Turns tokens into text that may be shown at once, and watches for stop strings."""
 
     def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
-        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear."""
+        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear.
+
+        Sets text = "", all that was released so far, and stopped = False.
+        """
         raise NotImplementedError("task 1.6.1")
 
     def push(self, token: int) -> str:

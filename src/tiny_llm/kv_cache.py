@@ -11,7 +11,7 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self) -> None:
-        """Start empty; storage is allocated by the first update."""
+        """Start empty, with offset = 0; storage is allocated by the first update."""
         raise NotImplementedError("task 2.1.1")
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
@@ -51,7 +51,10 @@ class BatchingKvCache:
     """
 
     def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
-        """Start without requests; a row never holds more than `max_seq_len` tokens (None = any)."""
+        """Start without requests: offset = [], the tokens stored by row.
+
+        A row never holds more than `max_seq_len` tokens (None = any).
+        """
         raise NotImplementedError("task 2.6.1")
 
     def add_request(self, prefilled: RequestKvCache) -> int:

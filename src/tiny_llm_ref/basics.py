@@ -21,7 +21,7 @@ def softmax(x: mx.array, axis: int = -1) -> mx.array:
 def linear(x: mx.array, w: Weight, bias: mx.array | None = None) -> mx.array:
     """Multiply x [..., I] by the transpose of w [O, I] and add bias [O] -> [..., O].
 
-    From day 2.2 on `w` may also be `QuantizedWeights` of the same logical shape.
+    From day 2.3 on `w` may also be `QuantizedWeights` of the same logical shape.
     """
     if isinstance(w, QuantizedWeights):
         return quantized_linear(x, w, bias)

@@ -47,7 +47,8 @@ class BatchGenerator:
         """Queue the prompts by arrival; compute nothing. For the arguments see `batch_generate`.
 
         Sets request_queue (what has not started), pending_prefill_request (None or the one request in
-        prefill) and decode_requests (the active ones, in the order of the batch cache's rows).
+        prefill), decode_requests (the active ones, in the order of the batch cache's rows) and kv_cache
+        (one BatchingKvCache per layer).
         """
         if prefill_step < 1 or batch_size < 1:
             raise UserError("prefill_step and batch_size must be 1 or more")
@@ -200,7 +201,8 @@ def batch_generate(
 
     `prompts` is not changed. A prompt that cannot be served (empty, longer than max_seq_len) becomes a
     completion with finish_reason "error"; the others are not affected. All cache memory is given back
-    at the end, also after an exception. Raises UserError when a setting is out of range.
+    at the end, also after an exception. Raises UserError when a setting is out of range or `prompts` is
+    a string.
     """
     run = BatchGenerator(
         model,

@@ -105,7 +105,9 @@ class ChunkedPrefillMetrics:
     """Counts chunks and decode steps and how long they took."""
 
     def __init__(self) -> None:
-        """All counts start at 0; averages are None until there is something to average."""
+        """Sets prefill_chunks_processed, prefill_tokens_processed and decode_requests_served to 0,
+        avg_chunk_time and avg_decode_time to None: there is nothing to average yet.
+        """
         self.prefill_chunks_processed = 0
         self.prefill_tokens_processed = 0
         self.decode_requests_served = 0

@@ -4,7 +4,7 @@ import math
 
 import mlx.core as mx
 
-from .attention import Mask, causal_mask
+from .attention import Mask
 
 # Stored tokens that are looked at together.
 _BLOCK = 64
@@ -21,24 +21,23 @@ def flash_attention(
 
     query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in the dtype of `query`; `mask` is
     None, "causal" (bottom-right aligned), or an array broadcastable to [B, H, L, S], added to the scores
-    or boolean. At most [B, H, L, 64] scores exist at a time (algorithm 1: a running maximum, a running
-    sum and an output that is rescaled when the maximum moves). Accumulates in float32. Every row must
-    see at least one token. Raises ValueError unless G divides H.
+    or boolean. Scores, and what is made of the mask, exist for [B, H, L, 64] at a time (algorithm 1: a
+    running maximum, a running sum and an output that is rescaled when the maximum moves). Accumulates in
+    float32. Every row must see at least one token. Raises ValueError unless G divides H.
     """
-    batch, heads, length, dim = query.shape
+    batch, heads, _, dim = query.shape
     groups, stored = key.shape[1], key.shape[2]
     if heads % groups:
         raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
     factor = 1 / math.sqrt(dim) if scale is None else scale
     rows = (query.astype(mx.float32) * factor).reshape(batch, groups, -1, dim)
-    bias = _additive(mask, batch, heads, length, stored)
     peak = mx.full((*rows.shape[:3], 1), -mx.inf)
     total, out = mx.zeros(peak.shape), mx.zeros(rows.shape)
     for first in range(0, stored, _BLOCK):
         block = slice(first, first + _BLOCK)
         scores = rows @ mx.swapaxes(key[:, :, block].astype(mx.float32), -1, -2)
-        if bias is not None:
-            scores = scores + bias[..., block].reshape(scores.shape)
+        if mask is not None:
+            scores = scores + _additive(mask, query, stored, block).reshape(scores.shape)
         new_peak = mx.maximum(peak, mx.max(scores, axis=-1, keepdims=True))
         # While a row has seen nothing its maximum is -inf, and -inf minus -inf is not a number.
         anchor = mx.where(new_peak == -mx.inf, 0.0, new_peak)
@@ -49,12 +48,14 @@ def flash_attention(
     return (out / total).reshape(query.shape).astype(query.dtype)
 
 
-def _additive(mask: Mask, batch: int, heads: int, length: int, stored: int) -> mx.array | None:
-    """The mask as float32 numbers to add, [B, H, L, S]."""
-    if mask is None:
-        return None
-    if isinstance(mask, str):
-        mask = causal_mask(length, stored, mx.float32)
-    elif mask.dtype == mx.bool_:
-        mask = mx.where(mask, 0.0, -mx.inf)
-    return mx.broadcast_to(mask.astype(mx.float32), (batch, heads, length, stored))
+def _additive(mask: Mask, query: mx.array, stored: int, block: slice) -> mx.array:
+    """The mask of one block of stored tokens as float32 numbers to add, [B, H, L, S of the block]."""
+    batch, heads, length, _ = query.shape
+    columns = mx.arange(*block.indices(stored))
+    if isinstance(mask, mx.array):
+        part = mx.broadcast_to(mask, (batch, heads, length, stored))[..., block]
+    else:
+        part = columns <= mx.arange(stored - length, stored)[:, None]
+    if part.dtype == mx.bool_:
+        part = mx.where(part, 0.0, -mx.inf)
+    return mx.broadcast_to(part.astype(mx.float32), (batch, heads, length, columns.size))

@@ -8,15 +8,18 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import Detokenizer, Model, TokenEvent, Tokenizer, UserError
 
-from .sampler import Sampler, make_sampler
+from .sampler import Sampler
 
 
 class TextStream:
     """Turns tokens into text that may be shown at once, and watches for stop strings."""
 
     def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
-        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear."""
-        self.text = ""  # all that was released so far
+        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear.
+
+        Sets text = "", all that was released so far, and stopped = False.
+        """
+        self.text = ""
         self.stopped = False
         self._detokenizer = detokenizer
         self._stop = tuple(stop)
@@ -113,7 +116,7 @@ def _generate(
     sampler: Sampler | None,
     max_tokens: int,
 ) -> Iterator[TokenEvent]:
-    sample = sampler or make_sampler()
+    sample = sampler or (lambda logits: mx.argmax(logits, axis=-1))
     stream = TextStream(tokenizer.detokenizer)
     token: int | None = None
     for _ in range(max_tokens):

@@ -14,7 +14,7 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self) -> None:
-        """Start empty; storage is allocated by the first update."""
+        """Start empty, with offset = 0; storage is allocated by the first update."""
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.offset = 0
@@ -77,12 +77,15 @@ class BatchingKvCache:
     """
 
     def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
-        """Start without requests; a row never holds more than `max_seq_len` tokens (None = any)."""
+        """Start without requests: offset = [], the tokens stored by row.
+
+        A row never holds more than `max_seq_len` tokens (None = any).
+        """
         self.max_active_requests = max_active_requests
         self.max_seq_len = max_seq_len
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
-        self.offset: list[int] = []  # tokens stored, by row
+        self.offset: list[int] = []
 
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Copy a one-request cache into the next free row and return the row's number.

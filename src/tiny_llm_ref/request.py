@@ -45,9 +45,10 @@ class Request:
 
         `prefill_max_step` is the most tokens one `try_prefill` computes, `max_seq_len` the most tokens
         the cache may hold (None = the model's own limit). `arrival_s` None means now, on `clock`.
-        Sets prefill_tokens, prefill_max_step, prompt_idx, max_seq_len, sampling, kv_cache, offset = 0,
-        next_token = None, token_ids = [], finish_reason = None.
-        Raises UserError for an empty prompt, one longer than max_seq_len, or a step below 1.
+        Sets prefill_tokens, prefill_max_step, prompt_idx, max_seq_len, sampling, kv_cache, sample (its own
+        sampler), offset = 0, next_token = None, token_ids = [], finish_reason = None.
+        Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
+        vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
         """
         self.model = model
         self.prompt_idx = prompt_idx
@@ -98,11 +99,13 @@ class Request:
         for layer in self.kv_cache:
             layer.materialize()
         self.offset += len(chunk)
+        # Before the event: reading the token is what computes the rest of the last chunk.
+        token = cast(int, self.sample(logits[:, -1]).item()) if is_last else None
         self._events.append(
             PrefillEvent(self.prompt_idx, self.offset, len(self.prefill_tokens), self._clock())
         )
-        if is_last:
-            self.accept(cast(int, self.sample(logits[:, -1]).item()))
+        if token is not None:
+            self.accept(token)
         return len(chunk)
 
     def decode_done(self, token: int) -> None:

@@ -1,11 +1,14 @@
 """A model whose every answer depends on its whole prefix, caches that are counted, and an obedient clock."""
 
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from tests.helpers.toy import QWEN3
 
 LETTERS = range(97, 123)
@@ -33,14 +36,23 @@ class FakeClock:
         self.now = start
         self.tick = tick
         self.naps: list[float] = []
+        self._reads = 0
 
     def __call__(self) -> float:
+        self._reads += 1
+        if self._reads > 100_000:
+            raise AssertionError("the clock was read 100,000 times: does this run ever end?")
         self.now += self.tick
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.naps.append(seconds)
         self.now += max(seconds, 1e-4)
+
+    def take_over(self, monkeypatch: pytest.MonkeyPatch, user: object) -> None:
+        """Whoever sleeps, with `time.sleep` or with a `sleep` imported beside `user`, moves this clock."""
+        monkeypatch.setattr(time, "sleep", self.sleep)
+        monkeypatch.setattr(sys.modules[user.__module__], "sleep", self.sleep, raising=False)
 
 
 class FakeCache:
@@ -122,6 +134,7 @@ class FakeModel:
         batched = cache is not None and not isinstance(cache[0], FakeCache)
         call = Call(np.array(tokens).tolist(), offset, logits_to_keep, batched)
         self.calls.append(call)
+        assert len(self.calls) < 10_000, "the model was called 10,000 times: does this run ever end?"
         self.log.append("forward")
         if self.before_call is not None:
             self.before_call(call)

@@ -29,7 +29,9 @@ def test_the_answer_alone_is_on_stdout(solution: FakeSolution, capsys: Capture) 
     out, err = capsys.readouterr()
     assert out == "one two three \n"
     assert main.DEFAULT_PROMPT in err
-    assert "answer 3 tokens" in err and "TTFT" in err and "tok/s" in err and "next: pdm run batch-main" in err
+    assert (
+        "answer 3 tokens" in err and "TTFT" in err and "tok/s" in err and "next: ./pdmw run batch-main" in err
+    )
 
 
 def test_a_given_prompt_is_not_repeated(solution: FakeSolution, capsys: Capture) -> None:

@@ -107,3 +107,5 @@ def test_rope_knows_its_last_position(llm):
         rope(x, 6)
     with pytest.raises(ValueError):
         rope(x, -1)
+    with pytest.raises(ValueError):
+        rope(x[:, :1], -1)

@@ -338,7 +338,17 @@ def test_request_takes_token_ids_as_they_are(llm):
 @pytest.mark.task("2.6.2")
 @pytest.mark.parametrize(
     ("prompt", "step", "max_seq_len"),
-    [("", 128, None), ([], 128, None), ("abcdef", 128, 5), ("abc", 0, None), ("abc", -1, 5)],
+    [
+        ("", 128, None),
+        ([], 128, None),
+        ("abcdef", 128, 5),
+        ([97, 258], 128, None),
+        ([-1], 128, None),
+        ("abc", 0, None),
+        ("abc", -1, 5),
+        ("abc", 128, 0),
+        ("abc", 128, 5000),
+    ],
 )
 def test_request_rejects_bad_input(llm, prompt, step, max_seq_len):
     with pytest.raises(UserError):

@@ -1,7 +1,6 @@
 """Day 2.7: chunked prefill. Chunking may change when things happen, never what is said."""
 
 import random
-import time
 
 import mlx.core as mx
 import numpy as np
@@ -420,6 +419,12 @@ def test_settings_out_of_range_are_rejected(llm, settings):
 
 
 @pytest.mark.task("2.7.4")
+def test_one_string_is_no_list_of_prompts(llm):
+    with pytest.raises(UserError):
+        run_all(llm, FakeModel(), "abc")
+
+
+@pytest.mark.task("2.7.4")
 @pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(9, 1), (10, 2), (14, 6)])
 def test_rows_hold_max_seq_len_tokens_and_no_more(llm, max_seq_len, num_tokens):
     model = FakeModel()
@@ -532,7 +537,7 @@ def test_all_slots_are_used(llm):
 @pytest.mark.task("2.7.4")
 def test_arrivals_are_honoured(llm, monkeypatch):
     clock, events = FakeClock(tick=1e-4), []
-    monkeypatch.setattr(time, "sleep", clock.sleep)
+    clock.take_over(monkeypatch, llm.BatchGenerator)
     model = FakeModel(before_call=lambda call: clock.sleep(0.1))
     arrivals = [3.0, 0.0, 30.0, 0.5, 3.0]
     prompts = [limited(text_of(6, i), 4, arrival_s=at) for i, at in enumerate(arrivals)]
@@ -554,7 +559,7 @@ def test_arrivals_are_honoured(llm, monkeypatch):
 @pytest.mark.task("2.7.4")
 def test_waiting_is_a_short_sleep(llm, monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr(time, "sleep", clock.sleep)
+    clock.take_over(monkeypatch, llm.BatchGenerator)
     run = llm.BatchGenerator(FakeModel(), TOKENIZER, [Prompt("abc", arrival_s=10.0)], clock=clock)
     run.wait_for_arrival()
     assert len(clock.naps) == 1

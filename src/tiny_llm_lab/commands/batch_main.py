@@ -79,7 +79,7 @@ def run(args: Namespace) -> int:
     if interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in progress.requests)
-    say("next: pdm run bench-chunked-prefill")
+    say("next: ./pdmw run bench-chunked-prefill")
     return EXIT_FAILED if failed else 0
 
 

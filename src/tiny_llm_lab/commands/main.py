@@ -77,7 +77,7 @@ def run(args: Namespace) -> int:
     say(f"\n{args.model} · {args.solution} · {pace.line(num_prompt_tokens)}")
     if len(pace.token_s) == sampling.max_tokens:
         say(f"cut at --max-tokens {sampling.max_tokens}")
-    say("next: pdm run batch-main")
+    say("next: ./pdmw run batch-main")
     return 0
 
 

@@ -1,7 +1,6 @@
 """`check`: all that CI runs, every step to the end, one line each."""
 
 import argparse
-import importlib
 import importlib.util
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tiny_llm_lab.course import audit, budget, soundness
+from tiny_llm_lab.course import audit, book, budget, soundness
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.mistakes import TIME_LIMIT, Verdict, try_mistakes
 from tiny_llm_lab.course.run_tests import environment, pytest_command
@@ -95,13 +94,7 @@ def _mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
 
 
 def _book(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    if importlib.util.find_spec("tiny_llm_lab.course.book") is None:
-        return ["there is no tiny_llm_lab.course.book to build it"]
-    book = importlib.import_module("tiny_llm_lab.course.book")
-    parser = argparse.ArgumentParser("book")
-    book.add_arguments(parser)
-    code = book.run(parser.parse_args([], argparse.Namespace(command="book")))
-    return [f"the build ended with exit code {code}"] if code else []
+    return book.problems(course)
 
 
 def _lines(course: Course, args: argparse.Namespace) -> Iterable[str]:

@@ -7,7 +7,9 @@ libraries stay imported, and only the package under test and the tests are forgo
 import contextlib
 import importlib
 import io
+import math
 import os
+import resource
 import sys
 import tempfile
 import traceback
@@ -27,6 +29,7 @@ class Job:
     folder: Path
     package: str
     pytest_args: tuple[str, ...]
+    limit_s: float  # of processor time; a job that takes more ends the process
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def serve(jobs: Connection) -> None:
 def run_job(job: Job) -> Result:
     """Run pytest in this process."""
     os.chdir(job.root)
+    _limit_processor_time(job.limit_s)
     before = list(sys.path)
     # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
     sys.path[:0] = [str(job.folder), str(job.root)]
@@ -119,6 +123,12 @@ def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
     """What a report's error says; "" without an error."""
     crash: Any = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr or "").strip()
+
+
+def _limit_processor_time(limit_s: float) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + limit_s), hard))
 
 
 def _forget(job: Job) -> None:
