@@ -2,12 +2,16 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import pytest
 
+from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.types import UserError
 
 # Both families, each with the head shared with the embedding and with one of its own; float32.
 SHRUNK = (
@@ -16,6 +20,24 @@ SHRUNK = (
     "random:qwen2.5-shrunk",
     "random:qwen2.5-shrunk,tied=1",
 )
+
+Damage = Callable[[Path], object]
+
+
+def complaint(name: str | Path, **settings: Any) -> str:
+    """The one line that loading `name` ends with."""
+    with pytest.raises(UserError) as caught:
+        load_checkpoint(str(name), **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def without(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
+
+
+def overwritten(name: str, content: bytes) -> Damage:
+    return lambda folder: (folder / name).write_bytes(content)
 
 
 def copy_of(name: str, folder: Path) -> Path:

@@ -1,11 +1,11 @@
 """mlx-lm's network and caches in the shape that the seam asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, RequestKvCache, UserError
+from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, QuantizedWeights, RequestKvCache, UserError
 
 
 class MlxLmKvCache:
@@ -79,7 +79,7 @@ class MlxLmModel:
 
 
 def build_model(checkpoint: Checkpoint) -> MlxLmModel:
-    """mlx-lm's own loading of the checkpoint's folder, cast to the dtype that was asked for."""
+    """The network that mlx-lm builds for the checkpoint's folder, on the checkpoint's own arrays."""
     from mlx_lm.utils import load_model
 
     config = checkpoint.config
@@ -90,6 +90,15 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     except FileNotFoundError:
         complaint = "mlx-lm reads only model*.safetensors: rename the files of weights"
         raise UserError(f"{checkpoint.path}: {complaint}") from None
-    network.set_dtype(checkpoint.dtype)
-    mx.eval(network.parameters())
+    # Nothing was read, for it was lazy: two engines in one process hold the weights once.
+    network.load_weights(list(_named_arrays(checkpoint)))
     return MlxLmModel(config, network)
+
+
+def _named_arrays(checkpoint: Checkpoint) -> Iterator[tuple[str, mx.array]]:
+    for name, w in checkpoint.weights.items():
+        if isinstance(w, QuantizedWeights):
+            module = name.removesuffix(".weight")
+            yield from ((name, w.weight), (f"{module}.scales", w.scales), (f"{module}.biases", w.biases))
+        else:
+            yield name, w

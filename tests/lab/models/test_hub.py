@@ -89,7 +89,7 @@ def test_a_folder_comes_before_the_hub(hub: FakeHub, tmp_path: Path, monkeypatch
 
 def response(status: int) -> Any:
     class Response:
-        status_code, headers, request = status, {}, None
+        status_code, headers, request = status, dict[str, str](), None
 
     return Response()
 

@@ -10,7 +10,7 @@ from tests.helpers.checkpoints import SHRUNK, edit_json, edit_tensors, split_int
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.models.shapes import SHAPES
-from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError
+from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
 
 Copy = Callable[[str], Path]
 Q_PROJ = "model.layers.1.self_attn.q_proj"
@@ -20,7 +20,8 @@ def load(folder: Path, **settings: object) -> Checkpoint:
     return load_checkpoint(str(folder), **settings)  # type: ignore[arg-type]
 
 
-def equal(a: mx.array, b: mx.array) -> bool:
+def equal(a: Weight, b: Weight) -> bool:
+    assert isinstance(a, mx.array) and isinstance(b, mx.array)
     return bool(mx.array_equal(a, b))
 
 

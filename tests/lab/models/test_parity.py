@@ -91,7 +91,7 @@ def test_16_bit_logits_are_as_near_to_float32_as_those_of_mlx_lm(model: str, bit
 
 @pytest.mark.parametrize("name", [*SHRUNK, *PACKED, "default"])
 def test_greedy_tokens_equal_those_of_mlx_lm(name: str) -> None:
-    prompt = [int(token) for token in tokens_of(40, seed=1)[0].tolist()]
+    prompt = np.array(tokens_of(40, seed=1)[0]).tolist()
     mine, theirs = (greedy(solution, name, prompt) for solution in ("ref", "mlx-lm"))
     assert len(mine) == NUM_GREEDY and mine == theirs
 

@@ -1,0 +1,99 @@
+"""What is said about a `config.json` that we cannot run: the file, the key and its value, the cure."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.checkpoints import Damage, complaint, edit_json, overwritten, without
+
+Copy = Callable[[str], Path]
+
+
+def config(**changes: Any) -> Damage:
+    return lambda folder: edit_json(folder / "config.json", **changes)
+
+
+OTHER = "choose another checkpoint"
+FILE_AGAIN = "fetch the file again"
+NO_COUNT = "must be a whole number above 0"
+NO_OBJECT = "must be an object or null"
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+IN_7_BITS = {"bits": 7, "group_size": 64}
+IN_PART_7_BITS = {"bits": 4, "group_size": 64, Q_PROJ: {"bits": 7, "group_size": 64}}
+MXFP4 = {"bits": 4, "group_size": 32, "mode": "mxfp4"}
+BITS_AND_GROUPS = "choose bits of 2, 3, 4, 5, 6 or 8 and groups of 32, 64 or 128"
+UNPACKED = "choose an MLX one (mlx-community) or the unquantized checkpoint"
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 1e6}
+SLIDING = {"use_sliding_window": True, "sliding_window": 128}
+
+
+CONFIG_ERRORS: list[tuple[Damage, str]] = [
+    (without("config.json"), "not there: name a folder that holds a complete checkpoint"),
+    (overwritten("config.json", b"[]"), f"holds no JSON object: {FILE_AGAIN}"),
+    (config(model_type="llama"), f"model_type 'llama' is not supported: {OTHER}, of type qwen2 or qwen3"),
+    (config(model_type=...), f"model_type None is not supported: {OTHER}, of type qwen2 or qwen3"),
+    (config(hidden_size=...), f"hidden_size {NO_COUNT}, not None: {FILE_AGAIN}"),
+    (config(vocab_size="320"), f"vocab_size {NO_COUNT}, not '320': {FILE_AGAIN}"),
+    (config(num_hidden_layers=0), f"num_hidden_layers {NO_COUNT}, not 0: {FILE_AGAIN}"),
+    (config(rms_norm_eps=...), f"rms_norm_eps must be a number above 0, not None: {FILE_AGAIN}"),
+    (config(rope_theta=...), f"rope_theta must be a number above 0, not None: {FILE_AGAIN}"),
+    (config(head_dim=..., hidden_size=66), "hidden_size 66 does not split into 4 heads: add head_dim"),
+    (
+        config(num_key_value_heads=3),
+        "4 query heads cannot share 3 kv heads: correct num_key_value_heads",
+    ),
+    (
+        config(rope_scaling={"type": "yarn", "factor": 4.0}),
+        f"rope_scaling of type 'yarn' is not supported: set it to null, or {OTHER}",
+    ),
+    (
+        config(rope_parameters=LLAMA_3),
+        f"rope_parameters of type 'llama3' is not supported: set it to null, or {OTHER}",
+    ),
+    (config(rope_scaling="yarn"), f"rope_scaling {NO_OBJECT}: {FILE_AGAIN}"),
+    (config(**SLIDING), f"sliding-window attention is not supported: {OTHER}"),
+    (
+        config(layer_types=["full_attention", "sliding_attention", "full_attention"]),
+        f"sliding-window attention is not supported: {OTHER}",
+    ),
+    (config(attention_bias=True), f"attention_bias is not supported in qwen3: {OTHER}"),
+    (config(hidden_act="gelu"), f"hidden_act 'gelu' is not supported: {OTHER}"),
+    (
+        config(quantization_config={"quant_method": "gptq", "bits": 4}),
+        f"'gptq' quantization is not supported: {UNPACKED}",
+    ),
+    (
+        config(quantization_config={"quant_method": "awq", "bits": 4}),
+        f"'awq' quantization is not supported: {UNPACKED}",
+    ),
+    (
+        config(quantization=MXFP4),
+        "quantization mode 'mxfp4' is not supported: choose an affine one or the unquantized checkpoint",
+    ),
+    (
+        config(quantization=IN_7_BITS),
+        f"quantization in 7 bits and groups of 64 is not supported: {BITS_AND_GROUPS}",
+    ),
+    (
+        config(quantization=IN_PART_7_BITS),
+        f"{Q_PROJ} in 7 bits and groups of 64 is not supported: {BITS_AND_GROUPS}",
+    ),
+    (config(quantization="4bit"), f"quantization {NO_OBJECT}: {FILE_AGAIN}"),
+]
+
+
+@pytest.mark.parametrize(("damage", "expected"), CONFIG_ERRORS, ids=[text for _, text in CONFIG_ERRORS])
+def test_a_configuration_we_cannot_run(copy: Copy, damage: Damage, expected: str) -> None:
+    folder = copy("random:qwen3-shrunk")
+    damage(folder)
+    assert complaint(folder) == f"{folder}/config.json: {expected}"
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b'{"a": 1', b"[" * 100_000])
+def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
+    folder = copy("random:qwen3-shrunk")
+    (folder / "config.json").write_bytes(content)
+    message = complaint(folder)
+    assert message.startswith(f"{folder}/config.json: cannot be read (")
+    assert message.endswith(f"): {FILE_AGAIN}")
