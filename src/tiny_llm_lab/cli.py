@@ -14,7 +14,7 @@ COMMANDS = {
     "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
     "test": "tiny_llm_lab.course.run_tests",
     "test-ref": "tiny_llm_lab.course.run_tests",
-    "check": "tiny_llm_lab.course.check",
+    "check": "tiny_llm_lab.course.checking.check",
     "stubs": "tiny_llm_lab.course.stubs",
     "book": "tiny_llm_lab.course.book",
 }

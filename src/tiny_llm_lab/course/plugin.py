@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.explain import Explainer
+from tiny_llm_lab.course.checking.explain import Explainer
 from tiny_llm_lab.course.manifest import Course, Task, load_course, repository
 from tiny_llm_lab.course.todo import Todo, find_todo
 from tiny_llm_lab.solution import PACKAGES, Solution, load_solution

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab.cli import main
-from tiny_llm_lab.course import check
-from tiny_llm_lab.course.budget import over_budget
+from tiny_llm_lab.course.checking import check
+from tiny_llm_lab.course.checking.budget import over_budget
+from tiny_llm_lab.course.checking.soundness import later_day_faults, starter_faults
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.soundness import later_day_faults, starter_faults
 
 
 def edit(tree: Path, name: str, old: str, new: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.audit import answer_lines, complaints
+from tiny_llm_lab.course.checking.audit import answer_lines, complaints
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.symbols import owners
 from tiny_llm_lab.types import UserError

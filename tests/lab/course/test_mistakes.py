@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_llm_lab.course.checking.mistakes import Verdict, try_mistakes
 from tiny_llm_lab.course.manifest import Mistake, load_course
-from tiny_llm_lab.course.mistakes import Verdict, try_mistakes
 from tiny_llm_lab.types import UserError
 
 WRONG = Mistake("1.1.1", "one is added", "sums.py", "return 2 * x", "return 2 * x + 1")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from tiny_llm_lab.course.checking.mistakes import mistake_trial
+from tiny_llm_lab.course.checking.sandbox import Worker
+from tiny_llm_lab.course.checking.worker import error_message
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.course.mistakes import mistake_trial
-from tiny_llm_lab.course.sandbox import Worker
-from tiny_llm_lab.course.worker import error_message
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
 

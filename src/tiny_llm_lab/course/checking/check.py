@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tiny_llm_lab.course import audit, book, budget, soundness
+from tiny_llm_lab.course import book
+from tiny_llm_lab.course.checking import audit, budget, soundness
+from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Verdict, try_mistakes
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.mistakes import TIME_LIMIT, Verdict, try_mistakes
 from tiny_llm_lab.course.run_tests import environment, pytest_command
 from tiny_llm_lab.course.stubs import stale_files
 from tiny_llm_lab.types import UserError

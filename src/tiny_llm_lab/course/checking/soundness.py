@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from tiny_llm_lab.course.checking.mistakes import files_testing
+from tiny_llm_lab.course.checking.sandbox import Trial, run_trials
+from tiny_llm_lab.course.checking.worker import Result
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
 from tiny_llm_lab.course.manifest import Course, Day
-from tiny_llm_lab.course.mistakes import files_testing
-from tiny_llm_lab.course.sandbox import Trial, run_trials
 from tiny_llm_lab.course.stubs import starter
 from tiny_llm_lab.course.symbols import owners
-from tiny_llm_lab.course.worker import Result
 
 _LIMIT_S = 600.0
 

@@ -4,9 +4,9 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Trial, run_trials
+from tiny_llm_lab.course.checking.worker import Result
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.course.sandbox import LIMIT_S, Trial, run_trials
-from tiny_llm_lab.course.worker import Result
 from tiny_llm_lab.types import UserError
 
 TIME_LIMIT = "the time limit"

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tiny_llm_lab.course.worker import Job, Result, serve
+from tiny_llm_lab.course.checking.worker import Job, Result, serve
 
 # A mutation may loop forever. The tests of a task take a few seconds. Processor time, not the clock on the
 # wall: a busy machine must not turn a missed mistake into a caught one.

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.course.mistakes import files_testing
 from tiny_llm_lab.course.symbols import Function, functions, owners, reject_unowned
 from tiny_llm_lab.types import UserError
 
