@@ -77,7 +77,8 @@ def _directions(generator: torch.Generator, rows: int, width: int) -> Tensor:
     """`rows` directions at right angles to each other and to the constant part."""
     start = torch.randn(width, rows, generator=generator)
     start = start - start.mean(dim=0, keepdim=True)
-    return torch.linalg.qr(start).Q.T.contiguous()
+    directions: Tensor = torch.linalg.qr(start).Q.T.contiguous()
+    return directions
 
 
 def _into_slow_rows(rows: Tensor, head: int) -> Tensor:

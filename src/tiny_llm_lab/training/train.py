@@ -41,9 +41,9 @@ class Stage:
 STAGES: Final = (
     Stage("warm up", 150, 24, 96, 1e-5, 1.5e-3, Mix(0.40, 0.42)),
     Stage("short", 900, 24, 96, 1.5e-3, 1.5e-3, Mix(0.35, 0.47)),
-    Stage("middle", 1600, 16, 256, 1.5e-3, 1.5e-3, Mix(0.25, 0.55, 0.03, position_gaps=0.3)),
-    Stage("long", 1800, 10, 512, 1.5e-3, 1.2e-3, Mix(0.20, 0.60, 0.05, position_gaps=0.4)),
-    Stage("full", 900, 4, 2048, 1.2e-3, 1e-4, Mix(0.12, 0.68, 0.05)),
+    Stage("middle", 1140, 16, 256, 1.5e-3, 1.5e-3, Mix(0.25, 0.55, 0.03, position_gaps=0.3)),
+    Stage("long", 393, 10, 512, 1.5e-3, 1.38e-3, Mix(0.20, 0.60, 0.05, position_gaps=0.4)),
+    Stage("full", 800, 4, 2048, 1.2e-3, 1e-4, Mix(0.12, 0.68, 0.05)),
 )
 
 
