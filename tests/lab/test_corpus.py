@@ -1,12 +1,13 @@
 """The text that the default model is trained on and measured with."""
 
-import importlib.util
 import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import jinja2
 import pytest
+import tokenizers
 
 import tiny_llm_lab.corpus
 from tiny_llm_lab.corpus.chatml import CHAT_TEMPLATE, render_prompt
@@ -24,7 +25,6 @@ Encode = Callable[[str], list[int]]
 
 @pytest.fixture(scope="session")
 def tokenizer() -> object:
-    tokenizers = pytest.importorskip("tokenizers")
     return tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 
 
@@ -152,20 +152,6 @@ def test_markup_is_special_and_digits_stand_alone(encode: Encode) -> None:
 
 
 def test_the_template_renders_what_the_evaluation_renders() -> None:
-    jinja2 = pytest.importorskip("jinja2")
     messages = [{"role": "user", "content": "Hello"}]
     rendered = jinja2.Template(CHAT_TEMPLATE).render(messages=messages, add_generation_prompt=True)
     assert rendered == render_prompt("Hello")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is for development only")
-def test_the_fast_encoder_of_training_agrees_with_the_tokenizer(tokenizer: object, encode: Encode) -> None:
-    from tiny_llm_lab.training.encoding import CorpusEncoder
-
-    fast = CorpusEncoder(tokenizer)  # type: ignore[arg-type]
-    rng = random.Random(9)
-    for _ in range(300):
-        turn, story = make_small_talk(rng), make_story(rng)
-        notes = make_notes(rng, 100, fast.count, strange_share=0.3)
-        for text in (turn.user, turn.assistant, story.request, story.text, notes.text, "user\n", "\n"):
-            assert fast.encode(text) == encode(text)

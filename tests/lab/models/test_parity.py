@@ -14,7 +14,7 @@ from tiny_llm_lab.types import Model, SamplingParams
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 # To compare the default model too, add "default" here and run the script named below.
-GOLDEN_CHECKPOINTS = [*SHRUNK]
+GOLDEN_CHECKPOINTS = [*SHRUNK, "default"]
 RECORD = "tests/golden/make_transformers_golden.py"
 
 # Two to eight bits, groups of 32 and 64, shared heads (so a packed embedding is the head) and others.
