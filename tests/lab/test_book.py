@@ -1,8 +1,12 @@
 """The book's own checks, each on a copy with one thing wrong, and its figure against the engine."""
 
+import contextlib
 import importlib.util
+import io
+import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -183,3 +187,31 @@ def test_the_iterations_of_task_2_7_4_are_what_the_engine_does() -> None:
         if isinstance(e, PrefillEvent | TokenEvent)
     ]
     assert happened == ["a:3", "a", "b:4", "a", "b:8", "a", "b:10", "b", "a", "a", "b"]
+
+
+class Collected:
+    """A pytest plugin that counts the tests of every task."""
+
+    def __init__(self) -> None:
+        self.tasks: Counter[str] = Counter()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        markers = (item.get_closest_marker("task") for item in session.items)
+        self.tasks.update(marker.args[0] for marker in markers if marker is not None)
+
+
+def test_the_chapter_promises_as_many_passing_tests_as_there_are() -> None:
+    text = (ROOT / "book" / "src" / CHAPTER).read_text("utf-8")
+    promised = dict(re.findall(r"test --task (\S+)\n.*?Expect `(\d+) passed`", text, re.DOTALL))
+    assert len(promised) == 6
+    collected = Collected()
+    with contextlib.redirect_stdout(io.StringIO()):
+        args = [
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            str(ROOT / "tests" / "week_2" / "test_day_7.py"),
+        ]
+        pytest.main([*args, "--solution", "ref", "--week", "2", "--day", "7"], plugins=[collected])
+    assert {task: str(collected.tasks[task]) for task in promised} == promised
