@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 
 from tiny_llm_lab.commands.batch_report import stdout_console
 from tiny_llm_lab.commands.manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
-from tiny_llm_lab.commands.options import add_model_arguments
+from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 
 from .child import CrashError, run_child
@@ -101,7 +101,7 @@ def _checked(args: Namespace) -> Spec:
         raise UserError("--prefill-steps names a step twice: name each once")
     batch_size = len(workload.kinds()) if args.batch_size is None else args.batch_size
     return Spec(
-        model=args.model,
+        model=model_name(args),
         solution=args.solution,
         device=args.device,
         dtype=args.dtype,

@@ -19,6 +19,7 @@ from .options import (
     add_prefill_step,
     add_sampling_arguments,
     load,
+    model_name,
     sampling_from,
 )
 from .progress import BatchProgress
@@ -57,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     prompts = read_prompts(args.prompts, sampling) if args.prompts else None
-    loaded = load(args.model, args.solution, args.device, args.dtype)
+    loaded = load(model_name(args), args.solution, args.device, args.dtype)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
@@ -67,12 +68,12 @@ def run(args: Namespace) -> int:
         "prefill_step": args.prefill_step,
     }
     say(
-        f"{args.model} · {args.solution} · {counted(len(prompts), 'prompt')} · "
+        f"{model_name(args)} · {args.solution} · {counted(len(prompts), 'prompt')} · "
         + " · ".join(f"{name} {value}" for name, value in settings.items())
     )
     progress, total_s, interrupted = serve(loaded, prompts, settings)
     if args.json:
-        named = {"model": args.model, "solution": args.solution}
+        named = {"model": model_name(args), "solution": args.solution}
         print(json.dumps(as_json(progress, total_s, named | settings), indent=1))
     else:
         print_report(progress, total_s)

@@ -13,7 +13,7 @@ from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, Use
 
 from .chat import as_chat
 from .manners import say, well_mannered
-from .options import Loaded, add_model_arguments, add_prefill_step, load
+from .options import Loaded, add_model_arguments, add_prefill_step, load, model_name
 
 HELP = "Measure how many questions about held-out facts in the prompt are answered to the letter."
 # An answer takes nine tokens and its end; a model that says more is wrong anyway.
@@ -63,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     if args.count < 1:
         raise UserError("--count must be 1 or more")
-    loaded = load(args.model, args.solution, args.device, args.dtype)
+    loaded = load(model_name(args), args.solution, args.device, args.dtype)
     questions = _questions(loaded, args)
     completions = _answer(loaded, questions, args)
     result = judge(questions, completions, args)
@@ -97,7 +97,7 @@ def judge(questions: list[RecallQuestion], completions: list[Completion], args: 
         seed=args.seed,
         context=args.context,
         prefill_step=args.prefill_step,
-        model=args.model,
+        model=model_name(args),
         solution=args.solution,
         wrong=wrong,
     )

@@ -17,6 +17,7 @@ from .options import (
     add_prefill_step,
     add_sampling_arguments,
     load,
+    model_name,
     sampling_from,
 )
 
@@ -62,7 +63,7 @@ class Pace:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     question = _question(args.prompt)
-    loaded = load(args.model, args.solution, args.device, args.dtype)
+    loaded = load(model_name(args), args.solution, args.device, args.dtype)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:
@@ -74,7 +75,7 @@ def run(args: Namespace) -> int:
         print(flush=True)
         say(f"interrupted · {pace.line(num_prompt_tokens)}")
         return EXIT_INTERRUPTED
-    say(f"\n{args.model} · {args.solution} · {pace.line(num_prompt_tokens)}")
+    say(f"\n{model_name(args)} · {args.solution} · {pace.line(num_prompt_tokens)}")
     if len(pace.token_s) == sampling.max_tokens:
         say(f"cut at --max-tokens {sampling.max_tokens}")
     say("next: ./pdmw run batch-main")

@@ -19,11 +19,14 @@ class Loaded:
 
 
 def add_model_arguments(parser: ArgumentParser) -> None:
-    """--model, --solution, --device and --dtype."""
+    """--model, --bits, --solution, --device and --dtype."""
     parser.add_argument(
         "--model",
         default="default",
         help="default (shipped, small), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME",
+    )
+    parser.add_argument(
+        "--bits", type=int, choices=(4, 8, 16), help="of the weights of a random: model (default: 16)"
     )
     parser.add_argument(
         "--solution", default="ref", choices=list(PACKAGES), help="whose code runs (default: %(default)s)"
@@ -66,6 +69,16 @@ def sampling_from(args: Namespace) -> SamplingParams:
         seed=args.seed,
         max_tokens=args.max_tokens,
     )
+
+
+def model_name(args: Namespace) -> str:
+    """--model, with --bits written into the name of a random model, where they belong."""
+    name = str(args.model)
+    if args.bits is None:
+        return name
+    if not name.startswith("random:"):
+        raise UserError(f"--bits goes with a random: model; {name} has the bits it was saved with")
+    return f"{name},bits={args.bits}"
 
 
 def load(model: str, solution: str, device: str | None = None, dtype: str | None = None) -> Loaded:

@@ -1,0 +1,26 @@
+"""Flags that several commands share."""
+
+from argparse import ArgumentParser
+
+import pytest
+
+from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.types import UserError
+
+
+def name_of(*words: str) -> str:
+    parser = ArgumentParser()
+    add_model_arguments(parser)
+    return model_name(parser.parse_args(words))
+
+
+def test_bits_become_part_of_a_random_model_s_name() -> None:
+    assert name_of("--model", "random:qwen3-0.6b,layers=2") == "random:qwen3-0.6b,layers=2"
+    assert (
+        name_of("--bits", "4", "--model", "random:qwen3-0.6b,layers=2") == "random:qwen3-0.6b,layers=2,bits=4"
+    )
+
+
+def test_bits_of_a_saved_model_cannot_be_chosen() -> None:
+    with pytest.raises(UserError, match="--bits goes with a random: model; default has the bits"):
+        name_of("--bits", "4")
