@@ -1,17 +1,19 @@
-"""What the training of the default model relies on; only where PyTorch is installed."""
+"""What the training of the default model relies on.
+
+Needs PyTorch, so `pytest` collects this folder only when it is named: see CONTRIBUTING.md.
+"""
 
 import random
 from itertools import pairwise
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tiny_llm_lab.training.data import MAX_POSITION, Mix, make_batch, make_positions  # noqa: E402
-from tiny_llm_lab.training.encoding import CorpusEncoder  # noqa: E402
-from tiny_llm_lab.training.head_start import give_head_start  # noqa: E402
-from tiny_llm_lab.training.model import DEFAULT_SHAPE, Qwen3, Shape  # noqa: E402
-from tiny_llm_lab.training.tokenizer import train_tokenizer  # noqa: E402
+from tiny_llm_lab.training.data import MAX_POSITION, Mix, make_batch, make_positions
+from tiny_llm_lab.training.encoding import CorpusEncoder
+from tiny_llm_lab.training.head_start import give_head_start
+from tiny_llm_lab.training.model import DEFAULT_SHAPE, Qwen3, Shape
+from tiny_llm_lab.training.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Downloads: what is asked of the hub's client, and one line for whatever it raises."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +126,8 @@ def test_what_the_client_raises(hub: FakeHub, error: Exception, expected: str) -
     assert complaint("a/b") == f"a/b: {expected}"
 
 
-def test_without_a_network_it_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_network_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    start_s = time.perf_counter()
     message = complaint("Qwen/Qwen3-0.6B-that-nobody-has-cached")
-    assert time.perf_counter() - start_s < 15
-    assert "no network, or the hub is down" in message or "no such repository" in message
+    assert "no network, or the hub is down" in message
