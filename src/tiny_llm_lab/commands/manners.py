@@ -7,11 +7,21 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Final
 
+from tiny_llm_lab.cli import EXIT_INTERRUPTED
 from tiny_llm_lab.course.manifest import repository
 from tiny_llm_lab.course.todo import find_todo
 
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "UnwrittenError",
+    "counted",
+    "say",
+    "todo_line",
+    "well_mannered",
+]
+
 EXIT_FAILED: Final = 1
-EXIT_INTERRUPTED: Final = 130
 
 
 class UnwrittenError(Exception):
