@@ -7,12 +7,12 @@ transformers if it is not quantized.
 """
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tiny_llm_lab.cache import cache_folder
 from tiny_llm_lab.models.byte_tokenizer import write_byte_tokenizer
 from tiny_llm_lab.models.config import one_line, read_config
 from tiny_llm_lab.models.parameters import parameter_shapes
@@ -38,13 +38,6 @@ def find_or_make(text: str) -> Path:
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({one_line(error)}): set TINY_LLM_CACHE") from None
     return folder
-
-
-def cache_folder() -> Path:
-    """Where made files are kept: TINY_LLM_CACHE, or tiny-llm in the user's cache folder."""
-    if own := os.environ.get("TINY_LLM_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tiny-llm"
 
 
 def write_checkpoint(shape: Shape, folder: Path) -> None:

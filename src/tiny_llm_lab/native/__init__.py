@@ -1,0 +1,88 @@
+"""The C++ kernels of a package: compiled on first use, checked once, and then operators of MLX.
+
+`kernels(__package__)` is all that a solution calls. It is None where the kernels cannot or should not run:
+on a GPU, without a C++ compiler (said once, in one line), or with TINY_LLM_KERNELS=off.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+
+from tiny_llm_lab.native.isa import chosen, physical_cores
+from tiny_llm_lab.types import UserError
+
+VARIABLE = "TINY_LLM_KERNELS"
+
+_loaded: dict[str, Any] = {}
+_binding: ModuleType | None = None
+
+
+def kernels(package: str) -> Any:
+    """The operators of `package`'s folder kernels/, or None; see the class KernelSet in binding.cpp.
+
+    Raises UserError when its C++ does not compile or computes something wrong.
+    """
+    if mx.default_device() != mx.cpu:
+        return None
+    try:
+        return _loaded[package]
+    except KeyError:
+        _loaded[package] = _load(package)
+        return _loaded[package]
+
+
+def switch(package: str, is_on: bool) -> None:
+    """Turn the kernels of a package on or off for what follows in this process."""
+    _loaded.pop(package, None)
+    if not is_on:
+        _loaded[package] = None
+
+
+def binding() -> ModuleType:
+    """The compiled bridge to MLX, with the threads and the profile."""
+    global _binding
+    if _binding is None:
+        from tiny_llm_lab.native.build import binding_library, build
+
+        path = str(build(binding_library()))
+        loader = importlib.machinery.ExtensionFileLoader("_binding", path)
+        spec = importlib.util.spec_from_file_location("_binding", path, loader=loader)
+        assert spec is not None
+        _binding = importlib.util.module_from_spec(spec)
+        loader.exec_module(_binding)
+        _binding.set_num_threads(int(os.environ.get("TINY_LLM_THREADS") or physical_cores()))
+    return _binding
+
+
+def load(package: str, isa_name: str | None = None) -> Any:
+    """The compiled kernels of a package for the chosen instruction set, without any check."""
+    from tiny_llm_lab.native import isa
+    from tiny_llm_lab.native.build import build, kernel_library
+
+    wanted = chosen() if isa_name is None else next(i for i in isa.ISAS if i.name == isa_name)
+    return binding().KernelSet(str(build(kernel_library(_folder(package), wanted))))
+
+
+def _load(package: str) -> Any:
+    from tiny_llm_lab.native.build import NoCompilerError
+
+    if os.environ.get(VARIABLE, "on") == "off":
+        return None
+    try:
+        return load(package)
+    except NoCompilerError as error:
+        print(f"{error}; until then everything runs in plain MLX, which is slow on a CPU", file=sys.stderr)
+        return None
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise UserError(f"{package} has no folder of kernels")
+    return Path(spec.origin).parent / "kernels"

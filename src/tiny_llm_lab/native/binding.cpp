@@ -1,0 +1,234 @@
+// The kernels of one package as Python functions on mx.array. Shapes: the course's legend.
+#include <dlfcn.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "operator.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tiny_llm {
+namespace {
+
+using Array = mx::array;
+
+void require(bool holds, const std::string& otherwise) {
+  if (!holds) throw std::invalid_argument(otherwise);
+}
+
+/// Leading dimensions as one: [M, K]. Rows must be evenly spaced, which `evenly_spaced` sees to.
+Tensor as_rows(const Tensor& t) {
+  Tensor rows{t.data, t.dtype, 2, {1, t.shape[t.ndim - 1]}, {t.shape[t.ndim - 1], 1}};
+  for (int i = 0; i < t.ndim - 1; ++i) rows.shape[0] *= t.shape[i];
+  for (int i = 0; i < t.ndim - 1; ++i)
+    if (t.shape[i] != 1) rows.stride[0] = t.stride[i];  // the innermost one that counts
+  return rows;
+}
+
+/// At most one leading dimension may be longer than 1, unless the array is contiguous, which only a copy ensures.
+Array evenly_spaced(const Array& a) {
+  int longer = 0;
+  for (int i = 0; i < static_cast<int>(a.ndim()) - 1; ++i) longer += a.shape(i) != 1;
+  return longer <= 1 ? a : mx::contiguous(a, false, mx::Device::cpu);
+}
+
+double bytes_of(const Array& a) { return static_cast<double>(a.nbytes()); }
+
+/// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and bits.
+/// Its arrays become inputs of an operator; what the operator keeps is their layout.
+struct Weight {
+  int rows, columns, group_size = 0, bits = 0;
+  size_t first;  // its arrays' place among the inputs
+  double bytes = 0;
+
+  Weight(nb::handle object, std::vector<Array>& inputs) : first(inputs.size()) {
+    if (nb::isinstance<Array>(object)) {
+      inputs.push_back(nb::cast<Array>(object));
+    } else {
+      for (const char* part : {"weight", "scales", "biases"}) inputs.push_back(nb::cast<Array>(object.attr(part)));
+      group_size = nb::cast<int>(object.attr("group_size"));
+      bits = nb::cast<int>(object.attr("bits"));
+    }
+    rows = inputs[first].shape(0);
+    columns = bits ? inputs[first].shape(1) * 32 / bits : inputs[first].shape(1);
+    for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
+  }
+
+  bool is_packed_like(const Weight& other) const { return bits == other.bits && group_size == other.group_size; }
+
+  Matrix matrix(const std::vector<Tensor>& in) const {
+    Matrix m{in[first].data, nullptr, nullptr, in[first].dtype, rows, columns, group_size, bits};
+    if (bits) m.scales = in[first + 1].data, m.biases = in[first + 2].data, m.dtype = in[first + 1].dtype;
+    return m;
+  }
+};
+
+std::vector<int32_t> per_row(const std::variant<int, std::vector<int>>& value, int rows) {
+  if (auto* one = std::get_if<int>(&value)) return std::vector<int32_t>(rows, *one);
+  auto& many = std::get<std::vector<int>>(value);
+  require(static_cast<int>(many.size()) == rows, std::to_string(many.size()) + " numbers for " + std::to_string(rows) + " rows");
+  return {many.begin(), many.end()};
+}
+
+class KernelSet {
+ public:
+  explicit KernelSet(const std::string& path) {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    require(library != nullptr, library ? "" : dlerror());
+    table_ = reinterpret_cast<decltype(&tiny_llm_kernels)>(dlsym(library, "tiny_llm_kernels"))();
+  }
+
+  std::vector<Array> linear(const Array& x, nb::list weights, nb::list biases) const {
+    std::vector<Array> inputs{evenly_spaced(x)};
+    std::vector<mx::Shape> shapes;
+    std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
+    Cost cost{bytes_of(x), 0};
+    double rows = static_cast<double>(x.size()) / x.shape(-1);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      Weight w(weights[i], inputs);
+      require(w.columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
+                                            std::to_string(w.columns));
+      require(i == 0 || w.is_packed_like(all[0].first), "matrices multiplied together must be packed alike");
+      bool has_bias = i < biases.size() && !biases[i].is_none();
+      all.emplace_back(w, has_bias ? inputs.size() : 0);
+      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
+      auto& shape = shapes.emplace_back(x.shape());
+      shape.back() = w.rows;
+      cost.bytes += w.bytes + rows * w.rows * x.itemsize();
+      cost.flops += 2 * rows * w.rows * w.columns;
+    }
+    std::vector<mx::Dtype> dtypes(shapes.size(), x.dtype());
+    auto body = [table = table_, all](Team& team, const auto& in, const auto& out) {
+      std::vector<Product> products;
+      for (size_t i = 0; i < all.size(); ++i)
+        products.push_back({all[i].first.matrix(in), all[i].second ? in[all[i].second] : Tensor{}, as_rows(out[i])});
+      table->linear(team, as_rows(in[0]), products.data(), static_cast<int>(products.size()));
+    };
+    return make_operator("linear", std::move(inputs), std::move(shapes), std::move(dtypes), body, cost);
+  }
+
+  Array attention(const Array& q, const Array& k, const Array& v, const std::variant<int, std::vector<int>>& lengths, bool causal, float scale) const {
+    require(q.ndim() == 4 && k.ndim() == 4 && v.shape() == k.shape(), "query, key and value must have 4 dimensions, key and value the same");
+    require(q.shape(0) == k.shape(0) && q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
+            std::to_string(k.shape(1)) + " kv heads do not divide " + std::to_string(q.shape(1)) + " query heads");
+    auto rows = per_row(lengths, q.shape(0));
+    double stored = 0;
+    for (int n : rows) {
+      require(n >= q.shape(2) && n <= k.shape(2), "a row's length must lie between its new tokens and what is stored");
+      stored += n;
+    }
+    Cost cost{2 * stored * k.shape(1) * k.shape(3) * k.itemsize(), 4.0 * stored * q.shape(1) * q.shape(2) * q.shape(3)};
+    auto body = [table = table_, rows, causal, scale](Team& team, const auto& in, const auto& out) {
+      table->attention(team, in[0], in[1], in[2], rows.data(), causal, scale, out[0]);
+    };
+    mx::Shape shape{q.shape(0), q.shape(2), q.shape(1), q.shape(3)};
+    Array out = make_operator("attention", {q, k, v}, {shape}, {q.dtype()}, body, cost)[0];
+    return mx::transpose(out, {0, 2, 1, 3}, mx::Device::cpu);
+  }
+
+  /// (x, norm(x)), or (x + delta, norm(x + delta)).
+  std::pair<Array, Array> rms_norm(const Array& x, const Array& weight, float eps, const std::optional<Array>& delta) const {
+    std::vector<Array> inputs{evenly_spaced(x), weight};
+    if (delta) {
+      require(delta->shape() == x.shape() && delta->dtype() == x.dtype(), "x and delta must be alike");
+      inputs.push_back(evenly_spaced(*delta));
+    }
+    auto body = [table = table_, eps, has_delta = delta.has_value()](Team& team, const auto& in, const auto& out) {
+      table->rms_norm(team, as_rows(in[0]), has_delta ? as_rows(in[2]) : Tensor{}, in[1], eps,
+                      has_delta ? as_rows(out[1]) : Tensor{}, as_rows(out[0]));
+    };
+    size_t count = delta ? 2 : 1;
+    auto out = make_operator("rms_norm", std::move(inputs), std::vector<mx::Shape>(count, x.shape()), std::vector<mx::Dtype>(count, x.dtype()), body,
+                             {(delta ? 4 : 2) * bytes_of(x), 0});
+    return {delta ? out[1] : x, out[0]};
+  }
+
+  Array rope(const Array& x, const std::variant<int, std::vector<int>>& offsets, const Array& cos, const Array& sin, bool traditional,
+             const std::optional<Array>& weight, float eps) const {
+    require(x.ndim() == 4 && cos.ndim() == 2 && 2 * cos.shape(1) == x.shape(3), "the tables do not fit the heads");
+    auto rows = per_row(offsets, x.shape(0));
+    for (int offset : rows)
+      require(offset >= 0 && offset + x.shape(1) <= cos.shape(0), "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
+    std::vector<Array> inputs{x, cos, sin};
+    if (weight) inputs.push_back(*weight);
+    auto body = [table = table_, rows, traditional, eps](Team& team, const auto& in, const auto& out) {
+      table->rope(team, in[0], in.size() > 3 ? in[3] : Tensor{}, eps, in[1], in[2], rows.data(), traditional, out[0]);
+    };
+    return make_operator("rope", std::move(inputs), {x.shape()}, {x.dtype()}, body, {2 * bytes_of(x), 0})[0];
+  }
+
+  Array swiglu(const Array& gate, const Array& up) const {
+    require(gate.shape() == up.shape() && gate.dtype() == up.dtype(), "gate and up must be alike");
+    auto body = [table = table_](Team& team, const auto& in, const auto& out) {
+      table->swiglu(team, as_rows(in[0]), as_rows(in[1]), as_rows(out[0]));
+    };
+    return make_operator("swiglu", {evenly_spaced(gate), evenly_spaced(up)}, {gate.shape()}, {gate.dtype()}, body, {3 * bytes_of(gate), 0})[0];
+  }
+
+  Array embedding(const Array& tokens, nb::handle weight) const {
+    std::vector<Array> inputs{mx::contiguous(mx::astype(tokens, mx::int32, mx::Device::cpu), false, mx::Device::cpu)};
+    Weight w(weight, inputs);
+    mx::Shape shape = tokens.shape();
+    shape.push_back(w.columns);
+    mx::Dtype dtype = inputs.back().dtype();
+    auto body = [table = table_, w](Team& team, const auto& in, const auto& out) {
+      table->embedding(team, static_cast<const int32_t*>(in[0].data), in[0].size(), w.matrix(in), as_rows(out[0]));
+    };
+    return make_operator("embedding", std::move(inputs), {shape}, {dtype}, body, {})[0];
+  }
+
+  Array argmax(const Array& x) const {
+    mx::Shape shape(x.shape().begin(), x.shape().end() - 1);
+    auto body = [table = table_](Team& team, const auto& in, const auto& out) {
+      table->argmax(team, as_rows(in[0]), static_cast<uint32_t*>(out[0].data));
+    };
+    return make_operator("argmax", {evenly_spaced(x)}, {shape}, {mx::uint32}, body, {bytes_of(x), 0})[0];
+  }
+
+  Array top_k(const Array& x, int k) const {
+    require(k >= 1 && k <= x.shape(-1), "k must be 1 to " + std::to_string(x.shape(-1)));
+    mx::Shape shape = x.shape();
+    shape.back() = k;
+    auto body = [table = table_, k](Team& team, const auto& in, const auto& out) {
+      table->top_k(team, as_rows(in[0]), k, static_cast<float*>(out[0].data));
+    };
+    return make_operator("top_k", {evenly_spaced(x)}, {shape}, {mx::float32}, body, {bytes_of(x), 0})[0];
+  }
+
+ private:
+  const Kernels* table_;
+};
+
+}  // namespace
+
+NB_MODULE(_binding, m) {
+  m.doc() = "C++ kernels as operators of MLX";
+  nb::class_<KernelSet>(m, "KernelSet")
+      .def(nb::init<const std::string&>(), "path"_a)
+      .def("linear", &KernelSet::linear, "x"_a, "weights"_a, "biases"_a = nb::list())
+      .def("attention", &KernelSet::attention, "query"_a, "key"_a, "value"_a, "lengths"_a, "causal"_a, "scale"_a)
+      .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
+      .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)
+      .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
+      .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
+      .def("argmax", &KernelSet::argmax, "x"_a)
+      .def("top_k", &KernelSet::top_k, "x"_a, "k"_a);
+  m.def("set_num_threads", &set_num_threads, "count"_a);
+  m.def("num_threads", &num_threads);
+  m.def("start_profile", &start_profile);
+  m.def("stop_profile", [] {
+    std::vector<std::tuple<std::string, double, double, double>> out;
+    for (auto& note : stop_profile()) out.emplace_back(note.name, note.seconds, note.bytes, note.flops);
+    return out;
+  });
+}
+
+}  // namespace tiny_llm

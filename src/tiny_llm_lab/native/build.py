@@ -1,0 +1,129 @@
+"""Compiles C++ on first use and keeps the result, by content, in the cache folder."""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+import nanobind
+
+from tiny_llm_lab.cache import cache_folder
+from tiny_llm_lab.native.isa import Isa
+from tiny_llm_lab.types import UserError
+
+HERE = Path(__file__).parent
+_COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
+# A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
+_KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden")
+_BINDING = ("-O2", "-fvisibility=hidden", "-DNB_DOMAIN=mlx", "-DNB_COMPACT_ASSERTIONS", "-fno-strict-aliasing")
+
+
+class NoCompilerError(UserError):
+    """There is no C++ compiler."""
+
+
+class CompileError(UserError):
+    """The compiler rejects the source; the message is its own, with file and line."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library to be made: sources with the flags each is compiled with."""
+
+    name: str
+    sources: tuple[tuple[Path, tuple[str, ...]], ...]
+    link: tuple[str, ...] = ()
+    what: str = ""  # for the progress line
+
+
+def compiler() -> str:
+    """The C++ compiler: CXX, or the first of c++, g++ and clang++ that there is."""
+    names = [own] if (own := os.environ.get("CXX")) else ["c++", "g++", "clang++"]
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        raise NoCompilerError("no C++ compiler: install g++ or clang, or name one in CXX")
+    return found
+
+
+def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library:
+    """The kernels of a package's `folder` for one instruction set."""
+    include = HERE / "include"
+    flags = (*_KERNELS, *isa.flags, f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}", f"-I{include}", *extra)
+    sources = [*sorted(folder.glob("*.cpp")), HERE / "table.cpp"]
+    return Library(f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}")
+
+
+def binding_library() -> Library:
+    """The module that makes kernels known to MLX and Python, whichever package they come from."""
+    mlx, bind = Path(mx.__file__).parent, Path(nanobind.include_dir())
+    paths = (HERE / "include", mlx / "include", bind, bind.parent / "ext/robin_map/include")
+    flags = (*_BINDING, *(f"-I{path}" for path in (*paths, sysconfig.get_path("include"))))
+    own = [HERE / name for name in ("binding.cpp", "operator.cpp", "team.cpp")]
+    sources = [*own, bind.parent / "src/nb_combined.cpp"]
+    undefined = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
+    link = (f"-L{mlx / 'lib'}", "-lmlx", *undefined)
+    return Library("_binding.so", tuple((path, flags) for path in sources), link, "the bridge to MLX")
+
+
+def build(library: Library) -> Path:
+    """The compiled library, from the cache if its sources, headers, flags and versions are the same.
+
+    Raises NoCompilerError or CompileError, one line each but for the compiler's own words.
+    """
+    cxx = compiler()
+    folder = cache_folder() / "native" / _fingerprint(library, cxx)
+    target = folder / library.name
+    if target.exists():
+        return target
+    print(f"compiling {library.what} (once) ...", file=sys.stderr, flush=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = _compile(library, cxx, Path(scratch))
+            folder.mkdir(exist_ok=True)
+            made.replace(target)  # all of it or nothing, whatever other process does the same
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}): set TINY_LLM_CACHE") from None
+    return target
+
+
+def _compile(library: Library, cxx: str, scratch: Path) -> Path:
+    commands, objects = [], []
+    for number, (source, flags) in enumerate(library.sources):
+        objects.append(str(scratch / f"{number}.o"))
+        commands.append([cxx, *_COMMON, *flags, "-c", str(source), "-o", objects[-1]])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_run, commands))
+    made = scratch / library.name
+    _run([cxx, "-shared", "-pthread", *objects, *library.link, "-o", str(made)])
+    return made
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise CompileError(f"the C++ compiler failed\n{done.stderr.strip()}")
+
+
+def _fingerprint(library: Library, cxx: str) -> str:
+    version = subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
+    digest = hashlib.sha256(version.encode())
+    for package in ("mlx", "nanobind"):
+        digest.update(importlib.metadata.version(package).encode())
+    digest.update(repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link)).encode())
+    own = {path for path, _ in library.sources if "nanobind" not in path.parts}
+    headers = {header for path in own for header in path.parent.glob("*.h")} | set((HERE / "include").glob("*.h"))
+    for path, flags in library.sources:
+        digest.update(repr((path.name, [flag for flag in flags if not flag.startswith("-I")])).encode())
+    for path in sorted(own | headers):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:24]

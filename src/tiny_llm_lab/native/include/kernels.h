@@ -1,0 +1,52 @@
+// The operators that a package's kernels/*.cpp implement, as the rest of the program sees them.
+#pragma once
+
+#include "team.h"
+#include "tensor.h"
+
+namespace tiny_llm {
+
+/// An [N, K] matrix by rows: dense (bits = 0), or in MLX's affine packing with one scale and bias a group.
+struct Matrix {
+  const void* data = nullptr;  // dense: of `dtype`; packed: uint32 words, lowest bits first
+  const void* scales = nullptr;
+  const void* biases = nullptr;
+  DType dtype = DType::f32;  // of a dense matrix, or of scales and biases
+  int64_t rows = 0, columns = 0;
+  int group_size = 0, bits = 0;
+};
+
+/// out [M, N] = x [M, K] times the transpose of the matrix, plus a bias [N] if there is one.
+struct Product {
+  Matrix matrix;
+  Tensor bias;  // data = nullptr: none
+  Tensor out;
+};
+
+struct Kernels {
+  /// Several products of the same x [M, K], whose rows stand `x.stride[0]` apart.
+  void (*linear)(Team&, const Tensor& x, const Product* products, int count);
+  /// out [B, L, H, D] of query [B, H, L, D], key and value [B, G, S, D]; row b holds lengths[b] stored tokens,
+  /// the last L of them its own. If causal, a token sees those up to itself; otherwise it sees all.
+  void (*attention)(Team&, const Tensor& query, const Tensor& key, const Tensor& value, const int32_t* lengths,
+                    bool causal, float scale, const Tensor& out);
+  /// sum = x + delta (unless delta.data is null) and out = sum / rms(sum) * weight, over rows of x [M, E].
+  void (*rms_norm)(Team&, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
+                   const Tensor& sum, const Tensor& out);
+  /// x [B, L, H, D] normalised by weight [D] (unless null) and turned by cos, sin [P, D / 2] at offsets[b] + l.
+  void (*rope)(Team&, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos, const Tensor& sin,
+               const int32_t* offsets, bool traditional, const Tensor& out);
+  /// out = gate / (1 + e^-gate) * up, elementwise on rows [M, I].
+  void (*swiglu)(Team&, const Tensor& gate, const Tensor& up, const Tensor& out);
+  /// Rows of the matrix, decoded: out [M, K] of tokens [M].
+  void (*embedding)(Team&, const int32_t* tokens, int64_t count, const Matrix& matrix, const Tensor& out);
+  /// The place of each row's largest number, the first of equals: out [M] of x [M, V].
+  void (*argmax)(Team&, const Tensor& x, uint32_t* out);
+  /// The k largest numbers of each row, in falling order: out [M, k] of x [M, V].
+  void (*top_k)(Team&, const Tensor& x, int k, float* out);
+};
+
+}  // namespace tiny_llm
+
+/// Every compiled copy of the kernels exports this one name.
+extern "C" const tiny_llm::Kernels* tiny_llm_kernels();

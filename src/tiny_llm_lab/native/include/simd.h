@@ -1,0 +1,155 @@
+// Vectors of floats that look the same on every instruction set.
+//
+// A kernel is written once, in terms of `Vec`. The build compiles it once per instruction set and says how
+// wide a vector is (TINY_WIDTH) and in which namespace the copy lives (TINY_ISA). GCC's and Clang's vector
+// extensions do the rest: `a + b` on two Vec is one instruction wherever there is one.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "tensor.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace tiny_llm::TINY_ISA {
+
+constexpr int kWidth = TINY_WIDTH;
+
+// may_alias and an alignment of one element: a Vec may be read from anywhere, like the floats it is made of.
+typedef float Vec __attribute__((vector_size(4 * TINY_WIDTH)));
+typedef float LooseVec __attribute__((vector_size(4 * TINY_WIDTH), aligned(4), may_alias));
+typedef int32_t IntVec __attribute__((vector_size(4 * TINY_WIDTH)));
+typedef uint32_t WordVec __attribute__((vector_size(4 * TINY_WIDTH)));
+typedef uint32_t LooseWordVec __attribute__((vector_size(4 * TINY_WIDTH), aligned(4), may_alias));
+typedef uint16_t HalfVec __attribute__((vector_size(2 * TINY_WIDTH)));
+typedef uint16_t LooseHalfVec __attribute__((vector_size(2 * TINY_WIDTH), aligned(2), may_alias));
+
+inline Vec as_floats(WordVec bits) { return reinterpret_cast<Vec>(bits); }
+inline WordVec as_words(Vec v) { return reinterpret_cast<WordVec>(v); }
+
+inline Vec set(float x) { return x - Vec{}; }
+inline Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
+inline WordVec load(const uint32_t* p) { return *reinterpret_cast<const LooseWordVec*>(p); }
+inline void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
+
+/// a * b + c, rounded once where the machine can.
+inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(TINY_PLAIN)
+  return a * b + c;
+#elif defined(__AVX512F__) && TINY_WIDTH == 16
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__) && TINY_WIDTH == 8
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__) && TINY_WIDTH == 4
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+// 16-bit floats are computed on as 32-bit ones. bfloat16 is the upper half of a float32.
+inline Vec load(const bf16* p) {
+  HalfVec half = *reinterpret_cast<const LooseHalfVec*>(p);
+  return as_floats(__builtin_convertvector(half, WordVec) << 16);
+}
+
+inline void store(bf16* p, Vec v) {
+  WordVec bits = as_words(v);
+  WordVec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  // Rounding up could turn the largest NaN into a zero: NaN keeps its upper bits and becomes quiet.
+  WordVec kept = (bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded;
+  *reinterpret_cast<LooseHalfVec*>(p) = __builtin_convertvector(kept, HalfVec);
+}
+
+// float16 has 5 bits of exponent: multiplying by 2^112 moves them into place, subnormal numbers included.
+inline Vec load(const f16* p) {
+  WordVec bits = __builtin_convertvector(*reinterpret_cast<const LooseHalfVec*>(p), WordVec);
+  WordVec magnitude = (bits & 0x7fff) << 13;
+  WordVec scaled = as_words(as_floats(magnitude) * set(0x1p112f));
+  WordVec special = scaled | 0x7f800000;
+  return as_floats((magnitude >= 0x0f800000 ? special : scaled) | (bits & 0x8000) << 16);
+}
+
+inline void store(f16* p, Vec v) {
+  WordVec sign = as_words(v) & 0x80000000;
+  WordVec bits = as_words(v) ^ sign;
+  WordVec normal = (bits - 0x38000000 + 0xfff + ((bits >> 13) & 1)) >> 13;
+  // Adding 0.5 lets the FPU round what is below float16's normal range to multiples of 2^-24.
+  WordVec small = as_words(as_floats(bits) + set(0.5f)) - 0x3f000000;
+  WordVec large = bits > 0x7f800000 ? WordVec{} + 0x7e00 : WordVec{} + 0x7c00;
+  WordVec half = bits < 0x38800000 ? small : (bits >= 0x477ff000 ? large : normal);
+  *reinterpret_cast<LooseHalfVec*>(p) = __builtin_convertvector(half | sign >> 16, HalfVec);
+}
+
+/// The sum of the lanes, neighbours first: one order for whoever adds them.
+inline float sum(Vec v) {
+  float lanes[kWidth];
+  store(lanes, v);
+  for (int width = kWidth / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] = lanes[2 * i] + lanes[2 * i + 1];
+  return lanes[0];
+}
+
+/// The sums of four vectors' lanes: each the same number as `sum` gives, for a quarter of the work.
+inline void sum4(const Vec* v, float* out) {
+#if defined(__AVX2__) && TINY_WIDTH == 8
+  __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+#else
+  for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
+#endif
+}
+
+inline float highest(Vec v) {
+  float lanes[kWidth], best;
+  store(lanes, v);
+  best = lanes[0];
+  for (int i = 1; i < kWidth; ++i) best = lanes[i] > best ? lanes[i] : best;
+  return best;
+}
+
+/// e^x to about one unit in the last place; 0 below -87, where float32's normal numbers end.
+inline Vec exp(Vec x) {
+  Vec clamped = max(set(-87.0f), x < set(88.0f) ? x : set(88.0f));
+  // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+  Vec shifted = fma(clamped, set(1.44269504f), set(12582912.0f));
+  Vec whole = shifted - set(12582912.0f);
+  Vec rest = fma(whole, set(-1.42860677e-6f), fma(whole, set(-0.693145752f), clamped));
+  Vec poly = set(1.98756915e-4f);  // minimax on [-ln 2 / 2, ln 2 / 2] (Cephes, expf)
+  for (float c : {1.39819995e-3f, 8.33345191e-3f, 4.16657959e-2f, 1.66666655e-1f, 5.00000012e-1f})
+    poly = fma(poly, rest, set(c));
+  Vec mantissa = fma(poly, rest * rest, rest + set(1.0f));
+  Vec power = as_floats((as_words(shifted) << 23) + 0x3f800000);
+  return x < set(-87.0f) ? Vec{} : mantissa * power;
+}
+
+/// Lane numbers 0, 1, 2, ...
+inline IntVec iota() {
+  IntVec lanes;
+  for (int i = 0; i < kWidth; ++i) lanes[i] = i;
+  return lanes;
+}
+
+/// The first `count` lanes of p and zeros: how the end of a row is read without what lies behind it.
+template <class T>
+inline auto load_part(const T* p, int64_t count) {
+  T padded[kWidth] = {};
+  std::memcpy(padded, p, count * sizeof(T));
+  return load(padded);
+}
+
+template <class T>
+inline void store_part(T* p, Vec v, int64_t count) {
+  T padded[kWidth];
+  store(padded, v);
+  std::memcpy(p, padded, count * sizeof(T));
+}
+
+}  // namespace tiny_llm::TINY_ISA

@@ -1,0 +1,75 @@
+"""Instruction sets: which of them this machine can run, and how the compiler is told."""
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiny_llm_lab.types import UserError
+
+VARIABLE = "TINY_LLM_ISA"
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One copy of the kernels: `width` floats a vector, `needs` of the CPU's own feature names."""
+
+    name: str
+    width: int
+    flags: tuple[str, ...]
+    needs: frozenset[str] = frozenset()
+    machines: tuple[str, ...] = ("x86_64", "AMD64")
+
+
+_AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
+_WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
+# The best first.
+ISAS = (
+    Isa("avx512", 16, _WIDE, _AVX512),
+    Isa("avx2", 8, ("-march=x86-64-v3",), _AVX2),
+    Isa("neon", 4, (), machines=("aarch64", "arm64")),
+    Isa("plain", 4, ("-DTINY_PLAIN",), machines=("x86_64", "AMD64", "aarch64", "arm64")),
+)
+
+
+def available() -> list[Isa]:
+    """What this machine can run, the best first; "plain" always can."""
+    machine, features = platform.machine(), _features()
+    runs = [isa for isa in ISAS if machine in isa.machines and isa.needs <= features]
+    return runs or [ISAS[-1]]
+
+
+def chosen() -> Isa:
+    """The best, or the one that TINY_LLM_ISA names."""
+    runs = {isa.name: isa for isa in available()}
+    name = os.environ.get(VARIABLE) or next(iter(runs))
+    if name not in runs:
+        raise UserError(f"{VARIABLE}={name} cannot run on this machine: choose one of {', '.join(runs)}")
+    return runs[name]
+
+
+def physical_cores() -> int:
+    """Cores that this process may use, hyper-threads of one core counted once."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = {_siblings(cpu) or str(cpu) for cpu in usable}
+    return max(1, len(cores))
+
+
+def _siblings(cpu: int) -> str | None:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _features() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()  # macOS on Intel gets the plain copy
+    for line in lines:
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()

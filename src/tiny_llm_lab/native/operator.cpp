@@ -1,0 +1,117 @@
+#include "operator.h"
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "pool.h"
+
+namespace tiny_llm {
+namespace {
+
+std::mutex lock;  // one operator at a time has the team, whatever stream it comes from
+std::unique_ptr<Team> team;
+bool is_profiling = false;
+std::vector<Measurement> notes;
+
+DType dtype_of(const mx::array& a) {
+  switch (a.dtype().val()) {
+    case mx::Dtype::Val::float32: return DType::f32;
+    case mx::Dtype::Val::float16: return DType::f16;
+    case mx::Dtype::Val::bfloat16: return DType::bf16;
+    case mx::Dtype::Val::uint32: return DType::u32;
+    case mx::Dtype::Val::int32: return DType::i32;
+    default: throw std::invalid_argument("a kernel takes float32, float16 or bfloat16");
+  }
+}
+
+Tensor tensor_of(const mx::array& a) {
+  Tensor t;
+  t.data = const_cast<char*>(a.data<char>());
+  t.dtype = dtype_of(a);
+  t.ndim = a.ndim();
+  for (int i = 0; i < t.ndim; ++i) t.shape[i] = a.shape(i), t.stride[i] = a.strides(i);
+  return t;
+}
+
+/// Kernels read whole rows: neighbours in the last dimension must be neighbours in memory.
+bool has_whole_rows(const mx::array& a) { return a.ndim() == 0 || a.shape(-1) == 1 || a.strides(-1) == 1; }
+
+/// A new array for `a`'s elements in order, and the task that will copy them.
+mx::array begin_copy(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
+  mx::array copy(a.shape(), a.dtype(), nullptr, {});
+  copy.set_data(mx::allocator::malloc(a.nbytes()));
+  encoder.dispatch([from = tensor_of(a), to = tensor_of(copy), size = a.itemsize()] {
+    int64_t count = from.size();
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t at = 0, rest = i;
+      for (int dim = from.ndim - 1; dim >= 0; --dim) {
+        at += rest % from.shape[dim] * from.stride[dim];
+        rest /= from.shape[dim];
+      }
+      std::memcpy(static_cast<char*>(to.data) + i * size, static_cast<char*>(from.data) + at * size, size);
+    }
+  });
+  return copy;
+}
+
+}  // namespace
+
+void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  auto& encoder = mx::cpu::get_command_encoder(stream());
+  std::vector<Tensor> in, out;
+  for (auto& a : inputs) {
+    encoder.set_input_array(a);
+    if (has_whole_rows(a)) {
+      in.push_back(tensor_of(a));
+    } else {
+      mx::array copy = begin_copy(a, encoder);
+      in.push_back(tensor_of(copy));
+      encoder.add_temporary(std::move(copy));
+    }
+  }
+  for (auto& a : outputs) {
+    a.set_data(mx::allocator::malloc(a.nbytes()));
+    encoder.set_output_array(a);
+    out.push_back(tensor_of(a));
+  }
+  encoder.dispatch([body = body_, cost = cost_, name = name_, in = std::move(in), out = std::move(out)] {
+    std::lock_guard held(lock);
+    auto start = std::chrono::steady_clock::now();
+    (*body)(*team, in, out);
+    if (!is_profiling) return;
+    std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    notes.push_back({name, spent.count(), cost.bytes, cost.flops});
+  });
+}
+
+std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost) {
+  auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost);
+  return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
+}
+
+void set_num_threads(int count) {
+  if (count < 1) throw std::invalid_argument("threads must be 1 or more");
+  std::lock_guard held(lock);
+  if (team == nullptr || team->size() != count) team = make_team(count);
+}
+
+int num_threads() { return team->size(); }
+
+void start_profile() {
+  std::lock_guard held(lock);
+  notes.clear();
+  is_profiling = true;
+}
+
+std::vector<Measurement> stop_profile() {
+  std::lock_guard held(lock);
+  is_profiling = false;
+  return std::move(notes);
+}
+
+}  // namespace tiny_llm

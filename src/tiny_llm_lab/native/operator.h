@@ -1,0 +1,58 @@
+// A kernel as a node of MLX's lazy graph.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "mlx/mlx.h"
+#include "mlx/primitives.h"
+
+namespace tiny_llm {
+
+namespace mx = mlx::core;
+
+/// What an operator has to move and to compute, for the profile.
+struct Cost {
+  double bytes = 0, flops = 0;
+};
+
+using Body = std::function<void(Team&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;
+
+/// One node: when MLX comes to it, `body` runs on the stream's thread with the team.
+class Operator : public mx::Primitive {
+ public:
+  Operator(mx::Stream stream, const char* name, Body body, Cost cost)
+      : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error("the C++ kernels run on the CPU: call mx.set_default_device(mx.cpu)");
+  }
+  const char* name() const override { return name_; }
+
+ private:
+  const char* name_;
+  std::shared_ptr<const Body> body_;
+  Cost cost_;
+};
+
+/// Lazy outputs of an operator on the CPU's default stream.
+std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost);
+
+struct Measurement {
+  std::string name;
+  double seconds, bytes, flops;
+};
+
+/// Threads that later operators use; waits for the present one to end.
+void set_num_threads(int count);
+int num_threads();
+/// Begin to note what every operator takes; `stop_profile` returns the notes.
+void start_profile();
+std::vector<Measurement> stop_profile();
+
+}  // namespace tiny_llm

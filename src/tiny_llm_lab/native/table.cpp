@@ -1,0 +1,21 @@
+// Compiled once per instruction set, with the kernels of one package: the list by which they are found.
+#include "kernels.h"
+
+namespace tiny_llm::TINY_ISA {
+
+void linear(Team&, const Tensor&, const Product*, int);
+void attention(Team&, const Tensor&, const Tensor&, const Tensor&, const int32_t*, bool, float, const Tensor&);
+void rms_norm(Team&, const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&);
+void rope(Team&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, const int32_t*, bool, const Tensor&);
+void swiglu(Team&, const Tensor&, const Tensor&, const Tensor&);
+void embedding(Team&, const int32_t*, int64_t, const Matrix&, const Tensor&);
+void argmax(Team&, const Tensor&, uint32_t*);
+void top_k(Team&, const Tensor&, int, float*);
+
+}  // namespace tiny_llm::TINY_ISA
+
+extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
+  using namespace tiny_llm::TINY_ISA;
+  static const tiny_llm::Kernels table{linear, attention, rms_norm, rope, swiglu, embedding, argmax, top_k};
+  return &table;
+}

@@ -1,0 +1,105 @@
+// The one team of threads of a process.
+#include "team.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "pool.h"
+
+namespace tiny_llm {
+namespace {
+
+// Between the operators of a step there are microseconds: a member that slept would be late for most of them.
+constexpr int kSpins = 4000;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+struct Buffer {
+  void* data = nullptr;
+  size_t bytes = 0;
+  ~Buffer() { std::free(data); }
+};
+
+class Pool : public Team {
+ public:
+  explicit Pool(int size) : buffers_(size * kSlots), size_(size) {
+    for (int id = 1; id < size; ++id) threads_.emplace_back([this, id] { work(id); });
+  }
+
+  ~Pool() override {
+    start([](void*, int) {}, nullptr, true);
+    for (auto& thread : threads_) thread.join();
+  }
+
+  int size() const override { return size_; }
+
+  void* scratch(int id, int slot, size_t bytes) override {
+    Buffer& buffer = buffers_[id * kSlots + slot];
+    if (bytes > buffer.bytes) {
+      std::free(buffer.data);
+      buffer.bytes = (bytes + 4095) / 4096 * 4096;
+      buffer.data = std::aligned_alloc(64, buffer.bytes);
+      if (buffer.data == nullptr) throw std::bad_alloc();
+    }
+    return buffer.data;
+  }
+
+ protected:
+  void start(void (*body)(void*, int), void* context) override { start(body, context, false); }
+  void reset() override { next_.store(0, std::memory_order_relaxed); }
+  int64_t take() override { return next_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  static constexpr int kSlots = 16;
+
+  void start(void (*body)(void*, int), void* context, bool is_last) {
+    body_ = body, context_ = context, is_last_ = is_last;
+    running_.store(size_ - 1, std::memory_order_relaxed);
+    round_.fetch_add(1, std::memory_order_release);
+    round_.notify_all();
+    body(context, 0);
+    for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins)
+      spins < kSpins ? relax() : std::this_thread::yield();
+  }
+
+  void work(int id) {
+    for (uint32_t seen = 0;;) {
+      int spins = 0;
+      while (round_.load(std::memory_order_acquire) == seen)
+        if (++spins < kSpins) relax();
+        else round_.wait(seen, std::memory_order_acquire);
+      ++seen;
+      body_(context_, id);
+      bool is_last = is_last_;
+      running_.fetch_sub(1, std::memory_order_release);
+      if (is_last) return;
+    }
+  }
+
+  std::vector<Buffer> buffers_;
+  int size_;
+  void (*body_)(void*, int) = nullptr;
+  void* context_ = nullptr;
+  bool is_last_ = false;
+  alignas(64) std::atomic<uint32_t> round_{0};
+  alignas(64) std::atomic<int> running_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Team> make_team(int size) { return std::make_unique<Pool>(size); }
+
+}  // namespace tiny_llm
