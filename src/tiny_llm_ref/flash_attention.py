@@ -4,6 +4,8 @@ import math
 
 import mlx.core as mx
 
+from tiny_llm_lab.native import kernels
+
 from .attention import Mask
 
 # Stored tokens that are looked at together.
@@ -30,6 +32,8 @@ def flash_attention(
     if heads % groups:
         raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
     factor = 1 / math.sqrt(dim) if scale is None else scale
+    if not isinstance(mask, mx.array) and (native := kernels(__package__)):
+        return native.attention(query, key, value, stored, mask == "causal", factor)
     rows = (query.astype(mx.float32) * factor).reshape(batch, groups, -1, dim)
     peak = mx.full((*rows.shape[:3], 1), -mx.inf)
     total, out = mx.zeros(peak.shape), mx.zeros(rows.shape)

@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from tiny_llm_lab.native import kernels
+
 
 class RoPE:
     """Rotates pairs of a head's dimensions by angles that grow with the token's position."""
@@ -26,6 +28,8 @@ class RoPE:
         Same shape and dtype as `x`; angles and products in float32. Raises ValueError when a position
         is negative or reaches seq_len, or when there is not one offset for each row.
         """
+        if native := kernels(__package__):
+            return native.rope(x, offset, self.cos, self.sin, self.traditional)
         cos, sin = self._at(offset, *x.shape[:2])
         wide = x.astype(mx.float32)
         if self.traditional:

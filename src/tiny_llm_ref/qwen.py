@@ -1,10 +1,13 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.native import kernels
+from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, QuantizedWeights, RequestKvCache, Weight
 
 from .attention import Mask, scaled_dot_product_attention_grouped
 from .basics import linear, silu
@@ -14,6 +17,7 @@ from .layer_norm import RMSNorm
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
 class QwenMultiHeadAttention:
@@ -38,28 +42,56 @@ class QwenMultiHeadAttention:
         offset: int | list[int] = 0,
         cache: KvCache | None = None,
         mask: Mask = "causal",
+        keep: int | None = None,
     ) -> mx.array:
-        """x [B, L, E] at positions `offset`, ... -> [B, L, E].
+        """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
-        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
+        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to:
+        all L of them, while queries exist for the last `keep` alone.
         """
         batch, length, _ = x.shape
-        q, k, v = (self._project(name, x) for name in ("q_proj", "k_proj", "v_proj"))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = self.rope(q, offset), self.rope(k, offset)
+        kept = length if keep is None else min(keep, length)
+        q, k, v = self._project(x, kept)
+        start = length - kept
+        q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
+        q, k = self._place(q, self.q_norm, q_offset), self._place(k, self.k_norm, offset)
         q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
-        out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
-        return linear(out.transpose(0, 2, 1, 3).reshape(batch, length, -1), self.weights["o_proj.weight"])
+        out = self._attend(q, k, v, length if cache is None else cache.offset, mask)
+        return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
 
-    def _project(self, name: str, x: mx.array) -> mx.array:
-        """[B, L, heads, D]"""
-        bias = _vector(self.weights, name, "bias") if self.config.qkv_bias else None
-        out = linear(x, self.weights[f"{name}.weight"], bias)
-        return out.reshape(*x.shape[:2], -1, self.config.head_dim)
+    def _project(self, x: mx.array, kept: int) -> list[mx.array]:
+        """Queries [B, kept, H, D], keys and values [B, L, G, D]."""
+        weights = [self.weights[f"{name}.weight"] for name in _PROJECTIONS]
+        biases = [_vector(self.weights, name, "bias") if self.config.qkv_bias else None for name in _PROJECTIONS]
+        if kept == x.shape[1]:
+            parts = _products(x, weights, biases)
+        else:
+            last = x[:, x.shape[1] - kept :]
+            parts = [linear(last, weights[0], biases[0]), *_products(x, weights[1:], biases[1:])]
+        dim = self.config.head_dim
+        return [part.reshape(*part.shape[:2], part.shape[2] // dim, dim) for part in parts]
+
+    def _place(self, x: mx.array, norm: RMSNorm | None, offset: int | list[int]) -> mx.array:
+        """Normalise the heads of x [B, L, heads, D], if this model does, and rotate them."""
+        rope, native = self.rope, kernels(__package__)
+        if norm is None:
+            return rope(x, offset)
+        if native is None:
+            return rope(norm(x), offset)
+        return cast(mx.array, native.rope(x, offset, rope.cos, rope.sin, rope.traditional, norm.weight, norm.eps))
+
+    def _attend(
+        self, q: mx.array, k: mx.array, v: mx.array, stored: int | list[int], mask: Mask
+    ) -> mx.array:
+        native = kernels(__package__)
+        if native is None or isinstance(mask, mx.array):
+            if isinstance(mask, mx.array):
+                mask = mask[..., mask.shape[-2] - q.shape[2] :, :]
+            return scaled_dot_product_attention_grouped(q, k, v, mask=mask)
+        return cast(mx.array, native.attention(q, k, v, stored, True, 1 / math.sqrt(q.shape[-1])))
 
 
 class QwenMLP:
@@ -71,7 +103,9 @@ class QwenMLP:
 
     def __call__(self, x: mx.array) -> mx.array:
         """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
-        return linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
+        gate, up = _products(x, [self.w_gate, self.w_up])
+        native = kernels(__package__)
+        return linear(native.swiglu(gate, up) if native else silu(gate) * up, self.w_down)
 
 
 class QwenTransformerBlock:
@@ -93,10 +127,21 @@ class QwenTransformerBlock:
         offset: int | list[int] = 0,
         cache: KvCache | None = None,
         mask: Mask = "causal",
+        keep: int | None = None,
     ) -> mx.array:
-        """x [B, L, E] -> [B, L, E]: x += attention(norm(x)), then x += mlp(norm(x))."""
-        x = x + self.self_attn(self.input_layernorm(x), offset, cache, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L).
+
+        x += attention(norm(x)), then x += mlp(norm(x)); the cache gets all L tokens.
+        """
+        out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
+        x, normed = self._add_and_norm(x[:, x.shape[1] - out.shape[1] :], out)
+        return x + self.mlp(normed)
+
+    def _add_and_norm(self, x: mx.array, delta: mx.array) -> tuple[mx.array, mx.array]:
+        norm = self.post_attention_layernorm
+        if native := kernels(__package__):
+            return cast(tuple[mx.array, mx.array], native.rms_norm(x, norm.weight, norm.eps, delta))
+        return x + delta, norm(x + delta)
 
 
 class QwenModel:
@@ -136,12 +181,14 @@ class QwenModel:
         length = tokens.shape[1]
         if cache is not None and cache[0].offset != offset:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
-        mask: Mask = "causal" if cache is None else cache[0].attention_mask(length)
+        # The kernels count each row's tokens themselves.
+        is_plain = cache is None or kernels(__package__)
+        mask: Mask = "causal" if is_plain else cast(Sequence[KvCache], cache)[0].attention_mask(length)
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):
-            x = layer(x, offset, None if cache is None else cache[i], mask)
-        if logits_to_keep is not None:
-            x = x[:, max(0, length - logits_to_keep) :]
+            # Behind the last layer's keys and values nobody looks at a token without logits.
+            keep = logits_to_keep if i == len(self.layers) - 1 else None
+            x = layer(x, offset, None if cache is None else cache[i], mask, keep)
         x = self.norm(x)
         return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
 
@@ -153,6 +200,20 @@ class QwenModel:
 def build_model(checkpoint: Checkpoint) -> QwenModel:
     """The model of a loaded checkpoint."""
     return QwenModel(checkpoint.config, checkpoint.weights)
+
+
+def _products(
+    x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
+) -> list[mx.array]:
+    """`linear` of one x with several weights."""
+    native = kernels(__package__)
+    if native and len({_packing(w) for w in weights}) == 1 and _packing(weights[0])[0] in (0, 4, 8):
+        return cast(list[mx.array], native.linear(x, list(weights), list(biases)))
+    return [linear(x, w, bias) for w, bias in zip(weights, biases or [None] * len(weights), strict=True)]
+
+
+def _packing(w: Weight) -> tuple[int, int]:
+    return (w.bits, w.group_size) if isinstance(w, QuantizedWeights) else (0, 0)
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
+from tiny_llm_lab.native import kernels
+
 Sampler = Callable[[mx.array], mx.array]
 
 
@@ -17,7 +19,7 @@ def make_sampler(
     the same tokens from the same logits, call by call, whatever else the process draws.
     """
     if temp == 0:
-        return lambda logits: mx.argmax(logits, axis=-1)
+        return _most_likely
     key = mx.random.key(seed)
 
     def sample(logits: mx.array) -> mx.array:
@@ -67,3 +69,8 @@ def apply_min_p(scores: mx.array, min_p: float) -> mx.array:
     probs = mx.softmax(scores, axis=-1)
     floor = min_p * mx.max(probs, axis=-1, keepdims=True)
     return mx.where(probs >= floor, scores, -mx.inf)
+
+
+def _most_likely(logits: mx.array) -> mx.array:
+    native = kernels(__package__)
+    return native.argmax(logits) if native else mx.argmax(logits, axis=-1)

@@ -1,6 +1,7 @@
 """The pytest plugin that grades a solution: which tests run, and unwritten tasks as their own outcome."""
 
 import importlib.util
+import os
 import traceback
 from collections import Counter
 from collections.abc import Generator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tiny_llm_lab import native
 from tiny_llm_lab.course.checking.explain import Explainer
 from tiny_llm_lab.course.manifest import Course, Task, load_course, repository
 from tiny_llm_lab.course.todo import Todo, find_todo
@@ -28,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    # A week's tests grade the Python they name; those of the C++ kernels switch them on themselves.
+    os.environ.setdefault(native.VARIABLE, "off")
     # A tree of its own, as in the tests of this plugin, brings its own manifest.
     own = config.rootpath / "course.toml"
     try:

@@ -10,15 +10,17 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kColumnsAtOnce = 8;               // sums whose additions overlap
+constexpr int kColumnsAtOnce = 4;               // sums whose additions overlap
 constexpr int kFewRows = 2;                     // up to here decoding twice is cheaper than a panel
 constexpr int64_t kBlockRows = 48, kBlockColumns = 32, kBlockElements = 512;  // what the caches hold
+constexpr int64_t kStripColumns = 8;
+constexpr int64_t kFewColumns = 128;  // columns that are taken at a time when there are few rows
 
 /// The activations of one call, as floats in the order of the matrix's vectors.
 struct Activations {
-  const float* values;  // [M, width], each row followed by zeros up to a whole span
+  const float* values;  // [M, stride], each row followed by zeros up to `padded`, a whole span
   const float* sums;    // [M, groups], the sum of each group, which its bias multiplies
-  int64_t rows, width, groups;
+  int64_t rows, padded, stride, groups;
 };
 
 /// A stretch of one product's columns, with the scales and biases of its rows as floats.
@@ -31,7 +33,7 @@ struct Stretch {
 template <class Rows>
 void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, const Activations& shape) {
   int64_t columns = x.shape[1];
-  for (int64_t first = 0; first < shape.width; first += Rows::kSpan) {
+  for (int64_t first = 0; first < shape.padded; first += Rows::kSpan) {
     float plain[Rows::kSpan];
     widen(x.data, x.dtype, row * x.stride[0] + first, std::min<int64_t>(Rows::kSpan, columns - first),
           Rows::kSpan, plain);
@@ -58,65 +60,123 @@ inline Vec with_biases(Vec total, const float* biases, const float* sums, int64_
 inline void put(const Product& product, int64_t row, int64_t first, int64_t count, float* line) {
   const Tensor& bias = product.bias;
   if (bias.data != nullptr) {
-    float addend[kBlockColumns];
+    float addend[kFewColumns];
     widen(bias.data, bias.dtype, first, count, rounded_up(count, kWidth), addend);
     for (int64_t i = 0; i < count; ++i) line[i] += addend[i];
   }
   narrow(line, count, product.out, row * product.out.stride[0] + first);
 }
 
-/// `M` rows of x times up to kColumnsAtOnce rows of the matrix, decoded in registers.
-template <class Rows, int M>
-void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const Stretch& part, int64_t column) {
-  constexpr int N = kColumnsAtOnce / M;
-  int64_t whole = rows.matrix.columns / Rows::kSpan, index[N];
-  decltype(rows.row(0)) row[N];
-  const float* scales[N];
-  for (int n = 0; n < N; ++n) {
-    index[n] = std::min(column + n, part.count - 1);  // beyond the end the last one is computed again
-    row[n] = rows.row(part.first + index[n]);
-    scales[n] = part.scales + index[n] * x.groups;
-  }
-  Vec total[M][N] = {};
-  const float* at = x.values + first_row * x.width;
-  auto add = [&](int n, int64_t span, int j, Vec weight) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-    for (int m = 0; m < M; ++m)
-      total[m][n] = fma(weight, load(at + m * x.width + span * Rows::kSpan + j * kWidth), total[m][n]);
-  };
-  for (int64_t span = 0; span < whole; ++span)
+/// Add one span's products to the sums of M rows of x and N of the matrix: total += scale * sum(weight * x).
+/// The N sums of a vector are independent, so that an addition need not wait for the one before it.
+template <class Rows, int M, int N, class Span>
+inline void add_span(const Span* spans, const float* x, int64_t width, Vec (*total)[N]) {
+  Vec part[M][N];
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n)
-      rows.decode([&](int j, Vec weight) { add(n, span, j, weight); }, row[n], span, scales[n]);
-  if (whole * Rows::kSpan < rows.matrix.columns)
-    for (int n = 0; n < N; ++n)
-      rows.decode_end([&](int j, Vec weight) { add(n, whole, j, weight); }, row[n], whole, scales[n]);
-  for (int m = 0; m < M; ++m) {
-    float line[kColumnsAtOnce];
+  for (int j = 0; j < Rows::kVectors; ++j)
+#pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      const float* biases = part.biases + index[n] * x.groups;
-      total[m][n] = with_biases(total[m][n], biases, x.sums + (first_row + m) * x.groups, x.groups);
+      Vec weight = spans[n].vector(j);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) {
+        Vec activation = load(x + m * width + j * kWidth);
+        part[m][n] = j == 0 ? weight * activation : fma(weight, activation, part[m][n]);
+      }
     }
-    for (int n = 0; n < N; n += 4) sum4(total[m] + n, line + n);
-    put(part.product, first_row + m, part.first + column, std::min<int64_t>(N, part.count - column), line);
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n)
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) total[m][n] = fma(part[m][n], spans[n].scale(), total[m][n]);
+}
+
+/// `M` rows of x times kColumnsAtOnce rows of the matrix from `column` of the stretch on, decoded in registers.
+template <class Rows, int M>
+void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64_t column, float (*lines)[kFewColumns]) {
+  constexpr int N = kColumnsAtOnce;
+  int64_t whole = rows.matrix.columns / Rows::kSpan;
+  decltype(rows.row(0)) row[N];
+  const float *scales[N], *biases[N];
+  for (int n = 0; n < N; ++n) {
+    int64_t index = std::min(column + n, part.count - 1);  // beyond the end the last one is computed again
+    row[n] = rows.row(part.first + index);
+    scales[n] = part.scales + index * x.groups;
+    biases[n] = part.biases + index * x.groups;
+  }
+  Vec total[M][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < M * N; ++i) total[i / N][i % N] = Vec{};
+  for (int64_t span = 0; span < whole; ++span) {
+    typename Rows::Span spans[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) spans[n] = rows.span(row[n], span, scales[n]);
+    add_span<Rows, M, N>(spans, x.values + span * Rows::kSpan, x.stride, total);
+  }
+  if (whole * Rows::kSpan < rows.matrix.columns) {
+    typename Rows::End spans[N];
+    for (int n = 0; n < N; ++n) spans[n] = rows.end(row[n], whole, scales[n]);
+    add_span<Rows, M, N>(spans, x.values + whole * Rows::kSpan, x.stride, total);
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int n = 0; n < N; ++n)
+      total[m][n] = with_biases(total[m][n], biases[n], x.sums + m * x.groups, x.groups);
+    sum4(total[m], lines[m] + column);
   }
 }
 
-/// Decode elements first to first + count of a stretch's rows into panel [columns, stride].
+/// A decoded span in a panel: its vectors, then their scale.
+template <class Rows>
+constexpr int64_t kDecoded = (Rows::kVectors + (Rows::kGroup > 0)) * kWidth;
+
+/// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
+template <class Rows, int M>
+void scaled_tile(const float* x, int64_t width, const float* panel, int64_t stride, int64_t spans, Vec* sums) {
+  Vec total[M * kTileColumns];
+#pragma GCC unroll 12
+  for (int i = 0; i < M * kTileColumns; ++i) total[i] = sums[i];
+  for (; spans > 0; --spans, x += Rows::kSpan, panel += kDecoded<Rows>) {
+    Vec part[M][kTileColumns];
+#pragma GCC unroll 8
+    for (int j = 0; j < Rows::kVectors; ++j) {
+      Vec activation[M];
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) activation[m] = load(x + m * width + j * kWidth);
+#pragma GCC unroll 4
+      for (int n = 0; n < kTileColumns; ++n) {
+        Vec weight = load(panel + n * stride + j * kWidth);
+#pragma GCC unroll 4
+        for (int m = 0; m < M; ++m)
+          part[m][n] = j == 0 ? weight * activation[m] : fma(weight, activation[m], part[m][n]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < kTileColumns; ++n) {
+      Vec scale = Rows::kGroup > 0 ? load(panel + n * stride + Rows::kSpan) : set(1.0f);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) total[m * kTileColumns + n] = fma(part[m][n], scale, total[m * kTileColumns + n]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
+}
+
+/// Decode spans first to first + count of a stretch's rows into panel [columns, stride].
 template <class Rows>
 void fill_panel(const Rows& rows, const Stretch& part, int64_t groups, int64_t first, int64_t count,
                 float* panel, int64_t stride) {
+  int64_t whole = std::min(first + count, rows.matrix.columns / Rows::kSpan);
   for (int64_t n = 0; n < rounded_up(part.count, kTileColumns); ++n) {
     int64_t index = std::min(n, part.count - 1);
-    for (int64_t k = 0; k < count; k += Rows::kSpan) {
-      auto keep = [&](int j, Vec weight) { store(panel + n * stride + k + j * kWidth, weight); };
-      int64_t span = (first + k) / Rows::kSpan;
-      const float* scales = part.scales + index * groups;
-      if ((span + 1) * Rows::kSpan <= rows.matrix.columns)
-        rows.decode(keep, rows.row(part.first + index), span, scales);
-      else
-        rows.decode_end(keep, rows.row(part.first + index), span, scales);
-    }
+    auto row = rows.row(part.first + index);
+    const float* scales = part.scales + index * groups;
+    float* at = panel + n * stride;
+    auto keep = [&](const auto& span) {
+#pragma GCC unroll 8
+      for (int j = 0; j < Rows::kVectors; ++j) store(at + j * kWidth, span.vector(j));
+      if constexpr (Rows::kGroup > 0) store(at + Rows::kSpan, span.scale());
+      at += kDecoded<Rows>;
+    };
+    for (int64_t span = first; span < whole; ++span) keep(rows.span(row, span, scales));
+    if (whole < first + count) keep(rows.end(row, whole, scales));
   }
 }
 
@@ -126,18 +186,22 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
                float* panel, Vec* sums) {
   int64_t columns = rounded_up(part.count, kTileColumns);
   std::fill_n(sums, num_rows * columns, Vec{});
+  // A strip of the panel stays in the nearest cache while all rows of x go by.
   auto each_tile = [&](auto use) {
-    for (int64_t n = 0; n < columns; n += kTileColumns)
+    for (int64_t strip = 0; strip < columns; strip += kStripColumns)
       in_tiles(num_rows, [&](auto height, int64_t m) {
-        use(height, m, n, sums + n * num_rows + m * kTileColumns);  // a tile's sums stand together
+        for (int64_t n = strip; n < std::min(strip + kStripColumns, columns); n += kTileColumns)
+          use(height, m, n, sums + n * num_rows + m * kTileColumns);  // a tile's sums stand together
       });
   };
-  for (int64_t first = 0; first < x.width; first += kBlockElements) {
-    int64_t count = std::min(kBlockElements, x.width - first);
-    fill_panel(rows, part, x.groups, first, count, panel, kBlockElements);
+  constexpr int64_t kSpans = kBlockElements / Rows::kSpan, kStride = kSpans * kDecoded<Rows>;
+  int64_t spans = x.padded / Rows::kSpan;
+  for (int64_t first = 0; first < spans; first += kSpans) {
+    int64_t count = std::min(kSpans, spans - first);
+    fill_panel(rows, part, x.groups, first, count, panel, kStride);
     each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
-      tile<height>(x.values + (first_row + m) * x.width + first, x.width, panel + n * kBlockElements,
-                   kBlockElements, count, at);
+      scaled_tile<Rows, height>(x.values + (first_row + m) * x.stride + first * Rows::kSpan, x.stride,
+                                panel + n * kStride, kStride, count, at);
     });
   }
   float lines[kBlockRows][kBlockColumns];
@@ -153,6 +217,13 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
   for (int64_t m = 0; m < num_rows; ++m) put(part.product, first_row + m, part.first, part.count, lines[m]);
 }
 
+/// The scales or biases of a stretch as floats, [count, padded].
+inline void widen_groups(const Matrix& w, const void* data, int64_t first, int64_t count, int64_t padded, float* out) {
+  int64_t groups = w.columns / w.group_size;
+  if (groups == padded) return widen(data, w.dtype, first * groups, count * groups, count * groups, out);
+  for (int64_t n = 0; n < count; ++n) widen(data, w.dtype, (first + n) * groups, groups, padded, out + n * padded);
+}
+
 /// All of x times one stretch of columns.
 template <class Rows>
 void compute(Team& team, int id, const Activations& x, const Product& product, int64_t first, int64_t count) {
@@ -161,19 +232,18 @@ void compute(Team& team, int id, const Activations& x, const Product& product, i
   if constexpr (Rows::kGroup > 0) {
     part.scales = buffer<float>(team, id, kScales, count * x.groups);
     part.biases = buffer<float>(team, id, kBiases, count * x.groups);
-    for (int64_t n = 0; n < count; ++n) {
-      int64_t groups = w.columns / w.group_size, at = (first + n) * groups;
-      widen(w.scales, w.dtype, at, groups, x.groups, part.scales + n * x.groups);
-      widen(w.biases, w.dtype, at, groups, x.groups, part.biases + n * x.groups);
-    }
+    widen_groups(w, w.scales, first, count, x.groups, part.scales);
+    widen_groups(w, w.biases, first, count, x.groups, part.biases);
   }
   Rows rows{w};
   if (x.rows <= kFewRows) {
-    for (int64_t n = 0; n < count; n += kColumnsAtOnce / x.rows)
-      x.rows == 1 ? few_rows<Rows, 1>(rows, x, 0, part, n) : few_rows<Rows, 2>(rows, x, 0, part, n);
+    float lines[kFewRows][kFewColumns];
+    for (int64_t n = 0; n < count; n += kColumnsAtOnce)
+      x.rows == 1 ? few_rows<Rows, 1>(rows, x, part, n, lines) : few_rows<Rows, 2>(rows, x, part, n, lines);
+    for (int64_t m = 0; m < x.rows; ++m) put(product, m, first, count, lines[m]);
     return;
   }
-  float* panel = buffer<float>(team, id, kPanel, kBlockColumns * kBlockElements);
+  float* panel = buffer<float>(team, id, kPanel, 2 * kBlockColumns * kBlockElements);
   Vec* sums = buffer<Vec>(team, id, kTotals, kBlockRows * kBlockColumns);
   for (int64_t m = 0; m < x.rows; m += kBlockRows)
     many_rows(rows, x, m, std::min(kBlockRows, x.rows - m), part, panel, sums);
@@ -181,17 +251,19 @@ void compute(Team& team, int id, const Activations& x, const Product& product, i
 
 template <class Rows>
 void linear_of(Team& team, const Tensor& x, const Product* products, int count) {
-  Activations acts{nullptr, nullptr, x.shape[0], rounded_up(x.shape[1], Rows::kSpan), 0};
-  if constexpr (Rows::kGroup > 0) acts.groups = rounded_up(acts.width / Rows::kGroup, kWidth);
-  float* values = buffer<float>(team, 0, kValues, acts.rows * acts.width);
+  int64_t padded = rounded_up(x.shape[1], Rows::kSpan);
+  // Rows that stood a power of two apart would compete for the same places of the cache.
+  Activations acts{nullptr, nullptr, x.shape[0], padded, padded + 16, 0};
+  if constexpr (Rows::kGroup > 0) acts.groups = rounded_up(acts.padded / Rows::kGroup, kWidth);
+  float* values = buffer<float>(team, 0, kValues, acts.rows * acts.stride);
   float* sums = buffer<float>(team, 0, kSums, acts.rows * acts.groups);
   acts.values = values, acts.sums = sums;
   team.each(acts.rows, [&](int, int64_t m) {
     std::fill_n(sums + m * acts.groups, acts.groups, 0.0f);
-    prepare_row<Rows>(x, m, values + m * acts.width, sums + m * acts.groups, acts);
+    prepare_row<Rows>(x, m, values + m * acts.stride, sums + m * acts.groups, acts);
   });
   // Stretches short enough to share evenly, long enough that taking one costs nothing.
-  int64_t length = acts.rows <= kFewRows ? 128 : kBlockColumns, items = 0;
+  int64_t length = acts.rows <= kFewRows ? kFewColumns : kBlockColumns, items = 0;
   for (int i = 0; i < count; ++i) items += (products[i].matrix.rows + length - 1) / length;
   team.each(items, [&](int id, int64_t item) {
     const Product* product = products;

@@ -12,34 +12,40 @@
 namespace tiny_llm::TINY_ISA {
 
 // Bytes that memory is asked for before they are needed.
-constexpr int kAhead = 2048;
+constexpr int kAhead = 4096;
 
 /// A dense row of T, in its natural order.
 template <class T>
 struct DenseRows {
   static constexpr int kVectors = 8;
   static constexpr int kSpan = kVectors * kWidth;
-  static constexpr int kGroup = 0;
+  static constexpr int kGroup = 0;  // no scales
 
   const Matrix& matrix;
 
   const T* row(int64_t n) const { return static_cast<const T*>(matrix.data) + n * matrix.columns; }
 
-  /// Call use(j, vector) for the vectors of one span of a row.
-  template <class Use>
-  static inline void decode(const Use& use, const T* row, int64_t span, const float*) {
-    const T* at = row + span * kSpan;
-    __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead);
-#pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) use(j, load(at + j * kWidth));
+  /// What is read of a row's span at once. `End` serves the span within which the row ends.
+  struct Span {
+    const T* at;
+    Vec vector(int j) const { return load(at + j * kWidth); }
+    Vec scale() const { return set(1.0f); }
+  };
+  struct End {
+    T elements[kSpan];
+    Vec vector(int j) const { return load(elements + j * kWidth); }
+    Vec scale() const { return set(1.0f); }
+  };
+
+  static inline Span span(const T* row, int64_t number, const float*) {
+    __builtin_prefetch(reinterpret_cast<const char*>(row + number * kSpan) + kAhead);
+    return {row + number * kSpan};
   }
 
-  /// The same where the row ends within the span.
-  template <class Use>
-  inline void decode_end(const Use& use, const T* row, int64_t span, const float*) const {
-    T last[kSpan] = {};
-    std::memcpy(last, row + span * kSpan, (matrix.columns - span * kSpan) * sizeof(T));
-    for (int j = 0; j < kVectors; ++j) use(j, load(last + j * kWidth));
+  inline End end(const T* row, int64_t number, const float*) const {
+    End last = {};
+    std::memcpy(last.elements, row + number * kSpan, (matrix.columns - number * kSpan) * sizeof(T));
+    return last;
   }
 
   static int place(int k) { return k; }
@@ -61,18 +67,28 @@ struct PackedRows {
     return static_cast<const uint32_t*>(matrix.data) + n * (matrix.columns / kVectors);
   }
 
+  struct Span {
+    WordVec words;
+    const float* scales;
+    int64_t number;
+    Vec vector(int j) const {
+      constexpr uint32_t kMask = (1u << kBits) - 1;
+      WordVec field = j == kVectors - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
+      return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
+    }
+    Vec scale() const { return scale_of(number, scales); }
+  };
+  using End = Span;
+
   /// `scales` are the row's, as floats.
-  template <class Use>
-  static inline void decode(const Use& use, const uint32_t* row, int64_t span, const float* scales) {
-    const uint32_t* at = row + span * kWidth;
+  static inline Span span(const uint32_t* row, int64_t number, const float* scales) {
+    const uint32_t* at = row + number * kWidth;
     __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead);
-    unpack(use, load(at), scale_of(span, scales));
+    return {load(at), scales, number};
   }
 
-  template <class Use>
-  inline void decode_end(const Use& use, const uint32_t* row, int64_t span, const float* scales) const {
-    unpack(use, load_part(row + span * kWidth, matrix.columns / kVectors - span * kWidth),
-           scale_of(span, scales));
+  inline End end(const uint32_t* row, int64_t number, const float* scales) const {
+    return {load_part(row + number * kWidth, matrix.columns / kVectors - number * kWidth), scales, number};
   }
 
   /// Where element k of a span stands.
@@ -86,16 +102,6 @@ struct PackedRows {
   }
 
  private:
-  template <class Use>
-  static inline void unpack(const Use& use, WordVec packed, Vec scale) {
-    constexpr uint32_t kMask = (1u << kBits) - 1;
-#pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) {
-      WordVec field = j == kVectors - 1 ? packed >> (32 - kBits) : packed & (kMask << (kBits * j));
-      use(j, __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec) * scale);
-    }
-  }
-
   /// One scale a lane: a span of a wide machine may reach over several groups.
   static inline Vec scale_of(int64_t span, const float* scales) {
     if constexpr (kWordsPerGroup >= kWidth) {
