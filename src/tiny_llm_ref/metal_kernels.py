@@ -8,6 +8,7 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
 
@@ -89,9 +90,10 @@ def flash_attention_metal(
 def _kernel(name: str, inputs: tuple[str, ...]) -> Callable[..., list[mx.array]]:
     text = (KERNELS / f"{name}.metal").read_text(encoding="utf-8")
     header, _, body = text.partition(BODY_MARK)
-    return mx.fast.metal_kernel(
+    kernel = mx.fast.metal_kernel(
         name=f"tiny_llm_{name}", input_names=inputs, output_names=["out"], source=body, header=header
     )
+    return cast(Callable[..., list[mx.array]], kernel)
 
 
 def _require_metal(alternative: str) -> None:

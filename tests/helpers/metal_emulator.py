@@ -25,7 +25,6 @@ HAS_METAL = mx.metal.is_available()
 PLACES = ["emulated", "gpu"] if HAS_METAL else ["emulated"]
 
 _SHIM = Path(__file__).with_name("metal_shim.h")
-_FOLDER = tempfile.TemporaryDirectory(prefix="tiny-llm-metal-")
 _TYPES = {
     mx.float32: "float",
     mx.float16: "float16_t",
@@ -44,7 +43,7 @@ _ATTRIBUTES = [
     ("uint", "thread_index_in_threadgroup", "t.index"),
     ("uint3", "thread_position_in_grid", "t.position_in_grid"),
     ("uint3", "thread_position_in_threadgroup", "t.position_in_threadgroup"),
-    ("uint3", "threadgroup_position_in_grid", "t.threadgroup"),
+    ("uint3", "threadgroup_position_in_grid", "t.group_in_grid"),
     ("uint3", "threads_per_grid", "{grid[0], grid[1], grid[2]}"),
     ("uint", "threads_per_simdgroup", "32"),
     ("uint3", "threads_per_threadgroup", "{group[0], group[1], group[2]}"),
@@ -61,7 +60,12 @@ class Emulator:
     def metal_kernel(self, **arguments: Any) -> Callable[..., list[mx.array]]:
         """As `mx.fast.metal_kernel`. A solution may keep what it gets: that asks `is_on` at every call."""
         real = self._real(**arguments) if HAS_METAL else None
-        return lambda **launch: run(**arguments, **launch) if self.is_on or not real else real(**launch)
+
+        def call(**launch: Any) -> list[mx.array]:
+            __tracebackhide__ = True
+            return run(**arguments, **launch) if self.is_on or real is None else real(**launch)
+
+        return call
 
 
 EMULATOR = Emulator()
@@ -89,6 +93,7 @@ def run(
     template: Sequence[tuple[str, Any]] = (),
 ) -> list[mx.array]:
     """Make a kernel and call it once: the arguments of both are those of MLX, named."""
+    __tracebackhide__ = True
     arrays = [x if isinstance(x, mx.array) else mx.array(x) for x in inputs]
     if len(arrays) != len(input_names):
         raise ValueError(f"{name}: {len(input_names)} input_names, but {len(arrays)} inputs")
@@ -102,20 +107,16 @@ def run(
     made = [np.full(size, 0xFF, np.uint8) for size in sizes]
     memory = _Memory()
     parameters = [
-        *(
-            each
-            for n, array in zip(input_names, arrays, strict=True)
-            for each in _inputs(n, array, source, memory)
-        ),
-        *(
-            (f"{_TYPES[d]}* {n}", memory.add(out, _TYPES[d]))
-            for n, d, out in zip(output_names, output_dtypes, made, strict=True)
-        ),
+        *(each for n, x in zip(input_names, arrays, strict=True) for each in _inputs(n, x, source, memory)),
+        *(_outputs(n, d, out, memory) for n, d, out in zip(output_names, output_dtypes, made, strict=True)),
         *((f"{kind} {n}", value) for kind, n, value in _ATTRIBUTES if n in source),
     ]
-    library = _compiled(_program(header, source, template, parameters))
-    if library.run(memory.pointers(), (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group)):
-        raise RuntimeError(f"{name}: some threads wait at a barrier for others that never come")
+    library = _built(_program(header, source, template, parameters))
+    if isinstance(library, Exception):
+        raise library
+    library.run.restype = ctypes.c_char_p
+    if trouble := library.run(memory.pointers(), (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group)):
+        raise RuntimeError(f"{name}: {trouble.decode()}")
     return [
         mx.array(out).view(d).reshape(s) for out, s, d in zip(made, output_shapes, output_dtypes, strict=True)
     ]
@@ -127,10 +128,10 @@ class _Memory:
     def __init__(self) -> None:
         self._blocks: list[np.ndarray] = []
 
-    def add(self, block: np.ndarray, kind: str) -> str:
-        """Keep a block; how the launcher writes a pointer to it."""
+    def add(self, block: np.ndarray) -> str:
+        """Keep a block; what the launcher calls it."""
         self._blocks.append(block)
-        return f"({kind}*)memory[{len(self._blocks) - 1}]"
+        return f"memory[{len(self._blocks) - 1}]"
 
     def pointers(self) -> ctypes.Array[ctypes.c_void_p]:
         return (ctypes.c_void_p * len(self._blocks))(*(block.ctypes.data for block in self._blocks))
@@ -138,22 +139,32 @@ class _Memory:
 
 def _inputs(name: str, array: mx.array, source: str, memory: _Memory) -> Iterator[tuple[str, str]]:
     """The parameters of an input, as (declaration, value): itself and what the body mentions of its shape."""
-    kind = _TYPES[array.dtype]
+    kind = f"const {_TYPES[array.dtype]}"
     # Without gaps, as MLX makes it; 16-bit floats as they lie in memory, since NumPy has no bfloat16.
     block = np.array(mx.contiguous(array).view(mx.uint16) if array.dtype.size == 2 else array, order="C")
-    pointer = memory.add(block, f"const {kind}")
     if array.ndim == 0:
-        yield f"const {kind}& {name}", f"*{pointer}"
+        yield f"{kind}& {name}", f"*({kind}*){memory.add(block)}"
         return
-    is_small = array.size < _MAX_CONSTANT_SIZE
-    yield (f"SmallArray<{kind}> {name}", f"{{{pointer}}}") if is_small else (f"const {kind}* {name}", pointer)
+    # The size is read when the kernel runs: one program serves all shapes.
+    size = f"*(const long long*){memory.add(np.array([array.size], np.int64))}"
+    type_ = f"emulated::{'Array' if array.size < _MAX_CONSTANT_SIZE else 'DeviceArray'}<{kind}>"
+    yield f"{type_} {name}", f'{type_}{{({kind}*){memory.add(block)}, {size}, "{name}"}}'
     if f"{name}_shape" in source:
-        yield f"const int* {name}_shape", memory.add(np.array(array.shape, np.int32), "const int")
+        yield f"const int* {name}_shape", f"(const int*){memory.add(np.array(array.shape, np.int32))}"
     if f"{name}_strides" in source:
         strides = [int(np.prod(array.shape[axis + 1 :])) for axis in range(array.ndim)]
-        yield f"const int64_t* {name}_strides", memory.add(np.array(strides, np.int64), "const int64_t")
+        yield f"const int64_t* {name}_strides", f"(const int64_t*){memory.add(np.array(strides, np.int64))}"
     if f"{name}_ndim" in source:
         yield f"const int& {name}_ndim", str(array.ndim)
+
+
+def _outputs(name: str, dtype: mx.Dtype, block: np.ndarray, memory: _Memory) -> tuple[str, str]:
+    type_ = f"emulated::DeviceArray<{_TYPES[dtype]}>"
+    size = memory.add(np.array([block.size // dtype.size], np.int64))
+    return (
+        f"{type_} {name}",
+        f'{type_}{{({_TYPES[dtype]}*){memory.add(block)}, *(const long long*){size}, "{name}"}}',
+    )
 
 
 def _program(
@@ -175,7 +186,7 @@ void kernel({", ".join(declaration for declaration, _ in parameters)}) {{
 }}
 static void* const* memory;
 static const unsigned *grid, *group;
-extern "C" int run(void* const* memory_, const unsigned* grid_, const unsigned* group_) {{
+extern "C" const char* run(void* const* memory_, const unsigned* grid_, const unsigned* group_) {{
   memory = memory_, grid = grid_, group = group_;
   return emulated::run_grid(grid, group, [](const emulated::Thread& t) {{
     metal::kernel{f"<{values}>" if template else ""}({", ".join(value for _, value in parameters)});
@@ -185,17 +196,19 @@ extern "C" int run(void* const* memory_, const unsigned* grid_, const unsigned* 
 
 
 @functools.cache
-def _compiled(program: str) -> ctypes.CDLL:
-    folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
-    (folder / "kernel.cpp").write_text(program, encoding="utf-8")
-    options = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-o", "kernel.so", "kernel.cpp"]
-    done = subprocess.run([_compiler(), *options], cwd=folder, capture_output=True, text=True)
-    if done.returncode == 0:
-        return ctypes.CDLL(str(folder / "kernel.so"))
-    errors = [line for line in done.stderr.splitlines() if "error" in line]
+def _built(program: str) -> ctypes.CDLL | Exception:
+    # Once it is loaded, a library needs no file any more.
+    with tempfile.TemporaryDirectory(prefix="tiny-llm-metal-") as folder:
+        (Path(folder) / "kernel.cpp").write_text(program, encoding="utf-8")
+        options = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-o", "kernel.so", "kernel.cpp"]
+        done = subprocess.run([_compiler(), *options], cwd=folder, capture_output=True, text=True)
+        if done.returncode == 0:
+            return ctypes.CDLL(str(Path(folder) / "kernel.so"))
     if todo := re.search(r'error: (?:#error )?"task [\d.]+"', done.stderr):
-        raise NotImplementedError(todo[0])
-    raise SyntaxError("the kernel does not compile\n" + "\n".join(errors[:5] or [done.stderr]))
+        return NotImplementedError(todo[0])
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    said = "\n".join(errors[:5]) or done.stderr
+    return SyntaxError(f"the kernel does not compile (body:1 is the line of BODY_MARK):\n{said}")
 
 
 def _compiler() -> str:

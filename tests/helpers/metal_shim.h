@@ -12,6 +12,7 @@
 #endif
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
@@ -56,9 +57,9 @@ struct Float16 {
     if (isnan(wide)) return 0x7e00;
     const float size = fabsf(wide);
     if (size >= 65520.0f) return sign | 0x7c00;
-    int exponent = 0;
+    int exponent;
     frexpf(size, &exponent);
-    if (exponent < -13) exponent = -13;  // below 2^-14 all numbers have the same spacing
+    if (size < 0x1p-14f) exponent = -13;  // down here all numbers have the same spacing
     // Rounding up to 2048 carries into the exponent by itself.
     return sign | uint16_t(int(rintf(ldexpf(size, 11 - exponent))) + ((exponent + 13) << 10));
   }
@@ -91,16 +92,7 @@ using bfloat = Narrow<BFloat16>;
 using float16_t = half;
 using bfloat16_t = bfloat;
 
-// MLX passes small arrays in another address space, which a `const device T*` cannot point into: use `auto`.
-template <typename T>
-struct SmallArray {
-  const T* first;
-  const T& operator[](size_t i) const { return first[i]; }
-  const T& operator*() const { return *first; }
-  SmallArray operator+(size_t i) const { return {first + i}; }
-};
-
-// --- threads ---
+// --- threads and arrays ---
 
 namespace emulated {
 
@@ -122,7 +114,7 @@ struct Thread {
   ucontext_t context;
   uint index, lane;
   Simdgroup* simdgroup;
-  uint3 position_in_threadgroup, position_in_grid, threadgroup;
+  uint3 position_in_threadgroup, position_in_grid, group_in_grid;
   bool is_done;
 };
 
@@ -130,10 +122,15 @@ inline Thread threads[MAX_THREADS];
 inline Simdgroup simdgroups[MAX_THREADS / LANES];
 inline Meeting everyone;
 inline uint num_threads, now, num_idle_turns;
-inline bool is_stuck;
 inline ucontext_t outside;
+inline char trouble[200];  // why the run was given up; empty while all is well
 inline void (*body)(const Thread&);
 inline char* stacks;
+
+[[noreturn]] inline void give_up() {
+  setcontext(&outside);
+  abort();
+}
 
 inline void give_way() {
   const uint before = now;
@@ -157,8 +154,8 @@ inline void meet(Meeting& meeting) {
   close_if_complete(meeting);
   while (meeting.number == number) {
     if (++num_idle_turns > 4 * num_threads) {
-      is_stuck = true;  // those that are missing wait somewhere else
-      setcontext(&outside);
+      snprintf(trouble, sizeof trouble, "threads wait at a barrier or a simd function for others that never come");
+      give_up();
     }
     give_way();
   }
@@ -236,7 +233,7 @@ inline void run_threadgroup(uint3 group, const uint* grid, const uint* size) {
     thread.simdgroup->meeting.expected += 1;
     thread.position_in_threadgroup = place;
     thread.position_in_grid = {first.x + place.x, first.y + place.y, first.z + place.z};
-    thread.threadgroup = group;
+    thread.group_in_grid = group;
     thread.is_done = false;
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = stacks + size_t(i) * STACK_BYTES;
@@ -248,17 +245,44 @@ inline void run_threadgroup(uint3 group, const uint* grid, const uint* size) {
   swapcontext(&outside, &threads[0].context);
 }
 
-// 0 when all is well, 1 when threads wait for others for ever.
-inline int run_grid(const uint* grid, const uint* size, void (*kernel)(const Thread&)) {
+// Empty when all is well, else what went wrong.
+inline const char* run_grid(const uint* grid, const uint* size, void (*kernel)(const Thread&)) {
   body = kernel;
-  is_stuck = false;
+  trouble[0] = 0;
   stacks = static_cast<char*>(malloc(size_t(MAX_THREADS) * STACK_BYTES));
-  for (uint z = 0; z * size[2] < grid[2] && !is_stuck; ++z)
-    for (uint y = 0; y * size[1] < grid[1] && !is_stuck; ++y)
-      for (uint x = 0; x * size[0] < grid[0] && !is_stuck; ++x) run_threadgroup({x, y, z}, grid, size);
+  for (uint z = 0; z * size[2] < grid[2]; ++z)
+    for (uint y = 0; y * size[1] < grid[1]; ++y)
+      for (uint x = 0; x * size[0] < grid[0] && !*trouble; ++x) run_threadgroup({x, y, z}, grid, size);
   free(stacks);
-  return is_stuck;
+  return trouble;
 }
+
+// An array that complains where a GPU would read or write something else.
+template <typename T>
+struct Array {
+  T* first;
+  long long size;  // of what is left from `first` on
+  const char* name;
+  template <typename Index>
+  T& operator[](Index i) const {
+    if ((long long)i < 0 || (long long)i >= size) {
+      snprintf(trouble, sizeof trouble, "%s[%lld] is outside: there are %lld elements", name, (long long)i, size);
+      give_up();
+    }
+    return first[i];
+  }
+  T& operator*() const { return (*this)[0]; }
+  template <typename Index>
+  Array operator+(Index i) const {
+    return {first + i, size - (long long)i, name};
+  }
+};
+
+// Small inputs lie in `constant` memory, which no `device` pointer can point into; all others may become one.
+template <typename T>
+struct DeviceArray : Array<T> {
+  operator T*() const { return this->first; }
+};
 
 }  // namespace emulated
 

@@ -4,7 +4,8 @@
 //   grid: LANES x L x (B * H) threads. The LANES threads of one query row are a simdgroup.
 //
 // MLX writes the kernel's signature. It holds the four inputs, the output, the template values T, D and
-// CAUSAL, and of the rest (`query_shape`, `thread_position_in_grid`, ...) what the body mentions.
+// CAUSAL, and of the rest (`query_shape`, `thread_position_in_grid`, ...) what the body mentions. Arrays of
+// fewer than 8 elements come in `constant` memory: index all under their names, without pointers of your own.
 
 // Every Apple GPU runs 32 threads in lockstep.
 static constant constexpr const uint LANES = 32;
