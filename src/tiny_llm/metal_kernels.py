@@ -1,7 +1,7 @@
 """Metal kernels of our own: text that MLX compiles when it is first called.
 
-The model does not use them, because MLX has the same operators in faster versions. They are here to be
-written: `kernels/*.metal` say what one thread does, the functions below how many threads there are.
+The model does not use them, because MLX brings the same operators, tuned. They are here to be written:
+`kernels/*.metal` say what one thread does, the functions below how many threads there are.
 """
 
 from pathlib import Path

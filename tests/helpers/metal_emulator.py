@@ -57,8 +57,22 @@ class Emulator:
         self.is_on = True
         self._real = mx.fast.metal_kernel
 
-    def metal_kernel(self, **arguments: Any) -> Callable[..., list[mx.array]]:
+    def metal_kernel(
+        self,
+        name: str,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        source: str,
+        header: str = "",
+    ) -> Callable[..., list[mx.array]]:
         """As `mx.fast.metal_kernel`. A solution may keep what it gets: that asks `is_on` at every call."""
+        arguments: dict[str, Any] = {
+            "name": name,
+            "input_names": input_names,
+            "output_names": output_names,
+            "source": source,
+            "header": header,
+        }
         real = self._real(**arguments) if HAS_METAL else None
 
         def call(**launch: Any) -> list[mx.array]:
@@ -91,6 +105,7 @@ def run(
     grid: tuple[int, int, int],
     threadgroup: tuple[int, int, int],
     template: Sequence[tuple[str, Any]] = (),
+    verbose: bool = False,
 ) -> list[mx.array]:
     """Make a kernel and call it once: the arguments of both are those of MLX, named."""
     __tracebackhide__ = True
@@ -111,9 +126,12 @@ def run(
         *(_outputs(n, d, out, memory) for n, d, out in zip(output_names, output_dtypes, made, strict=True)),
         *((f"{kind} {n}", value) for kind, n, value in _ATTRIBUTES if n in source),
     ]
-    library = _built(_program(header, source, template, parameters))
+    program = _program(header, source, template, parameters)
+    if verbose:
+        print(program)
+    library = _built(program)
     if isinstance(library, Exception):
-        raise library
+        raise library.with_traceback(None)
     library.run.restype = ctypes.c_char_p
     if trouble := library.run(memory.pointers(), (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group)):
         raise RuntimeError(f"{name}: {trouble.decode()}")
@@ -186,8 +204,9 @@ void kernel({", ".join(declaration for declaration, _ in parameters)}) {{
 }}
 static void* const* memory;
 static const unsigned *grid, *group;
-extern "C" const char* run(void* const* memory_, const unsigned* grid_, const unsigned* group_) {{
-  memory = memory_, grid = grid_, group = group_;
+extern "C" __attribute__((visibility("default")))
+const char* run(void* const* given, const unsigned* grid_size, const unsigned* group_size) {{
+  memory = given, grid = grid_size, group = group_size;
   return emulated::run_grid(grid, group, [](const emulated::Thread& t) {{
     metal::kernel{f"<{values}>" if template else ""}({", ".join(value for _, value in parameters)});
   }});
@@ -201,6 +220,8 @@ def _built(program: str) -> ctypes.CDLL | Exception:
     with tempfile.TemporaryDirectory(prefix="tiny-llm-metal-") as folder:
         (Path(folder) / "kernel.cpp").write_text(program, encoding="utf-8")
         options = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-o", "kernel.so", "kernel.cpp"]
+        # Else the loader would let two kernels share what has the same name in both.
+        options.append("-fvisibility=hidden")
         done = subprocess.run([_compiler(), *options], cwd=folder, capture_output=True, text=True)
         if done.returncode == 0:
             return ctypes.CDLL(str(Path(folder) / "kernel.so"))
