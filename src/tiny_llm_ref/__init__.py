@@ -20,6 +20,7 @@ from .flash_attention import flash_attention
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
+from .metal_kernels import flash_attention_metal, quantized_matmul_metal
 from .positional_encoding import RoPE
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
@@ -52,10 +53,12 @@ __all__ = [
     "chunked_attention_mask",
     "dequantize_weights",
     "flash_attention",
+    "flash_attention_metal",
     "linear",
     "make_sampler",
     "quantized_linear",
     "quantized_matmul",
+    "quantized_matmul_metal",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",

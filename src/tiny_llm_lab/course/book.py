@@ -77,7 +77,8 @@ def task_table(day: Day) -> str:
     for task in day.tasks:
         parts = [_listed(task.symbols), *(["extend " + _listed(task.grows)] if task.grows else [])]
         names = "<br>".join(filter(None, parts))
-        rows.append([task.id, task.title, names, f"`{task.file}`", str(task.lines or "")])
+        files = "<br>".join(f"`{name}`" for name in (task.file, task.kernel) if name)
+        rows.append([task.id, task.title, names, files, str(task.lines or "")])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

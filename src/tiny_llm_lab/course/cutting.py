@@ -10,6 +10,11 @@ from tiny_llm_lab.course.symbols import functions, is_private
 
 LINE_LENGTH = 110
 KERNEL_SUFFIXES = (".cpp", ".h", ".metal")
+_KERNEL_PART = re.compile(
+    r"(?P<begin>^(?P<pad>[ \t]*)//[ \t]*BEGIN task (?P<task>[\d.]+)[^\n]*\n)"
+    r"(?P<answer>.*?)(?P<end>^[ \t]*//[ \t]*END task (?P=task)\b)",
+    flags=re.MULTILINE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,13 @@ def cut_kernel(source: str, is_metal: bool, cut: Callable[[str], bool] = lambda 
         line = f'#error "{todo}"' if is_metal else f'{match["pad"]}throw std::runtime_error("{todo}");'
         return f"{match['begin']}{line}\n{match['end']}"
 
-    pattern = (
-        r"(?P<begin>^(?P<pad>[ \t]*)//[ \t]*BEGIN task (?P<task>[\d.]+)[^\n]*\n)"
-        r".*?(?P<end>^[ \t]*//[ \t]*END task (?P=task)\b)"
-    )
-    return re.sub(pattern, swap, source, flags=re.MULTILINE | re.DOTALL)
+    return _KERNEL_PART.sub(swap, source)
+
+
+def kernel_answer(source: str, task_id: str) -> str | None:
+    """What cutting takes out of a C++ or Metal file for one task; None when that is nothing."""
+    found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
+    return "".join(found) if found else None
 
 
 def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:

@@ -21,6 +21,7 @@ class Task:
     file: str
     symbols: tuple[str, ...]
     grows: tuple[str, ...] = ()
+    kernel: str = ""  # a C++ or Metal file with a part of the answer, between its `BEGIN task` and `END task`
     lines: int = 0  # about how long the answer is; 0 = not stated
     hints: tuple[str, ...] = ()
 

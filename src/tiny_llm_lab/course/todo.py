@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+_METAL = re.compile(r'error: (?:#error )?"task (\d+\.\d+\.\d+)"')
+
 
 @dataclass(frozen=True)
 class Todo:
@@ -25,6 +27,10 @@ def find_todo(error: BaseException, root: Path) -> Todo | None:
         match = re.fullmatch(r"task (\d+\.\d+\.\d+)", str(each)) if isinstance(each, RuntimeError) else None
         if match:
             return Todo(match[1], _place(each.__traceback__, root))
+        # A cut Metal body is told by its compiler, in many words.
+        match = _METAL.search(str(each)) if isinstance(each, RuntimeError) else None
+        if match:
+            return Todo(match[1], f"the .metal file, from `BEGIN task {match[1]}` on")
     return None
 
 

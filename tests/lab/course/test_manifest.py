@@ -90,6 +90,17 @@ def test_private_helpers_count_as_part_of_the_first_answer_that_uses_them(tree: 
     assert answer_lines(load_course(tree)) == {"1.1.1": 3, "1.2.1": 1}
 
 
+def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree: Path) -> None:
+    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice"]\nkernel = "kernels/twice.metal"\nlines = 3')
+    fault = "task 1.1.1: kernels/twice.metal has nothing between `BEGIN task 1.1.1` and `END task 1.1.1`"
+    assert fault in complaints(load_course(tree))
+    kernel = tree / "src/tiny_llm_ref/kernels/twice.metal"
+    kernel.parent.mkdir()
+    kernel.write_text("uint i;\n// BEGIN task 1.1.1\n// why\n\nx[i] *= 2;\ny = x;\n// END task 1.1.1\n")
+    assert fault not in complaints(load_course(tree))
+    assert answer_lines(load_course(tree))["1.1.1"] == 3
+
+
 def test_the_manifest_of_this_repository_can_be_read() -> None:
     course = load_course()
     assert {"tiny_llm", "tiny_llm_ref"} == {course.starter.name, course.reference.name}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiny_llm_lab.course.checking.mistakes import files_testing
+from tiny_llm_lab.course.cutting import kernel_answer
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.course.symbols import Function, functions, owners, reject_unowned
 from tiny_llm_lab.types import UserError
@@ -35,7 +36,9 @@ def complaints(course: Course) -> list[str]:
 
 def answer_lines(course: Course) -> dict[str, int]:
     """Lines of code in the reference's answer to each task, with the private helpers it brings."""
-    counts = dict.fromkeys((task.id for task in course.tasks), 0)
+    counts = {
+        task.id: _num_code_lines((_kernel_answer(course, task) or "").splitlines()) for task in course.tasks
+    }
     owned = owners(course)
     for path in sorted(course.reference.glob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -53,6 +56,8 @@ def answer_lines(course: Course) -> dict[str, int]:
 def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
         yield "it has neither symbols nor grows"
+    if task.kernel and _kernel_answer(course, task) is None:
+        yield f"{task.kernel} has nothing between `BEGIN task {task.id}` and `END task {task.id}`"
     if not task.hints or not all(hint.strip() for hint in task.hints):
         yield 'it has no hint; add hints = ["..."]'
     if files_testing(course, [task]) == ["tests"]:
@@ -95,6 +100,11 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def _kernel_answer(course: Course, task: Task) -> str | None:
+    path = course.reference / task.kernel
+    return kernel_answer(_text(path), task.id) if path.is_file() else None
+
+
 def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
     """A function and, level by level, the private ones that it calls."""
     pending, seen = [name], {name}
@@ -112,6 +122,9 @@ def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
 def _size(function: Function, lines: list[str]) -> int:
     end = function.node.end_lineno or function.node.lineno
     body = lines[function.first_body_line - 1 : end]
-    code = [line for line in body if line.strip() and not line.lstrip().startswith("#")]
     # A helper's signature is the learner's to write as well.
-    return len(code) + (0 if function.is_public else 1)
+    return _num_code_lines(body) + (0 if function.is_public else 1)
+
+
+def _num_code_lines(lines: list[str]) -> int:
+    return sum(1 for line in lines if line.strip() and not line.lstrip().startswith(("#", "//")))

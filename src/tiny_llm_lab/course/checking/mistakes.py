@@ -79,6 +79,6 @@ def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
     failed = result.having("failed")
     if not failed:
         return Verdict.MISSED, f"{len(result.tests)} tests pass"
-    if failed[0].headline.startswith(("NameError", "UnboundLocalError")):
+    if failed[0].headline.startswith(("NameError", "UnboundLocalError", "SyntaxError")):
         return Verdict.INVALID, failed[0].headline
     return Verdict.CAUGHT, failed[0].test.rpartition("::")[2]
