@@ -115,6 +115,20 @@ class KernelSet {
     return make_operator("linear", std::move(inputs), std::move(shapes), std::move(dtypes), body, cost);
   }
 
+  Array quantized_matmul_step(int step, const Array& x, nb::handle weight) const {
+    std::vector<Array> inputs{evenly_spaced(x)};
+    Weight w(weight, inputs);
+    require(w.bits > 0 && step >= 1 && step <= 4, "steps 1 to 4 take packed weights");
+    require(w.columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
+                                          std::to_string(w.columns));
+    mx::Shape shape = x.shape();
+    shape.back() = w.rows;
+    auto body = [table = table_, step, w](Team& team, const auto& in, const auto& out) {
+      table->quantized_matmul_step(team, step, as_rows(in[0]), {w.matrix(in), Tensor{}, as_rows(out[0])});
+    };
+    return make_operator("quantized_matmul_step", std::move(inputs), {shape}, {x.dtype()}, body, {w.bytes, 0})[0];
+  }
+
   Array attention(const Array& q, const Array& k, const Array& v, const std::variant<int, std::vector<int>>& lengths, bool causal, float scale) const {
     require(q.ndim() == 4 && k.ndim() == 4 && v.shape() == k.shape(), "query, key and value must have 4 dimensions, key and value the same");
     require(q.shape(0) == k.shape(0) && q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
@@ -214,6 +228,7 @@ NB_MODULE(_binding, m) {
   nb::class_<KernelSet>(m, "KernelSet")
       .def(nb::init<const std::string&>(), "path"_a)
       .def("linear", &KernelSet::linear, "x"_a, "weights"_a, "biases"_a = nb::list())
+      .def("quantized_matmul_step", &KernelSet::quantized_matmul_step, "step"_a, "x"_a, "weight"_a)
       .def("attention", &KernelSet::attention, "query"_a, "key"_a, "value"_a, "lengths"_a, "causal"_a, "scale"_a)
       .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)

@@ -4,6 +4,7 @@
 namespace tiny_llm::TINY_ISA {
 
 void linear(Team&, const Tensor&, const Product*, int);
+void quantized_matmul_step(Team&, int, const Tensor&, const Product&);
 void attention(Team&, const Tensor&, const Tensor&, const Tensor&, const int32_t*, bool, float, const Tensor&);
 void rms_norm(Team&, const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&);
 void rope(Team&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, const int32_t*, bool, const Tensor&);
@@ -16,6 +17,7 @@ void top_k(Team&, const Tensor&, int, float*);
 
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
-  static const tiny_llm::Kernels table{linear, attention, rms_norm, rope, swiglu, embedding, argmax, top_k};
+  static const tiny_llm::Kernels table{linear,    quantized_matmul_step, attention, rms_norm, rope,
+                                    swiglu,    embedding,             argmax,    top_k};
   return &table;
 }

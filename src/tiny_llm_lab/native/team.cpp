@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "pool.h"
@@ -68,9 +70,20 @@ class Pool : public Team {
     running_.store(size_ - 1, std::memory_order_relaxed);
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
-    body(context, 0);
+    attempt(0);
     for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins)
       spins < kSpins ? relax() : std::this_thread::yield();
+    if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+  }
+
+  /// A member's error waits until all are done, and is then the caller's.
+  void attempt(int id) {
+    try {
+      body_(context_, id);
+    } catch (...) {
+      std::lock_guard held(error_lock_);
+      if (!error_) error_ = std::current_exception();
+    }
   }
 
   void work(int id) {
@@ -80,7 +93,7 @@ class Pool : public Team {
         if (++spins < kSpins) relax();
         else round_.wait(seen, std::memory_order_acquire);
       ++seen;
-      body_(context_, id);
+      attempt(id);
       bool is_last = is_last_;
       running_.fetch_sub(1, std::memory_order_release);
       if (is_last) return;
@@ -92,6 +105,8 @@ class Pool : public Team {
   void (*body_)(void*, int) = nullptr;
   void* context_ = nullptr;
   bool is_last_ = false;
+  std::exception_ptr error_;
+  std::mutex error_lock_;
   alignas(64) std::atomic<uint32_t> round_{0};
   alignas(64) std::atomic<int> running_{0};
   alignas(64) std::atomic<int64_t> next_{0};

@@ -26,6 +26,8 @@ struct Product {
 struct Kernels {
   /// Several products of the same x [M, K], whose rows stand `x.stride[0]` apart.
   void (*linear)(Team&, const Tensor& x, const Product* products, int count);
+  /// One product of packed weights by step 1 to 4 of the course's ladder.
+  void (*quantized_matmul_step)(Team&, int step, const Tensor& x, const Product& product);
   /// out [B, L, H, D] of query [B, H, L, D], key and value [B, G, S, D]; row b holds lengths[b] stored tokens,
   /// the last L of them its own. If causal, a token sees those up to itself; otherwise it sees all.
   void (*attention)(Team&, const Tensor& query, const Tensor& key, const Tensor& value, const int32_t* lengths,
