@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from tiny_llm_lab import native
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.models.tokenizer import load_tokenizer
@@ -21,7 +22,8 @@ def load_checkpoint(
     `name` is "default", a short name ("qwen3-0.6b", "qwen3-0.6b-4bit"), a hub id ("org/name"), a local
     folder, or "random:qwen3-0.6b" with options such as ",layers=2,bits=4" (see `random_checkpoint`).
     `device` "cpu" or "gpu" becomes MLX's default device; None leaves it alone. `dtype` None means as
-    stored on a GPU and float32 on a CPU, whose 16-bit arithmetic is many times slower and inaccurate.
+    stored, but float32 on a CPU without the C++ kernels: MLX's own 16-bit arithmetic there is slow and
+    inaccurate.
     Packed weights stay packed: for them `dtype` is that of scales, biases and activations.
     """
     _select_device(device)
@@ -47,7 +49,8 @@ def _select_device(device: str | None) -> None:
 
 def _wanted_dtype(dtype: str | mx.Dtype | None) -> mx.Dtype | None:
     if dtype is None:
-        return mx.float32 if mx.default_device().type == mx.DeviceType.cpu else None
+        is_plain_cpu = mx.default_device() == mx.cpu and not native.can_run()
+        return mx.float32 if is_plain_cpu else None
     for name, known in DTYPES.items():
         if dtype == (name if isinstance(dtype, str) else known):
             return known

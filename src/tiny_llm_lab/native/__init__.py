@@ -37,6 +37,18 @@ def kernels(package: str) -> Any:
         return _loaded[package]
 
 
+def can_run() -> bool:
+    """Whether kernels are wanted here and can be compiled: what decides the dtype of a model on a CPU."""
+    from tiny_llm_lab.native.build import NoCompilerError, compiler
+
+    if mx.default_device() != mx.cpu or os.environ.get(VARIABLE) == "off":
+        return False
+    try:
+        return bool(compiler())
+    except NoCompilerError:
+        return False
+
+
 def switch(package: str, is_on: bool) -> None:
     """Turn the kernels of a package on or off for what follows in this process."""
     _loaded.pop(package, None)

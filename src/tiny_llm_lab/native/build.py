@@ -1,5 +1,6 @@
 """Compiles C++ on first use and keeps the result, by content, in the cache folder."""
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -24,6 +25,8 @@ HERE = Path(__file__).parent
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
 _KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden")
+# Without this GCC computes all products of an unrolled loop before it adds them up, far beyond its registers.
+_GCC_KERNELS = ("-fno-tree-ter",)
 _BINDING = ("-O2", "-fvisibility=hidden", "-DNB_DOMAIN=mlx", "-DNB_COMPACT_ASSERTIONS", "-fno-strict-aliasing")
 
 
@@ -57,7 +60,8 @@ def compiler() -> str:
 def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library:
     """The kernels of a package's `folder` for one instruction set."""
     include = HERE / "include"
-    flags = (*_KERNELS, *isa.flags, f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}", f"-I{include}", *extra)
+    own = _GCC_KERNELS if "Free Software Foundation" in _version(compiler()) else ()
+    flags = (*_KERNELS, *own, *isa.flags, f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}", f"-I{include}", *extra)
     sources = [*sorted(folder.glob("*.cpp")), HERE / "table.cpp"]
     return Library(f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}")
 
@@ -114,9 +118,13 @@ def _run(command: list[str]) -> None:
         raise CompileError(f"the C++ compiler failed\n{done.stderr.strip()}")
 
 
+@functools.cache
+def _version(cxx: str) -> str:
+    return subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
+
+
 def _fingerprint(library: Library, cxx: str) -> str:
-    version = subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
-    digest = hashlib.sha256(version.encode())
+    digest = hashlib.sha256(_version(cxx).encode())
     for package in ("mlx", "nanobind"):
         digest.update(importlib.metadata.version(package).encode())
     digest.update(repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link)).encode())

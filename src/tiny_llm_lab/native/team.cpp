@@ -40,7 +40,8 @@ class Pool : public Team {
   }
 
   ~Pool() override {
-    start([](void*, int) {}, nullptr, true);
+    is_ending_.store(true);
+    open_round();
     for (auto& thread : threads_) thread.join();
   }
 
@@ -58,22 +59,37 @@ class Pool : public Team {
   }
 
  protected:
-  void start(void (*body)(void*, int), void* context) override { start(body, context, false); }
+  void start(void (*body)(void*, int), void* context) override {
+    body_ = body, context_ = context;
+    open_round();
+    attempt(0);
+    // Whoever has not come by now, because another process holds its core, is not waited for.
+    gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (int spins = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spins)
+      spins < kSpins ? relax() : std::this_thread::yield();
+    if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+  }
+
   void reset() override { next_.store(0, std::memory_order_relaxed); }
   int64_t take() override { return next_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   static constexpr int kSlots = 16;
 
-  void start(void (*body)(void*, int), void* context, bool is_last) {
-    body_ = body, context_ = context, is_last_ = is_last;
-    running_.store(size_ - 1, std::memory_order_relaxed);
+  // One word says which round it is, whether it may still be joined, and how many members are at work.
+  static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kRound = 0x100000;
+
+  void open_round() {
+    gate_.store((gate_.load(std::memory_order_relaxed) & ~(kRound - 1)) + kRound + kOpen, std::memory_order_release);
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
-    attempt(0);
-    for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins)
-      spins < kSpins ? relax() : std::this_thread::yield();
-    if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+  }
+
+  bool enter(uint64_t seen) {
+    uint64_t gate = gate_.load(std::memory_order_acquire);
+    while ((gate & kOpen) != 0 && gate / kRound != seen)
+      if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) return true;
+    return false;
   }
 
   /// A member's error waits until all are done, and is then the caller's.
@@ -87,16 +103,19 @@ class Pool : public Team {
   }
 
   void work(int id) {
-    for (uint32_t seen = 0;;) {
+    uint32_t seen = 0;
+    for (uint64_t served = 0;;) {
       int spins = 0;
-      while (round_.load(std::memory_order_acquire) == seen)
+      uint32_t now;
+      while ((now = round_.load(std::memory_order_acquire)) == seen)
         if (++spins < kSpins) relax();
         else round_.wait(seen, std::memory_order_acquire);
-      ++seen;
+      seen = now;
+      if (is_ending_.load()) return;
+      if (!enter(served)) continue;
+      served = gate_.load(std::memory_order_relaxed) / kRound;
       attempt(id);
-      bool is_last = is_last_;
-      running_.fetch_sub(1, std::memory_order_release);
-      if (is_last) return;
+      gate_.fetch_sub(1, std::memory_order_acq_rel);
     }
   }
 
@@ -104,11 +123,11 @@ class Pool : public Team {
   int size_;
   void (*body_)(void*, int) = nullptr;
   void* context_ = nullptr;
-  bool is_last_ = false;
   std::exception_ptr error_;
   std::mutex error_lock_;
   alignas(64) std::atomic<uint32_t> round_{0};
-  alignas(64) std::atomic<int> running_{0};
+  alignas(64) std::atomic<uint64_t> gate_{0};
+  std::atomic<bool> is_ending_{false};
   alignas(64) std::atomic<int64_t> next_{0};
   std::vector<std::thread> threads_;
 };

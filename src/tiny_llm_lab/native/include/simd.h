@@ -19,6 +19,11 @@
 namespace tiny_llm::TINY_ISA {
 
 constexpr int kWidth = TINY_WIDTH;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRegisters = 32;
+#else
+constexpr int kRegisters = 16;
+#endif
 
 // may_alias and an alignment of one element: a Vec may be read from anywhere, like the floats it is made of.
 typedef float Vec __attribute__((vector_size(4 * TINY_WIDTH)));
@@ -31,6 +36,8 @@ typedef uint16_t LooseHalfVec __attribute__((vector_size(2 * TINY_WIDTH), aligne
 
 inline Vec as_floats(WordVec bits) { return reinterpret_cast<Vec>(bits); }
 inline WordVec as_words(Vec v) { return reinterpret_cast<WordVec>(v); }
+
+inline IntVec as_ints(Vec v) { return reinterpret_cast<IntVec>(v); }
 
 inline Vec set(float x) { return x - Vec{}; }
 inline Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
@@ -55,10 +62,15 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 
 // 16-bit floats are computed on as 32-bit ones. bfloat16 is the upper half of a float32.
-inline Vec load(const bf16* p) {
-  HalfVec half = *reinterpret_cast<const LooseHalfVec*>(p);
-  return as_floats(__builtin_convertvector(half, WordVec) << 16);
+inline WordVec load_halves(const void* p) {
+#if defined(__AVX2__) && TINY_WIDTH == 8  // GCC 12 takes four instructions where there is one
+  return reinterpret_cast<WordVec>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(*static_cast<const LooseHalfVec*>(p), WordVec);
+#endif
 }
+
+inline Vec load(const bf16* p) { return as_floats(load_halves(p) << 16); }
 
 inline void store(bf16* p, Vec v) {
   WordVec bits = as_words(v);
@@ -70,7 +82,7 @@ inline void store(bf16* p, Vec v) {
 
 // float16 has 5 bits of exponent: multiplying by 2^112 moves them into place, subnormal numbers included.
 inline Vec load(const f16* p) {
-  WordVec bits = __builtin_convertvector(*reinterpret_cast<const LooseHalfVec*>(p), WordVec);
+  WordVec bits = load_halves(p);
   WordVec magnitude = (bits & 0x7fff) << 13;
   WordVec scaled = as_words(as_floats(magnitude) * set(0x1p112f));
   WordVec special = scaled | 0x7f800000;
@@ -86,6 +98,35 @@ inline void store(f16* p, Vec v) {
   WordVec large = bits > 0x7f800000 ? WordVec{} + 0x7e00 : WordVec{} + 0x7c00;
   WordVec half = bits < 0x38800000 ? small : (bits >= 0x477ff000 ? large : normal);
   *reinterpret_cast<LooseHalfVec*>(p) = __builtin_convertvector(half | sign >> 16, HalfVec);
+}
+
+/// sum + a * b for 16-bit integers, two to a lane. None of the sums may pass 31 bits.
+inline IntVec dot_pairs(IntVec a, IntVec b, IntVec sum) {
+#if defined(__AVX512VNNI__) && TINY_WIDTH == 16
+  return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b));
+#elif defined(__AVX512BW__) && TINY_WIDTH == 16
+  return sum + reinterpret_cast<IntVec>(_mm512_madd_epi16((__m512i)a, (__m512i)b));
+#elif defined(__AVX2__) && TINY_WIDTH == 8
+  return sum + reinterpret_cast<IntVec>(_mm256_madd_epi16((__m256i)a, (__m256i)b));
+#elif defined(__aarch64__) && TINY_WIDTH == 4
+  int16x8_t left = vreinterpretq_s16_s32(a), right = vreinterpretq_s16_s32(b);
+  int32x4_t low = vmull_s16(vget_low_s16(left), vget_low_s16(right));
+  return sum + vpaddq_s32(low, vmull_high_s16(left, right));
+#else
+  // The upper half of a lane comes down by an arithmetic shift, the lower half by two.
+  return sum + (a >> 16) * (b >> 16) + (a << 16 >> 16) * (b << 16 >> 16);
+#endif
+}
+
+/// Have this value in a register here. Left alone, GCC puts off the additions of an unrolled loop until all of its
+/// products are known, and these do not fit into the registers.
+template <class V>
+inline void pin(V& v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
 }
 
 /// The sum of the lanes, neighbours first: one order for whoever adds them.

@@ -6,7 +6,7 @@
 
 namespace tiny_llm {
 
-/// One per process. The caller of `run` is member 0; the others sleep between operators.
+/// One per process. The caller of `each` is member 0; the others sleep between operators.
 class Team {
  public:
   virtual ~Team() = default;
@@ -14,12 +14,6 @@ class Team {
 
   /// A buffer of member `id`, aligned to 64 bytes and kept for the next call; slots do not disturb each other.
   virtual void* scratch(int id, int slot, size_t bytes) = 0;
-
-  /// Call body(id) once on every member; return when all have.
-  template <class Body>
-  void run(Body&& body) {
-    start([](void* f, int id) { (*static_cast<Body*>(f))(id); }, &body);
-  }
 
   /// Call body(id, item) for every item below `count`; who gets which item is left to chance.
   template <class Body>
@@ -29,12 +23,14 @@ class Team {
       return;
     }
     reset();
-    run([&](int id) {
+    auto share = [&](int id) {
       for (int64_t item = take(); item < count; item = take()) body(id, item);
-    });
+    };
+    start([](void* f, int id) { (*static_cast<decltype(share)*>(f))(id); }, &share);
   }
 
  protected:
+  /// Call body(context, id) on member 0, the caller, and on those others that come before it is done.
   virtual void start(void (*body)(void*, int), void* context) = 0;
   virtual void reset() = 0;
   virtual int64_t take() = 0;
