@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -31,6 +31,10 @@ class QwenMultiHeadAttention:
         self.config = config
         self.weights = weights
         self.rope = rope
+        self._qkv = [weights[f"{name}.weight"] for name in _PROJECTIONS]
+        self._biases = [_vector(weights, name, "bias") if config.qkv_bias else None for name in _PROJECTIONS]
+        self._is_uniform = _are_alike(self._qkv)
+        self._scale = 1 / math.sqrt(config.head_dim)
         self.q_norm = self.k_norm = None
         if config.qk_norm:
             self.q_norm = RMSNorm(config.head_dim, _vector(weights, "q_norm"), config.rms_norm_eps)
@@ -50,48 +54,43 @@ class QwenMultiHeadAttention:
         a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to:
         all L of them, while queries exist for the last `keep` alone.
         """
-        batch, length, _ = x.shape
+        length = x.shape[1]
         kept = length if keep is None else min(keep, length)
-        q, k, v = self._project(x, kept)
-        start = length - kept
-        q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
-        q, k = self._place(q, self.q_norm, q_offset), self._place(k, self.k_norm, offset)
-        q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
+        native = kernels(__package__)
+        if native and kept == length and self._is_uniform:
+            q, k, v = self._heads(native, x, offset)
+        else:
+            q, k, v = self._plain_heads(x, offset, kept)
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
-        out = self._attend(q, k, v, length if cache is None else cache.offset, mask)
-        return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
-
-    def _project(self, x: mx.array, kept: int) -> list[mx.array]:
-        """Queries [B, kept, H, D], keys and values [B, L, G, D]."""
-        weights = [self.weights[f"{name}.weight"] for name in _PROJECTIONS]
-        biases = [_vector(self.weights, name, "bias") if self.config.qkv_bias else None for name in _PROJECTIONS]
-        if kept == x.shape[1]:
-            parts = _products(x, weights, biases)
+        if native and not isinstance(mask, mx.array):
+            stored = length if cache is None else cache.offset
+            out = native.attention(q, k, v, stored, True, self._scale, True)
         else:
-            last = x[:, x.shape[1] - kept :]
-            parts = [linear(last, weights[0], biases[0]), *_products(x, weights[1:], biases[1:])]
-        dim = self.config.head_dim
-        return [part.reshape(*part.shape[:2], part.shape[2] // dim, dim) for part in parts]
+            rows = mask[..., mask.shape[-2] - kept :, :] if isinstance(mask, mx.array) else mask
+            out = scaled_dot_product_attention_grouped(q, k, v, mask=rows).transpose(0, 2, 1, 3).flatten(2)
+        return linear(out, self.weights["o_proj.weight"])
 
-    def _place(self, x: mx.array, norm: RMSNorm | None, offset: int | list[int]) -> mx.array:
-        """Normalise the heads of x [B, L, heads, D], if this model does, and rotate them."""
-        rope, native = self.rope, kernels(__package__)
-        if norm is None:
-            return rope(x, offset)
-        if native is None:
-            return rope(norm(x), offset)
-        return cast(mx.array, native.rope(x, offset, rope.cos, rope.sin, rope.traditional, norm.weight, norm.eps))
+    def _heads(self, native: Any, x: mx.array, offset: int | list[int]) -> list[mx.array]:
+        """Queries, keys and values [B, heads, L, D] in one operator."""
+        rope, q_norm, k_norm = self.rope, self.q_norm, self.k_norm
+        norms = (None, None, 0.0) if q_norm is None or k_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
+        heads = native.heads(x, self._qkv, self._biases, *norms, rope.cos, rope.sin, rope.traditional, offset)
+        return cast(list[mx.array], heads)
 
-    def _attend(
-        self, q: mx.array, k: mx.array, v: mx.array, stored: int | list[int], mask: Mask
-    ) -> mx.array:
-        native = kernels(__package__)
-        if native is None or isinstance(mask, mx.array):
-            if isinstance(mask, mx.array):
-                mask = mask[..., mask.shape[-2] - q.shape[2] :, :]
-            return scaled_dot_product_attention_grouped(q, k, v, mask=mask)
-        return cast(mx.array, native.attention(q, k, v, stored, True, 1 / math.sqrt(q.shape[-1])))
+    def _plain_heads(self, x: mx.array, offset: int | list[int], kept: int) -> list[mx.array]:
+        """The same a step at a time; queries only for the last `kept` tokens."""
+        start, dim = x.shape[1] - kept, self.config.head_dim
+        last_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
+        parts = [(x[:, start:], self.q_norm, last_offset), (x, self.k_norm, offset), (x, None, None)]
+        heads = []
+        for (part, norm, place), w, bias in zip(parts, self._qkv, self._biases, strict=True):
+            y = linear(part, w, bias)
+            y = y.reshape(*y.shape[:2], y.shape[2] // dim, dim)
+            y = y if norm is None else norm(y)
+            y = y if place is None else self.rope(y, place)
+            heads.append(y.transpose(0, 2, 1, 3))
+        return heads
 
 
 class QwenMLP:
@@ -100,12 +99,15 @@ class QwenMLP:
     def __init__(self, w_gate: Weight, w_up: Weight, w_down: Weight) -> None:
         """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
         self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
+        self._is_uniform = _are_alike([w_gate, w_up]) and _are_alike([w_down])
 
-    def __call__(self, x: mx.array) -> mx.array:
-        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
-        gate, up = _products(x, [self.w_gate, self.w_up])
+    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
+        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x)), plus `residual` [..., E] if there is one."""
         native = kernels(__package__)
-        return linear(native.swiglu(gate, up) if native else silu(gate) * up, self.w_down)
+        if native and residual is not None and self._is_uniform:
+            return cast(mx.array, native.mlp(x, self.w_gate, self.w_up, self.w_down, residual))
+        out = linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
+        return out if residual is None else residual + out
 
 
 class QwenTransformerBlock:
@@ -134,8 +136,8 @@ class QwenTransformerBlock:
         x += attention(norm(x)), then x += mlp(norm(x)); the cache gets all L tokens.
         """
         out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
-        x, normed = self._add_and_norm(x[:, x.shape[1] - out.shape[1] :], out)
-        return x + self.mlp(normed)
+        x, normed = self._add_and_norm(x if keep is None else x[:, x.shape[1] - out.shape[1] :], out)
+        return self.mlp(normed, x)
 
     def _add_and_norm(self, x: mx.array, delta: mx.array) -> tuple[mx.array, mx.array]:
         norm = self.post_attention_layernorm
@@ -202,18 +204,10 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     return QwenModel(checkpoint.config, checkpoint.weights)
 
 
-def _products(
-    x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
-) -> list[mx.array]:
-    """`linear` of one x with several weights."""
-    native = kernels(__package__)
-    if native and len({_packing(w) for w in weights}) == 1 and _packing(weights[0])[0] in (0, 4, 8):
-        return cast(list[mx.array], native.linear(x, list(weights), list(biases)))
-    return [linear(x, w, bias) for w, bias in zip(weights, biases or [None] * len(weights), strict=True)]
-
-
-def _packing(w: Weight) -> tuple[int, int]:
-    return (w.bits, w.group_size) if isinstance(w, QuantizedWeights) else (0, 0)
+def _are_alike(weights: Sequence[Weight]) -> bool:
+    """Whether the kernels can multiply with all of them at once: packed in the same 4 or 8 bits, or dense."""
+    packings = {(w.bits, w.group_size) if isinstance(w, QuantizedWeights) else (0, 0) for w in weights}
+    return len(packings) == 1 and packings <= {(b, g) for b in (4, 8) for g in (32, 64, 128)} | {(0, 0)}
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:

@@ -71,6 +71,9 @@ struct Weight {
   }
 };
 
+// A buffer of the team that no kernel uses.
+constexpr int kBindingSlot = 15;
+
 std::vector<int32_t> per_row(const std::variant<int, std::vector<int>>& value, int rows) {
   if (auto* one = std::get_if<int>(&value)) return std::vector<int32_t>(rows, *one);
   auto& many = std::get<std::vector<int>>(value);
@@ -109,10 +112,85 @@ class KernelSet {
     auto body = [table = table_, all](Team& team, const auto& in, const auto& out) {
       std::vector<Product> products;
       for (size_t i = 0; i < all.size(); ++i)
-        products.push_back({all[i].first.matrix(in), all[i].second ? in[all[i].second] : Tensor{}, as_rows(out[i])});
+        products.push_back({all[i].first.matrix(in), all[i].second ? in[all[i].second] : Tensor{}, as_rows(out[i]), {}});
       table->linear(team, as_rows(in[0]), products.data(), static_cast<int>(products.size()));
     };
     return make_operator("linear", std::move(inputs), std::move(shapes), std::move(dtypes), body, cost);
+  }
+
+  /// Queries, keys and values [B, heads, L, D] of x [B, L, E]: projected, normalised if there are norms, rotated.
+  std::vector<Array> heads(const Array& x, nb::list weights, nb::list biases, const std::optional<Array>& query_norm,
+                           const std::optional<Array>& key_norm, float eps, const Array& cos, const Array& sin,
+                           bool traditional, const std::variant<int, std::vector<int>>& offsets) const {
+    int batch = x.shape(0), length = x.shape(1), dim = 2 * cos.shape(1);
+    auto rows = per_row(offsets, batch);
+    for (int offset : rows)
+      require(offset >= 0 && offset + length <= cos.shape(0),
+              "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
+    std::vector<Array> inputs{evenly_spaced(x), cos, sin};
+    if (query_norm) inputs.insert(inputs.end(), {*query_norm, *key_norm});
+    std::vector<std::pair<Weight, size_t>> all;
+    std::vector<mx::Shape> shapes;
+    Cost cost{bytes_of(x), 0};
+    for (size_t i = 0; i < 3; ++i) {
+      Weight w(weights[i], inputs);
+      require(w.columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
+                                            std::to_string(w.columns));
+      require(i == 0 || w.is_packed_like(all[0].first), "matrices multiplied together must be packed alike");
+      bool has_bias = i < biases.size() && !biases[i].is_none();
+      all.emplace_back(w, has_bias ? inputs.size() : 0);
+      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
+      // One token a row lies in memory alike in both orders of the dimensions.
+      int count = w.rows / dim;
+      shapes.push_back(length == 1 ? mx::Shape{batch, count, 1, dim} : mx::Shape{batch, length, count, dim});
+      cost.bytes += w.bytes;
+      cost.flops += 2.0 * batch * length * w.rows * w.columns;
+    }
+    auto body = [table = table_, all, rows, eps, traditional, length, has_norms = query_norm.has_value()](
+                    Team& team, const auto& in, const auto& out) {
+      std::vector<Product> products;
+      Tensor x = as_rows(in[0]);
+      for (size_t i = 0; i < 3; ++i) {
+        Tensor flat{out[i].data, out[i].dtype, 2, {x.shape[0], all[i].first.rows}, {all[i].first.rows, 1}};
+        products.push_back({all[i].first.matrix(in), all[i].second ? in[all[i].second] : Tensor{}, flat, {}});
+      }
+      table->linear(team, x, products.data(), 3);
+      for (size_t i = 0; i < 2; ++i) {
+        int64_t dim = out[i].shape[3], width = all[i].first.rows;
+        Tensor t{out[i].data, out[i].dtype, 4, {x.shape[0] / length, length, width / dim, dim},
+                 {length * width, width, dim, 1}};
+        table->rope(team, t, has_norms ? in[3 + i] : Tensor{}, eps, in[1], in[2], rows.data(), traditional, t);
+      }
+    };
+    auto out = make_operator("heads", std::move(inputs), std::move(shapes), std::vector<mx::Dtype>(3, x.dtype()), body, cost);
+    if (length > 1)
+      for (auto& part : out) part = mx::transpose(part, {0, 2, 1, 3}, mx::Device::cpu);
+    return out;
+  }
+
+  /// residual + (silu(x gate^T) * (x up^T)) down^T.
+  Array mlp(const Array& x, nb::handle gate, nb::handle up, nb::handle down, const Array& residual) const {
+    std::vector<Array> inputs{evenly_spaced(x), evenly_spaced(residual)};
+    Weight g(gate, inputs), u(up, inputs), d(down, inputs);
+    require(g.columns == x.shape(-1) && d.columns == g.rows && u.rows == g.rows && residual.shape(-1) == d.rows,
+            "the matrices do not fit x, or each other");
+    require(g.is_packed_like(u), "matrices multiplied together must be packed alike");
+    double rows = static_cast<double>(x.size()) / x.shape(-1);
+    Cost cost{2 * bytes_of(x) + g.bytes + u.bytes + d.bytes, 6.0 * rows * g.rows * g.columns};
+    auto body = [table = table_, g, u, d](Team& team, const auto& in, const auto& out) {
+      Tensor x = as_rows(in[0]);
+      int64_t width = g.rows, bytes = x.shape[0] * width * (x.dtype == DType::f32 ? 4 : 2);
+      auto* scratch = static_cast<char*>(team.scratch(0, kBindingSlot, 2 * bytes));
+      Tensor gated{scratch, x.dtype, 2, {x.shape[0], width}, {width, 1}}, raised = gated;
+      raised.data = scratch + bytes;
+      Product first[] = {{g.matrix(in), {}, gated, {}}, {u.matrix(in), {}, raised, {}}};
+      table->linear(team, x, first, 2);
+      table->swiglu(team, gated, raised, gated);
+      Product last{d.matrix(in), {}, as_rows(out[0]), as_rows(in[1])};
+      table->linear(team, gated, &last, 1);
+    };
+    mx::Shape shape = residual.shape();
+    return make_operator("mlp", std::move(inputs), {shape}, {x.dtype()}, body, cost)[0];
   }
 
   Array quantized_matmul_step(int step, const Array& x, nb::handle weight) const {
@@ -124,12 +202,14 @@ class KernelSet {
     mx::Shape shape = x.shape();
     shape.back() = w.rows;
     auto body = [table = table_, step, w](Team& team, const auto& in, const auto& out) {
-      table->quantized_matmul_step(team, step, as_rows(in[0]), {w.matrix(in), Tensor{}, as_rows(out[0])});
+      table->quantized_matmul_step(team, step, as_rows(in[0]), {w.matrix(in), {}, as_rows(out[0]), {}});
     };
     return make_operator("quantized_matmul_step", std::move(inputs), {shape}, {x.dtype()}, body, {w.bytes, 0})[0];
   }
 
-  Array attention(const Array& q, const Array& k, const Array& v, const std::variant<int, std::vector<int>>& lengths, bool causal, float scale) const {
+  /// [B, H, L, D], or [B, L, H * D] if `flat`.
+  Array attention(const Array& q, const Array& k, const Array& v, const std::variant<int, std::vector<int>>& lengths,
+                  bool causal, float scale, bool flat) const {
     require(q.ndim() == 4 && k.ndim() == 4 && v.shape() == k.shape(), "query, key and value must have 4 dimensions, key and value the same");
     require(q.shape(0) == k.shape(0) && q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
             std::to_string(k.shape(1)) + " kv heads do not divide " + std::to_string(q.shape(1)) + " query heads");
@@ -141,11 +221,14 @@ class KernelSet {
     }
     Cost cost{2 * stored * k.shape(1) * k.shape(3) * k.itemsize(), 4.0 * stored * q.shape(1) * q.shape(2) * q.shape(3)};
     auto body = [table = table_, rows, causal, scale](Team& team, const auto& in, const auto& out) {
-      table->attention(team, in[0], in[1], in[2], rows.data(), causal, scale, out[0]);
+      int64_t heads = in[0].shape[1], length = in[0].shape[2], dim = in[0].shape[3];
+      Tensor t{out[0].data, out[0].dtype, 4, {in[0].shape[0], length, heads, dim}, {length * heads * dim, heads * dim, dim, 1}};
+      table->attention(team, in[0], in[1], in[2], rows.data(), causal, scale, t);
     };
     mx::Shape shape{q.shape(0), q.shape(2), q.shape(1), q.shape(3)};
+    if (flat) shape = {q.shape(0), q.shape(2), q.shape(1) * q.shape(3)};
     Array out = make_operator("attention", {q, k, v}, {shape}, {q.dtype()}, body, cost)[0];
-    return mx::transpose(out, {0, 2, 1, 3}, mx::Device::cpu);
+    return flat ? out : mx::transpose(out, {0, 2, 1, 3}, mx::Device::cpu);
   }
 
   /// (x, norm(x)), or (x + delta, norm(x + delta)).
@@ -229,7 +312,11 @@ NB_MODULE(_binding, m) {
       .def(nb::init<const std::string&>(), "path"_a)
       .def("linear", &KernelSet::linear, "x"_a, "weights"_a, "biases"_a = nb::list())
       .def("quantized_matmul_step", &KernelSet::quantized_matmul_step, "step"_a, "x"_a, "weight"_a)
-      .def("attention", &KernelSet::attention, "query"_a, "key"_a, "value"_a, "lengths"_a, "causal"_a, "scale"_a)
+      .def("attention", &KernelSet::attention, "query"_a, "key"_a, "value"_a, "lengths"_a, "causal"_a, "scale"_a,
+           "flat"_a = false)
+      .def("heads", &KernelSet::heads, "x"_a, "weights"_a, "biases"_a, "query_norm"_a.none(), "key_norm"_a.none(), "eps"_a,
+           "cos"_a, "sin"_a, "traditional"_a, "offsets"_a)
+      .def("mlp", &KernelSet::mlp, "x"_a, "gate"_a, "up"_a, "down"_a, "residual"_a)
       .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)

@@ -28,14 +28,16 @@ inline Vec with_biases(Vec total, const float* biases, const float* sums, int64_
   return total;
 }
 
-/// Round a line of results to the output's dtype, after the layer's bias.
+/// Round a line of results to the output's dtype, after the layer's bias and the residual.
 inline void put(const Product& product, int64_t row, int64_t first, int64_t count, float* line) {
-  const Tensor& bias = product.bias;
-  if (bias.data != nullptr) {
+  auto add = [&](const Tensor& t, int64_t at) {
+    if (t.data == nullptr) return;
     float addend[kFewColumns];
-    widen(bias.data, bias.dtype, first, count, rounded_up(count, kWidth), addend);
+    widen(t.data, t.dtype, at, count, rounded_up(count, kWidth), addend);
     for (int64_t i = 0; i < count; ++i) line[i] += addend[i];
-  }
+  };
+  add(product.bias, first);
+  add(product.residual, row * product.residual.stride[0] + first);
   narrow(line, count, product.out, row * product.out.stride[0] + first);
 }
 

@@ -21,6 +21,7 @@ struct Product {
   Matrix matrix;
   Tensor bias;  // data = nullptr: none
   Tensor out;
+  Tensor residual;  // [M, N], added as well; data = nullptr: none
 };
 
 struct Kernels {
