@@ -40,11 +40,13 @@ inline void widen_rows(const Tensor& t, int64_t batch, int64_t head, int64_t fir
 }
 
 /// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
-inline void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale) {
+template <class T>
+void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,
+           int64_t stride) {
   auto score = [&](auto height, int64_t r) {
     for (int64_t n = 0; n < kBlock; n += kTileColumns) {
       Vec sums[height * kTileColumns] = {};
-      tile<height>(rows.query + r * padded, padded, rows.key + n * padded, padded, padded, sums);
+      tile<height>(rows.query + r * padded, padded, key + n * stride, stride, padded, sums);
       for (int i = 0; i < height; ++i) sum4(sums + i * kTileColumns, rows.scores[r + i] + n);
     }
   };
@@ -76,15 +78,15 @@ inline void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t 
 }
 
 /// Add a block's values, each times its weight, to kWidth * 4 numbers of M rows' outputs.
-template <int M>
-void gather_tile(const float (*weights)[kBlock], const float* value, float* out, int64_t padded) {
+template <int M, class T>
+void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride, float* out, int64_t padded) {
   Vec total[M][4];
   for (int i = 0; i < M; ++i)
     for (int j = 0; j < 4; ++j) total[i][j] = load(out + i * padded + j * kWidth);
   for (int64_t s = 0; s < kBlock; ++s) {
     Vec v[4];
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) v[j] = load(value + s * padded + j * kWidth);
+    for (int j = 0; j < 4; ++j) v[j] = load(value + s * stride + j * kWidth);
 #pragma GCC unroll 4
     for (int i = 0; i < M; ++i) {
       Vec weight = set(weights[i][s]);
@@ -96,10 +98,26 @@ void gather_tile(const float (*weights)[kBlock], const float* value, float* out,
     for (int j = 0; j < 4; ++j) store(out + i * padded + j * kWidth, total[i][j]);
 }
 
-inline void gather(AttentionRows& rows, int64_t num_rows, int64_t padded) {
+template <class T>
+void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* value, int64_t stride) {
   in_tiles(num_rows, [&](auto height, int64_t r) {
     for (int64_t k = 0; k < padded; k += 4 * kWidth)
-      gather_tile<height>(rows.scores + r, rows.value + k, rows.out + r * padded + k, padded);
+      gather_tile<height>(rows.scores + r, value + k, stride, rows.out + r * padded + k, padded);
+  });
+}
+
+/// Call use(pointer, stride) on a block of stored rows: as they are if they are whole and serve a single tile, so that
+/// decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
+template <class Use>
+void with_block(const Tensor& t, int64_t batch, int64_t group, int64_t first, int64_t count, int64_t padded,
+                bool is_single, float* floats, const Use& use) {
+  if (!is_single || count < kBlock || padded != t.shape[3]) {
+    widen_rows(t, batch, group, first, count, kBlock, padded, floats);
+    return use(floats, padded);
+  }
+  visit(t.dtype, [&](auto* type) {
+    auto* at = static_cast<decltype(type)>(t.data);
+    use(at + batch * t.stride[0] + group * t.stride[1] + first * t.stride[2], t.stride[2]);
   });
 }
 
@@ -124,10 +142,12 @@ inline void attend(Team& team, int id, const Attention& a, int64_t batch, int64_
   int64_t end = rows.visible[num_rows - 1];
   for (int64_t first = 0; first < end; first += kBlock) {
     int64_t count = std::min(kBlock, end - first);
-    widen_rows(a.key, batch, group, first, count, kBlock, padded, rows.key);
-    weigh(rows, num_rows, first, padded, a.scale);
-    widen_rows(a.value, batch, group, first, count, kBlock, padded, rows.value);
-    gather(rows, num_rows, padded);
+    bool is_single = num_rows <= kTileRows;
+    with_block(a.key, batch, group, first, count, padded, is_single, rows.key, [&](const auto* key, int64_t stride) {
+      weigh(rows, num_rows, first, padded, a.scale, key, stride);
+    });
+    with_block(a.value, batch, group, first, count, padded, is_single, rows.value,
+               [&](const auto* value, int64_t stride) { gather(rows, num_rows, padded, value, stride); });
   }
   for (int64_t r = 0; r < num_rows; ++r) {
     const Tensor& o = a.out;

@@ -18,8 +18,9 @@ inline int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / ste
 inline void widen(const void* data, DType dtype, int64_t first, int64_t count, int64_t padded, float* out) {
   visit(dtype, [&](auto* type) {
     auto* at = static_cast<decltype(type)>(const_cast<void*>(data)) + first;
-    for (int64_t i = 0; i < padded; i += kWidth)
-      store(out + i, i + kWidth <= count ? load(at + i) : load_part(at + i, std::max<int64_t>(count - i, 0)));
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) store(out + i, load(at + i));
+    for (; i < padded; i += kWidth) store(out + i, load_part(at + i, std::max<int64_t>(count - i, 0)));
   });
 }
 
@@ -41,8 +42,8 @@ inline void in_tiles(int64_t num_rows, const Use& use, int64_t row = 0) {
 }
 
 /// Add the products of M rows of x and kTileColumns rows of a panel over `elements` to `sums`.
-template <int M>
-void tile(const float* x, int64_t width, const float* panel, int64_t stride, int64_t elements, Vec* sums) {
+template <int M, class T>
+void tile(const float* x, int64_t width, const T* panel, int64_t stride, int64_t elements, Vec* sums) {
   Vec total[M][kTileColumns];
 #pragma GCC unroll 12
   for (int i = 0; i < M * kTileColumns; ++i) total[i / kTileColumns][i % kTileColumns] = sums[i];
