@@ -117,7 +117,7 @@ template <class Rows, int M>
 __attribute__((noinline)) void scaled_tile(const float* x, int64_t x_stride, const float* panel, int64_t stride, int64_t spans, Vec* sums) {
   using Arithmetic = typename Rows::Arithmetic;
   Vec total[M * kTileColumns];
-#pragma GCC unroll 12
+#pragma GCC unroll 24
   for (int i = 0; i < M * kTileColumns; ++i) total[i] = sums[i];
   for (; spans > 0; --spans, x += kPrepared<Rows>, panel += kDecoded<Rows>) {
     typename Arithmetic::Part part[M][kTileColumns];
@@ -129,6 +129,7 @@ __attribute__((noinline)) void scaled_tile(const float* x, int64_t x_stride, con
 #pragma GCC unroll 4
       for (int n = 0; n < kTileColumns; ++n) {
         Vec weight = load(panel + n * stride + j * kWidth);
+        pin(weight);  // loaded once, not by every product
 #pragma GCC unroll 4
         for (int m = 0; m < M; ++m) {
           part[m][n] = j == 0 ? Arithmetic::times(weight, activation[m])
@@ -145,7 +146,7 @@ __attribute__((noinline)) void scaled_tile(const float* x, int64_t x_stride, con
                                           total[m * kTileColumns + n]);
     }
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 24
   for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
 }
 
@@ -168,6 +169,24 @@ __attribute__((noinline)) void fill_panel(const Rows& rows, const Stretch& part,
     for (int64_t span = first; span < whole; ++span) keep(rows.span(row, span, scales));
     if (whole < first + count) keep(rows.end(row, whole, scales));
   }
+}
+
+/// What `with_biases` adds, for a tile: its biases and sums are read once for all of its outputs.
+template <int M>
+void add_biases(const float* sums, const float* const* biases, int64_t groups, Vec* totals) {
+  Vec total[M * kTileColumns];
+#pragma GCC unroll 24
+  for (int i = 0; i < M * kTileColumns; ++i) total[i] = totals[i];
+  for (int64_t g = 0; g < groups; g += kWidth)
+#pragma GCC unroll 4
+    for (int n = 0; n < kTileColumns; ++n) {
+      Vec bias = load(biases[n] + g);
+#pragma GCC unroll 6
+      for (int m = 0; m < M; ++m)
+        total[m * kTileColumns + n] = fma(bias, load(sums + m * groups + g), total[m * kTileColumns + n]);
+    }
+#pragma GCC unroll 24
+  for (int i = 0; i < M * kTileColumns; ++i) totals[i] = total[i];
 }
 
 /// Rows first_row to first_row + num_rows of x times a stretch of columns, by panels and tiles.
@@ -195,13 +214,10 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
   }
   float lines[kBlockRows][kBlockColumns];
   each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
-    for (int i = 0; i < height; ++i) {
-      for (int j = 0; j < kTileColumns; ++j)
-        at[i * kTileColumns + j] =
-            with_biases(at[i * kTileColumns + j], part.biases + std::min(n + j, part.count - 1) * x.groups,
-                        x.sums + (first_row + m + i) * x.groups, x.groups);
-      sum4(at + i * kTileColumns, lines[m + i] + n);
-    }
+    const float* biases[kTileColumns];
+    for (int j = 0; j < kTileColumns; ++j) biases[j] = part.biases + std::min(n + j, part.count - 1) * x.groups;
+    add_biases<height>(x.sums + (first_row + m) * x.groups, biases, x.groups, at);
+    for (int i = 0; i < height; ++i) sum4(at + i * kTileColumns, lines[m + i] + n);
   });
   for (int64_t m = 0; m < num_rows; ++m) put(part.product, first_row + m, part.first, part.count, lines[m]);
 }
@@ -242,7 +258,7 @@ void compute(Team& team, int id, const Activations& x, const Product& product, i
 template <class Rows>
 void linear_of(Team& team, const Tensor& x, const Product* products, int count) {
   int64_t spans = (x.shape[1] + Rows::kSpan - 1) / Rows::kSpan, groups = 0;
-  if constexpr (Rows::kGroup > 0) groups = rounded_up(spans * Rows::kSpan / Rows::kGroup + 1, kWidth);
+  if constexpr (Rows::kGroup > 0) groups = rounded_up((spans * Rows::kSpan + Rows::kGroup - 1) / Rows::kGroup, kWidth);
   // Rows that stood a power of two apart would compete for the same places of the cache.
   Activations acts{nullptr, nullptr, x.shape[0], spans, spans * kPrepared<Rows> + 16, groups};
   float* values = buffer<float>(team, 0, kValues, acts.rows * acts.stride);
