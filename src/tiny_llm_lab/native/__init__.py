@@ -1,0 +1,1 @@
+"""Native code: compiled on first use, kept in the cache folder."""
