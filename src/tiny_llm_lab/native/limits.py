@@ -75,7 +75,9 @@ def _compiled() -> Path:
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             _compile(compiler, Path(folder) / library.name).rename(library)
     except OSError as error:
-        raise UserError(f"{library.parent}: cannot be written ({error.strerror}): set TINY_LLM_CACHE") from None
+        raise UserError(
+            f"{library.parent}: cannot be written ({error.strerror}): set TINY_LLM_CACHE"
+        ) from None
     return library
 
 
@@ -104,4 +106,6 @@ def _cpu_features() -> bytes:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
         return platform.processor().encode()
-    return b"\n".join(sorted({line for line in lines if line.startswith((b"flags", b"Features", b"model name"))}))
+    return b"\n".join(
+        sorted({line for line in lines if line.startswith((b"flags", b"Features", b"model name"))})
+    )
