@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--baseline-prompt-len",
         type=int,
-        help=f"of the baselines (default: as ours, but at most {SLOW_PROMPT_LEN} for the slow mlx-lm on a CPU)",
+        help=f"of the baselines (default: as ours, but at most {SLOW_PROMPT_LEN} for mlx-lm on a CPU)",
     )
     parser.add_argument(
         "--baseline-output-len",

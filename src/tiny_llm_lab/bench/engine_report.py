@@ -72,10 +72,9 @@ def limits_line(limits: Sequence[Limits]) -> str:
 
 
 def _title(result: dict[str, Any]) -> str:
-    return (
-        f"{result['model']}: {result['batch']} x {result['prompt_len']} tokens, "
-        f"answers of {result['output_len']}, {result['threads']} threads, {result['repeats']} repeats (median, min-max)"
-    )
+    work = f"{result['batch']} x {result['prompt_len']} tokens, answers of {result['output_len']}"
+    how = f"{result['threads']} threads, median (min-max) of {result['repeats']}"
+    return f"{result['model']}: {work}, {how}"
 
 
 def _cells(summary: dict[str, Any]) -> list[str]:
