@@ -14,7 +14,7 @@ from tiny_llm_lab import cli, load_checkpoint
 from tiny_llm_lab.bench import contenders, engine
 from tiny_llm_lab.bench.child import CrashError
 from tiny_llm_lab.bench.contenders import Contender, our_contender, peer_contenders, rounds
-from tiny_llm_lab.bench.engine_report import limits_line, result_of
+from tiny_llm_lab.bench.engine_report import drift_line, limits_line, result_of
 from tiny_llm_lab.bench.engine_sample import EngineSpec, kv_bytes_per_token, weights_bytes
 from tiny_llm_lab.bench.peers import PEERS, PeerSpec, num_kv_numbers, num_read_weights
 from tiny_llm_lab.bench.peers.gguf_file import gguf_name
@@ -171,6 +171,12 @@ def test_a_gpu_has_no_share_of_the_cpu_limit() -> None:
 def test_limits_that_the_cpu_does_not_have_are_named() -> None:
     line = limits_line([LIMITS, LIMITS])
     assert "read 20.0 then 20.0 GB/s" in line and "bf16 none" in line
+
+
+def test_a_machine_that_changed_is_told() -> None:
+    assert drift_line([LIMITS, replace(LIMITS, read_gb_s=22.0)]) is None
+    warning = drift_line([LIMITS, replace(LIMITS, f32_gflop_s=50.0)])
+    assert warning is not None and "f32 peak" in warning and "100%" in warning
 
 
 def test_limits_are_measured_here() -> None:

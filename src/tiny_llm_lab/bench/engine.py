@@ -29,7 +29,7 @@ from .contenders import (
     peer_contenders,
     rounds,
 )
-from .engine_report import limits_line, result_of, table_of
+from .engine_report import drift_line, limits_line, result_of, table_of
 from .engine_sample import EngineSpec
 from .host import host_facts
 from .rates import MIN_STEPS, needed_output_len
@@ -84,6 +84,8 @@ def run(args: Namespace) -> int:
         say(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
         return EXIT_FAILED
     limits += _limits(args.threads) if limits else []
+    if limits and (warning := drift_line(limits)):
+        say(warning)
     settings = _settings(args, spec) | {"host": facts}
     result = result_of(fighters, limits, settings, skipped)
     if args.json:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.table import Table
@@ -11,7 +11,8 @@ from tiny_llm_lab.native.limits import Limits
 
 from .contenders import Contender
 
-METRICS = ("prefill_tok_s", "decode_tok_s")
+METRICS: Final = ("prefill_tok_s", "decode_tok_s")
+_NOTICEABLE: Final = 0.2  # of the limits from the start to the end
 
 
 def result_of(
@@ -69,6 +70,21 @@ def limits_line(limits: Sequence[Limits]) -> str:
         shown = " then ".join("no instructions" if value is None else f"{value:.1f}" for value in values)
         said.append(f"{title} none" if None in values else f"{title} {shown} {unit}")
     return f"Limits with {limits[0].threads} threads, before then after: {', '.join(said)}."
+
+
+def drift_line(limits: Sequence[Limits]) -> str | None:
+    """A warning when the machine itself became faster or slower meanwhile; None when it did not."""
+    for title, values in (
+        ("memory bandwidth", [measured.read_gb_s for measured in limits]),
+        ("f32 peak", [measured.f32_gflop_s for measured in limits]),
+    ):
+        change = max(values) / min(values) - 1
+        if change > _NOTICEABLE:
+            return (
+                f"the {title} at the start and at the end differ by {change:.0%}: other programs run here, "
+                "so rates mean little and only ratios of rates taken in turns something"
+            )
+    return None
 
 
 def _title(result: dict[str, Any]) -> str:
