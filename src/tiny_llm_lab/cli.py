@@ -11,6 +11,7 @@ COMMANDS = {
     "main": "tiny_llm_lab.commands.main",
     "batch-main": "tiny_llm_lab.commands.batch_main",
     "eval-recall": "tiny_llm_lab.commands.eval_recall",
+    "bench": "tiny_llm_lab.bench.engine",
     "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
     "test": "tiny_llm_lab.course.run_tests",
     "test-ref": "tiny_llm_lab.course.run_tests",

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,17 +19,22 @@ class CrashError(Exception):
 
 
 def run_child(spec: Spec) -> dict[str, Any]:
-    """The sample and facts that the process reports.
+    """The sample and facts that the process reports; raises what `run_module` raises."""
+    return run_module("tiny_llm_lab.bench.sample", spec.to_json())
+
+
+def run_module(module: str, request: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What `python -m module` answers to `request` on its stdin.
 
     Raises UserError for what the user can mend, UnwrittenError for an unwritten task and
     CrashError for anything else.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "tiny_llm_lab.bench.sample"],
-        input=spec.to_json(),
+        [sys.executable, "-m", module],
+        input=request,
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": _search_path()},
+        env=os.environ | {"PYTHONPATH": _search_path()} | dict(environment or {}),
     )
     return parse_output(done.stdout, done.stderr)
 

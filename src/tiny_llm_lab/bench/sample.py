@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.commands.manners import todo_line
 from tiny_llm_lab.commands.options import Loaded, load
 from tiny_llm_lab.types import (
     Completion,
@@ -21,6 +20,7 @@ from tiny_llm_lab.types import (
 )
 
 from .recording import Sample, chunks_from, to_json
+from .reply import reply
 from .workload import Workload, build_prompts, exactly
 
 _WARM_UP_CHUNKS: Final = 2
@@ -53,18 +53,8 @@ class Spec:
 
 
 def main() -> int:
-    """Measure what stdin asks for; the last line of stdout is the sample, or why there is none."""
-    try:
-        value = measure(Spec.from_json(sys.stdin.read()))
-    except UserError as error:
-        value = {"error": str(error)}
-    except RuntimeError as error:
-        line = todo_line(error)
-        if line is None:
-            raise
-        value = {"todo": line}
-    print(json.dumps(value))
-    return 0
+    """Measure what stdin asks for."""
+    return reply(lambda text: measure(Spec.from_json(text)))
 
 
 def measure(spec: Spec) -> dict[str, Any]:

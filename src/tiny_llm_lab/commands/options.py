@@ -18,15 +18,18 @@ class Loaded:
     model: Model
 
 
-def add_model_arguments(parser: ArgumentParser) -> None:
-    """--model, --bits, --solution, --device and --dtype."""
+def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
+    """--model, --bits, --solution, --device and --dtype; `random_bits` is the default that --bits tells."""
     parser.add_argument(
         "--model",
         default="default",
         help="default (shipped, small), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME",
     )
     parser.add_argument(
-        "--bits", type=int, choices=(4, 8, 16), help="of the weights of a random: model (default: 16)"
+        "--bits",
+        type=int,
+        choices=(4, 8, 16),
+        help=f"of the weights of a random: model (default: {random_bits})",
     )
     parser.add_argument(
         "--solution", default="ref", choices=list(PACKAGES), help="whose code runs (default: %(default)s)"
