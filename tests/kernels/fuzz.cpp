@@ -65,7 +65,7 @@ void linear(Team& team) {
   std::vector<Product> products;
   for (int i = 0; i < count; ++i) {
     int64_t N = whole(1, one_in(3) ? 300 : 40);
-    DType own = bits ? any_dtype() : stored;
+    DType own = bits || one_in(3) ? any_dtype() : stored;
     weights.emplace_back(N, K, bits, group, own, any_size(dtype == DType::f16 ? dtype : own));
     biases.push_back(filled(any_dtype(), {N}, std::min(4.0, size)));
     outs.push_back(empty(dtype, {M, N}));

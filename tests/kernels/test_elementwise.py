@@ -116,8 +116,8 @@ def test_rope_of_views(k, dtype):
         check(k.rope(view, [5, 0, 40][:B], cos, sin), turned(view, [5, 0, 40][:B], cos, sin, False), dtype, "x")
         wide = mx.concatenate([cos, cos], axis=1)
         mx.eval(wide)
-        got = k.rope(view, 2, wide[10:, :16], sin[::-1])
-        check(got, turned(view, [2] * B, cos[10:], sin[::-1], False), dtype, "tables that are views")
+        got = k.rope(view, 2, wide[10:, :16], sin[::-1][:50])
+        check(got, turned(view, [2] * B, cos[10:], sin[::-1][:50], False), dtype, "tables that are views")
 
 
 def test_rope_refuses_what_it_cannot_turn(k):
