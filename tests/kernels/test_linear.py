@@ -102,7 +102,7 @@ def test_dense_matrices_of_different_dtypes(k):
         check(out, product(x, w), mx.float32, str(w.dtype))
 
 
-@pytest.mark.parametrize("x_size", [1e-25, 1e-6, 1e6, 1e25])
+@pytest.mark.parametrize("x_size", [1e-25, 1e-6, 1e6, 1e23])
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
 def test_extreme_scales(k, x_size, size):
     for dtype in (mx.float32, mx.bfloat16):
