@@ -2,10 +2,10 @@
 
 import mlx.core as mx
 import numpy as np
-
 from tests.helpers import oracle
 from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_array
+
 from tiny_llm_lab.types import QuantizedWeights
 
 
@@ -42,4 +42,6 @@ def assert_same_bits(got, want, what):
     differ = got.view(np.uint32) != want.view(np.uint32)
     if differ.any():
         at = tuple(int(i[0]) for i in np.nonzero(differ))
-        raise AssertionError(f"{what}: {differ.sum()} of {differ.size} differ, first at {at}: {got[at]!r}, {want[at]!r}")
+        raise AssertionError(
+            f"{what}: {differ.sum()} of {differ.size} differ, first at {at}: {got[at]!r}, {want[at]!r}"
+        )

@@ -45,7 +45,9 @@ def of_kernel(want: np.ndarray, dtype: mx.Dtype) -> Tolerance:
     Its sums run over thousands of products in several lanes and keep 1e-5 of the output's maximum, of which
     they need less than a tenth. 16 bits add half a unit of the last place, and no other rounding on the way.
     """
-    half, smallest = {mx.float32: (0.0, 0.0), mx.float16: (2.0**-11, 2.0**-25), mx.bfloat16: (2.0**-8, 0.0)}[dtype]
+    half, smallest = {mx.float32: (0.0, 0.0), mx.float16: (2.0**-11, 2.0**-25), mx.bfloat16: (2.0**-8, 0.0)}[
+        dtype
+    ]
     largest = float(np.max(np.abs(want), initial=0.0, where=np.isfinite(want)))
     return Tolerance(half, 1e-5 * largest + smallest)
 

@@ -36,7 +36,9 @@ def threads():
     binding.set_num_threads(before)
 
 
-@pytest.fixture(params=[(name, num) for name in NAMES for num in (1, 2)], ids=lambda path: f"{path[0]}-{path[1]}")
+@pytest.fixture(
+    params=[(name, num) for name in NAMES for num in (1, 2)], ids=lambda path: f"{path[0]}-{path[1]}"
+)
 def k(request, threads):
     """The KernelSet under test."""
     name, num = request.param

@@ -45,13 +45,20 @@ struct AnyMatrix {
 int64_t any_rows() { return one_in(3) ? one_of<int64_t>({1, 2, 3, 47, 48, 49, 50, 97}) : whole(1, 12); }
 
 void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const Array& out, double x_size) {
-  for (int64_t m = 0; m < out.t.shape[0]; ++m)
-    for (int64_t n = 0; n < w.m.rows; ++n) {
+  int64_t M = out.t.shape[0], K = w.m.columns;
+  std::vector<double> rows, row(K);
+  for (int64_t m = 0; m < M; ++m)
+    for (int64_t k = 0; k < K; ++k) rows.push_back(x(m, k));
+  for (int64_t n = 0; n < w.m.rows; ++n) {
+    for (int64_t k = 0; k < K; ++k) row[k] = w(n, k);
+    for (int64_t m = 0; m < M; ++m) {
       double want = bias ? (*bias)(n) : 0.0, size = std::fabs(want);
-      for (int64_t k = 0; k < w.m.columns; ++k) want += x(m, k) * w(n, k);
+      const double *left = rows.data() + m * K, *right = row.data();
+      for (int64_t k = 0; k < K; ++k) want += left[k] * right[k];
       size += std::sqrt(double(w.m.columns)) * x_size * w.size;
       judge.check(out(m, n), want, size, "of a product");
     }
+  }
 }
 
 void linear(Team& team) {
@@ -111,24 +118,27 @@ void attention(Team& team) {
     });
   judge.begin("attention", dtype);
   kernels.attention(team, q.t, k.t, v.t, lengths.data(), causal, scale, out.t);
-  std::vector<double> scores(S);
+  std::vector<double> scores(S), keys(S * D), values(S * D);
   for (int64_t b = 0; b < B; ++b)
-    for (int64_t h = 0; h < H; ++h)
+    for (int64_t h = 0; h < H; ++h) {
+      int64_t g = h / (H / G);
+      for (int64_t i = 0; i < S * D; ++i) keys[i] = k(b, g, i / D, i % D), values[i] = v(b, g, i / D, i % D);
       for (int64_t l = 0; l < L; ++l) {
-        int64_t visible = causal ? lengths[b] - L + l + 1 : lengths[b], g = h / (H / G);
+        int64_t visible = causal ? lengths[b] - L + l + 1 : lengths[b];
         double peak = -INFINITY, total = 0;
         for (int64_t s = 0; s < visible; ++s) {
           scores[s] = 0;
-          for (int64_t d = 0; d < D; ++d) scores[s] += q(b, h, l, d) * k(b, g, s, d) * scale;
+          for (int64_t d = 0; d < D; ++d) scores[s] += q(b, h, l, d) * keys[s * D + d] * scale;
           peak = std::max(peak, scores[s]);
         }
         for (int64_t s = 0; s < visible; ++s) total += scores[s] = std::exp(scores[s] - peak);
         for (int64_t d = 0; d < D; ++d) {
           double want = 0;
-          for (int64_t s = 0; s < visible; ++s) want += scores[s] / total * v(b, g, s, d);
+          for (int64_t s = 0; s < visible; ++s) want += scores[s] / total * values[s * D + d];
           judge.check(out(b, l, h, d), want, 1 + size, "of attention");
         }
       }
+    }
 }
 
 double inverse_rms(const std::vector<double>& x, double eps) {
@@ -141,8 +151,8 @@ void rms_norm(Team& team) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 40), E = whole(1, one_in(2) ? 40 : 2000);
   double size = dtype == DType::f16 ? 1.0 : std::ldexp(1.0, int(whole(-30, 30)));
-  Array x = filled(dtype, {M, E}, size, false), delta = filled(dtype, {M, E}, size, false), weight = filled(any_dtype(), {E});
-  Array sum = empty(dtype, {M, E}), out = empty(dtype, {M, E});
+  Array x = filled(dtype, {M, E}, size, false), delta = filled(dtype, {M, E}, size, false);
+  Array weight = filled(any_dtype(), {E}), sum = empty(dtype, {M, E}), out = empty(dtype, {M, E});
   bool has_delta = one_in(2);
   judge.begin("rms_norm", dtype);
   kernels.rms_norm(team, x.t, has_delta ? delta.t : Tensor{}, weight.t, 1e-6f, has_delta ? sum.t : Tensor{}, out.t);
@@ -183,9 +193,11 @@ void conversions(Team& team) {
 
 void rope(Team& team) {
   DType dtype = any_dtype();
-  int64_t B = whole(1, 3), L = whole(1, 20), H = whole(1, 9), half = one_of<int64_t>({32, 40, 64, whole(1, 40)}), P = L + whole(0, 30);
+  int64_t B = whole(1, 3), L = whole(1, 20), H = whole(1, 9), P = L + whole(0, 30);
+  int64_t half = one_of<int64_t>({32, 40, 64, whole(1, 40)});
   Array x = filled(dtype, {B, L, H, 2 * half}, 1.0, false), weight = filled(any_dtype(), {2 * half});
-  Array cos = filled(DType::f32, {P, half}), sin = filled(DType::f32, {P, half}), out = empty(dtype, {B, L, H, 2 * half});
+  Array cos = filled(DType::f32, {P, half}), sin = filled(DType::f32, {P, half});
+  Array out = empty(dtype, {B, L, H, 2 * half});
   bool traditional = one_in(3), has_weight = one_in(2);
   std::vector<int32_t> offsets;
   for (int64_t b = 0; b < B; ++b) offsets.push_back(int32_t(whole(0, P - L)));
@@ -208,7 +220,8 @@ void swiglu(Team& team) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 9), I = whole(1, one_in(2) ? 40 : 3000);
   double size = dtype == DType::f16 ? one_of({1.0, 200.0}) : one_of({1.0, 200.0, 1e30});
-  Array gate = filled(dtype, {M, I}, size, false), up = filled(dtype, {M, I}, 1.0, false), out = empty(dtype, {M, I});
+  Array gate = filled(dtype, {M, I}, size, false), up = filled(dtype, {M, I}, 1.0, false);
+  Array out = empty(dtype, {M, I});
   judge.begin("swiglu", dtype);
   kernels.swiglu(team, gate.t, up.t, out.t);
   each(out.t, [&](int64_t m, int64_t i, int64_t, int64_t) {
@@ -228,7 +241,9 @@ void embedding(Team& team) {
   for (int64_t m = 0; m < M; ++m) token[m] = int32_t(whole(0, V - 1));
   judge.begin("embedding", dtype);
   kernels.embedding(team, token, M, w.m, out.t);
-  each(out.t, [&](int64_t m, int64_t e, int64_t, int64_t) { judge.check(out(m, e), w(token[m], e), w.size, "of an embedding"); });
+  each(out.t, [&](int64_t m, int64_t e, int64_t, int64_t) {
+    judge.check(out(m, e), w(token[m], e), w.size, "of an embedding");
+  });
 }
 
 /// Logits with ties and minus infinities.

@@ -35,28 +35,49 @@ def fuzz_program(copy: isa.Isa, sanitizer: str, folder: Path = FOLDER) -> Librar
     return replace(kernels, name="fuzz", sources=sources, link=flags, what=what, is_program=True)
 
 
-def fuzz(program: Path, seed: int, calls: int, emulator: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run `calls` calls of operators from `seed` on; whatever the driver or a sanitizer finds is an exit code."""
+def fuzz(
+    program: Path, seed: int, calls: int, emulator: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Call `calls` operators from `seed` on; what the driver or a sanitizer finds is an exit code."""
     command = [*emulator, str(program), str(seed), str(calls)]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"})
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
+    )
 
 
 def main() -> int:
     copies = {copy.name: copy for copy in (*isa.ISAS, LANES16)}
     runnable = [copy.name for copy in isa.available()]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--isa", nargs="+", choices=copies, default=runnable, help="default: all that run here")
+    parser.add_argument(
+        "--isa", nargs="+", choices=copies, default=runnable, help="default: all that run here"
+    )
     parser.add_argument("--sanitizer", nargs="+", choices=_SANITIZERS, default=list(_SANITIZERS))
     parser.add_argument("--calls", type=int, default=10000, help="calls of operators in each run")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--emulator", default="", help="a command before the program, for a CXX that compiles for another machine")
+    parser.add_argument(
+        "--emulator",
+        default="",
+        help="a command before the program, for a CXX that compiles for another machine",
+    )
     args = parser.parse_args()
     failed = 0
     for name in args.isa:
         for sanitizer in args.sanitizer:
-            done = fuzz(build(fuzz_program(copies[name], sanitizer)), args.seed, args.calls, shlex.split(args.emulator))
+            done = fuzz(
+                build(fuzz_program(copies[name], sanitizer)),
+                args.seed,
+                args.calls,
+                shlex.split(args.emulator),
+            )
             failed += done.returncode != 0
-            print(f"{'FAILED' if done.returncode else 'ok'}: {name}, sanitizer {sanitizer}, {args.calls} calls")
+            print(
+                f"{'FAILED' if done.returncode else 'ok'}: {name}, sanitizer {sanitizer}, {args.calls} calls"
+            )
             print(done.stdout + (done.stderr[-4000:] if done.returncode else ""), flush=True)
     return 1 if failed else 0
 

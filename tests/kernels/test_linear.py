@@ -8,7 +8,7 @@ from tests.helpers.tolerance import assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
 
-# One row, the kernel's special case of two, a tile of three with and without a rest, and more than a block of 48.
+# One row, the special case of two, a tile of three with and without a rest, and more than a block of 48.
 ROWS = [1, 2, 3, 5, 9, 65]
 PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
 
@@ -40,7 +40,9 @@ def test_dense(k, dtype, stored):
 @pytest.mark.parametrize("bits", [0, 4, 8])
 def test_several_products_with_and_without_bias(k, dtype, bits):
     sizes = (150, 33, 1)
-    weights = [packed(N, N, 192, bits, 64, dtype) if bits else random_array(N, N, 192, dtype=dtype) for N in sizes]
+    weights = [
+        packed(N, N, 192, bits, 64, dtype) if bits else random_array(N, N, 192, dtype=dtype) for N in sizes
+    ]
     biases = [random_array(4, 150, dtype=dtype), None, random_array(5, 1)]
     for M in ROWS:
         x = random_array(M, M, 192, dtype=dtype)
@@ -107,7 +109,11 @@ def test_dense_matrices_of_different_dtypes(k):
 def test_extreme_scales(k, x_size, size):
     for dtype in (mx.float32, mx.bfloat16):
         for bits in (0, 4, 8):
-            w = packed(1, 9, 192, bits, 64, dtype, size) if bits else (random_array(1, 9, 192) * size).astype(dtype)
+            w = (
+                packed(1, 9, 192, bits, 64, dtype, size)
+                if bits
+                else (random_array(1, 9, 192) * size).astype(dtype)
+            )
             for M in (1, 5):
                 x = (random_array(2, M, 192) * x_size).astype(dtype)
                 check(k.linear(x, [w])[0], product(x, w), dtype, f"{bits} bits, M {M}")
