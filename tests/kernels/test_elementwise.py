@@ -12,7 +12,7 @@ from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
 
 EPS = 1e-6
-SHAPES = [(1, 1), (1, 7), (3, 64), (2, 5, 65), (40, 999), (2, 1, 3, 128), (1, 40000)]
+SHAPES = [(1, 1), (1, 7), (3, 64), (2, 5, 65), (40, 999), (2, 1, 3, 128), (2, 2, 1, 3, 2, 66), (1, 40000)]
 
 
 def check(got, want, dtype, what):
@@ -235,3 +235,7 @@ def test_argmax_of_views(k):
         assert_close(k.argmax(view), np.argmax(as_float64(view), -1), EXACT)
     assert [d for d in DTYPES if k.argmax(x.astype(d)).shape != (4, 6)] == []
     assert math.prod(k.argmax(x[:0]).shape) == 0
+    six = x.reshape(2, 2, 1, 3, 2, 100)
+    assert_close(k.argmax(six), np.argmax(as_float64(six), -1), EXACT)
+    assert_close(k.top_k(six[:, :1, :, :1, :1], 2), k.top_k(x[::2, 0], 2).reshape(2, 1, 1, 1, 1, 2), EXACT)
+    assert k.embedding(mx.zeros((2, 1, 1, 2, 1), dtype=mx.int32), x[0]).shape == (2, 1, 1, 2, 1, 100)
