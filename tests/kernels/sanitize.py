@@ -57,7 +57,7 @@ def main() -> int:
         "--isa", nargs="+", choices=copies, default=runnable, help="default: all that run here"
     )
     parser.add_argument("--sanitizer", nargs="+", choices=_SANITIZERS, default=list(_SANITIZERS))
-    parser.add_argument("--calls", type=int, default=10000, help="calls of operators in each run")
+    parser.add_argument("--calls", type=int, default=2000, help="calls of operators in each run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--emulator",
