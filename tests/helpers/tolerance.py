@@ -43,7 +43,8 @@ def of_kernel(want: np.ndarray, dtype: mx.Dtype) -> Tolerance:
     """What a C++ kernel may be off by: sums in float32, then one rounding to `dtype`.
 
     Its sums run over thousands of products in several lanes and keep 1e-5 of the output's maximum, of which
-    they need a tenth, or half where a lone output is nearly zero. 16 bits add half a unit of the last place, and no other rounding on the way.
+    they need a tenth, or half where a lone output is nearly zero. 16 bits add half a unit of the last place,
+    and no other rounding on the way.
     """
     half, smallest = {mx.float32: (0.0, 0.0), mx.float16: (2.0**-11, 2.0**-25), mx.bfloat16: (2.0**-8, 0.0)}[
         dtype
