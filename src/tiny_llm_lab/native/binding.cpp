@@ -40,6 +40,12 @@ Array evenly_spaced(const Array& a) {
   return longer <= 1 ? a : mx::contiguous(a, false, mx::Device::cpu);
 }
 
+/// Matrices and tables are read as one piece of memory. Those of a model are one, and evaluated: they stay as they are.
+Array one_piece(const Array& a) {
+  bool is_one = a.status() != Array::Status::unscheduled && a.flags().row_contiguous;
+  return is_one ? a : mx::contiguous(a, false, mx::Device::cpu);
+}
+
 double bytes_of(const Array& a) { return static_cast<double>(a.nbytes()); }
 
 /// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and bits.
@@ -51,9 +57,11 @@ struct Weight {
 
   Weight(nb::handle object, std::vector<Array>& inputs) : first(inputs.size()) {
     if (nb::isinstance<Array>(object)) {
-      inputs.push_back(nb::cast<Array>(object));
+      inputs.push_back(one_piece(nb::cast<Array>(object)));
     } else {
-      for (const char* part : {"weight", "scales", "biases"}) inputs.push_back(nb::cast<Array>(object.attr(part)));
+      for (const char* part : {"weight", "scales", "biases"})
+        inputs.push_back(one_piece(nb::cast<Array>(object.attr(part))));
+      require(inputs[first + 1].dtype() == inputs[first + 2].dtype(), "scales and biases must be of one dtype");
       group_size = nb::cast<int>(object.attr("group_size"));
       bits = nb::cast<int>(object.attr("bits"));
     }
@@ -251,10 +259,12 @@ class KernelSet {
   Array rope(const Array& x, const std::variant<int, std::vector<int>>& offsets, const Array& cos, const Array& sin, bool traditional,
              const std::optional<Array>& weight, float eps) const {
     require(x.ndim() == 4 && cos.ndim() == 2 && 2 * cos.shape(1) == x.shape(3), "the tables do not fit the heads");
+    require(cos.dtype() == mx::float32 && sin.dtype() == mx::float32 && sin.shape() == cos.shape(),
+            "the tables must be float32, and alike");
     auto rows = per_row(offsets, x.shape(0));
     for (int offset : rows)
       require(offset >= 0 && offset + x.shape(1) <= cos.shape(0), "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
-    std::vector<Array> inputs{x, cos, sin};
+    std::vector<Array> inputs{x, one_piece(cos), one_piece(sin)};
     if (weight) inputs.push_back(*weight);
     auto body = [table = table_, rows, traditional, eps](Team& team, const auto& in, const auto& out) {
       table->rope(team, in[0], in.size() > 3 ? in[3] : Tensor{}, eps, in[1], in[2], rows.data(), traditional, out[0]);

@@ -40,12 +40,13 @@ class CompileError(UserError):
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library to be made: sources with the flags each is compiled with."""
+    """A shared library, or a program, to be made: sources with the flags each is compiled with."""
 
     name: str
     sources: tuple[tuple[Path, tuple[str, ...]], ...]
     link: tuple[str, ...] = ()
     what: str = ""  # for the progress line
+    is_program: bool = False
 
 
 def compiler() -> str:
@@ -108,7 +109,8 @@ def _compile(library: Library, cxx: str, scratch: Path) -> Path:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_run, commands))
     made = scratch / library.name
-    _run([cxx, "-shared", "-pthread", *objects, *library.link, "-o", str(made)])
+    kind = () if library.is_program else ("-shared",)
+    _run([cxx, *kind, "-pthread", *objects, *library.link, "-o", str(made)])
     return made
 
 
@@ -127,7 +129,7 @@ def _fingerprint(library: Library, cxx: str) -> str:
     digest = hashlib.sha256(_version(cxx).encode())
     for package in ("mlx", "nanobind"):
         digest.update(importlib.metadata.version(package).encode())
-    digest.update(repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link)).encode())
+    digest.update(repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link, library.is_program)).encode())
     own = {path for path, _ in library.sources if "nanobind" not in path.parts}
     headers = {header for path in own for header in path.parent.glob("*.h")} | set((HERE / "include").glob("*.h"))
     for path, flags in library.sources:

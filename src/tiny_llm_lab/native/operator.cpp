@@ -1,5 +1,6 @@
 #include "operator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -28,12 +29,22 @@ DType dtype_of(const mx::array& a) {
   }
 }
 
+/// More than four dimensions come only to operators on rows, evenly spaced: the first of them count as one.
 Tensor tensor_of(const mx::array& a) {
   Tensor t;
   t.data = const_cast<char*>(a.data<char>());
   t.dtype = dtype_of(a);
-  t.ndim = a.ndim();
-  for (int i = 0; i < t.ndim; ++i) t.shape[i] = a.shape(i), t.stride[i] = a.strides(i);
+  int ndim = a.ndim(), merged = std::max(0, ndim - 4);
+  t.ndim = ndim - merged;
+  t.shape[0] = 1;
+  for (int i = 0; i < ndim; ++i) {
+    if (i <= merged) {
+      t.shape[0] *= a.shape(i);
+      if (a.shape(i) != 1) t.stride[0] = a.strides(i);
+    } else {
+      t.shape[i - merged] = a.shape(i), t.stride[i - merged] = a.strides(i);
+    }
+  }
   return t;
 }
 

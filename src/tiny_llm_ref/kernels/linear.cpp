@@ -302,9 +302,14 @@ void linear(Team& team, const Tensor& x, const Product* products, int count) {
     case 4: return packed<4>(team, x, products, count);
     case 8: return packed<8>(team, x, products, count);
     case 0:
-      return visit(products[0].matrix.dtype, [&](auto* type) {
-        linear_of<DenseRows<std::remove_pointer_t<decltype(type)>>>(team, x, products, count);
-      });
+      for (int first = 0, end; first < count; first = end) {  // those of one dtype together
+        DType dtype = products[first].matrix.dtype;
+        for (end = first + 1; end < count && products[end].matrix.dtype == dtype;) ++end;
+        visit(dtype, [&](auto* type) {
+          linear_of<DenseRows<std::remove_pointer_t<decltype(type)>>>(team, x, products + first, end - first);
+        });
+      }
+      return;
     default: throw std::invalid_argument("bits must be 4 or 8");
   }
 }

@@ -156,9 +156,10 @@ inline float highest(Vec v) {
   return best;
 }
 
-/// e^x to about one unit in the last place; 0 below -87, where float32's normal numbers end.
+/// e^x to about one unit in the last place; 0 below -87, where float32's normal numbers end, and infinity above
+/// 88.3, where 2^128 is the power; NaN stays NaN.
 inline Vec exp(Vec x) {
-  Vec clamped = max(set(-87.0f), x < set(88.0f) ? x : set(88.0f));
+  Vec clamped = max(set(-87.0f), x > set(89.0f) ? set(89.0f) : x);
   // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
   Vec shifted = fma(clamped, set(1.44269504f), set(12582912.0f));
   Vec whole = shifted - set(12582912.0f);

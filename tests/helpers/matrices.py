@@ -1,0 +1,47 @@
+"""Matrices as the kernels take them, and inputs that are views."""
+
+import mlx.core as mx
+import numpy as np
+from tests.helpers import oracle
+from tests.helpers.tolerance import as_float64
+from tests.helpers.toy import random_array
+
+from tiny_llm_lab.types import QuantizedWeights
+
+
+def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0):
+    """A random [N, K] in MLX's packing, with scales and biases in `dtype`."""
+    arrays = mx.quantize(random_array(seed, N, K) * size, group_size=group, bits=bits)
+    w = QuantizedWeights(arrays[0], arrays[1].astype(dtype), arrays[2].astype(dtype), group, bits)
+    mx.eval(w.weight, w.scales, w.biases)
+    return w
+
+
+def numbers(w):
+    """A matrix of either kind as float64."""
+    if isinstance(w, QuantizedWeights):
+        return oracle.dequantized(w.weight, w.scales, w.biases, w.group_size, w.bits)
+    return as_float64(w)
+
+
+def product(x, w, bias=None):
+    out = as_float64(x) @ numbers(w).T
+    return out if bias is None else out + as_float64(bias)
+
+
+def evaluated(*arrays):
+    """Views of evaluated arrays are views; before that MLX may still make copies of them."""
+    mx.eval(*arrays)
+    return arrays
+
+
+def assert_same_bits(got, want, what):
+    """Equal to the last bit; numbers that compare equal without it are shown in full."""
+    got, want = (np.ascontiguousarray(np.array(x.astype(mx.float32))) for x in (got, want))
+    assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
+    differ = got.view(np.uint32) != want.view(np.uint32)
+    if differ.any():
+        at = tuple(int(i[0]) for i in np.nonzero(differ))
+        raise AssertionError(
+            f"{what}: {differ.sum()} of {differ.size} differ, first at {at}: {got[at]!r}, {want[at]!r}"
+        )

@@ -1,0 +1,111 @@
+"""Attention against float64: query [B, H, L, D] over the stored tokens of key and value [B, G, S, D]."""
+
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.matrices import evaluated
+from tests.helpers.tolerance import as_float64, assert_close, of_kernel
+from tests.helpers.toy import random_array
+
+
+def want(q, k, v, lengths, causal=True, scale=None):
+    """Row b sees the first lengths[b] stored tokens; if causal, a token those up to itself."""
+    q, k, v = (as_float64(a) for a in (q, k, v))
+    (B, H, L, D), G = q.shape, k.shape[1]
+    factor = 1 / math.sqrt(D) if scale is None else scale
+    out = np.zeros(q.shape)
+    for b, n in enumerate([lengths] * B if isinstance(lengths, int) else lengths):
+        for h in range(H):
+            scores = q[b, h] @ k[b, h // (H // G), :n].T * factor
+            if causal:
+                scores = np.where(np.arange(n) <= np.arange(n - L, n)[:, None], scores, -np.inf)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            out[b, h] = weights / weights.sum(-1, keepdims=True) @ v[b, h // (H // G), :n]
+    return out
+
+
+def qkv(seed, B, H, G, L, S, D, dtype=mx.float32):
+    shapes = [(B, H, L, D), (B, G, S, D), (B, G, S, D)]
+    return evaluated(*(random_array(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)))
+
+
+def check(k, q, key, value, lengths, causal=True, what="attention"):
+    got = k.attention(q, key, value, lengths, causal, 1 / math.sqrt(q.shape[-1]))
+    target = want(q, key, value, lengths, causal)
+    assert_close(got, target, of_kernel(target, q.dtype), dtype=q.dtype, what=what, legend="[B, H, L, D]")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_lengths_around_the_edges_of_blocks(k, causal):
+    for L in (1, 2, 7, 33):
+        for S in (L, L + 1, 31, 32, 33, 64, 65, 131):
+            if S >= L:
+                check(k, *qkv(S, 1, 4, 2, L, S, 64), S, causal, f"L {L}, S {S}")
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8, 24])
+def test_heads_and_their_size(k, dtype, ratio):
+    for D in (1, 7, 64, 80, 128):
+        check(k, *qkv(D, 2, 2 * ratio, 2, 5, 40, D, dtype), 40, what=f"{ratio} query heads a kv head, D {D}")
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_lies_behind_a_row_does_not_show(k, dtype, garbage, causal):
+    q, key, value = qkv(1, 4, 4, 2, 3, 70, 64, dtype)
+    lengths = [3, 32, 69, 70]
+    for b, n in enumerate(lengths):
+        key[b, :, n:], value[b, :, n:] = garbage, garbage
+    check(k, q, key, value, lengths, causal)
+
+
+def test_views_as_the_model_makes_them(k, dtype):
+    # Projections come as [B, L, heads, D]; a cache has room behind what is stored.
+    (q, new, room) = evaluated(
+        random_array(1, 2, 5, 4, 80, dtype=dtype),
+        random_array(2, 2, 5, 2, 80, dtype=dtype),
+        random_array(3, 3, 2, 64, 80, dtype=dtype),
+    )
+    new = new.transpose(0, 2, 1, 3)
+    check(k, q.transpose(0, 2, 1, 3), new, new, 5, what="without a cache")
+    check(k, q.transpose(0, 2, 1, 3), room[:2, :, :41], room[1:, :, 3:44], [41, 17], what="with a cache")
+    check(k, q[:, -1:].transpose(0, 2, 1, 3), room[:2], room[1:], [64, 1], what="the last token")
+    check(
+        k,
+        q.transpose(0, 2, 1, 3)[..., ::2],
+        room[:2, ..., :40],
+        room[1:, ..., 40:],
+        64,
+        what="parts of heads",
+    )
+
+
+def test_the_maximum_moves(k):
+    q, key, value = qkv(5, 1, 2, 1, 6, 256, 16)
+    sizes = mx.repeat(mx.array([0.1, 1.0, 10.0, 30.0]), 64)[:, None]
+    for order in (sizes, sizes[::-1]):
+        q8, moved = q * 0.25, key * order
+        check(k, q8, moved, value, 256)
+
+
+@pytest.mark.parametrize("shift", [-3000.0, 3000.0])
+def test_scores_beyond_what_an_exponential_can_hold(k, shift):
+    q, key, value = qkv(6, 1, 2, 2, 5, 100, 64)
+    # Whole numbers in one column move all scores of a row by `shift` exactly.
+    q, key = mx.round(q * 4) / 4, mx.round(key * 4) / 4
+    q[..., 0], key[..., 0] = 8.0, shift
+    check(k, q, key, value, 100)
+
+
+def test_wrong_inputs_are_told(k):
+    q, key, value = qkv(1, 2, 3, 2, 4, 9, 8)
+    with pytest.raises(ValueError, match="2 kv heads do not divide 3 query heads"):
+        k.attention(q, key, value, 9, True, 1.0)
+    q, key, value = qkv(1, 2, 4, 2, 4, 9, 8)
+    for lengths in (3, 10, [9, 3]):
+        with pytest.raises(ValueError, match="length must lie between"):
+            k.attention(q, key, value, lengths, True, 1.0)
+    with pytest.raises(ValueError, match="3 numbers for 2 rows"):
+        k.attention(q, key, value, [9, 9, 9], True, 1.0)

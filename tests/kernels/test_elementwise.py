@@ -1,0 +1,241 @@
+"""Norms, rotations, the gate, the embedding and the choice of a token against float64."""
+
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers import oracle
+from tests.helpers.matrices import evaluated, numbers, packed
+from tests.helpers.tolerance import EXACT, as_float64, assert_close, of_kernel
+from tests.helpers.toy import random_array
+from tests.kernels.conftest import DTYPES
+
+EPS = 1e-6
+SHAPES = [(1, 1), (1, 7), (3, 64), (2, 5, 65), (40, 999), (2, 1, 3, 128), (2, 2, 1, 3, 2, 66), (1, 40000)]
+
+
+def check(got, want, dtype, what):
+    assert_close(got, want, of_kernel(want, dtype), dtype=dtype, what=what)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rms_norm(k, dtype, shape):
+    x, weight = random_array(1, *shape, dtype=dtype), random_array(2, shape[-1], dtype=dtype)
+    same, normed = k.rms_norm(x, weight, EPS)
+    assert_close(same, x, EXACT, dtype=dtype)
+    check(normed, oracle.rms_norm(x, weight, EPS), dtype, "the norm")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rms_norm_of_a_sum(k, dtype, shape):
+    x, delta = (random_array(seed, *shape, dtype=dtype) for seed in (1, 2))
+    weight = random_array(3, shape[-1])
+    total, normed = k.rms_norm(x, weight, EPS, delta)
+    # What is normalised is the sum that the next residual sees: rounded already.
+    assert_close(total, x + delta, EXACT, dtype=dtype, what="the sum")
+    check(normed, oracle.rms_norm(x + delta, weight, EPS), dtype, "the norm of the sum")
+
+
+def test_rms_norm_of_any_size(k):
+    x, weight = random_array(1, 3, 100), random_array(2, 100)
+    for size in (1e-15, 1e-3, 1e3, 1e15):
+        check(
+            k.rms_norm(x * size, weight, 1e-38)[1],
+            oracle.rms_norm(x * size, weight, 1e-38),
+            mx.float32,
+            f"{size}",
+        )
+    check(k.rms_norm(x * 0, weight, EPS)[1], np.zeros((3, 100)), mx.float32, "zeros")
+
+
+def test_rms_norm_of_views(k, dtype):
+    (x,) = evaluated(random_array(1, 4, 6, 128, dtype=dtype))
+    weight = random_array(2, 64)
+    for view in (
+        x[:, -1:, 64:],
+        x[:, ::2, :64],
+        x.transpose(1, 0, 2)[..., :64],
+        x[..., ::2],
+        x[::-1, 0, :64],
+    ):
+        check(k.rms_norm(view, weight, EPS)[1], oracle.rms_norm(view, weight, EPS), dtype, str(view.shape))
+        total, normed = k.rms_norm(view, weight[::-1], EPS, view)
+        assert_close(total, view + view, EXACT, dtype=dtype)
+        check(normed, oracle.rms_norm(view + view, weight[::-1], EPS), dtype, str(view.shape))
+
+
+@pytest.mark.parametrize("dtype16", [mx.float16, mx.bfloat16], ids=str)
+def test_every_16_bit_number_is_read_and_written(k, dtype16):
+    bits = np.arange(2**16, dtype=np.uint16)
+    x = mx.array(bits).view(dtype16)
+    got = k.rms_norm(x[None], mx.ones(2**16), EPS, mx.full((1, 2**16), -0.0, dtype=dtype16))[0]
+    got = np.array(got[0].view(mx.uint16))
+    wide = np.array(x.astype(mx.float32))
+    assert (got[~np.isnan(wide)] == bits[~np.isnan(wide)]).all()
+    assert np.isnan(np.array(mx.array(got).view(dtype16).astype(mx.float32))[np.isnan(wide)]).all()
+
+
+@pytest.mark.parametrize("dtype16", [mx.float16, mx.bfloat16], ids=str)
+def test_rounding_to_16_bits_is_to_the_nearest_even(k, dtype16):
+    # A product of two numbers has the bits that a rounding must look at: all ties are among them.
+    first = mx.array(np.arange(0x3C00, 0x4000, dtype=np.uint16)).view(dtype16)
+    x, delta = first[None], (first[::-1] * 2.0**-9)[None].astype(dtype16)
+    got = k.rms_norm(x, mx.ones(x.shape[-1]), EPS, delta)[0]
+    want = (x.astype(mx.float32) + delta.astype(mx.float32)).astype(dtype16)
+    assert_close(got, want, EXACT, dtype=dtype16)
+
+
+def tables(P, half):
+    angles = as_float64(random_array(9, P, half)) * 7
+    return mx.array(np.cos(angles).astype(np.float32)), mx.array(np.sin(angles).astype(np.float32))
+
+
+def turned(x, offsets, cos, sin, traditional):
+    x, cos, sin = (as_float64(a) for a in (x, cos, sin))
+    out, half = np.zeros(x.shape), x.shape[-1] // 2
+    pairs = (slice(0, None, 2), slice(1, None, 2)) if traditional else (slice(0, half), slice(half, None))
+    for b, offset in enumerate(offsets):
+        rows = slice(offset, offset + x.shape[1])
+        c, s = cos[rows, None], sin[rows, None]
+        first, second = x[b][..., pairs[0]], x[b][..., pairs[1]]
+        out[b][..., pairs[0]] = first * c - second * s
+        out[b][..., pairs[1]] = first * s + second * c
+    return out
+
+
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_rope(k, dtype, traditional, is_normed):
+    for B, L, H, D in ((1, 1, 1, 2), (3, 5, 2, 14), (2, 7, 3, 64), (2, 3, 14, 80), (1, 33, 4, 128)):
+        x, (cos, sin) = random_array(1, B, L, H, D, dtype=dtype), tables(50, D // 2)
+        offsets = [0, 17, 9][:B]
+        weight = random_array(2, D, dtype=dtype) if is_normed else None
+        got = k.rope(x, offsets, cos, sin, traditional, weight, EPS)
+        wide = oracle.rms_norm(x, weight, EPS) if is_normed else x
+        check(got, turned(wide, offsets, cos, sin, traditional), dtype, f"B {B}, L {L}, H {H}, D {D}")
+        got = k.rope(x, 11, cos, sin, traditional, weight, EPS)
+        check(got, turned(wide, [11] * B, cos, sin, traditional), dtype, "one offset for all")
+
+
+def test_rope_of_views(k, dtype):
+    (x,) = evaluated(random_array(1, 3, 6, 4, 64, dtype=dtype))
+    cos, sin = tables(60, 16)
+    mx.eval(cos, sin)
+    for view in (
+        x[:, -2:, :, :32],
+        x[::-1, ::2, 1:3, 32:],
+        x.transpose(0, 2, 1, 3)[..., ::2],
+        x[:1, :1, :1, :32],
+    ):
+        B = view.shape[0]
+        check(
+            k.rope(view, [5, 0, 40][:B], cos, sin), turned(view, [5, 0, 40][:B], cos, sin, False), dtype, "x"
+        )
+        wide = mx.concatenate([cos, cos], axis=1)
+        mx.eval(wide)
+        got = k.rope(view, 2, wide[10:, :16], sin[::-1][:50])
+        check(got, turned(view, [2] * B, cos[10:], sin[::-1][:50], False), dtype, "tables that are views")
+
+
+def test_rope_refuses_what_it_cannot_turn(k):
+    x, (cos, sin) = random_array(1, 2, 3, 2, 8), tables(10, 4)
+    for offset in (-1, 8, [0, 8]):
+        with pytest.raises(ValueError, match="positions must lie in 0 to 9"):
+            k.rope(x, offset, cos, sin)
+    with pytest.raises(ValueError, match="3 numbers for 2 rows"):
+        k.rope(x, [0, 0, 0], cos, sin)
+    with pytest.raises(ValueError, match="tables"):
+        k.rope(x, 0, cos.astype(mx.bfloat16), sin.astype(mx.bfloat16))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_swiglu(k, dtype, shape):
+    gate, up = (random_array(seed, *shape, dtype=dtype) for seed in (1, 2))
+    want = oracle.silu(gate) * as_float64(up)
+    check(k.swiglu(gate * 1.0, up), want, dtype, str(shape))
+
+
+def test_swiglu_of_extreme_numbers(k, dtype):
+    largest = {mx.float32: 3e38, mx.bfloat16: 3e38, mx.float16: 65504.0}[dtype]
+    gate = mx.array(
+        [0.0, -0.0, 80.0, -80.0, 86.9, -87.1, 88.0, -88.0, 89.0, -89.0, 1e4, -1e4, largest, -largest]
+    ).astype(dtype)
+    g = as_float64(gate)
+    with np.errstate(over="ignore"):
+        want = g / (1 + np.exp(-g)) * 0.5
+    got = k.swiglu(gate, mx.full(gate.shape, 0.5, dtype=dtype))
+    for i in range(gate.size):  # each alone: the largest would hide the others
+        check(
+            got[i],
+            np.where(
+                np.abs(want[i]) < 1e-30, as_float64(got[i]) * (np.abs(as_float64(got[i])) < 1e-30), want[i]
+            ),
+            dtype,
+            f"gate {g[i]}",
+        )
+    assert np.isnan(as_float64(k.swiglu(gate * mx.nan, gate))).all()
+
+
+def test_swiglu_of_views(k, dtype):
+    (both,) = evaluated(random_array(1, 3, 5, 200, dtype=dtype))
+    gate, up = both[..., :100], both[..., 100:]
+    check(k.swiglu(gate, up), oracle.silu(gate) * as_float64(up), dtype, "halves")
+    gate, up = both[:, -1, ::2], both[::-1, 0, :100]
+    check(k.swiglu(gate, up), oracle.silu(gate) * as_float64(up), dtype, "rows")
+
+
+def test_embedding(k, dtype):
+    tokens = mx.array([[3, 0, 3], [69, 5, 68]])
+    dense = random_array(1, 70, 33, dtype=dtype)
+    assert_close(k.embedding(tokens, dense), dense[tokens], EXACT, dtype=dtype)
+    for bits, group in ((4, 32), (4, 128), (8, 64)):
+        w = packed(2, 70, 3 * group, bits, group, dtype)
+        for ids in (tokens, tokens.astype(mx.uint32), tokens[:, ::2], tokens[0], tokens[:, :0]):
+            check(k.embedding(ids, w), numbers(w)[np.array(ids)], dtype, f"{bits} bits")
+
+
+@pytest.mark.parametrize("V", [1, 5, 64, 1000, 16384, 16385, 50001])
+def test_argmax(k, dtype, V):
+    x = random_array(V, 3, V, dtype=dtype)
+    assert_close(k.argmax(x), np.argmax(as_float64(x), -1), EXACT, dtype=mx.uint32)
+    assert_close(k.argmax(x[0]), np.argmax(as_float64(x[0])), EXACT)
+
+
+@pytest.mark.parametrize("V", [9, 1000, 40000])
+def test_argmax_takes_the_first_of_equals(k, dtype, V):
+    for place in (0, 1, V // 2, V - 2):
+        x = random_array(1, 2, V, dtype=dtype)
+        x[:, place], x[:, V - 1] = 100.0, 100.0
+        assert_close(k.argmax(x), [place, place], EXACT)
+    assert_close(k.argmax(mx.zeros((2, V), dtype=dtype)), [0, 0], EXACT, what="all equal")
+    assert_close(k.argmax(mx.full((2, V), -mx.inf, dtype=dtype)), [0, 0], EXACT, what="nothing but -inf")
+    hidden = mx.full((1, V), -mx.inf, dtype=dtype)
+    hidden[0, V - 1] = -3e4
+    assert_close(k.argmax(hidden), [V - 1], EXACT, what="one that is not -inf")
+
+
+@pytest.mark.parametrize("V", [1, 9, 1000])
+def test_top_k(k, dtype, V):
+    tied = mx.round(random_array(1, 3, V) * 2) / 2
+    for x in (random_array(2, 3, V), tied, mx.where(tied > 0, tied, -mx.inf), mx.full((3, V), -mx.inf)):
+        x = x.astype(dtype)
+        want = -np.sort(-as_float64(x), -1)
+        for num in {1, min(3, V), V}:
+            assert_close(k.top_k(x, num), want[:, :num], EXACT, dtype=mx.float32, what=f"k {num}")
+        assert_close(k.top_k(x[::-1], 1), want[::-1, :1], EXACT, what="a view")
+    for num in (0, V + 1):
+        with pytest.raises(ValueError, match=f"k must be 1 to {V}"):
+            k.top_k(tied, num)
+
+
+def test_argmax_of_views(k):
+    (x,) = evaluated(random_array(1, 4, 6, 100))
+    for view in (x[:, -1], x[:, ::2], x[..., ::-1], x[..., 3:50], x.transpose(1, 0, 2)):
+        assert_close(k.argmax(view), np.argmax(as_float64(view), -1), EXACT)
+    assert [d for d in DTYPES if k.argmax(x.astype(d)).shape != (4, 6)] == []
+    assert math.prod(k.argmax(x[:0]).shape) == 0
+    six = x.reshape(2, 2, 1, 3, 2, 100)
+    assert_close(k.argmax(six), np.argmax(as_float64(six), -1), EXACT)
+    assert_close(k.top_k(six[:, :1, :, :1, :1], 2), k.top_k(x[::2, 0], 2).reshape(2, 1, 1, 1, 1, 2), EXACT)
+    assert k.embedding(mx.zeros((2, 1, 1, 2, 1), dtype=mx.int32), x[0]).shape == (2, 1, 1, 2, 1, 100)

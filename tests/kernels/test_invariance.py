@@ -1,0 +1,226 @@
+"""What stands beside a row, and how many threads there are, does not change one bit of its result.
+
+Equality holds within one compiled copy of the kernels; different instruction sets may round differently.
+"""
+
+import random
+
+import mlx.core as mx
+import pytest
+from tests.helpers.matrices import assert_same_bits, evaluated, packed
+from tests.helpers.toy import random_array, random_tokens
+from tests.kernels.conftest import NAMES, kernel_set
+
+from tiny_llm_lab import load_checkpoint, native
+from tiny_llm_lab.corpus.chatml import render_prompt
+from tiny_llm_lab.corpus.recall import recall_questions
+from tiny_llm_lab.types import SamplingParams
+
+OTHERS = (2, 7, 8, 9, 64, 129)
+PACKAGE = "tiny_llm_ref"
+
+
+@pytest.fixture(params=NAMES)
+def copy(request):
+    return kernel_set(request.param)
+
+
+def assert_alone_as_in_company(threads, run, rows=130):
+    """`run(first, last)` gives the results of rows first to last - 1, [rows, ...]."""
+    threads(1)
+    alone = [run(i, i + 1) for i in range(rows)]
+    mx.eval(alone)
+    for num in (1, 2):
+        threads(num)
+        for others in OTHERS:
+            for first in {0, (rows - others - 1) // 2, rows - others - 1}:
+                last = first + others + 1
+                want = mx.concatenate(alone[first:last])
+                assert_same_bits(run(first, last), want, f"{others} others from {first} on, {num} threads")
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+def test_linear(copy, threads, dtype, bits):
+    (x,) = evaluated(random_array(1, 130, 320, dtype=dtype))
+    bias = random_array(2, 37, dtype=dtype)
+    groups = (32, 64) if bits else (0,)
+    for group in groups:
+        w = packed(3, 37, 320, bits, group, dtype) if bits else random_array(3, 37, 320, dtype=dtype)
+        assert_alone_as_in_company(threads, lambda a, b, w=w: copy.linear(x[a:b], [w, w], [None, bias])[1])
+
+
+@pytest.mark.parametrize("stored", [mx.float32, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("K", [1, 7, 1100])
+def test_linear_with_a_rest(copy, threads, stored, K):
+    (x,) = evaluated(random_array(1, 130, K))
+    w = random_array(2, 5, K, dtype=stored)
+    assert_alone_as_in_company(threads, lambda a, b: copy.linear(x[a:b], [w])[0])
+
+
+def test_a_column_does_not_depend_on_its_neighbours(copy, threads):
+    (x,) = evaluated(random_array(1, 5, 192))
+    w = random_array(2, 150, 192)
+    mx.eval(w)
+    for rows in (1, 2, 5):
+        threads(2)
+        whole = copy.linear(x[:rows], [w])[0]
+        for first, last in ((0, 1), (3, 10), (128, 150), (149, 150)):
+            got = copy.linear(x[:rows], [w[first:last]])[0]
+            assert_same_bits(got, whole[:, first:last], f"columns {first} to {last}, {rows} rows")
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_steps_of_the_ladder(copy, threads, step):
+    (x,) = evaluated(random_array(1, 130, 128))
+    w = packed(2, 70, 128, 4, 64)
+    rows = 130 if step > 2 else 66
+    run = lambda a, b: copy.quantized_matmul_step(step, x[a:b], w)  # noqa: E731
+    threads(1)
+    want = mx.concatenate([run(i, i + 1) for i in range(rows)])
+    for num in (1, 2):
+        threads(num)
+        assert_same_bits(run(0, rows), want, f"step {step}, {num} threads")
+
+
+@pytest.mark.parametrize(("H", "G", "D"), [(2, 2, 64), (4, 2, 80), (8, 2, 64), (14, 2, 128)])
+def test_attention_of_a_token_in_a_chunk(copy, threads, dtype, H, G, D):
+    stored, rows = 200, 130
+    q, key, value = evaluated(
+        random_array(1, 1, H, rows, D, dtype=dtype),
+        *(random_array(i, 1, G, stored, D, dtype=dtype) for i in (2, 3)),
+    )
+
+    def run(first, last):
+        end = stored - rows + last
+        out = copy.attention(q[:, :, first:last], key, value, end, True, D**-0.5)
+        return out[0].swapaxes(0, 1)
+
+    assert_alone_as_in_company(threads, run, rows)
+
+
+def test_attention_of_a_row_in_a_batch(copy, threads, dtype):
+    B = 130
+    lengths = [5 + 7 * i % 66 for i in range(B)]
+    q, key, value = evaluated(
+        random_array(1, B, 4, 3, 64, dtype=dtype),
+        *(random_array(i, B, 2, 70, 64, dtype=dtype) for i in (2, 3)),
+    )
+
+    def run(a, b):
+        stored = max(lengths[a:b])  # as far as the longest row of the batch
+        return copy.attention(q[a:b], key[a:b, :, :stored], value[a:b, :, :stored], lengths[a:b], True, 0.125)
+
+    assert_alone_as_in_company(threads, run, B)
+
+
+@pytest.mark.parametrize("width", [65, 2000])
+def test_rows_of_numbers(copy, threads, dtype, width):
+    x, y = evaluated(*(random_array(i, 130, width, dtype=dtype) for i in (1, 2)))
+    weight = random_array(3, width, dtype=dtype)
+    operators = {
+        "rms_norm": lambda a, b: copy.rms_norm(x[a:b], weight, 1e-6)[1],
+        "rms_norm of a sum": lambda a, b: mx.stack(copy.rms_norm(x[a:b], weight, 1e-6, y[a:b]), axis=1),
+        "swiglu": lambda a, b: copy.swiglu(x[a:b], y[a:b]),
+        "argmax": lambda a, b: copy.argmax(x[a:b]),
+        "top_k": lambda a, b: copy.top_k(x[a:b], 20),
+    }
+    for run in operators.values():
+        assert_alone_as_in_company(threads, run)
+
+
+def test_rope_and_embedding(copy, threads, dtype):
+    (x,) = evaluated(random_array(1, 130, 2, 14, 80, dtype=dtype))
+    cos, sin = evaluated(random_array(2, 300, 40), random_array(3, 300, 40))
+    weight, tokens = random_array(4, 80, dtype=dtype), random_tokens(5, 130)
+    w = packed(6, 256, 192, dtype=dtype)
+    offsets = list(range(0, 260, 2))
+    for norm in (None, weight):
+        assert_alone_as_in_company(
+            threads, lambda a, b, norm=norm: copy.rope(x[a:b], offsets[a:b], cos, sin, False, norm, 1e-6)
+        )
+    assert_alone_as_in_company(threads, lambda a, b: copy.embedding(tokens[a:b], w))
+
+
+@pytest.fixture
+def kernels_on(request, monkeypatch, threads):
+    """The reference runs on one copy of the kernels, with two threads."""
+    monkeypatch.setenv(native.VARIABLE, "on")
+    monkeypatch.setenv("TINY_LLM_ISA", request.param)
+    native.switch(PACKAGE, True)
+    assert native.kernels(PACKAGE) is not None
+    threads(2)
+    yield request.param
+    native.switch(PACKAGE, False)
+
+
+on_every_copy = pytest.mark.parametrize("kernels_on", NAMES, indirect=True)
+in_both_dtypes = pytest.mark.parametrize("model_dtype", ["float32", "bfloat16"])
+
+
+def model_of(llm, dtype):
+    checkpoint = load_checkpoint("default", dtype=dtype)
+    return llm.build_model(checkpoint), checkpoint.tokenizer
+
+
+@on_every_copy
+@in_both_dtypes
+def test_logits_over_chunks(llm, kernels_on, model_dtype):
+    model, tokenizer = model_of(llm, model_dtype)
+    tokens = mx.array([tokenizer.encode("The river rises in the hills. " * 40)[:120]])
+    want = model(tokens)
+    rng = random.Random(1)
+    for chunks in (
+        [1] * 120,
+        [7] * 18,
+        [32] * 4,
+        [64, 56],
+        [1, 119],
+        [119, 1],
+        [rng.randint(1, 40) for _ in range(60)],
+    ):
+        cache, parts, offset = model.create_kv_cache(), [], 0
+        for size in chunks:
+            if part := tokens[:, offset : offset + size].size:
+                parts.append(model(tokens[:, offset : offset + part], offset, cache))
+                offset += part
+        assert_same_bits(mx.concatenate(parts, axis=1), want, f"chunks of {chunks[:3]} ...")
+
+
+@on_every_copy
+@in_both_dtypes
+def test_logits_over_batches(llm, kernels_on, threads, model_dtype):
+    model, tokenizer = model_of(llm, model_dtype)
+    ids = mx.array(tokenizer.encode("Seven boats lie at the quay, and none of them is blue. " * 40)[:300])
+    rows = mx.stack([ids[17 * i : 17 * i + 40] for i in range(9)])
+    want = mx.concatenate([model(rows[i : i + 1]) for i in range(9)])
+    for num in (1, 2):
+        threads(num)
+        for picked in ([0, 1], [8, 3, 5], list(range(9)), [4] * 3):
+            got = model(rows[mx.array(picked)])
+            assert_same_bits(got, want[mx.array(picked)], f"rows {picked}, {num} threads")
+        last = model(rows, logits_to_keep=1)
+        assert_same_bits(last, want[:, -1:], f"only the last logits, {num} threads")
+
+
+@on_every_copy
+def test_completions_in_bfloat16(llm, kernels_on):
+    model, tokenizer = model_of(llm, "bfloat16")
+    questions = [
+        recall_questions(seed, 1, size, tokenizer.encode)[0] for seed, size in enumerate((64, 90, 129))
+    ]
+    prompts = [render_prompt(question.user) for question in questions]
+    answers = None
+    for step in (999_999, 1, 7, 32):
+        for batch_size in (1, 3):
+            done = llm.batch_generate(
+                model,
+                tokenizer,
+                prompts,
+                max_seq_len=640,
+                sampling=SamplingParams(max_tokens=16),
+                prefill_step=step,
+                batch_size=batch_size,
+            )
+            got = [completion.token_ids for completion in done]
+            answers = answers or got
+            assert got == answers, f"prefill_step {step}, batch_size {batch_size}"

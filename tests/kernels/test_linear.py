@@ -1,0 +1,164 @@
+"""Products against float64: x [..., K] times the transpose of a matrix [N, K], dense or packed."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.matrices import evaluated, numbers, packed, product
+from tests.helpers.tolerance import assert_close, of_kernel
+from tests.helpers.toy import random_array
+from tests.kernels.conftest import DTYPES
+
+# One row, the special case of two, a tile of three with and without a rest, and more than a block of 48.
+ROWS = [1, 2, 3, 5, 9, 65]
+PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
+
+
+def check(got, want, dtype, what):
+    assert_close(got, want, of_kernel(want, dtype), dtype=dtype, what=what, legend="[M, N]")
+
+
+@pytest.mark.parametrize("scales", DTYPES, ids=str)
+@pytest.mark.parametrize(("bits", "group"), PACKINGS)
+def test_packed(k, dtype, scales, bits, group):
+    # An odd number of groups, so that the last span of every instruction set ends early; N fits no tile.
+    for K, N in ((group, 1), (5 * group, 13), (9 * group, 37)):
+        w = packed(K, N, K, bits, group, scales)
+        for M in ROWS:
+            x = random_array(M, M, K, dtype=dtype)
+            check(k.linear(x, [w])[0], product(x, w), dtype, f"M {M}, N {N}, K {K}")
+
+
+@pytest.mark.parametrize("stored", DTYPES, ids=str)
+def test_dense(k, dtype, stored):
+    for K, N in ((1, 1), (7, 5), (33, 130), (257, 13), (1031, 6)):
+        w = random_array(K, N, K, dtype=stored)
+        for M in ROWS:
+            x = random_array(M, M, K, dtype=dtype)
+            check(k.linear(x, [w])[0], product(x, w), dtype, f"M {M}, N {N}, K {K}")
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+def test_several_products_with_and_without_bias(k, dtype, bits):
+    sizes = (150, 33, 1)
+    weights = [
+        packed(N, N, 192, bits, 64, dtype) if bits else random_array(N, N, 192, dtype=dtype) for N in sizes
+    ]
+    biases = [random_array(4, 150, dtype=dtype), None, random_array(5, 1)]
+    for M in ROWS:
+        x = random_array(M, M, 192, dtype=dtype)
+        outs = k.linear(x, weights, biases)
+        assert len(outs) == 3
+        for out, w, bias in zip(outs, weights, biases, strict=True):
+            check(out, product(x, w, bias), dtype, f"M {M}, N {numbers(w).shape[0]}")
+
+
+@pytest.mark.parametrize(
+    "shape", [(128,), (1, 128), (1, 1, 128), (3, 5, 128), (2, 1, 2, 128), (2, 3, 1, 2, 2, 128), (0, 128)]
+)
+def test_any_leading_dimensions(k, shape):
+    x = random_array(1, *shape)
+    for w in (random_array(2, 9, 128), packed(3, 9, 128)):
+        out = k.linear(x, [w])[0]
+        assert out.shape == (*shape[:-1], 9)
+        check(out, product(x, w), mx.float32, f"x {shape}")
+
+
+def test_views_of_x(k, dtype):
+    (x,) = evaluated(random_array(1, 4, 6, 256, dtype=dtype))
+    views = {
+        "the last token": x[:, -1:],
+        "every second row": x[:, ::2],
+        "backwards": x[::-1, 2],
+        "transposed": x.transpose(1, 0, 2),
+        "part of the columns": x[..., 64:192],
+        "columns backwards": x[..., ::-1],
+        "columns with gaps": x[..., ::2],
+        "one row repeated": mx.broadcast_to(x[0, :1], (3, 256)),
+        "heads side by side": x.reshape(4, 6, 2, 128).transpose(0, 2, 1, 3),
+    }
+    for what, view in views.items():
+        K = view.shape[-1]
+        for w in (random_array(2, 11, K, dtype=dtype), packed(3, 11, K, dtype=dtype)):
+            check(k.linear(view, [w])[0], product(view, w), dtype, what)
+
+
+def test_views_of_the_matrix(k):
+    x = random_array(1, 3, 128)
+    wide, tall, flat = evaluated(random_array(2, 9, 300), random_array(3, 128, 9), random_array(4, 1, 128))
+    views = {
+        "columns of a wider one": wide[:, 20:148],
+        "every second row": wide[::2, :128],
+        "transposed": tall.T,
+        "one row repeated": mx.broadcast_to(flat, (7, 128)),
+    }
+    for what, view in views.items():
+        check(k.linear(x, [view])[0], product(x, view), mx.float32, what)
+    whole = packed(5, 20, 128, 4, 32)
+    half = type(whole)(whole.weight[::2], whole.scales[::2], whole.biases[::2], 32, 4)
+    check(k.linear(x, [half])[0], product(x, half), mx.float32, "every second packed row")
+    check(k.embedding(mx.array([1, 9]), half), numbers(half)[[1, 9]], mx.float32, "its embedding")
+
+
+def test_dense_matrices_of_different_dtypes(k):
+    x = random_array(1, 2, 65)
+    weights = [random_array(i, 6, 65, dtype=dtype) for i, dtype in enumerate(DTYPES)]
+    for out, w in zip(k.linear(x, weights), weights, strict=True):
+        check(out, product(x, w), mx.float32, str(w.dtype))
+
+
+@pytest.mark.parametrize("x_size", [1e-25, 1e-6, 1e6, 1e23])
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_extreme_scales(k, x_size, size):
+    for dtype in (mx.float32, mx.bfloat16):
+        for bits in (0, 4, 8):
+            w = (
+                packed(1, 9, 192, bits, 64, dtype, size)
+                if bits
+                else (random_array(1, 9, 192) * size).astype(dtype)
+            )
+            for M in (1, 5):
+                x = (random_array(2, M, 192) * x_size).astype(dtype)
+                check(k.linear(x, [w])[0], product(x, w), dtype, f"{bits} bits, M {M}")
+
+
+def test_float16_at_its_ends(k):
+    x = random_array(1, 4, 64, dtype=mx.float16)
+    for size in (1e-4, 1e3, 1e6):
+        w = random_array(2, 5, 64) * size
+        want = product(x, w)
+        got = k.linear(x, [w])[0]
+        tolerance = of_kernel(want, mx.float16)
+        # Above 65520 the nearest float16 is infinite.
+        want = np.where(np.abs(want) >= 65520, np.copysign(np.inf, want), want)
+        assert_close(got, want, tolerance, what=f"weights of size {size}")
+
+
+def test_not_a_number_stays_in_its_row(k, dtype):
+    x = random_array(1, 5, 128, dtype=dtype)
+    x[1, 3], x[2, 5] = mx.nan, mx.inf
+    for w in (mx.abs(random_array(2, 9, 128)) + 0.5, packed(3, 9, 128)):
+        got = np.array(k.linear(x, [w])[0].astype(mx.float32))
+        assert np.isnan(got[1]).all()
+        assert not np.isfinite(got[2]).any()
+        assert np.isfinite(got[[0, 3, 4]]).all()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+@pytest.mark.parametrize(("bits", "group"), PACKINGS)
+def test_steps_of_the_ladder(k, dtype, step, bits, group):
+    for M, K, N in ((1, group, 1), (2, 3 * group, 13), (5, 5 * group, 150)):
+        w = packed(K, N, K, bits, group, dtype)
+        x = random_array(M, M, K, dtype=dtype)
+        check(k.quantized_matmul_step(step, x, w), product(x, w), dtype, f"step {step}, M {M}, N {N}, K {K}")
+
+
+def test_wrong_inputs_are_told(k):
+    x, w = random_array(1, 3, 64), packed(2, 8, 64)
+    with pytest.raises(ValueError, match="x has 64 columns but the matrix takes 65"):
+        k.linear(x, [random_array(3, 8, 65)])
+    with pytest.raises(ValueError, match="packed alike"):
+        k.linear(x, [w, random_array(3, 8, 64)])
+    with pytest.raises(ValueError, match="steps 1 to 4"):
+        k.quantized_matmul_step(5, x, w)
+    with pytest.raises((ValueError, RuntimeError), match="float32, float16 or bfloat16"):
+        mx.eval(k.linear(mx.zeros((3, 64), dtype=mx.int32), [random_array(3, 8, 64)]))
