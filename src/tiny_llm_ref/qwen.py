@@ -74,7 +74,11 @@ class QwenMultiHeadAttention:
     def _heads(self, native: Any, x: mx.array, offset: int | list[int]) -> list[mx.array]:
         """Queries, keys and values [B, heads, L, D] in one operator."""
         rope, q_norm, k_norm = self.rope, self.q_norm, self.k_norm
-        norms = (None, None, 0.0) if q_norm is None or k_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
+        norms = (
+            (None, None, 0.0)
+            if q_norm is None or k_norm is None
+            else (q_norm.weight, k_norm.weight, q_norm.eps)
+        )
         heads = native.heads(x, self._qkv, self._biases, *norms, rope.cos, rope.sin, rope.traditional, offset)
         return cast(list[mx.array], heads)
 
@@ -87,10 +91,19 @@ class QwenMultiHeadAttention:
         for (part, norm, place), w, bias in zip(parts, self._qkv, self._biases, strict=True):
             y = linear(part, w, bias)
             y = y.reshape(*y.shape[:2], y.shape[2] // dim, dim)
-            y = y if norm is None else norm(y)
-            y = y if place is None else self.rope(y, place)
+            y = y if place is None else self._place(y, norm, place)
             heads.append(y.transpose(0, 2, 1, 3))
         return heads
+
+    def _place(self, x: mx.array, norm: RMSNorm | None, offset: int | list[int]) -> mx.array:
+        """Normalise the heads of x [B, L, heads, D], if there is a norm, and rotate them."""
+        rope, native = self.rope, kernels(__package__)
+        if norm is None or native is None:
+            return rope(x if norm is None else norm(x), offset)
+        # In one go, as `_heads` does it: rounding in between would tell the last layer's rows apart.
+        return cast(
+            mx.array, native.rope(x, offset, rope.cos, rope.sin, rope.traditional, norm.weight, norm.eps)
+        )
 
 
 class QwenMLP:

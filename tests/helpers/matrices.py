@@ -29,6 +29,15 @@ def product(x, w, bias=None):
     return out if bias is None else out + as_float64(bias)
 
 
+def fixed_point_rounding(x, w):
+    """The most that packed `w` can make of 16-bit activations rounded to integers, 2^-16 of their group's largest."""
+    if x.dtype == mx.float32 or not isinstance(w, QuantizedWeights):
+        return 0.0
+    groups = (-1, w.weight.shape[1] * 32 // w.bits // w.group_size, w.group_size)
+    largest = np.nan_to_num(np.abs(as_float64(x))).reshape(groups).max(axis=-1, initial=0.0)
+    return 2.0**-16 * float((largest @ np.abs(numbers(w)).reshape(groups).sum(axis=-1).T).max(initial=0.0))
+
+
 def evaluated(*arrays):
     """Views of evaluated arrays are views; before that MLX may still make copies of them."""
     mx.eval(*arrays)

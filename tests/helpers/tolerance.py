@@ -39,18 +39,18 @@ def rounding(dtype: mx.Dtype, steps: float = 2.0) -> Tolerance:
     return Tolerance(steps * unit, steps * unit)
 
 
-def of_kernel(want: np.ndarray, dtype: mx.Dtype) -> Tolerance:
+def of_kernel(want: np.ndarray, dtype: mx.Dtype, rounding: float = 0.0) -> Tolerance:
     """What a C++ kernel may be off by: sums in float32, then one rounding to `dtype`.
 
     Its sums run over thousands of products in several lanes and keep 1e-5 of the output's maximum, of which
     they need a tenth, or half where a lone output is nearly zero. 16 bits add half a unit of the last place,
-    and no other rounding on the way.
+    and no other rounding on the way but `rounding`, an absolute error that is the operator's by design.
     """
     half, smallest = {mx.float32: (0.0, 0.0), mx.float16: (2.0**-11, 2.0**-25), mx.bfloat16: (2.0**-8, 0.0)}[
         dtype
     ]
     largest = float(np.max(np.abs(want), initial=0.0, where=np.isfinite(want)))
-    return Tolerance(half, 1e-5 * largest + smallest)
+    return Tolerance(half, 1e-5 * largest + smallest + rounding)
 
 
 def as_float64(x: object) -> np.ndarray:

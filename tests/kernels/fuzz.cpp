@@ -44,7 +44,7 @@ struct AnyMatrix {
 
 int64_t any_rows() { return one_in(3) ? one_of<int64_t>({1, 2, 3, 47, 48, 49, 50, 97}) : whole(1, 12); }
 
-void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const Array& out, double x_size) {
+void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const Array& out, double x_size, const Array* residual = nullptr) {
   int64_t M = out.t.shape[0], K = w.m.columns;
   std::vector<double> rows, row(K);
   for (int64_t m = 0; m < M; ++m)
@@ -52,7 +52,7 @@ void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const 
   for (int64_t n = 0; n < w.m.rows; ++n) {
     for (int64_t k = 0; k < K; ++k) row[k] = w(n, k);
     for (int64_t m = 0; m < M; ++m) {
-      double want = bias ? (*bias)(n) : 0.0, size = std::fabs(want);
+      double want = (bias ? (*bias)(n) : 0.0) + (residual ? (*residual)(m, n) : 0.0), size = std::fabs(want);
       const double *left = rows.data() + m * K, *right = row.data();
       for (int64_t k = 0; k < K; ++k) want += left[k] * right[k];
       size += std::sqrt(double(w.m.columns)) * x_size * w.size;
@@ -68,7 +68,7 @@ void linear(Team& team) {
   double size = any_size(dtype);
   Array x = filled(dtype, {M, K}, size, false);
   std::vector<AnyMatrix> weights;
-  std::vector<Array> biases, outs;
+  std::vector<Array> biases, residuals, outs;
   std::vector<Product> products;
   for (int i = 0; i < count; ++i) {
     int64_t N = whole(1, one_in(3) ? 300 : 40);
@@ -76,12 +76,16 @@ void linear(Team& team) {
     weights.emplace_back(N, K, bits, group, own, any_size(dtype == DType::f16 ? dtype : own));
     biases.push_back(filled(any_dtype(), {N}, std::min(4.0, size)));
     outs.push_back(empty(dtype, {M, N}));
-    products.push_back({weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t});
+    residuals.push_back(filled(any_dtype(), {M, N}, std::min(4.0, size), false));
+    products.push_back({weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
   }
   judge.begin(bits == 0 ? "linear dense" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
   kernels.linear(team, x.t, products.data(), count);
+  // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the same way.
+  double coarser = bits && dtype != DType::f32 ? 32 * std::sqrt(double(K)) : 1.0;
   for (int i = 0; i < count; ++i)
-    check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size);
+    check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,
+                  products[i].residual.data ? &residuals[i] : nullptr);
 }
 
 void quantized_matmul_step(Team& team) {
@@ -92,7 +96,7 @@ void quantized_matmul_step(Team& team) {
   Array x = filled(dtype, {M, K}, size, false), out = empty(dtype, {M, N});
   AnyMatrix w(N, K, one_of({4, 8}), group, any_dtype(), any_size(DType::f16));
   judge.begin("quantized_matmul_step", dtype);
-  kernels.quantized_matmul_step(team, int(whole(1, 4)), x.t, {w.m, {}, out.t});
+  kernels.quantized_matmul_step(team, int(whole(1, 4)), x.t, {w.m, {}, out.t, {}});
   check_product(x, w, nullptr, out, 2 * size);  // the first steps add everything up in one lane
 }
 

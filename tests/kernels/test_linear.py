@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.matrices import evaluated, numbers, packed, product
+from tests.helpers.matrices import evaluated, fixed_point_rounding, numbers, packed, product
 from tests.helpers.tolerance import assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
@@ -13,8 +13,12 @@ ROWS = [1, 2, 3, 5, 9, 65]
 PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
 
 
-def check(got, want, dtype, what):
-    assert_close(got, want, of_kernel(want, dtype), dtype=dtype, what=what, legend="[M, N]")
+def check(got, want, dtype, what, rounding=0.0):
+    assert_close(got, want, of_kernel(want, dtype, rounding), dtype=dtype, what=what, legend="[M, N]")
+
+
+def check_product(got, x, w, what, bias=None):
+    check(got, product(x, w, bias), x.dtype, what, fixed_point_rounding(x, w))
 
 
 @pytest.mark.parametrize("scales", DTYPES, ids=str)
@@ -25,7 +29,7 @@ def test_packed(k, dtype, scales, bits, group):
         w = packed(K, N, K, bits, group, scales)
         for M in ROWS:
             x = random_array(M, M, K, dtype=dtype)
-            check(k.linear(x, [w])[0], product(x, w), dtype, f"M {M}, N {N}, K {K}")
+            check_product(k.linear(x, [w])[0], x, w, f"M {M}, N {N}, K {K}")
 
 
 @pytest.mark.parametrize("stored", DTYPES, ids=str)
@@ -34,7 +38,7 @@ def test_dense(k, dtype, stored):
         w = random_array(K, N, K, dtype=stored)
         for M in ROWS:
             x = random_array(M, M, K, dtype=dtype)
-            check(k.linear(x, [w])[0], product(x, w), dtype, f"M {M}, N {N}, K {K}")
+            check_product(k.linear(x, [w])[0], x, w, f"M {M}, N {N}, K {K}")
 
 
 @pytest.mark.parametrize("bits", [0, 4, 8])
@@ -49,7 +53,7 @@ def test_several_products_with_and_without_bias(k, dtype, bits):
         outs = k.linear(x, weights, biases)
         assert len(outs) == 3
         for out, w, bias in zip(outs, weights, biases, strict=True):
-            check(out, product(x, w, bias), dtype, f"M {M}, N {numbers(w).shape[0]}")
+            check_product(out, x, w, f"M {M}, N {numbers(w).shape[0]}", bias)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_views_of_x(k, dtype):
     for what, view in views.items():
         K = view.shape[-1]
         for w in (random_array(2, 11, K, dtype=dtype), packed(3, 11, K, dtype=dtype)):
-            check(k.linear(view, [w])[0], product(view, w), dtype, what)
+            check_product(k.linear(view, [w])[0], view, w, what)
 
 
 def test_views_of_the_matrix(k):
@@ -118,7 +122,7 @@ def test_extreme_scales(k, x_size, size):
             )
             for M in (1, 5):
                 x = (random_array(2, M, 192) * x_size).astype(dtype)
-                check(k.linear(x, [w])[0], product(x, w), dtype, f"{bits} bits, M {M}")
+                check_product(k.linear(x, [w])[0], x, w, f"{bits} bits, M {M}")
 
 
 def test_float16_at_its_ends(k):

@@ -27,7 +27,13 @@ _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 _KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden")
 # Without this GCC computes all products of an unrolled loop before it adds them up, far beyond its registers.
 _GCC_KERNELS = ("-fno-tree-ter",)
-_BINDING = ("-O2", "-fvisibility=hidden", "-DNB_DOMAIN=mlx", "-DNB_COMPACT_ASSERTIONS", "-fno-strict-aliasing")
+_BINDING = (
+    "-O2",
+    "-fvisibility=hidden",
+    "-DNB_DOMAIN=mlx",
+    "-DNB_COMPACT_ASSERTIONS",
+    "-fno-strict-aliasing",
+)
 
 
 class NoCompilerError(UserError):
@@ -62,9 +68,19 @@ def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library
     """The kernels of a package's `folder` for one instruction set."""
     include = HERE / "include"
     own = _GCC_KERNELS if "Free Software Foundation" in _version(compiler()) else ()
-    flags = (*_KERNELS, *own, *isa.flags, f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}", f"-I{include}", *extra)
+    flags = (
+        *_KERNELS,
+        *own,
+        *isa.flags,
+        f"-DTINY_ISA={isa.name}",
+        f"-DTINY_WIDTH={isa.width}",
+        f"-I{include}",
+        *extra,
+    )
     sources = [*sorted(folder.glob("*.cpp")), HERE / "table.cpp"]
-    return Library(f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}")
+    return Library(
+        f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}"
+    )
 
 
 def binding_library() -> Library:
@@ -129,9 +145,13 @@ def _fingerprint(library: Library, cxx: str) -> str:
     digest = hashlib.sha256(_version(cxx).encode())
     for package in ("mlx", "nanobind"):
         digest.update(importlib.metadata.version(package).encode())
-    digest.update(repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link, library.is_program)).encode())
+    digest.update(
+        repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link, library.is_program)).encode()
+    )
     own = {path for path, _ in library.sources if "nanobind" not in path.parts}
-    headers = {header for path in own for header in path.parent.glob("*.h")} | set((HERE / "include").glob("*.h"))
+    headers = {header for path in own for header in path.parent.glob("*.h")} | set(
+        (HERE / "include").glob("*.h")
+    )
     for path, flags in library.sources:
         digest.update(repr((path.name, [flag for flag in flags if not flag.startswith("-I")])).encode())
     for path in sorted(own | headers):

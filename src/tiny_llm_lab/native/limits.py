@@ -62,9 +62,15 @@ def _compiled() -> Path:
     """The library, compiled for this very CPU, whose features are a part of the cache's key."""
     said = UserError("no C++ compiler takes limits.cpp")
     for native in _NATIVE_FLAGS:
-        flags = (*_FLAGS, *filter(None, [native]), f"-DTINY_CPU={hashlib.sha256(_cpu_features()).hexdigest()[:12]}")
+        flags = (
+            *_FLAGS,
+            *filter(None, [native]),
+            f"-DTINY_CPU={hashlib.sha256(_cpu_features()).hexdigest()[:12]}",
+        )
         try:
-            return build(Library("limits.so", ((_SOURCE, flags),), what="the measurement of this machine's limits"))
+            return build(
+                Library("limits.so", ((_SOURCE, flags),), what="the measurement of this machine's limits")
+            )
         except CompileError as error:
             said = error
     raise said
