@@ -1,5 +1,6 @@
 """Compiles C++ on first use and keeps the result, by content, in the cache folder."""
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -10,7 +11,7 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -23,7 +24,7 @@ from tiny_llm_lab.types import UserError
 HERE = Path(__file__).parent
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
-_KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden")
+_KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused")
 _BINDING = ("-O2", "-fvisibility=hidden", "-DNB_DOMAIN=mlx", "-DNB_COMPACT_ASSERTIONS", "-fno-strict-aliasing")
 
 
@@ -97,15 +98,25 @@ def build(library: Library) -> Path:
 
 
 def _compile(library: Library, cxx: str, scratch: Path) -> Path:
-    commands, objects = [], []
-    for number, (source, flags) in enumerate(library.sources):
-        objects.append(str(scratch / f"{number}.o"))
-        commands.append([cxx, *_COMMON, *flags, "-c", str(source), "-o", objects[-1]])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(_run, commands))
+        numbers = range(len(library.sources))
+        objects = [str(each) for each in pool.map(lambda n: _object(library, cxx, scratch, n), numbers)]
     made = scratch / library.name
     _run([cxx, "-shared", "-pthread", *objects, *library.link, "-o", str(made)])
     return made
+
+
+def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
+    """One source, compiled. Kept by content too: after a change to one file the others are at hand."""
+    source, flags = library.sources[number]
+    alone = replace(library, sources=(library.sources[number],), link=())
+    kept = cache_folder() / "native" / "objects" / f"{_fingerprint(alone, cxx)}.o"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        made = scratch / f"{number}.o"
+        _run([cxx, *_COMMON, *flags, "-c", str(source), "-o", str(made)])
+        made.replace(kept)
+    return kept
 
 
 def _run(command: list[str]) -> None:
@@ -114,9 +125,13 @@ def _run(command: list[str]) -> None:
         raise CompileError(f"the C++ compiler failed\n{done.stderr.strip()}")
 
 
+@functools.cache
+def _version(cxx: str) -> str:
+    return subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
+
+
 def _fingerprint(library: Library, cxx: str) -> str:
-    version = subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
-    digest = hashlib.sha256(version.encode())
+    digest = hashlib.sha256(_version(cxx).encode())
     for package in ("mlx", "nanobind"):
         digest.update(importlib.metadata.version(package).encode())
     digest.update(repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link)).encode())
