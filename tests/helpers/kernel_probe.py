@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from tiny_llm_lab import native
 from tiny_llm_lab.native import isa
 from tiny_llm_lab.native.build import HERE, CompileError, build, kernel_library
 
@@ -51,7 +52,12 @@ class Evaluated:
 
     def _call(self, operator: Callable[..., Any], *args: Any) -> Any:
         made = operator(*args)
-        mx.eval(made)
+        try:
+            mx.eval(made)
+        except RuntimeError:
+            mx.synchronize()
+            native.binding().settle()
+            raise
         return made
 
 
