@@ -22,7 +22,7 @@ from tiny_llm_lab.native.build import HERE, CompileError, build, kernel_library
 
 
 class Compiled:
-    """Something compiled on first use. An error of the compiler is raised at every use, without compiling again."""
+    """Something compiled on first use. What the compiler says is raised at every use, without asking again."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -42,7 +42,7 @@ class Compiled:
 
 
 class Evaluated:
-    """A set of operators whose results are computed at once: `mx.eval` passes a kernel's error on, NumPy does not."""
+    """Operators whose results are computed at once: `mx.eval` passes a kernel's error on, NumPy does not."""
 
     def __init__(self, operators: Any) -> None:
         self._operators = operators
@@ -62,7 +62,7 @@ class Evaluated:
 
 
 class Probe:
-    """A compiled probe. Its functions return a C string when they have thrown: that becomes a RuntimeError."""
+    """A compiled probe. Its functions return what they have thrown as text, which becomes a RuntimeError."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -95,7 +95,8 @@ def probe_of(package: str, name: str) -> Probe:
         library = kernel_library(Path(scratch), isa.chosen())
         (mine,) = (source for source in library.sources if source[0].stem == name)
         sources = (mine, (HERE / "team.cpp", mine[1]))
-        return Probe(build(replace(library, name=f"probe-{name}.so", sources=sources, what=f"{name}.cpp alone")))
+        alone = replace(library, name=f"probe-{name}.so", sources=sources, what=f"{name}.cpp alone")
+        return Probe(build(alone))
 
 
 def _as_c(value: Any) -> Any:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import mlx.core as mx
 
@@ -21,6 +22,8 @@ HELP = "Measure the ladder of the kernels: limit, oracle, MLX, the steps, the re
 
 OPS = ("qmm", "attention", "all")
 _ROUNDS = 9
+# New tokens and those stored before them: decoding, and a chunk of a prompt.
+_ATTENTIONS = ((1, 512), (1, 2048), (128, 512))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +51,9 @@ def run(args: argparse.Namespace) -> int:
 def measured(op: str, rows: Sequence[int], solution: str, say: Callable[[str], None]) -> list[Ladder]:
     """The ladders of an operator, each with its own limits, measured just before it."""
     packages = [PACKAGES["ref"], *([PACKAGES["mine"]] if solution == "mine" else [])]
-    makers = []
-    if op in ("qmm", "all"):
-        makers += [lambda m=m: products(m, packages) for m in rows]
+    makers = [partial(products, num, packages) for num in rows] if op in ("qmm", "all") else []
     if op in ("attention", "all"):
-        makers += [lambda shape=shape: attention(*shape, packages) for shape in ((1, 512), (1, 2048), (128, 512))]
+        makers += [partial(attention, new, stored, packages) for new, stored in _ATTENTIONS]
     ladders = []
     for make in makers:
         title, cost, rungs = make()

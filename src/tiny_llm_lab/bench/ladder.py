@@ -67,7 +67,9 @@ class Ladder:
         arithmetic_s = cost.flops / (limits.f32_gflop_s * 1e9)
         if memory_s > arithmetic_s:
             return cls(title, cost, memory_s, f"memory, {limits.read_gb_s:.1f} GB/s", tuple(times))
-        return cls(title, cost, arithmetic_s, f"f32 arithmetic, {limits.f32_gflop_s:.0f} GFLOP/s", tuple(times))
+        return cls(
+            title, cost, arithmetic_s, f"f32 arithmetic, {limits.f32_gflop_s:.0f} GFLOP/s", tuple(times)
+        )
 
 
 def timed(rungs: Sequence[Rung], rounds: int, clock: Callable[[], float]) -> list[Times]:

@@ -1,7 +1,7 @@
 """The versions of each operator that a ladder compares, on the same numbers."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,11 @@ _Made = tuple[str, Cost, list[Rung]]
 
 
 def products(
-    rows: int, packages: Sequence[str], outputs: int = _OUTPUTS, inner: int = _INNER, rotated: int = _ROTATED_BYTES
+    rows: int,
+    packages: Sequence[str],
+    outputs: int = _OUTPUTS,
+    inner: int = _INNER,
+    rotated: int = _ROTATED_BYTES,
 ) -> _Made:
     """x [rows, inner] times the transpose of packed weights [outputs, inner], all but scales in 4 bits."""
     one = outputs * inner * _BITS // 8 + 2 * 2 * outputs * inner // _GROUP
@@ -39,11 +43,17 @@ def products(
         for package in packages:
             rungs += _steps(package, x, at)
     cost = Cost(one + 2 * rows * (inner + outputs), 2 * rows * outputs * inner)
-    return f"quantized matmul [{rows}, {inner}] x [{outputs}, {inner}], 4 bits in groups of 64, bfloat16", cost, rungs
+    title = f"quantized matmul [{rows}, {inner}] x [{outputs}, {inner}], 4 bits in groups of 64, bfloat16"
+    return title, cost, rungs
 
 
 def attention(
-    tokens: int, stored: int, packages: Sequence[str], heads: int = _HEADS, kv_heads: int = _KV_HEADS, dim: int = _DIM
+    tokens: int,
+    stored: int,
+    packages: Sequence[str],
+    heads: int = _HEADS,
+    kv_heads: int = _KV_HEADS,
+    dim: int = _DIM,
 ) -> _Made:
     """New tokens of one request, causal, against what is stored, they themselves included."""
     stored = stored if tokens == 1 else stored + tokens
@@ -52,7 +62,9 @@ def attention(
     q, k, v = (mx.random.normal(s, key=n).astype(mx.bfloat16) for s, n in zip(shapes, keys, strict=True))
     mx.eval(q, k, v)
     scale = dim**-0.5
-    own = partial(mx.fast.scaled_dot_product_attention, q, k, v, scale=scale, mask="causal" if tokens > 1 else None)
+    own = partial(
+        mx.fast.scaled_dot_product_attention, q, k, v, scale=scale, mask="causal" if tokens > 1 else None
+    )
     rungs = [Rung("MLX", lambda i: own())]
     if mx.default_device() == mx.gpu:
         metal = importlib.import_module(f"{packages[-1]}.metal_kernels")
@@ -62,23 +74,27 @@ def attention(
         oracle = importlib.import_module(packages[0])
         rungs.insert(0, Rung("oracle", lambda i: oracle.flash_attention(q, k, v, mask="causal")))
         for package in packages:
-            made = native.load(package)
-            rungs.append(
-                Rung(_name(package), lambda i, made=made: made.attention(q, k, v, stored, True, scale))
-            )
+            of_package = partial(native.load(package).attention, q, k, v, stored, True, scale)
+            rungs.append(Rung(_name(package), partial(_ignoring_copy, of_package)))
     seen = sum(stored - tokens + i + 1 for i in range(tokens))
     cost = Cost(2 * stored * kv_heads * dim * 2 + 4 * tokens * heads * dim, 4 * seen * heads * dim)
-    return f"attention of {tokens} new among {stored} tokens, {heads} heads of {dim}, {kv_heads} kv heads, bfloat16", cost, rungs
+    title = f"attention of {tokens} new among {stored} tokens, {heads} heads of {dim}, {kv_heads} kv heads"
+    return f"{title}, bfloat16", cost, rungs
 
 
 def _steps(package: str, x: mx.array, at: Any) -> list[Rung]:
     made = native.load(package)
     prefix = "" if package.endswith("_ref") else "mine "
-    steps = [
-        Rung(f"{prefix}step {step}", lambda i, step=step: made.quantized_matmul_step(step, x, at(i)))
-        for step in (1, 2, 3, 4)
-    ]
+
+    def step(number: int, i: int) -> mx.array:
+        return made.quantized_matmul_step(number, x, at(i))
+
+    steps = [Rung(f"{prefix}step {number}", partial(step, number)) for number in (1, 2, 3, 4)]
     return [*steps, Rung(_name(package), lambda i: made.linear(x, [at(i)])[0])]
+
+
+def _ignoring_copy(run: Callable[[], mx.array], i: int) -> mx.array:
+    return run()
 
 
 def _name(package: str) -> str:

@@ -16,7 +16,10 @@ _KERNEL_PART = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 # A signature begins a line: `template <...>` stands above it, and what follows the braces is indented.
-_CPP_FUNCTION = re.compile(r"^(?!//|#|template|constexpr)(?:[\w:<>*&]+ +)+(?P<name>\w+)\(", flags=re.MULTILINE)
+_CPP_FUNCTION = re.compile(
+    r"^(?!//|#|template|constexpr)(?:__attribute__\(\(\w+\)\) +)?(?:[\w:<>*&]+ +)+(?P<name>\w+)\(",
+    flags=re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)

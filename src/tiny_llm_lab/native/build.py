@@ -25,7 +25,13 @@ HERE = Path(__file__).parent
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
 _KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused")
-_BINDING = ("-O2", "-fvisibility=hidden", "-DNB_DOMAIN=mlx", "-DNB_COMPACT_ASSERTIONS", "-fno-strict-aliasing")
+_BINDING = (
+    "-O2",
+    "-fvisibility=hidden",
+    "-DNB_DOMAIN=mlx",
+    "-DNB_COMPACT_ASSERTIONS",
+    "-fno-strict-aliasing",
+)
 
 
 class NoCompilerError(UserError):
@@ -58,9 +64,18 @@ def compiler() -> str:
 def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library:
     """The kernels of a package's `folder` for one instruction set."""
     include = HERE / "include"
-    flags = (*_KERNELS, *isa.flags, f"-DTINY_ISA={isa.name}", f"-DTINY_WIDTH={isa.width}", f"-I{include}", *extra)
+    flags = (
+        *_KERNELS,
+        *isa.flags,
+        f"-DTINY_ISA={isa.name}",
+        f"-DTINY_WIDTH={isa.width}",
+        f"-I{include}",
+        *extra,
+    )
     sources = [*sorted(folder.glob("*.cpp")), HERE / "table.cpp"]
-    return Library(f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}")
+    return Library(
+        f"kernels-{isa.name}.so", tuple((path, flags) for path in sources), what=f"kernels for {isa.name}"
+    )
 
 
 def binding_library() -> Library:
@@ -136,7 +151,9 @@ def _fingerprint(library: Library, cxx: str) -> str:
         digest.update(importlib.metadata.version(package).encode())
     digest.update(repr((sysconfig.get_config_var("SOABI"), _COMMON, library.link)).encode())
     own = {path for path, _ in library.sources if "nanobind" not in path.parts}
-    headers = {header for path in own for header in path.parent.glob("*.h")} | set((HERE / "include").glob("*.h"))
+    headers = {header for path in own for header in path.parent.glob("*.h")} | set(
+        (HERE / "include").glob("*.h")
+    )
     for path, flags in library.sources:
         digest.update(repr((path.name, [flag for flag in flags if not flag.startswith("-I")])).encode())
     for path in sorted(own | headers):
