@@ -71,6 +71,7 @@ inline void put(const Product& product, int64_t row, int64_t first, int64_t coun
 /// The N sums of a vector are independent, so that an addition need not wait for the one before it.
 template <class Rows, int M, int N, class Span>
 inline void add_span(const Span* spans, const float* x, int64_t width, Vec (*total)[N]) {
+  // BEGIN task 2.3.3
   Vec part[M][N];
 #pragma GCC unroll 8
   for (int j = 0; j < Rows::kVectors; ++j)
@@ -87,6 +88,7 @@ inline void add_span(const Span* spans, const float* x, int64_t width, Vec (*tot
   for (int n = 0; n < N; ++n)
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) total[m][n] = fma(part[m][n], spans[n].scale(), total[m][n]);
+  // END task 2.3.3
 }
 
 /// `M` rows of x times kColumnsAtOnce rows of the matrix from `column` of the stretch on, decoded in registers.
@@ -130,6 +132,7 @@ constexpr int64_t kDecoded = (Rows::kVectors + (Rows::kGroup > 0)) * kWidth;
 /// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
 template <class Rows, int M>
 void scaled_tile(const float* x, int64_t width, const float* panel, int64_t stride, int64_t spans, Vec* sums) {
+  // BEGIN task 2.3.4
   Vec total[M * kTileColumns];
 #pragma GCC unroll 12
   for (int i = 0; i < M * kTileColumns; ++i) total[i] = sums[i];
@@ -157,12 +160,14 @@ void scaled_tile(const float* x, int64_t width, const float* panel, int64_t stri
   }
 #pragma GCC unroll 12
   for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
+  // END task 2.3.4
 }
 
 /// Decode spans first to first + count of a stretch's rows into panel [columns, stride].
 template <class Rows>
 void fill_panel(const Rows& rows, const Stretch& part, int64_t groups, int64_t first, int64_t count,
                 float* panel, int64_t stride) {
+  // BEGIN task 2.3.4
   int64_t whole = std::min(first + count, rows.matrix.columns / Rows::kSpan);
   for (int64_t n = 0; n < rounded_up(part.count, kTileColumns); ++n) {
     int64_t index = std::min(n, part.count - 1);
@@ -178,6 +183,7 @@ void fill_panel(const Rows& rows, const Stretch& part, int64_t groups, int64_t f
     for (int64_t span = first; span < whole; ++span) keep(rows.span(row, span, scales));
     if (whole < first + count) keep(rows.end(row, whole, scales));
   }
+  // END task 2.3.4
 }
 
 /// Rows first_row to first_row + num_rows of x times a stretch of columns, by panels and tiles.
