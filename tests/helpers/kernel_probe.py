@@ -22,7 +22,7 @@ from tiny_llm_lab.native.build import HERE, CompileError, build, kernel_library
 
 
 class Compiled:
-    """Something compiled on first use. What the compiler says is raised at every use, without asking again."""
+    """Something compiled on first use. What the compiler says is raised at every use, not asked again."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

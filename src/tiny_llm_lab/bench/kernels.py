@@ -1,4 +1,4 @@
-"""`bench-kernels`: the ladder of each operator, from the definition to the reference, under the machine's limit."""
+"""`bench-kernels`: the versions of each operator, from the definition to the reference, under the limit."""
 
 import argparse
 import json

@@ -108,8 +108,10 @@ def shown(ladder: Ladder) -> str:
     cost = ladder.cost
     lines = [
         f"\n{ladder.title}",
-        f"{cost.num_bytes / 1e6:.2f} MB to move, {cost.flops / 1e6:.1f} MFLOP to compute; limit: {ladder.bound}",
-        f"{'':<16}{'ms median':>10}  {'(min – max)':<19}{'GB/s':>7}{'GFLOP/s':>9}{'of limit':>10}{'× step before':>15}",
+        f"{cost.num_bytes / 1e6:.2f} MB to move, {cost.flops / 1e6:.1f} MFLOP to compute; "
+        f"limit: {ladder.bound}",
+        f"{'':<16}{'ms median':>10}  {'(min – max)':<19}{'GB/s':>7}{'GFLOP/s':>9}{'of limit':>10}"
+        f"{'× step before':>15}",
     ]
     if ladder.limit_s is not None:
         lines.append(_line("limit", (ladder.limit_s,), ladder, None))
