@@ -28,11 +28,13 @@ class QwenMultiHeadAttention:
         offset: int | list[int] = 0,
         cache: KvCache | None = None,
         mask: Mask = "causal",
+        keep: int | None = None,
     ) -> mx.array:
-        """x [B, L, E] at positions `offset`, ... -> [B, L, E].
+        """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
-        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
+        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to:
+        all L of them, while queries exist for the last `keep` alone.
         """
         raise NotImplementedError("task 1.5.2")
 
@@ -64,8 +66,12 @@ class QwenTransformerBlock:
         offset: int | list[int] = 0,
         cache: KvCache | None = None,
         mask: Mask = "causal",
+        keep: int | None = None,
     ) -> mx.array:
-        """x [B, L, E] -> [B, L, E]: x += attention(norm(x)), then x += mlp(norm(x))."""
+        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L).
+
+        x += attention(norm(x)), then x += mlp(norm(x)); the cache gets all L tokens.
+        """
         raise NotImplementedError("task 1.5.3")
 
 

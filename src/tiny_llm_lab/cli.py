@@ -13,6 +13,7 @@ COMMANDS = {
     "eval-recall": "tiny_llm_lab.commands.eval_recall",
     "bench": "tiny_llm_lab.bench.engine",
     "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
+    "bench-kernels": "tiny_llm_lab.bench.kernels",
     "test": "tiny_llm_lab.course.run_tests",
     "test-ref": "tiny_llm_lab.course.run_tests",
     "check": "tiny_llm_lab.course.checking.check",

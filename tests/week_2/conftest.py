@@ -2,6 +2,9 @@
 
 import pytest
 from tests.helpers import metal_emulator
+from tests.helpers.kernel_probe import Compiled, Evaluated, probe_of
+
+from tiny_llm_lab.solution import PACKAGES
 
 
 @pytest.fixture(params=metal_emulator.PLACES)
@@ -9,3 +12,20 @@ def metal(request, monkeypatch):
     """Metal as far as a solution can tell: emulated, and on a Mac once more on the GPU."""
     metal_emulator.install(monkeypatch, request.param)
     return request.param
+
+
+@pytest.fixture(scope="session")
+def kernels(pytestconfig):
+    """The operators that the C++ of the solution under test makes: compiled once, on first use."""
+    from tiny_llm_lab import native
+
+    package = PACKAGES[pytestconfig.getoption("--solution")]
+    return Compiled(lambda: Evaluated(native.load(package)))
+
+
+@pytest.fixture(scope="session")
+def probe(pytestconfig):
+    """probe("attention"): parts of a C++ file that no operator shows, as functions of NumPy arrays."""
+    package = PACKAGES[pytestconfig.getoption("--solution")]
+    probes = {}
+    return lambda name: probes.setdefault(name, Compiled(lambda: probe_of(package, name)))

@@ -1,4 +1,4 @@
-"""Day 2.2: packed weights, read and multiplied with nothing but array operations."""
+"""Day 2.2: packed weights, read and multiplied: with array operations, then in four steps of C++."""
 
 import mlx.core as mx
 import numpy as np
@@ -6,6 +6,8 @@ import pytest
 from tests.helpers import oracle
 from tests.helpers.tolerance import F32, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
+
+from tiny_llm_lab.types import QuantizedWeights
 
 FORMATS = pytest.mark.parametrize(
     ("bits", "group_size"), [(bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
@@ -131,3 +133,57 @@ def test_quantized_matmul_rejects_other_inner_dimensions(llm, transpose_b, colum
     weight, scales, biases = packed(20, 8, 64, 4, 32)
     with pytest.raises(ValueError):
         llm.quantized_matmul(scales, biases, 32, 4, mx.ones((2, columns)), weight, transpose_b)
+
+
+STEPS = [
+    pytest.param(step, marks=pytest.mark.task(task))
+    for step, task in [(1, "2.2.3"), (2, "2.2.4"), (3, "2.2.5"), (4, "2.2.6")]
+]
+KERNEL_FORMATS = pytest.mark.parametrize(
+    ("bits", "group_size"), [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
+)
+
+
+def product(step, kernels, seed, rows, outputs, inner, bits, group_size, dtype=mx.float32):
+    """A step's product and the oracle's."""
+    w = packed(seed, outputs, inner, bits, group_size, dtype)
+    x = (random_array(seed + 1, rows, inner) / inner**0.5).astype(dtype)
+    got = kernels.quantized_matmul_step(step, x, QuantizedWeights(*w, group_size, bits))
+    return got, as_float64(x) @ oracle.dequantized(*w, group_size, bits).T
+
+
+@pytest.mark.parametrize("step", STEPS)
+@KERNEL_FORMATS
+@pytest.mark.parametrize(("rows", "outputs", "groups"), [(1, 1, 1), (1, 9, 3), (3, 130, 2), (2, 65, 17)])
+def test_a_step_of_the_ladder(kernels, step, bits, group_size, rows, outputs, groups):
+    got, want = product(step, kernels, 30, rows, outputs, groups * group_size, bits, group_size)
+    assert_close(got, want, F32, legend="[M, O]", dtype=mx.float32)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_a_step_of_the_ladder_of_16_bits(kernels, step, dtype):
+    got, want = product(step, kernels, 32, 2, 33, 512, 4, 64, dtype)
+    assert_close(got, want, rounding(dtype, 1), legend="[M, O]", dtype=dtype)
+
+
+@pytest.mark.task("2.2.6")
+@pytest.mark.parametrize(
+    ("members", "rows", "columns"),
+    # Few outputs may be too few for a team.
+    [(1, 1, 1), (1, 3, 63), (1, 1, 64), (1, 2, 65), (1, 2, 1000), (2, 2, 1000), (3, 1, 3072)],
+)
+def test_every_output_is_computed_once(probe, members, rows, columns):
+    calls, outputs_of = np.zeros((rows, columns), np.int32), np.zeros(members, np.int32)
+    probe("quantized_matmul").probe_share(members, rows, columns, calls, outputs_of)
+    assert calls.min() == 1, f"output {np.argwhere(calls == calls.min())[0].tolist()} is not computed"
+    assert calls.max() == 1, f"output {np.argwhere(calls > 1)[0].tolist()} is computed {calls.max()} times"
+
+
+@pytest.mark.task("2.2.6")
+@pytest.mark.parametrize("members", [2, 3])
+def test_every_member_takes_part(probe, members):
+    outputs_of = np.zeros(members, np.int32)
+    calls = np.zeros((2, 1000), np.int32)
+    probe("quantized_matmul").probe_share(members, 2, 1000, calls, outputs_of)
+    assert outputs_of.min() > 0, f"members computed {outputs_of.tolist()} outputs: one of them waits in vain"

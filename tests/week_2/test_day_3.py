@@ -1,4 +1,4 @@
-"""Day 2.3: quantized layers in the model."""
+"""Day 2.3: quantized layers in the model, and the products that they call."""
 
 import mlx.core as mx
 import numpy as np
@@ -175,3 +175,71 @@ def test_quantized_matmul_metal_without_metal(llm, monkeypatch):
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     with pytest.raises(UserError):
         llm.quantized_matmul_metal(mx.ones((2, 64)), quantized(mx.ones((12, 64))))
+
+
+def times(kernels, x, *weights):
+    return kernels.linear(x, list(weights))
+
+
+@pytest.mark.task("2.3.3")
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+@pytest.mark.parametrize(("rows", "outputs", "groups"), [(1, 1, 1), (1, 9, 3), (2, 130, 1), (2, 33, 17)])
+def test_linear_of_few_rows(kernels, bits, group_size, rows, outputs, groups):
+    inner = groups * group_size
+    w = quantized(random_array(30, outputs, inner), bits, group_size)
+    x = random_array(31, rows, inner) / inner**0.5
+    (got,) = times(kernels, x, w)
+    assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[M, O]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.3.3")
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("inner", [1, 7, 64, 100])
+def test_linear_of_few_rows_of_a_dense_matrix(kernels, dtype, inner):
+    w, x = random_array(32, 9, inner, dtype=dtype), random_array(33, 2, inner) / inner**0.5
+    (got,) = times(kernels, x, w)
+    assert_close(got, as_float64(x) @ as_float64(w).T, F32, legend="[M, O]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.3.3")
+def test_linear_of_several_matrices(kernels):
+    x = random_array(34, 1, 128) / 12
+    ws = [quantized(random_array(35 + i, outputs, 128)) for i, outputs in enumerate((5, 300, 17))]
+    for got, w in zip(times(kernels, x, *ws), ws, strict=True):
+        assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[M, O]")
+
+
+@pytest.mark.task("2.3.4")
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+@pytest.mark.parametrize(("rows", "outputs", "groups"), [(3, 1, 1), (5, 9, 3), (49, 33, 1), (7, 40, 19)])
+def test_linear_of_many_rows(kernels, bits, group_size, rows, outputs, groups):
+    inner = groups * group_size
+    w = quantized(random_array(40, outputs, inner), bits, group_size)
+    x = random_array(41, rows, inner) / inner**0.5
+    (got,) = times(kernels, x, w)
+    assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[M, O]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.3.4")
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("inner", [1, 7, 64, 600])
+def test_linear_of_many_rows_of_a_dense_matrix(kernels, dtype, inner):
+    w, x = random_array(42, 35, inner, dtype=dtype), random_array(43, 10, inner) / inner**0.5
+    (got,) = times(kernels, x, w)
+    assert_close(got, as_float64(x) @ as_float64(w).T, F32, legend="[M, O]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.3.4")
+@pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 64), (8, 128), (0, 0)])
+def test_a_row_alone_equals_the_same_row_among_others(kernels, bits, group_size):
+    # To the last bit: a token must not depend on who else is in the batch.
+    w = random_array(44, 37, 640)
+    w = quantized(w, bits, group_size) if bits else w
+    x = random_array(45, 50, 640) / 25
+    (among_others,) = times(kernels, x, w)
+    for row in (0, 1, 24, 47, 48, 49):
+        (alone,) = times(kernels, x[row : row + 1], w)
+        differing = np.flatnonzero(np.array(alone[0]) != np.array(among_others[row]))
+        assert differing.size == 0, f"row {row} differs at columns {differing[:8].tolist()}"

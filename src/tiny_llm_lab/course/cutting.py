@@ -15,6 +15,11 @@ _KERNEL_PART = re.compile(
     r"(?P<answer>.*?)(?P<end>^[ \t]*//[ \t]*END task (?P=task)\b)",
     flags=re.MULTILINE | re.DOTALL,
 )
+# A signature begins a line: `template <...>` stands above it, and what follows the braces is indented.
+_CPP_FUNCTION = re.compile(
+    r"^(?!//|#|template|constexpr)(?:__attribute__\(\(\w+\)\) +)?(?:[\w:<>*&]+ +)+(?P<name>\w+)\(",
+    flags=re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,13 @@ def kernel_answer(source: str, task_id: str) -> str | None:
     """What cutting takes out of a C++ or Metal file for one task; None when that is nothing."""
     found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
     return "".join(found) if found else None
+
+
+def kernel_names(source: str, task_id: str) -> list[str]:
+    """The C++ functions that a task's parts stand in, in order."""
+    parts = [match.start() for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
+    heads = [(match.start(), match["name"]) for match in _CPP_FUNCTION.finditer(source)]
+    return [[name for start, name in heads if start < part][-1] for part in parts]
 
 
 def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:

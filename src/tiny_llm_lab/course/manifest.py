@@ -14,12 +14,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Task:
-    """One exercise: the symbols that are cut from the starter, and those of earlier tasks that it extends."""
+    """One exercise: the symbols that are cut from the starter, and those of earlier tasks that it extends.
+
+    A task without a `file` is C++ alone: its symbols are the functions of `kernel` that its marks stand in.
+    """
 
     id: str
     title: str
-    file: str
     symbols: tuple[str, ...]
+    file: str = ""
     grows: tuple[str, ...] = ()
     kernel: str = ""  # a C++ or Metal file with a part of the answer, between its `BEGIN task` and `END task`
     lines: int = 0  # about how long the answer is; 0 = not stated
@@ -171,6 +174,8 @@ def _task(row: dict[str, Any]) -> Task:
         if not isinstance(row.get(key, []), list) or not all(isinstance(x, str) for x in row.get(key, [])):
             raise UserError(f"course.toml: task {row.get('id')}: {key} must be a list of strings")
     task = _built(Task, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}, "task")
+    if not (task.file or task.kernel):
+        raise UserError(f"course.toml: task {task.id} has neither a file nor a kernel")
     return _with_id(task, task.id, r"\d+\.\d+\.\d+", "W.D.N")
 
 

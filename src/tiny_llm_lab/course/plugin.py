@@ -13,6 +13,7 @@ from tiny_llm_lab import native
 from tiny_llm_lab.course.checking.explain import Explainer
 from tiny_llm_lab.course.manifest import Course, Task, load_course, repository
 from tiny_llm_lab.course.todo import Todo, find_todo
+from tiny_llm_lab.native.build import CompileError
 from tiny_llm_lab.solution import PACKAGES, Solution, load_solution
 from tiny_llm_lab.types import UserError
 
@@ -64,12 +65,11 @@ class Grader:
         self.explainer = Explainer(course, config.get_verbosity())
         self.todos: Counter[Todo] = Counter()
         self.num_unmarked = 0
+        self.compiler_said: set[str] = set()
         self.task_ids = [task.id for task in course.tasks]
 
     def pytest_report_header(self) -> str:
-        spec = importlib.util.find_spec(PACKAGES[self.solution])
-        place = Path(spec.origin).parent if spec and spec.origin else "not found"
-        return f"grading: {self.solution} = {place}"
+        return f"grading: {self.solution} = {self._package() or 'not found'}"
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -95,11 +95,14 @@ class Grader:
         is_too_late = task is not None and todo is not None and self._comes_later(todo.task, task)
         if todo is not None:
             _shorten(call, f"{_blame(task, todo)}\n{todo}" if task and is_too_late else str(todo))
+        elif call.excinfo and isinstance(call.excinfo.value, CompileError):
+            _shorten(call, self._compiler_says(call.excinfo.value))
         report = yield
         if not report.failed or is_too_late:
             return report
         if todo is None:
-            if task is not None and self.solution == "mine" and report.when == "call":
+            does_run = not self.compiler_said
+            if does_run and task is not None and self.solution == "mine" and report.when == "call":
                 self.explainer.explain(report, task)
         elif report.when == "teardown" and TODO_KEY in item.stash:
             report.outcome, report.longrepr = "passed", None
@@ -140,8 +143,22 @@ class Grader:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
     def _todo_behind(self, call: pytest.CallInfo[None]) -> Todo | None:
-        todo = find_todo(call.excinfo.value, self.course.root) if call.excinfo else None
+        package = self._package()
+        kernels = package / "kernels" if package else None
+        todo = find_todo(call.excinfo.value, self.course.root, kernels) if call.excinfo else None
         return todo if todo is not None and todo.task in self.task_ids else None
+
+    def _package(self) -> Path | None:
+        spec = importlib.util.find_spec(PACKAGES[self.solution])
+        return Path(spec.origin).parent if spec and spec.origin else None
+
+    def _compiler_says(self, error: CompileError) -> str:
+        """The compiler's words, which all tests of the same kernels would repeat, for the first of them."""
+        said = str(error).replace(f"{self.course.root}{os.sep}", "")
+        if said in self.compiler_said:
+            return "the C++ compiler failed, as said above"
+        self.compiler_said.add(said)
+        return said
 
     def _comes_later(self, needed: str, task: Task) -> bool:
         return self.course.is_later(self.course.task(needed).day_id, than=task.day_id)

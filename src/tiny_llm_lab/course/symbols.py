@@ -56,7 +56,7 @@ def owners(course: Course) -> dict[str, dict[str, Task]]:
         tasks = [task for task in course.tasks if task.file == path.name]
         public = [function.name for function in functions(tree) if function.is_public]
         found[path.name] = _owned(tasks, public)
-    missing = [task for task in course.tasks if task.file not in found]
+    missing = [task for task in course.tasks if task.file and task.file not in found]
     if missing:
         raise UserError(f"course.toml: task {missing[0].id}: {missing[0].file} is not in {course.reference}")
     return found

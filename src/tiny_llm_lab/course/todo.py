@@ -20,17 +20,22 @@ class Todo:
         return f"TODO {self.task}: write {self.where}"
 
 
-def find_todo(error: BaseException, root: Path) -> Todo | None:
-    """The stub behind an exception, if there is one; paths are relative to `root`."""
+def find_todo(error: BaseException, root: Path, kernels: Path | None = None) -> Todo | None:
+    """The stub behind an exception, if there is one; paths are relative to `root`.
+
+    `kernels` is the folder where the place of a cut C++ or Metal body is looked up.
+    """
     for each in _and_its_causes(error):
         # A cut C++ body can only throw what Python sees as a RuntimeError; NotImplementedError is one too.
         match = re.fullmatch(r"task (\d+\.\d+\.\d+)", str(each)) if isinstance(each, RuntimeError) else None
-        if match:
+        if match and isinstance(each, NotImplementedError):
             return Todo(match[1], _place(each.__traceback__, root))
+        if match:
+            return Todo(match[1], _kernel_place(match[1], root, kernels, ".cpp"))
         # A cut Metal body is told by its compiler, in many words.
         match = _METAL.search(str(each)) if isinstance(each, RuntimeError) else None
         if match:
-            return Todo(match[1], f"the .metal file, from `BEGIN task {match[1]}` on")
+            return Todo(match[1], _kernel_place(match[1], root, kernels, ".metal"))
     return None
 
 
@@ -47,6 +52,16 @@ def _and_its_causes(error: BaseException) -> Iterator[BaseException]:
         pending.extend(cause for cause in (each.__cause__, each.__context__) if cause is not None)
 
 
+def _kernel_place(task: str, root: Path, kernels: Path | None, suffix: str) -> str:
+    """Where the first part of a task stands that is still to be written."""
+    for path in sorted(kernels.glob(f"*{suffix}")) if kernels else []:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, 1):
+            if f'"task {task}"' in line:
+                return f"{_shown(path, root)}:{number}"
+    return f"the {suffix} file, from `BEGIN task {task}` on"
+
+
 def _place(traceback: TracebackType | None, root: Path) -> str:
     if traceback is None:
         return "it"
@@ -54,5 +69,8 @@ def _place(traceback: TracebackType | None, root: Path) -> str:
         traceback = traceback.tb_next
     code = traceback.tb_frame.f_code
     path = Path(code.co_filename)
-    shown = path.relative_to(root) if path.is_relative_to(root) else path
-    return f"{shown.as_posix()}:{traceback.tb_lineno} {code.co_qualname}"
+    return f"{_shown(path, root)}:{traceback.tb_lineno} {code.co_qualname}"
+
+
+def _shown(path: Path, root: Path) -> str:
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()

@@ -335,6 +335,7 @@ NB_MODULE(_binding, m) {
       .def("top_k", &KernelSet::top_k, "x"_a, "k"_a);
   m.def("set_num_threads", &set_num_threads, "count"_a);
   m.def("num_threads", &num_threads);
+  m.def("settle", &settle);
   m.def("start_profile", &start_profile);
   m.def("stop_profile", [] {
     std::vector<std::tuple<std::string, double, double, double>> out;

@@ -11,7 +11,7 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -24,7 +24,7 @@ from tiny_llm_lab.types import UserError
 HERE = Path(__file__).parent
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
-_KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden")
+_KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused")
 # Without this GCC computes all products of an unrolled loop before it adds them up, far beyond its registers.
 _GCC_KERNELS = ("-fno-tree-ter",)
 _BINDING = (
@@ -118,16 +118,26 @@ def build(library: Library) -> Path:
 
 
 def _compile(library: Library, cxx: str, scratch: Path) -> Path:
-    commands, objects = [], []
-    for number, (source, flags) in enumerate(library.sources):
-        objects.append(str(scratch / f"{number}.o"))
-        commands.append([cxx, *_COMMON, *flags, "-c", str(source), "-o", objects[-1]])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(_run, commands))
+        numbers = range(len(library.sources))
+        objects = [str(each) for each in pool.map(lambda n: _object(library, cxx, scratch, n), numbers)]
     made = scratch / library.name
     kind = () if library.is_program else ("-shared",)
     _run([cxx, *kind, "-pthread", *objects, *library.link, "-o", str(made)])
     return made
+
+
+def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
+    """One source, compiled. Kept by content too: after a change to one file the others are at hand."""
+    source, flags = library.sources[number]
+    alone = replace(library, sources=(library.sources[number],), link=())
+    kept = cache_folder() / "native" / "objects" / f"{_fingerprint(alone, cxx)}.o"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        made = scratch / f"{number}.o"
+        _run([cxx, *_COMMON, *flags, "-c", str(source), "-o", str(made)])
+        made.replace(kept)
+    return kept
 
 
 def _run(command: list[str]) -> None:

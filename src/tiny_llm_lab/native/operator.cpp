@@ -8,6 +8,7 @@
 
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "mlx/scheduler.h"
 #include "pool.h"
 
 namespace tiny_llm {
@@ -109,6 +110,10 @@ void set_num_threads(int count) {
   if (count < 1) throw std::invalid_argument("threads must be 1 or more");
   std::lock_guard held(lock);
   if (team == nullptr || team->size() != count) team = make_team(count);
+}
+
+void settle() {
+  while (mx::scheduler::n_active_tasks() > 0) mx::scheduler::notify_task_completion(mx::default_stream(mx::Device::cpu));
 }
 
 int num_threads() { return team->size(); }

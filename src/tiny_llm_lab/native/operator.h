@@ -51,6 +51,9 @@ struct Measurement {
 /// Threads that later operators use; waits for the present one to end.
 void set_num_threads(int count);
 int num_threads();
+/// To be called when an operator's error has been raised and nothing runs any more. MLX does not count the tasks
+/// that it skipped behind the error as ended, and after some dozen errors would wait for them forever.
+void settle();
 /// Begin to note what every operator takes; `stop_profile` returns the notes.
 void start_profile();
 std::vector<Measurement> stop_profile();

@@ -43,6 +43,7 @@ inline void widen_rows(const Tensor& t, int64_t batch, int64_t head, int64_t fir
 template <class T>
 void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,
            int64_t stride) {
+  // BEGIN task 2.4.2
   auto score = [&](auto height, int64_t r) {
     for (int64_t n = 0; n < kBlock; n += kTileColumns) {
       Vec sums[height * kTileColumns] = {};
@@ -75,11 +76,13 @@ void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded,
       for (int64_t k = 0; k < padded; k += kWidth) store(out + k, load(out + k) * set(shrink));
     rows.peak[r] = peak;
   }
+  // END task 2.4.2
 }
 
 /// Add a block's values, each times its weight, to kWidth * 4 numbers of M rows' outputs.
 template <int M, class T>
 void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride, float* out, int64_t padded) {
+  // BEGIN task 2.4.3
   Vec total[M][4];
   for (int i = 0; i < M; ++i)
     for (int j = 0; j < 4; ++j) total[i][j] = load(out + i * padded + j * kWidth);
@@ -96,6 +99,7 @@ void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride,
   }
   for (int i = 0; i < M; ++i)
     for (int j = 0; j < 4; ++j) store(out + i * padded + j * kWidth, total[i][j]);
+  // END task 2.4.3
 }
 
 template <class T>
@@ -139,6 +143,7 @@ inline void attend(Team& team, int id, const Attention& a, int64_t batch, int64_
     rows.peak[r] = -std::numeric_limits<float>::infinity();
     rows.total[r] = 0.0f;
   }
+  // BEGIN task 2.5.3
   int64_t end = rows.visible[num_rows - 1];
   for (int64_t first = 0; first < end; first += kBlock) {
     int64_t count = std::min(kBlock, end - first);
@@ -157,6 +162,7 @@ inline void attend(Team& team, int id, const Attention& a, int64_t batch, int64_
     narrow(line, o.shape[3], o,
            batch * o.stride[0] + (first_token + r / shared) * o.stride[1] + head * o.stride[2]);
   }
+  // END task 2.5.3
 }
 
 void attention(Team& team, const Tensor& query, const Tensor& key, const Tensor& value, const int32_t* lengths,

@@ -33,6 +33,7 @@ inline void multiply(float* x, const float* weight, float factor, int64_t padded
 
 void rms_norm(Team& team, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
               const Tensor& sum_out, const Tensor& out) {
+  // BEGIN task 2.5.4
   int64_t count = x.shape[1], padded = rounded_up(count, kWidth);
   float* scale = buffer<float>(team, 0, kSums, padded);
   widen(weight.data, weight.dtype, 0, count, padded, scale);
@@ -49,10 +50,12 @@ void rms_norm(Team& team, const Tensor& x, const Tensor& delta, const Tensor& we
     multiply(line, scale, inverse_rms(line, count, padded, eps), padded);
     narrow(line, count, out, row * out.stride[0]);
   });
+  // END task 2.5.4
 }
 
 /// Turn the pairs of one head: neighbours if traditional, otherwise i and i + D / 2.
 inline void turn(const float* x, const float* cos, const float* sin, int64_t dim, bool traditional, float* out) {
+  // BEGIN task 2.5.5
   int64_t half = dim / 2, step = traditional ? 2 : 1, apart = traditional ? 1 : half;
   if (traditional || half % kWidth != 0) {
     for (int64_t i = 0; i < half; ++i) {
@@ -67,6 +70,7 @@ inline void turn(const float* x, const float* cos, const float* sin, int64_t dim
     store(out + i, first * c - second * s);
     store(out + half + i, first * s + second * c);
   }
+  // END task 2.5.5
 }
 
 void rope(Team& team, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos, const Tensor& sin,
@@ -88,6 +92,7 @@ void rope(Team& team, const Tensor& x, const Tensor& weight, float eps, const Te
 }
 
 void swiglu(Team& team, const Tensor& gate, const Tensor& up, const Tensor& out) {
+  // BEGIN task 2.5.4
   int64_t count = gate.shape[1], padded = rounded_up(count, kWidth);
   each_row(team, gate.shape[0], 4 * count, [&](int id, int64_t row) {
     float* line = buffer<float>(team, id, kValues, 2 * padded);
@@ -99,6 +104,7 @@ void swiglu(Team& team, const Tensor& gate, const Tensor& up, const Tensor& out)
     }
     narrow(line, count, out, row * out.stride[0]);
   });
+  // END task 2.5.4
 }
 
 /// One row of a matrix as floats.

@@ -51,6 +51,7 @@ inline Vec scaled(Vec scale, const float* x) {
 /// The N sums of a vector are independent, so that an addition need not wait for the one before it.
 template <class Rows, int M, int N, class Span>
 inline void add_span(const Span* spans, const float* x, int64_t stride, Vec (*total)[N]) {
+  // BEGIN task 2.3.3
   using Arithmetic = typename Rows::Arithmetic;
   typename Arithmetic::Part part[M][N];
 #pragma GCC unroll 8
@@ -72,12 +73,13 @@ inline void add_span(const Span* spans, const float* x, int64_t stride, Vec (*to
     for (int m = 0; m < M; ++m)
       total[m][n] = fma(Arithmetic::value(part[m][n]), scaled<Rows>(scale, x + m * stride), total[m][n]);
   }
+  // END task 2.3.3
 }
 
 /// `M` rows of x times kSumsAtOnce rows of the matrix, decoded in registers: `column` of the stretch and those at
 /// distances of `apart`. Each of them is a long piece of memory to be read on from, which a CPU foresees best.
 template <class Rows, int M>
-__attribute__((noinline)) void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64_t column, int64_t apart,
+void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64_t column, int64_t apart,
               float (*lines)[kFewColumns]) {
   constexpr int N = kSumsAtOnce;
   int64_t whole = rows.matrix.columns / Rows::kSpan, last = part.count - 1, index[N];
@@ -114,7 +116,8 @@ __attribute__((noinline)) void few_rows(const Rows& rows, const Activations& x, 
 
 /// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
 template <class Rows, int M>
-__attribute__((noinline)) void scaled_tile(const float* x, int64_t x_stride, const float* panel, int64_t stride, int64_t spans, Vec* sums) {
+void scaled_tile(const float* x, int64_t x_stride, const float* panel, int64_t stride, int64_t spans, Vec* sums) {
+  // BEGIN task 2.3.4
   using Arithmetic = typename Rows::Arithmetic;
   Vec total[M * kTileColumns];
 #pragma GCC unroll 24
@@ -148,12 +151,14 @@ __attribute__((noinline)) void scaled_tile(const float* x, int64_t x_stride, con
   }
 #pragma GCC unroll 24
   for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
+  // END task 2.3.4
 }
 
 /// Decode spans first to first + count of a stretch's rows into panel [columns, stride].
 template <class Rows>
-__attribute__((noinline)) void fill_panel(const Rows& rows, const Stretch& part, int64_t groups, int64_t first, int64_t count,
+void fill_panel(const Rows& rows, const Stretch& part, int64_t groups, int64_t first, int64_t count,
                 float* panel, int64_t stride) {
+  // BEGIN task 2.3.4
   int64_t whole = std::min(first + count, rows.matrix.columns / Rows::kSpan);
   for (int64_t n = 0; n < rounded_up(part.count, kTileColumns); ++n) {
     int64_t index = std::min(n, part.count - 1);
@@ -169,6 +174,7 @@ __attribute__((noinline)) void fill_panel(const Rows& rows, const Stretch& part,
     for (int64_t span = first; span < whole; ++span) keep(rows.span(row, span, scales));
     if (whole < first + count) keep(rows.end(row, whole, scales));
   }
+  // END task 2.3.4
 }
 
 /// What `with_biases` adds, for a tile: its biases and sums are read once for all of its outputs.

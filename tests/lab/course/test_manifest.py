@@ -107,3 +107,42 @@ def test_the_manifest_of_this_repository_can_be_read() -> None:
     assert "2.7.3" in {task.id for task in course.tasks}
     assert owners(course)["request.py"]["Request.try_prefill"].id == "2.7.3"
     assert owners(course)["request.py"]["Request.accept"].id == "2.6.2"
+
+
+KERNEL = """
+template <class T>
+void twice(
+    T* x) {
+  // BEGIN task 1.1.1
+  x[0] *= 2;
+  x[1] *= 2;
+  // END task 1.1.1
+}
+__attribute__((noinline)) float thrice(float x) {
+  // BEGIN task 1.1.1
+  return 3 * x;
+  // END task 1.1.1
+}
+"""
+
+
+def test_a_task_may_be_a_kernel_alone(tree: Path) -> None:
+    rest = 'kernel = "kernels/twice.cpp"\nlines = 3\nhints = ["h"]\n'
+    edit(tree, 'file = "sums.py"\nsymbols = ["twice"]', f'symbols = ["twice", "thrice"]\n{rest}')
+    answer = "class Counter:\n    def step(self):\n        return 1\n"
+    (tree / "src/tiny_llm_ref/sums.py").write_text(answer)
+    kernel = tree / "src/tiny_llm_ref/kernels/twice.cpp"
+    kernel.parent.mkdir()
+    kernel.write_text(KERNEL)
+    assert answer_lines(load_course(tree))["1.1.1"] == 3
+    own = [fault for fault in complaints(load_course(tree)) if "1.1.1" in fault]
+    assert not any("symbols" in fault or "lines" in fault for fault in own)
+    kernel.write_text(KERNEL.replace("float thrice(", "float four_times("))
+    fault = "task 1.1.1: its symbols are ['twice', 'thrice'], but the marks in kernels/twice.cpp stand in "
+    assert f"{fault}['twice', 'four_times']" in complaints(load_course(tree))
+
+
+def test_a_task_of_nothing_is_rejected(tree: Path) -> None:
+    edit(tree, 'file = "sums.py"\nsymbols = ["twice"]', 'symbols = ["twice"]')
+    with pytest.raises(UserError, match=r"task 1\.1\.1 has neither a file nor a kernel"):
+        load_course(tree)

@@ -174,3 +174,23 @@ def test_a_failure_of_its_own_is_not_explained(grade: Run, tree: Path) -> None:
     done = grade("--day", "1.1")
     assert "1 failed" in done.stdout
     assert "This is what happens" not in done.stdout
+
+
+def test_a_cut_kernel_is_todo_at_its_place(grade: Run, tree: Path) -> None:
+    kernels = tree / "src/tiny_llm/kernels"
+    kernels.mkdir()
+    (kernels / "twice.cpp").write_text('{\n  throw std::runtime_error("task 1.1.1");\n}\n')
+    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", 'raise RuntimeError("task 1.1.1")')
+    assert "TODO 1.1.1: write src/tiny_llm/kernels/twice.cpp:2 (1 test)" in grade("--day", "1.1").stdout
+
+
+def test_the_compilers_words_are_said_once(grade: Run, tree: Path) -> None:
+    raised = "from tiny_llm_lab.native.build import CompileError\n    raise CompileError('the x:1: error: y')"
+    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", raised)
+    path = tree / "tests/test_sums.py"
+    again = f'\n@pytest.mark.task("1.1.1")\ndef test_again(llm):\n    {raised}\n'
+    path.write_text(path.read_text() + again)
+    said = grade("--day", "1.1").stdout
+    assert "2 failed" in said
+    assert said.count("\nthe x:1: error: y\n") == 1
+    assert "the C++ compiler failed, as said above" in said

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiny_llm_lab.course.checking.mistakes import files_testing
-from tiny_llm_lab.course.cutting import kernel_answer
+from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.course.symbols import Function, functions, owners, reject_unowned
 from tiny_llm_lab.types import UserError
@@ -58,6 +58,8 @@ def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
         yield "it has neither symbols nor grows"
     if task.kernel and _kernel_answer(course, task) is None:
         yield f"{task.kernel} has nothing between `BEGIN task {task.id}` and `END task {task.id}`"
+    elif not task.file and (names := _kernel_names(course, task)) != list(task.symbols):
+        yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} stand in {names}"
     if not task.hints or not all(hint.strip() for hint in task.hints):
         yield 'it has no hint; add hints = ["..."]'
     if files_testing(course, [task]) == ["tests"]:
@@ -103,6 +105,10 @@ def _text(path: Path) -> str:
 def _kernel_answer(course: Course, task: Task) -> str | None:
     path = course.reference / task.kernel
     return kernel_answer(_text(path), task.id) if path.is_file() else None
+
+
+def _kernel_names(course: Course, task: Task) -> list[str]:
+    return kernel_names(_text(course.reference / task.kernel), task.id)
 
 
 def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:

@@ -1,0 +1,145 @@
+// What stands between the products: norms, rotations, the gate, the embedding, and the choice of a token.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "tiles.h"
+
+namespace tiny_llm::TINY_ISA {
+
+constexpr int64_t kNumbersAnItem = 16384;  // work that is worth waking a second thread for
+
+/// Call body(id, row) for every row of `width` numbers, in items large enough to share.
+template <class Body>
+inline void each_row(Team& team, int64_t rows, int64_t width, const Body& body) {
+  int64_t step = std::max<int64_t>(1, kNumbersAnItem / std::max<int64_t>(1, width));
+  team.each((rows + step - 1) / step, [&](int id, int64_t item) {
+    for (int64_t row = item * step; row < std::min(rows, (item + 1) * step); ++row) body(id, row);
+  });
+}
+
+/// 1 / sqrt(mean square + eps) of the first `count` of `padded` numbers, the rest of which are zeros.
+inline float inverse_rms(const float* x, int64_t count, int64_t padded, float eps) {
+  Vec total{};
+  for (int64_t i = 0; i < padded; i += kWidth) total = fma(load(x + i), load(x + i), total);
+  return 1.0f / std::sqrt(sum(total) / static_cast<float>(count) + eps);
+}
+
+inline void multiply(float* x, const float* weight, float factor, int64_t padded) {
+  for (int64_t i = 0; i < padded; i += kWidth) store(x + i, load(x + i) * set(factor) * load(weight + i));
+}
+
+void rms_norm(Team& team, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
+              const Tensor& sum_out, const Tensor& out) {
+  // BEGIN task 2.5.4
+  throw std::runtime_error("task 2.5.4");
+  // END task 2.5.4
+}
+
+/// Turn the pairs of one head: neighbours if traditional, otherwise i and i + D / 2.
+inline void turn(const float* x, const float* cos, const float* sin, int64_t dim, bool traditional, float* out) {
+  // BEGIN task 2.5.5
+  throw std::runtime_error("task 2.5.5");
+  // END task 2.5.5
+}
+
+void rope(Team& team, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos, const Tensor& sin,
+          const int32_t* offsets, bool traditional, const Tensor& out) {
+  int64_t length = x.shape[1], heads = x.shape[2], dim = x.shape[3], padded = rounded_up(dim, kWidth);
+  float* scale = buffer<float>(team, 0, kSums, padded);
+  if (weight.data != nullptr) widen(weight.data, weight.dtype, 0, dim, padded, scale);
+  each_row(team, x.shape[0] * length, heads * dim, [&](int id, int64_t row) {
+    float* line = buffer<float>(team, id, kValues, 2 * padded);
+    int64_t batch = row / length, token = row % length, at = (offsets[batch] + token) * (dim / 2);
+    for (int64_t head = 0; head < heads; ++head) {
+      widen(x.data, x.dtype, batch * x.stride[0] + token * x.stride[1] + head * x.stride[2], dim, padded, line);
+      if (weight.data != nullptr) multiply(line, scale, inverse_rms(line, dim, padded, eps), padded);
+      turn(line, static_cast<const float*>(cos.data) + at, static_cast<const float*>(sin.data) + at, dim,
+           traditional, line + padded);
+      narrow(line + padded, dim, out, batch * out.stride[0] + token * out.stride[1] + head * out.stride[2]);
+    }
+  });
+}
+
+void swiglu(Team& team, const Tensor& gate, const Tensor& up, const Tensor& out) {
+  // BEGIN task 2.5.4
+  throw std::runtime_error("task 2.5.4");
+  // END task 2.5.4
+}
+
+/// One row of a matrix as floats.
+inline void decode_row(const Matrix& m, int64_t row, float* out, float* groups) {
+  if (m.bits == 0) return widen(m.data, m.dtype, row * m.columns, m.columns, rounded_up(m.columns, kWidth), out);
+  int64_t count = m.columns / m.group_size, padded = rounded_up(count, kWidth);
+  widen(m.scales, m.dtype, row * count, count, padded, groups);
+  widen(m.biases, m.dtype, row * count, count, padded, groups + padded);
+  const uint32_t* words = static_cast<const uint32_t*>(m.data) + row * (m.columns * m.bits / 32);
+  for (int64_t k = 0; k < m.columns; ++k) {
+    uint32_t q = words[k * m.bits / 32] >> (k * m.bits % 32) & ((1u << m.bits) - 1);
+    out[k] = static_cast<float>(q) * groups[k / m.group_size] + groups[padded + k / m.group_size];
+  }
+}
+
+void embedding(Team& team, const int32_t* tokens, int64_t count, const Matrix& matrix, const Tensor& out) {
+  int64_t padded = rounded_up(matrix.columns, kWidth);
+  each_row(team, count, matrix.columns, [&](int id, int64_t row) {
+    float* line = buffer<float>(team, id, kValues, 2 * padded + 4 * kWidth);
+    decode_row(matrix, tokens[row], line, line + padded);
+    narrow(line, matrix.columns, out, row * out.stride[0]);
+  });
+}
+
+/// Numbers first to first + kWidth of a row, those behind its end as minus infinity.
+inline Vec load_or_lowest(const Tensor& x, int64_t row, int64_t first) {
+  float line[kWidth];
+  int64_t count = std::min<int64_t>(kWidth, x.shape[1] - first);
+  widen(x.data, x.dtype, row * x.stride[0] + first, count, kWidth, line);
+  for (int64_t i = count; i < kWidth; ++i) line[i] = -std::numeric_limits<float>::infinity();
+  return load(line);
+}
+
+void argmax(Team& team, const Tensor& x, uint32_t* out) {
+  constexpr int64_t kPiece = 16384;
+  int64_t pieces = (x.shape[1] + kPiece - 1) / kPiece;
+  auto* best = buffer<std::pair<float, uint32_t>>(team, 0, kTotals, x.shape[0] * pieces);
+  team.each(x.shape[0] * pieces, [&](int, int64_t item) {
+    int64_t row = item / pieces, first = item % pieces * kPiece, end = std::min(first + kPiece, x.shape[1]);
+    Vec peak = set(-std::numeric_limits<float>::infinity());
+    IntVec where = {};
+    for (int64_t i = first; i < end; i += kWidth) {
+      Vec value = load_or_lowest(x, row, i);
+      where = value > peak ? iota() + static_cast<int32_t>(i) : where;
+      peak = max(value, peak);
+    }
+    auto& found = best[item] = {peak[0], where[0]};
+    for (int lane = 1; lane < kWidth; ++lane)
+      if (peak[lane] > found.first || (peak[lane] == found.first && uint32_t(where[lane]) < found.second))
+        found = {peak[lane], where[lane]};
+  });
+  for (int64_t row = 0; row < x.shape[0]; ++row) {
+    auto* of_row = best + row * pieces;
+    out[row] = std::max_element(of_row, of_row + pieces, [](auto& a, auto& b) { return a.first < b.first; })->second;
+  }
+}
+
+void top_k(Team& team, const Tensor& x, int k, float* out) {
+  team.each(x.shape[0], [&](int, int64_t row) {
+    float* heap = out + row * k;  // the k largest so far, the smallest of them in front
+    std::fill_n(heap, k, -std::numeric_limits<float>::infinity());
+    for (int64_t i = 0; i < x.shape[1]; i += kWidth) {
+      Vec value = load_or_lowest(x, row, i);
+      if (highest(value) <= heap[0]) continue;  // nearly always, once the heap has warmed up
+      for (int lane = 0; lane < kWidth; ++lane) {
+        if (value[lane] <= heap[0]) continue;
+        std::pop_heap(heap, heap + k, std::greater<>());
+        heap[k - 1] = value[lane];
+        std::push_heap(heap, heap + k, std::greater<>());
+      }
+    }
+    std::sort(heap, heap + k, std::greater<>());
+  });
+}
+
+}  // namespace tiny_llm::TINY_ISA

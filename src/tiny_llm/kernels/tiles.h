@@ -1,0 +1,73 @@
+// What products and attention share: rows of floats in and out, and the tile that multiplies them.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace tiny_llm::TINY_ISA {
+
+constexpr int kTileRows = 3, kTileColumns = 4;  // 12 sums leave 4 of 16 registers for what is multiplied
+
+inline int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+/// Numbers of any float dtype as floats, and zeros up to `padded`, a multiple of kWidth.
+inline void widen(const void* data, DType dtype, int64_t first, int64_t count, int64_t padded, float* out) {
+  visit(dtype, [&](auto* type) {
+    auto* at = static_cast<decltype(type)>(const_cast<void*>(data)) + first;
+    for (int64_t i = 0; i < padded; i += kWidth)
+      store(out + i, i + kWidth <= count ? load(at + i) : load_part(at + i, std::max<int64_t>(count - i, 0)));
+  });
+}
+
+/// The first `count` floats of a line, rounded to the dtype of `out`, at its element `first`.
+inline void narrow(const float* line, int64_t count, const Tensor& out, int64_t first) {
+  visit(out.dtype, [&](auto* type) {
+    auto* at = static_cast<decltype(type)>(out.data) + first;
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) store(at + i, load(line + i));
+    if (i < count) store_part(at + i, load_part(line + i, count - i), count - i);
+  });
+}
+
+/// Call use(height, first) for tiles of kTileRows rows, then for one of what is left.
+template <class Use>
+inline void in_tiles(int64_t num_rows, const Use& use) {
+  int64_t row = 0;
+  for (; row + kTileRows <= num_rows; row += kTileRows) use(std::integral_constant<int, kTileRows>(), row);
+  if (row + 2 == num_rows) use(std::integral_constant<int, 2>(), row);
+  if (row + 1 == num_rows) use(std::integral_constant<int, 1>(), row);
+}
+
+/// Add the products of M rows of x and kTileColumns rows of a panel over `elements` to `sums`.
+template <int M>
+void tile(const float* x, int64_t width, const float* panel, int64_t stride, int64_t elements, Vec* sums) {
+  Vec total[M][kTileColumns];
+#pragma GCC unroll 12
+  for (int i = 0; i < M * kTileColumns; ++i) total[i / kTileColumns][i % kTileColumns] = sums[i];
+  for (int64_t k = 0; k < elements; k += kWidth) {
+    Vec activation[M];
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) activation[m] = load(x + m * width + k);
+#pragma GCC unroll 4
+    for (int n = 0; n < kTileColumns; ++n) {
+      Vec weight = load(panel + n * stride + k);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) total[m][n] = fma(weight, activation[m], total[m][n]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i / kTileColumns][i % kTileColumns];
+}
+
+/// Buffers of one member of the team.
+enum Slot { kValues, kSums, kScales, kBiases, kPanel, kTotals };
+
+template <class T>
+T* buffer(Team& team, int id, Slot slot, int64_t count) {
+  return static_cast<T*>(team.scratch(id, slot, count * sizeof(T)));
+}
+
+}  // namespace tiny_llm::TINY_ISA

@@ -1,0 +1,57 @@
+// Stands behind a copy of kernels/attention.cpp: one block of a walk, step by step.
+#include <cstring>
+#include <exception>
+#include <string>
+
+#define PROBE extern "C" __attribute__((visibility("default"))) const char*
+
+namespace {
+
+template <class Use>
+const char* what_of(const Use& use) {
+  static std::string said;
+  try {
+    use();
+    return nullptr;
+  } catch (const std::exception& error) {
+    said = error.what();
+    return said.c_str();
+  }
+}
+
+}  // namespace
+
+/// Sizes: stored tokens of a block, rows that may share it, and what D is rounded up to a multiple of.
+PROBE sizes(int64_t* out) {
+  using namespace tiny_llm::TINY_ISA;
+  out[0] = kBlock, out[1] = kQueryRows, out[2] = 4 * kWidth;
+  return nullptr;
+}
+
+/// query, out [rows, padded], key [kBlock, padded], weights [rows, kBlock]; peak and total are changed.
+PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* total, const int64_t* visible, float* weights,
+                  int64_t num_rows, int64_t first, int64_t padded, float scale) {
+  using namespace tiny_llm::TINY_ISA;
+  return what_of([&] {
+    AttentionRows rows{};
+    rows.query = query, rows.key = key, rows.out = out;
+    std::copy_n(peak, num_rows, rows.peak);
+    std::copy_n(total, num_rows, rows.total);
+    std::copy_n(visible, num_rows, rows.visible);
+    weigh(rows, num_rows, first, padded, scale);
+    std::copy_n(rows.peak, num_rows, peak);
+    std::copy_n(rows.total, num_rows, total);
+    std::memcpy(weights, rows.scores, num_rows * sizeof(rows.scores[0]));
+  });
+}
+
+/// out [rows, padded] += weights [rows, kBlock] times value [kBlock, padded].
+PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_rows, int64_t padded) {
+  using namespace tiny_llm::TINY_ISA;
+  return what_of([&] {
+    AttentionRows rows{};
+    rows.value = value, rows.out = out;
+    std::memcpy(rows.scores, weights, num_rows * sizeof(rows.scores[0]));
+    gather(rows, num_rows, padded);
+  });
+}
