@@ -46,8 +46,8 @@ class QwenMLP:
         """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
         raise NotImplementedError("task 1.4.3")
 
-    def __call__(self, x: mx.array) -> mx.array:
-        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
+    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
+        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x)), plus `residual` [..., E] if there is one."""
         raise NotImplementedError("task 1.4.3")
 
 

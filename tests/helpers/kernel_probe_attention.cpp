@@ -38,7 +38,7 @@ PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* tota
     std::copy_n(peak, num_rows, rows.peak);
     std::copy_n(total, num_rows, rows.total);
     std::copy_n(visible, num_rows, rows.visible);
-    weigh(rows, num_rows, first, padded, scale);
+    weigh(rows, num_rows, first, padded, scale, key, padded);
     std::copy_n(rows.peak, num_rows, peak);
     std::copy_n(rows.total, num_rows, total);
     std::memcpy(weights, rows.scores, num_rows * sizeof(rows.scores[0]));
@@ -52,6 +52,6 @@ PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_r
     AttentionRows rows{};
     rows.value = value, rows.out = out;
     std::memcpy(rows.scores, weights, num_rows * sizeof(rows.scores[0]));
-    gather(rows, num_rows, padded);
+    gather(rows, num_rows, padded, value, padded);
   });
 }

@@ -40,24 +40,42 @@ inline void widen_rows(const Tensor& t, int64_t batch, int64_t head, int64_t fir
 }
 
 /// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
-inline void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale) {
+template <class T>
+void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,
+           int64_t stride) {
   // BEGIN task 2.4.2
   throw std::runtime_error("task 2.4.2");
   // END task 2.4.2
 }
 
 /// Add a block's values, each times its weight, to kWidth * 4 numbers of M rows' outputs.
-template <int M>
-void gather_tile(const float (*weights)[kBlock], const float* value, float* out, int64_t padded) {
+template <int M, class T>
+void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride, float* out, int64_t padded) {
   // BEGIN task 2.4.3
   throw std::runtime_error("task 2.4.3");
   // END task 2.4.3
 }
 
-inline void gather(AttentionRows& rows, int64_t num_rows, int64_t padded) {
+template <class T>
+void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* value, int64_t stride) {
   in_tiles(num_rows, [&](auto height, int64_t r) {
     for (int64_t k = 0; k < padded; k += 4 * kWidth)
-      gather_tile<height>(rows.scores + r, rows.value + k, rows.out + r * padded + k, padded);
+      gather_tile<height>(rows.scores + r, value + k, stride, rows.out + r * padded + k, padded);
+  });
+}
+
+/// Call use(pointer, stride) on a block of stored rows: as they are if they are whole and serve a single tile, so that
+/// decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
+template <class Use>
+void with_block(const Tensor& t, int64_t batch, int64_t group, int64_t first, int64_t count, int64_t padded,
+                bool is_single, float* floats, const Use& use) {
+  if (!is_single || count < kBlock || padded != t.shape[3]) {
+    widen_rows(t, batch, group, first, count, kBlock, padded, floats);
+    return use(floats, padded);
+  }
+  visit(t.dtype, [&](auto* type) {
+    auto* at = static_cast<decltype(type)>(t.data);
+    use(at + batch * t.stride[0] + group * t.stride[1] + first * t.stride[2], t.stride[2]);
   });
 }
 

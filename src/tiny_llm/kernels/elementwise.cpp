@@ -113,10 +113,13 @@ void argmax(Team& team, const Tensor& x, uint32_t* out) {
       where = value > peak ? iota() + static_cast<int32_t>(i) : where;
       peak = max(value, peak);
     }
-    auto& found = best[item] = {peak[0], where[0]};
-    for (int lane = 1; lane < kWidth; ++lane)
-      if (peak[lane] > found.first || (peak[lane] == found.first && uint32_t(where[lane]) < found.second))
-        found = {peak[lane], where[lane]};
+    std::pair<float, uint32_t> found(float{peak[0]}, uint32_t(where[0]));  // Clang lends no reference to a lane
+    for (int lane = 1; lane < kWidth; ++lane) {
+      float value = peak[lane];
+      uint32_t place = where[lane];
+      if (value > found.first || (value == found.first && place < found.second)) found = {value, place};
+    }
+    best[item] = found;
   });
   for (int64_t row = 0; row < x.shape[0]; ++row) {
     auto* of_row = best + row * pieces;

@@ -5,23 +5,15 @@
 // Both add the same numbers in the same order, so neither the number of rows nor their place shows in a result.
 #include <algorithm>
 
-#include "tiles.h"
-#include "weights.h"
+#include "activations.h"
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kColumnsAtOnce = 4;               // sums whose additions overlap
+constexpr int kSumsAtOnce = 4;                  // whose additions overlap, each waiting for its last one
 constexpr int kFewRows = 2;                     // up to here decoding twice is cheaper than a panel
 constexpr int64_t kBlockRows = 48, kBlockColumns = 32, kBlockElements = 512;  // what the caches hold
 constexpr int64_t kStripColumns = 8;
 constexpr int64_t kFewColumns = 128;  // columns that are taken at a time when there are few rows
-
-/// The activations of one call, as floats in the order of the matrix's vectors.
-struct Activations {
-  const float* values;  // [M, stride], each row followed by zeros up to `padded`, a whole span
-  const float* sums;    // [M, groups], the sum of each group, which its bias multiplies
-  int64_t rows, padded, stride, groups;
-};
 
 /// A stretch of one product's columns, with the scales and biases of its rows as floats.
 struct Stretch {
@@ -30,93 +22,81 @@ struct Stretch {
   float *scales, *biases;  // [count, groups]
 };
 
-template <class Rows>
-void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, const Activations& shape) {
-  int64_t columns = x.shape[1];
-  for (int64_t first = 0; first < shape.padded; first += Rows::kSpan) {
-    float plain[Rows::kSpan];
-    widen(x.data, x.dtype, row * x.stride[0] + first, std::min<int64_t>(Rows::kSpan, columns - first),
-          Rows::kSpan, plain);
-    for (int k = 0; k < Rows::kSpan; ++k) values[first + Rows::place(k)] = plain[k] * Rows::factor(k);
-    if constexpr (Rows::kGroup > 0) {
-      constexpr int kPiece = Rows::kGroup < Rows::kSpan ? Rows::kGroup : Rows::kSpan;
-      for (int piece = 0; piece < Rows::kSpan; piece += kPiece) {
-        Vec total{};
-        for (int k = 0; k < kPiece; k += kWidth) total += load(plain + piece + k);
-        int64_t group = (first + piece) / Rows::kGroup;
-        if (group < shape.groups) sums[group] = ((first + piece) % Rows::kGroup ? sums[group] : 0.0f) + sum(total);
-      }
-    }
-  }
-}
-
 /// The sum over all columns of one row of x and one row of the matrix is finished by the biases' share.
 inline Vec with_biases(Vec total, const float* biases, const float* sums, int64_t groups) {
   for (int64_t g = 0; g < groups; g += kWidth) total = fma(load(biases + g), load(sums + g), total);
   return total;
 }
 
-/// Round a line of results to the output's dtype, after the layer's bias.
+/// Round a line of results to the output's dtype, after the layer's bias and the residual.
 inline void put(const Product& product, int64_t row, int64_t first, int64_t count, float* line) {
-  const Tensor& bias = product.bias;
-  if (bias.data != nullptr) {
+  auto add = [&](const Tensor& t, int64_t at) {
+    if (t.data == nullptr) return;
     float addend[kFewColumns];
-    widen(bias.data, bias.dtype, first, count, rounded_up(count, kWidth), addend);
+    widen(t.data, t.dtype, at, count, rounded_up(count, kWidth), addend);
     for (int64_t i = 0; i < count; ++i) line[i] += addend[i];
-  }
+  };
+  add(product.bias, first);
+  add(product.residual, row * product.residual.stride[0] + first);
   narrow(line, count, product.out, row * product.out.stride[0] + first);
+}
+
+/// The factor of a span's sum: the weights' scale, and that of the activations if they are integers.
+template <class Rows>
+inline Vec scaled(Vec scale, const float* x) {
+  return Rows::Arithmetic::kIsFixed ? scale * load(x + Rows::kVectors * kWidth) : scale;
 }
 
 /// Add one span's products to the sums of M rows of x and N of the matrix: total += scale * sum(weight * x).
 /// The N sums of a vector are independent, so that an addition need not wait for the one before it.
 template <class Rows, int M, int N, class Span>
-inline void add_span(const Span* spans, const float* x, int64_t width, Vec (*total)[N]) {
+inline void add_span(const Span* spans, const float* x, int64_t stride, Vec (*total)[N]) {
   // BEGIN task 2.3.3
   throw std::runtime_error("task 2.3.3");
   // END task 2.3.3
 }
 
-/// `M` rows of x times kColumnsAtOnce rows of the matrix from `column` of the stretch on, decoded in registers.
+/// `M` rows of x times kSumsAtOnce rows of the matrix, decoded in registers: `column` of the stretch and those at
+/// distances of `apart`. Each of them is a long piece of memory to be read on from, which a CPU foresees best.
 template <class Rows, int M>
-void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64_t column, float (*lines)[kFewColumns]) {
-  constexpr int N = kColumnsAtOnce;
-  int64_t whole = rows.matrix.columns / Rows::kSpan;
+void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64_t column, int64_t apart,
+              float (*lines)[kFewColumns]) {
+  constexpr int N = kSumsAtOnce;
+  int64_t whole = rows.matrix.columns / Rows::kSpan, last = part.count - 1, index[N];
   decltype(rows.row(0)) row[N];
   const float *scales[N], *biases[N];
   for (int n = 0; n < N; ++n) {
-    int64_t index = std::min(column + n, part.count - 1);  // beyond the end the last one is computed again
-    row[n] = rows.row(part.first + index);
-    scales[n] = part.scales + index * x.groups;
-    biases[n] = part.biases + index * x.groups;
+    index[n] = std::min(column + n * apart, last);  // beyond the end the last one is computed again
+    row[n] = rows.row(part.first + index[n]);
+    scales[n] = part.scales + index[n] * x.groups;
+    biases[n] = part.biases + index[n] * x.groups;
   }
   Vec total[M][N];
 #pragma GCC unroll 8
   for (int i = 0; i < M * N; ++i) total[i / N][i % N] = Vec{};
   for (int64_t span = 0; span < whole; ++span) {
     typename Rows::Span spans[N];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; ++n) spans[n] = rows.span(row[n], span, scales[n]);
-    add_span<Rows, M, N>(spans, x.values + span * Rows::kSpan, x.stride, total);
+    add_span<Rows, M, N>(spans, x.values + span * kPrepared<Rows>, x.stride, total);
   }
-  if (whole * Rows::kSpan < rows.matrix.columns) {
+  if (whole < x.spans) {
     typename Rows::End spans[N];
     for (int n = 0; n < N; ++n) spans[n] = rows.end(row[n], whole, scales[n]);
-    add_span<Rows, M, N>(spans, x.values + whole * Rows::kSpan, x.stride, total);
+    add_span<Rows, M, N>(spans, x.values + whole * kPrepared<Rows>, x.stride, total);
   }
   for (int m = 0; m < M; ++m) {
     for (int n = 0; n < N; ++n)
       total[m][n] = with_biases(total[m][n], biases[n], x.sums + m * x.groups, x.groups);
-    sum4(total[m], lines[m] + column);
+    float results[N];
+    sum4(total[m], results);
+    for (int n = 0; n < N; ++n) lines[m][index[n]] = results[n];
   }
 }
 
-/// A decoded span in a panel: its vectors, then their scale.
-template <class Rows>
-constexpr int64_t kDecoded = (Rows::kVectors + (Rows::kGroup > 0)) * kWidth;
-
 /// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
 template <class Rows, int M>
-void scaled_tile(const float* x, int64_t width, const float* panel, int64_t stride, int64_t spans, Vec* sums) {
+void scaled_tile(const float* x, int64_t x_stride, const float* panel, int64_t stride, int64_t spans, Vec* sums) {
   // BEGIN task 2.3.4
   throw std::runtime_error("task 2.3.4");
   // END task 2.3.4
@@ -131,6 +111,24 @@ void fill_panel(const Rows& rows, const Stretch& part, int64_t groups, int64_t f
   // END task 2.3.4
 }
 
+/// What `with_biases` adds, for a tile: its biases and sums are read once for all of its outputs.
+template <int M>
+void add_biases(const float* sums, const float* const* biases, int64_t groups, Vec* totals) {
+  Vec total[M * kTileColumns];
+#pragma GCC unroll 24
+  for (int i = 0; i < M * kTileColumns; ++i) total[i] = totals[i];
+  for (int64_t g = 0; g < groups; g += kWidth)
+#pragma GCC unroll 4
+    for (int n = 0; n < kTileColumns; ++n) {
+      Vec bias = load(biases[n] + g);
+#pragma GCC unroll 6
+      for (int m = 0; m < M; ++m)
+        total[m * kTileColumns + n] = fma(bias, load(sums + m * groups + g), total[m * kTileColumns + n]);
+    }
+#pragma GCC unroll 24
+  for (int i = 0; i < M * kTileColumns; ++i) totals[i] = total[i];
+}
+
 /// Rows first_row to first_row + num_rows of x times a stretch of columns, by panels and tiles.
 template <class Rows>
 void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_t num_rows, const Stretch& part,
@@ -140,30 +138,26 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
   // A strip of the panel stays in the nearest cache while all rows of x go by.
   auto each_tile = [&](auto use) {
     for (int64_t strip = 0; strip < columns; strip += kStripColumns)
-      in_tiles(num_rows, [&](auto height, int64_t m) {
+      in_tiles<Rows::Arithmetic::kTileRows>(num_rows, [&](auto height, int64_t m) {
         for (int64_t n = strip; n < std::min(strip + kStripColumns, columns); n += kTileColumns)
           use(height, m, n, sums + n * num_rows + m * kTileColumns);  // a tile's sums stand together
       });
   };
   constexpr int64_t kSpans = kBlockElements / Rows::kSpan, kStride = kSpans * kDecoded<Rows>;
-  int64_t spans = x.padded / Rows::kSpan;
-  for (int64_t first = 0; first < spans; first += kSpans) {
-    int64_t count = std::min(kSpans, spans - first);
+  for (int64_t first = 0; first < x.spans; first += kSpans) {
+    int64_t count = std::min(kSpans, x.spans - first);
     fill_panel(rows, part, x.groups, first, count, panel, kStride);
     each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
-      scaled_tile<Rows, height>(x.values + (first_row + m) * x.stride + first * Rows::kSpan, x.stride,
+      scaled_tile<Rows, height>(x.values + (first_row + m) * x.stride + first * kPrepared<Rows>, x.stride,
                                 panel + n * kStride, kStride, count, at);
     });
   }
   float lines[kBlockRows][kBlockColumns];
   each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
-    for (int i = 0; i < height; ++i) {
-      for (int j = 0; j < kTileColumns; ++j)
-        at[i * kTileColumns + j] =
-            with_biases(at[i * kTileColumns + j], part.biases + std::min(n + j, part.count - 1) * x.groups,
-                        x.sums + (first_row + m + i) * x.groups, x.groups);
-      sum4(at + i * kTileColumns, lines[m + i] + n);
-    }
+    const float* biases[kTileColumns];
+    for (int j = 0; j < kTileColumns; ++j) biases[j] = part.biases + std::min(n + j, part.count - 1) * x.groups;
+    add_biases<height>(x.sums + (first_row + m) * x.groups, biases, x.groups, at);
+    for (int i = 0; i < height; ++i) sum4(at + i * kTileColumns, lines[m + i] + n);
   });
   for (int64_t m = 0; m < num_rows; ++m) put(part.product, first_row + m, part.first, part.count, lines[m]);
 }
@@ -189,8 +183,9 @@ void compute(Team& team, int id, const Activations& x, const Product& product, i
   Rows rows{w};
   if (x.rows <= kFewRows) {
     float lines[kFewRows][kFewColumns];
-    for (int64_t n = 0; n < count; n += kColumnsAtOnce)
-      x.rows == 1 ? few_rows<Rows, 1>(rows, x, part, n, lines) : few_rows<Rows, 2>(rows, x, part, n, lines);
+    int64_t apart = (count + kSumsAtOnce - 1) / kSumsAtOnce;
+    for (int64_t n = 0; n < apart; ++n)
+      x.rows == 1 ? few_rows<Rows, 1>(rows, x, part, n, apart, lines) : few_rows<Rows, 2>(rows, x, part, n, apart, lines);
     for (int64_t m = 0; m < x.rows; ++m) put(product, m, first, count, lines[m]);
     return;
   }
@@ -202,16 +197,16 @@ void compute(Team& team, int id, const Activations& x, const Product& product, i
 
 template <class Rows>
 void linear_of(Team& team, const Tensor& x, const Product* products, int count) {
-  int64_t padded = rounded_up(x.shape[1], Rows::kSpan);
+  int64_t spans = (x.shape[1] + Rows::kSpan - 1) / Rows::kSpan, groups = 0;
+  if constexpr (Rows::kGroup > 0) groups = rounded_up((spans * Rows::kSpan + Rows::kGroup - 1) / Rows::kGroup, kWidth);
   // Rows that stood a power of two apart would compete for the same places of the cache.
-  Activations acts{nullptr, nullptr, x.shape[0], padded, padded + 16, 0};
-  if constexpr (Rows::kGroup > 0) acts.groups = rounded_up(acts.padded / Rows::kGroup, kWidth);
+  Activations acts{nullptr, nullptr, x.shape[0], spans, spans * kPrepared<Rows> + 16, groups};
   float* values = buffer<float>(team, 0, kValues, acts.rows * acts.stride);
-  float* sums = buffer<float>(team, 0, kSums, acts.rows * acts.groups);
+  float* sums = buffer<float>(team, 0, kSums, acts.rows * groups);
   acts.values = values, acts.sums = sums;
-  team.each(acts.rows, [&](int, int64_t m) {
-    std::fill_n(sums + m * acts.groups, acts.groups, 0.0f);
-    prepare_row<Rows>(x, m, values + m * acts.stride, sums + m * acts.groups, acts);
+  team.each(acts.rows, [&](int id, int64_t m) {
+    std::fill_n(sums + m * groups, groups, 0.0f);
+    prepare_row<Rows>(x, m, values + m * acts.stride, sums + m * groups, buffer<float>(team, id, kScales, groups), spans);
   });
   // Stretches short enough to share evenly, long enough that taking one costs nothing.
   int64_t length = acts.rows <= kFewRows ? kFewColumns : kBlockColumns, items = 0;
@@ -224,14 +219,21 @@ void linear_of(Team& team, const Tensor& x, const Product* products, int count) 
   });
 }
 
-template <int kBits>
+template <int kBits, class Arithmetic>
 void packed(Team& team, const Tensor& x, const Product* products, int count) {
   switch (products[0].matrix.group_size) {
-    case 32: return linear_of<PackedRows<kBits, 32>>(team, x, products, count);
-    case 64: return linear_of<PackedRows<kBits, 64>>(team, x, products, count);
-    case 128: return linear_of<PackedRows<kBits, 128>>(team, x, products, count);
+    case 32: return linear_of<PackedRows<kBits, 32, Arithmetic>>(team, x, products, count);
+    case 64: return linear_of<PackedRows<kBits, 64, Arithmetic>>(team, x, products, count);
+    case 128: return linear_of<PackedRows<kBits, 128, Arithmetic>>(team, x, products, count);
     default: throw std::invalid_argument("group_size must be 32, 64 or 128");
   }
+}
+
+/// What float32 promises only floats keep; 16-bit activations lose nothing that their results could show.
+template <int kBits>
+void packed(Team& team, const Tensor& x, const Product* products, int count) {
+  if (x.dtype == DType::f32) return packed<kBits, FloatArithmetic>(team, x, products, count);
+  packed<kBits, FixedArithmetic>(team, x, products, count);
 }
 
 void linear(Team& team, const Tensor& x, const Product* products, int count) {
@@ -240,9 +242,14 @@ void linear(Team& team, const Tensor& x, const Product* products, int count) {
     case 4: return packed<4>(team, x, products, count);
     case 8: return packed<8>(team, x, products, count);
     case 0:
-      return visit(products[0].matrix.dtype, [&](auto* type) {
-        linear_of<DenseRows<std::remove_pointer_t<decltype(type)>>>(team, x, products, count);
-      });
+      for (int first = 0, end; first < count; first = end) {  // those of one dtype together
+        DType dtype = products[first].matrix.dtype;
+        for (end = first + 1; end < count && products[end].matrix.dtype == dtype;) ++end;
+        visit(dtype, [&](auto* type) {
+          linear_of<DenseRows<std::remove_pointer_t<decltype(type)>>>(team, x, products + first, end - first);
+        });
+      }
+      return;
     default: throw std::invalid_argument("bits must be 4 or 8");
   }
 }

@@ -9,7 +9,8 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kTileRows = 3, kTileColumns = 4;  // 12 sums leave 4 of 16 registers for what is multiplied
+// A tile's sums stay in registers: 12 of 16 leave four for what is multiplied.
+constexpr int kTileRows = kRegisters == 16 ? 3 : 6, kTileColumns = 4;
 
 inline int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
@@ -17,8 +18,9 @@ inline int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / ste
 inline void widen(const void* data, DType dtype, int64_t first, int64_t count, int64_t padded, float* out) {
   visit(dtype, [&](auto* type) {
     auto* at = static_cast<decltype(type)>(const_cast<void*>(data)) + first;
-    for (int64_t i = 0; i < padded; i += kWidth)
-      store(out + i, i + kWidth <= count ? load(at + i) : load_part(at + i, std::max<int64_t>(count - i, 0)));
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) store(out + i, load(at + i));
+    for (; i < padded; i += kWidth) store(out + i, load_part(at + i, std::max<int64_t>(count - i, 0)));
   });
 }
 
@@ -32,18 +34,16 @@ inline void narrow(const float* line, int64_t count, const Tensor& out, int64_t 
   });
 }
 
-/// Call use(height, first) for tiles of kTileRows rows, then for one of what is left.
-template <class Use>
-inline void in_tiles(int64_t num_rows, const Use& use) {
-  int64_t row = 0;
-  for (; row + kTileRows <= num_rows; row += kTileRows) use(std::integral_constant<int, kTileRows>(), row);
-  if (row + 2 == num_rows) use(std::integral_constant<int, 2>(), row);
-  if (row + 1 == num_rows) use(std::integral_constant<int, 1>(), row);
+/// Call use(height, first) for tiles of kHeight rows, then for a lower one of what is left.
+template <int kHeight = kTileRows, class Use>
+inline void in_tiles(int64_t num_rows, const Use& use, int64_t row = 0) {
+  for (; row + kHeight <= num_rows; row += kHeight) use(std::integral_constant<int, kHeight>(), row);
+  if constexpr (kHeight > 1) in_tiles<kHeight - 1>(num_rows, use, row);
 }
 
 /// Add the products of M rows of x and kTileColumns rows of a panel over `elements` to `sums`.
-template <int M>
-void tile(const float* x, int64_t width, const float* panel, int64_t stride, int64_t elements, Vec* sums) {
+template <int M, class T>
+void tile(const float* x, int64_t width, const T* panel, int64_t stride, int64_t elements, Vec* sums) {
   Vec total[M][kTileColumns];
 #pragma GCC unroll 12
   for (int i = 0; i < M * kTileColumns; ++i) total[i / kTileColumns][i % kTileColumns] = sums[i];

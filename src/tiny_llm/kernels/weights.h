@@ -1,22 +1,42 @@
-// How a row of a matrix becomes vectors of floats: dense rows and MLX's packed ones behind one face.
+// How a row of a matrix becomes vectors: dense rows and MLX's packed ones behind one face.
 //
-// A row is read in spans of kVectors vectors. Which element stands in which lane is the source's affair; it
-// tells the activations by `prepare`, so that lane meets lane. Everything a product adds up, it adds in the
-// order of spans, vectors and lanes, whoever asks: that order is what makes one row alone and the same row
-// among many equal to the last bit.
+// A row is read in spans of kVectors vectors of 4 * kWidth bytes. Which element stands in which lane is the
+// source's affair; activations are laid out by the same `place`, so that lane meets lane. Everything a product
+// adds up it adds in the order of vectors, spans and lanes, whoever asks: that order is what makes one row alone
+// and the same row among many equal to the last bit.
 #pragma once
 
-#include "kernels.h"
-#include "simd.h"
+#include "tiles.h"
 
 namespace tiny_llm::TINY_ISA {
 
 // Bytes that memory is asked for before they are needed.
-constexpr int kAhead = 4096;
+constexpr int kAhead = 2048;
+
+/// Products of floats, added in float32.
+struct FloatArithmetic {
+  using Part = Vec;
+  static constexpr bool kIsFixed = false;
+  static constexpr int kTileRows = tiny_llm::TINY_ISA::kTileRows;
+  static inline Part times(Vec w, Vec x) { return w * x; }
+  static inline Part times_plus(Vec w, Vec x, Part sum) { return fma(w, x, sum); }
+  static inline Vec value(Part sum) { return sum; }
+};
+
+/// Products of 16-bit integers, two to a lane, added exactly in 32 bits: twice the elements a vector.
+struct FixedArithmetic {
+  using Part = IntVec;
+  static constexpr bool kIsFixed = true;
+  static constexpr int kTileRows = kRegisters == 16 ? 2 : 5;  // a product needs a register before it is added
+  static inline Part times(Vec w, Vec x) { return dot_pairs(as_ints(w), as_ints(x), IntVec{}); }
+  static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_pairs(as_ints(w), as_ints(x), sum); }
+  static inline Vec value(Part sum) { return __builtin_convertvector(sum, Vec); }
+};
 
 /// A dense row of T, in its natural order.
 template <class T>
 struct DenseRows {
+  using Arithmetic = FloatArithmetic;
   static constexpr int kVectors = 8;
   static constexpr int kSpan = kVectors * kWidth;
   static constexpr int kGroup = 0;  // no scales
@@ -25,7 +45,7 @@ struct DenseRows {
 
   const T* row(int64_t n) const { return static_cast<const T*>(matrix.data) + n * matrix.columns; }
 
-  /// What is read of a row's span at once. `End` serves the span within which the row ends.
+  /// What is read of a row at once. `End` serves the span within which the row ends.
   struct Span {
     const T* at;
     Vec vector(int j) const { return load(at + j * kWidth); }
@@ -48,35 +68,42 @@ struct DenseRows {
     return last;
   }
 
-  static int place(int k) { return k; }
-  static float factor(int) { return 1.0f; }
+  static constexpr int place(int k) { return k; }
+  static constexpr float factor(int) { return 1.0f; }
 };
 
-/// A packed row: word w of a span holds the weights w * kVectors to (w + 1) * kVectors - 1, so that vector j
-/// takes the j-th field of every word: one mask for all lanes, and no shuffling.
-template <int kBits, int kGroupSize>
+/// A packed row: a span is one vector of words, and vector j of it takes the j-th field of every lane, so that one
+/// mask serves all lanes and nothing is shuffled. A lane is a word for floats and half a word for integers.
+template <int kBits, int kGroupSize, class ArithmeticType>
 struct PackedRows {
-  static constexpr int kVectors = 32 / kBits;  // fields of a word
-  static constexpr int kSpan = kVectors * kWidth;
+  using Arithmetic = ArithmeticType;
+  static constexpr bool kIsFixed = Arithmetic::kIsFixed;
+  static constexpr int kLaneBits = kIsFixed ? 16 : 32;
+  static constexpr int kVectors = kLaneBits / kBits;  // fields of a lane
+  static constexpr int kPerWord = 32 / kBits;
+  static constexpr int kSpan = kPerWord * kWidth;
   static constexpr int kGroup = kGroupSize;
-  static constexpr int kWordsPerGroup = kGroupSize / kVectors;
+  static constexpr int kWordsPerGroup = kGroupSize / kPerWord;
 
   const Matrix& matrix;
 
   const uint32_t* row(int64_t n) const {
-    return static_cast<const uint32_t*>(matrix.data) + n * (matrix.columns / kVectors);
+    return static_cast<const uint32_t*>(matrix.data) + n * (matrix.columns / kPerWord);
   }
 
   struct Span {
     WordVec words;
     const float* scales;
     int64_t number;
+
+    /// Field j of all lanes, as floats 2^(bits * j) times too large (see `factor`) or as 16-bit integers.
     Vec vector(int j) const {
       constexpr uint32_t kMask = (1u << kBits) - 1;
+      if constexpr (kIsFixed) return as_floats(words >> (kBits * j) & (kMask << 16 | kMask));
       WordVec field = j == kVectors - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
       return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
     }
-    Vec scale() const { return scale_of(number, scales); }
+    Vec scale() const { return of_lanes(number, scales); }
   };
   using End = Span;
 
@@ -88,33 +115,40 @@ struct PackedRows {
   }
 
   inline End end(const uint32_t* row, int64_t number, const float* scales) const {
-    return {load_part(row + number * kWidth, matrix.columns / kVectors - number * kWidth), scales, number};
+    return {load_part(row + number * kWidth, matrix.columns / kPerWord - number * kWidth), scales, number};
   }
 
-  /// Where element k of a span stands.
-  static int place(int k) { return k % kVectors * kWidth + k / kVectors; }
+  /// Where element k of a span stands, counted in floats or in 16-bit integers.
+  static constexpr int place(int k) { return k % kVectors * (kSpan / kVectors) + k / kVectors; }
 
   /// A field that is masked but not shifted down is 2^(bits * j) times too large. A power of two costs no
   /// accuracy, so the activation carries its inverse. The top field would be a negative integer: it is shifted.
-  static float factor(int k) {
+  static constexpr float factor(int k) {
     int j = k % kVectors;
-    return j == kVectors - 1 ? 1.0f : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
+    return kIsFixed || j == kVectors - 1 ? 1.0f : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
   }
 
- private:
-  /// One scale a lane: a span of a wide machine may reach over several groups.
-  static inline Vec scale_of(int64_t span, const float* scales) {
+  /// One number of a group for each lane: a span of a wide machine may reach over several groups.
+  static inline Vec of_lanes(int64_t span, const float* groups) {
     if constexpr (kWordsPerGroup >= kWidth) {
-      return set(scales[span * kWidth / kWordsPerGroup]);
+      return set(groups[span * kWidth / kWordsPerGroup]);
     } else {
       constexpr int kGroups = kWidth / kWordsPerGroup;
-      Vec scale = set(scales[span * kGroups]);
+      Vec lanes = set(groups[span * kGroups]);
 #pragma GCC unroll 4
       for (int g = 1; g < kGroups; ++g)
-        scale = iota() >= g * kWordsPerGroup ? set(scales[span * kGroups + g]) : scale;
-      return scale;
+        lanes = iota() >= g * kWordsPerGroup ? set(groups[span * kGroups + g]) : lanes;
+      return lanes;
     }
   }
 };
+
+/// Floats that one span takes up, once decoded: its vectors, then the scales of its lanes if it has any.
+template <class Rows>
+constexpr int64_t kDecoded = (Rows::kVectors + (Rows::kGroup > 0)) * kWidth;
+
+/// The same for a span of activations, which have scales only as integers.
+template <class Rows>
+constexpr int64_t kPrepared = (Rows::kVectors + Rows::Arithmetic::kIsFixed) * kWidth;
 
 }  // namespace tiny_llm::TINY_ISA
