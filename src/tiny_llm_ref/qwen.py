@@ -1,6 +1,7 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import mlx.core as mx
 
@@ -98,7 +99,12 @@ class QwenTransformerBlock:
         self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
-        self.is_fusable = can_fuse(weights)
+        self.weights = weights
+
+    @cached_property
+    def _is_fusable(self) -> bool:
+        """Whether the kernels can compute this layer as a whole (from day 2.5 on)."""
+        return can_fuse(self.weights)
 
     def __call__(
         self,
@@ -112,7 +118,8 @@ class QwenTransformerBlock:
 
         x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens.
         """
-        if self.is_fusable and not isinstance(mask, mx.array) and (native := kernels(__package__)):
+        native = kernels(__package__)
+        if native and not isinstance(mask, mx.array) and self._is_fusable:
             return fused_layer(native, self, x, offset, cache, keep)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
         x = x[:, start:] + self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
@@ -157,7 +164,7 @@ class QwenModel:
         if cache is not None and cache[0].offset != offset:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
         # Fused layers count each row's tokens themselves.
-        is_fused = kernels(__package__) is not None and all(layer.is_fusable for layer in self.layers)
+        is_fused = kernels(__package__) is not None and all(layer._is_fusable for layer in self.layers)
         mask: Mask = "causal" if cache is None or is_fused else cache[0].attention_mask(length)
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):

@@ -18,6 +18,7 @@ from .options import (
     add_model_arguments,
     add_prefill_step,
     add_sampling_arguments,
+    add_thread_argument,
     load,
     model_name,
     sampling_from,
@@ -42,6 +43,7 @@ _NOTES: Final = ((2, 1000), (5, 400))
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_thread_argument(parser)
     parser.add_argument(
         "--prompts",
         help="a file: one prompt a line, a .json list or .jsonl; - is stdin (default: a mixed set)",
@@ -58,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     prompts = read_prompts(args.prompts, sampling) if args.prompts else None
-    loaded = load(model_name(args), args.solution, args.device, args.dtype)
+    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]

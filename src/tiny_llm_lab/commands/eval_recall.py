@@ -13,7 +13,14 @@ from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, Use
 
 from .chat import as_chat
 from .manners import say, well_mannered
-from .options import Loaded, add_model_arguments, add_prefill_step, load, model_name
+from .options import (
+    Loaded,
+    add_model_arguments,
+    add_prefill_step,
+    add_thread_argument,
+    load,
+    model_name,
+)
 
 HELP = "Measure how many questions about held-out facts in the prompt are answered to the letter."
 # An answer takes nine tokens and its end; a model that says more is wrong anyway.
@@ -46,6 +53,7 @@ class RecallResult:
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_thread_argument(parser)
     parser.add_argument(
         "--seed", type=int, default=0, help="which questions are drawn (default: %(default)s)"
     )
@@ -63,7 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     if args.count < 1:
         raise UserError("--count must be 1 or more")
-    loaded = load(model_name(args), args.solution, args.device, args.dtype)
+    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads)
     questions = _questions(loaded, args)
     completions = _answer(loaded, questions, args)
     result = judge(questions, completions, args)

@@ -4,9 +4,14 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tiny_llm_lab import native
+from tiny_llm_lab.native.limits import measure
+from tiny_llm_lab.native.profile import Note, profile, table
+from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Event, SamplingParams, TokenEvent, UserError
 
 from .chat import as_chat
@@ -16,6 +21,7 @@ from .options import (
     add_model_arguments,
     add_prefill_step,
     add_sampling_arguments,
+    add_thread_argument,
     load,
     model_name,
     sampling_from,
@@ -33,11 +39,15 @@ LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache",
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_thread_argument(parser)
     parser.add_argument("--prompt", help="what to ask; - reads stdin (default: a question about some notes)")
     parser.add_argument("--raw", action="store_true", help="give the prompt as it is, without chat template")
     parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help="default: %(default)s")
     add_sampling_arguments(parser, max_tokens=256)
     add_prefill_step(parser)
+    parser.add_argument(
+        "--profile", action="store_true", help="show where the time went, operator by operator"
+    )
 
 
 @dataclass
@@ -63,14 +73,15 @@ class Pace:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     question = _question(args.prompt)
-    loaded = load(model_name(args), args.solution, args.device, args.dtype)
+    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:
         say(f"> {question}\n")
     pace = Pace()
     try:
-        _print_stream(start_loop(loaded, args.loop, prompt, sampling, args.prefill_step), pace)
+        with _profiled(args) as notes:
+            _print_stream(start_loop(loaded, args.loop, prompt, sampling, args.prefill_step), pace)
     except KeyboardInterrupt:
         print(flush=True)
         say(f"interrupted · {pace.line(num_prompt_tokens)}")
@@ -78,8 +89,23 @@ def run(args: Namespace) -> int:
     say(f"\n{model_name(args)} · {args.solution} · {pace.line(num_prompt_tokens)}")
     if len(pace.token_s) == sampling.max_tokens:
         say(f"cut at --max-tokens {sampling.max_tokens}")
+    if args.profile:
+        _say_profile(notes, pace.token_s[-1] if pace.token_s else 0.0)
     say("next: ./pdmw run batch-main")
     return 0
+
+
+def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
+    if not args.profile:
+        return nullcontext([])
+    if native.kernels(PACKAGES[args.solution]) is None:
+        raise UserError("--profile times the C++ kernels, and none run here: use a CPU and a C++ compiler")
+    return profile()
+
+
+def _say_profile(notes: list[Note], total_s: float) -> None:
+    limits = measure(native.binding().num_threads())
+    say("\n" + "\n".join(table(notes, total_s, limits)))
 
 
 def start_loop(

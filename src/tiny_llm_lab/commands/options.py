@@ -1,9 +1,12 @@
 """Flags that several commands share, and what they stand for."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 
-from tiny_llm_lab import load_checkpoint, load_solution
+import mlx.core as mx
+
+from tiny_llm_lab import load_checkpoint, load_solution, native
 from tiny_llm_lab.models.loading import DTYPES
 from tiny_llm_lab.solution import PACKAGES, Solution
 from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, UserError
@@ -38,8 +41,13 @@ def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
     parser.add_argument(
         "--dtype",
         choices=list(DTYPES),
-        help="default: as stored on a GPU, float32 on a CPU, where 16 bits are slower",
+        help="default: as stored, but float32 on a CPU without the C++ kernels, where 16 bits are slower",
     )
+
+
+def add_thread_argument(parser: ArgumentParser) -> None:
+    """--threads."""
+    parser.add_argument("--threads", type=int, help="of the C++ kernels on a CPU (default: one a core)")
 
 
 def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
@@ -84,13 +92,27 @@ def model_name(args: Namespace) -> str:
     return f"{name},bits={args.bits}"
 
 
-def load(model: str, solution: str, device: str | None = None, dtype: str | None = None) -> Loaded:
+def load(
+    model: str,
+    solution: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint."""
+    if threads is not None:
+        if threads < 1:
+            raise UserError(f"--threads must be 1 or more, not {threads}")
+        os.environ[native.THREADS_VARIABLE] = str(threads)
     try:
         llm = load_solution(solution)
     except ModuleNotFoundError as error:
         if error.name != PACKAGES[solution]:
             raise
         raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
+    if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
+        dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(model, device, dtype)
+    if solution == "ref":
+        native.kernels(PACKAGES[solution])  # compiled now, and not while the first request waits
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))

@@ -14,10 +14,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from tiny_llm_lab.native.isa import chosen, physical_cores
+from tiny_llm_lab.native.isa import ISAS, available, chosen, physical_cores
 from tiny_llm_lab.types import UserError
 
 VARIABLE = "TINY_LLM_KERNELS"
+THREADS_VARIABLE = "TINY_LLM_THREADS"
 
 _loaded: dict[str, Any] = {}
 _binding: ModuleType | None = None
@@ -68,17 +69,21 @@ def binding() -> ModuleType:
         assert spec is not None
         _binding = importlib.util.module_from_spec(spec)
         loader.exec_module(_binding)
-        _binding.set_num_threads(int(os.environ.get("TINY_LLM_THREADS") or physical_cores()))
+        _binding.set_num_threads(int(os.environ.get(THREADS_VARIABLE) or physical_cores()))
     return _binding
 
 
 def load(package: str, isa_name: str | None = None) -> Any:
     """The compiled kernels of a package for the chosen instruction set, without any check."""
-    from tiny_llm_lab.native import isa
+    return _built(package, isa_name or chosen().name)[1]
+
+
+def _built(package: str, isa_name: str) -> tuple[Path, Any]:
     from tiny_llm_lab.native.build import build, kernel_library
 
-    wanted = chosen() if isa_name is None else next(i for i in isa.ISAS if i.name == isa_name)
-    return binding().KernelSet(str(build(kernel_library(_folder(package), wanted))))
+    wanted = next(isa for isa in ISAS if isa.name == isa_name)
+    path = build(kernel_library(_folder(package), wanted))
+    return path, binding().KernelSet(str(path))
 
 
 def _load(package: str) -> Any:
@@ -87,10 +92,31 @@ def _load(package: str) -> Any:
     if os.environ.get(VARIABLE, "on") == "off":
         return None
     try:
-        return load(package)
+        return next((k for isa in _from_chosen() if (k := _tested(package, isa)) is not None), None)
     except NoCompilerError as error:
         print(f"{error}; until then everything runs in plain MLX, which is slow on a CPU", file=sys.stderr)
         return None
+
+
+def _from_chosen() -> list[str]:
+    """The chosen instruction set, and what to fall back to."""
+    names = [isa.name for isa in available()]
+    return names[names.index(chosen().name) :]
+
+
+def _tested(package: str, isa_name: str) -> Any:
+    """The kernels, if they compute the right thing on this machine: asked once, remembered beside them."""
+    from tiny_llm_lab.native.self_test import first_wrong
+
+    path, made = _built(package, isa_name)
+    verdict = path.with_suffix(".tested")
+    if not verdict.exists():
+        wrong = first_wrong(made)
+        if wrong is not None:
+            print(f"{package}: {wrong} of the {isa_name} kernels computes something wrong", file=sys.stderr)
+            return None
+        verdict.touch()
+    return made
 
 
 def _folder(package: str) -> Path:

@@ -1,0 +1,58 @@
+"""Does a freshly compiled copy of the kernels compute what MLX computes? Asked once per copy and machine."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import QuantizedWeights
+
+# Far above every rounding, far below every mistake.
+_ALLOWED = 1e-3
+
+
+def first_wrong(kernels: Any) -> str | None:
+    """The name of the first operator that is wrong, or None. An unwritten one is not wrong."""
+    for name, got, want in _cases(kernels):
+        try:
+            mx.eval(got)
+        except RuntimeError as error:
+            mx.synchronize()
+            if not str(error).startswith("task "):
+                raise
+            continue
+        delta = mx.max(mx.abs(got.astype(mx.float32) - want.astype(mx.float32))) / mx.max(mx.abs(want))
+        if not cast(float, delta.item()) <= _ALLOWED:  # also when it is not a number
+            return name
+    return None
+
+
+def _cases(k: Any) -> Iterator[tuple[str, mx.array, mx.array]]:
+    def draw(seed: int, *shape: int) -> mx.array:
+        return mx.random.normal(shape, key=mx.random.key(seed))
+
+    w = draw(1, 70, 320)
+    for bits in (4, 8):
+        packed = mx.quantize(w, group_size=64, bits=bits)
+        whole = mx.dequantize(*packed, group_size=64, bits=bits)
+        for rows in (1, 5):
+            x = draw(2, rows, 320)
+            weights = [QuantizedWeights(*packed, 64, bits)]
+            yield f"linear of {bits} bits", k.linear(x, weights)[0], x @ whole.T
+            y = k.linear(x.astype(mx.bfloat16), weights)[0].astype(mx.float32)
+            want = x.astype(mx.bfloat16).astype(mx.float32) @ whole.T
+            # bfloat16 keeps 8 bits: compared at 16 times its rounding, which a wrong product passes by far.
+            yield f"linear of {bits} bits in bfloat16", y / 64, (y + (want - y) / 16) / 64
+    x = draw(3, 4, 320)
+    yield "linear", k.linear(x, [w])[0], x @ w.T
+    q, key, value = draw(4, 1, 4, 3, 64), draw(5, 1, 2, 70, 64), draw(6, 1, 2, 70, 64)
+    fast = mx.fast.scaled_dot_product_attention(q, key, value, scale=0.125, mask="causal")
+    yield "attention", k.attention(q, key, value, 70, True, 0.125), fast
+    yield "rms_norm", k.rms_norm(x, w[0], 1e-5)[1], mx.fast.rms_norm(x, w[0], 1e-5)
+    yield "swiglu", k.swiglu(x, w[:4]), x * mx.sigmoid(x) * w[:4]
+    angles = mx.arange(16)[:, None] * mx.power(10000.0, -mx.arange(32) / 32)
+    heads = draw(7, 1, 5, 2, 64)
+    turned = mx.fast.rope(
+        heads.transpose(0, 2, 1, 3), 64, traditional=False, base=10000.0, scale=1.0, offset=3
+    )
+    yield "rope", k.rope(heads, 3, mx.cos(angles), mx.sin(angles)), turned.transpose(0, 2, 1, 3)
