@@ -182,7 +182,7 @@ def times(kernels, x, *weights):
 
 
 def rows_of_many_sizes(seed, rows, inner, dtype):
-    """Each twice as large as the one before, up to 8: what is kept of one row's size is wrong for the next."""
+    """Each twice as large as the one before, up to 8: one row's scale is wrong for the next."""
     sizes = 2.0 ** (mx.arange(rows)[:, None] % 4)
     return (random_array(seed, rows, inner) / inner**0.5 * sizes).astype(dtype)
 
