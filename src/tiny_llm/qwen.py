@@ -33,8 +33,8 @@ class QwenMultiHeadAttention:
         """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
-        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to:
-        all L of them, while queries exist for the last `keep` alone.
+        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
+        All L tokens have keys and values; queries exist only for those that are kept.
         """
         raise NotImplementedError("task 1.5.2")
 
@@ -46,8 +46,8 @@ class QwenMLP:
         """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
         raise NotImplementedError("task 1.4.3")
 
-    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
-        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x)), plus `residual` [..., E] if there is one."""
+    def __call__(self, x: mx.array) -> mx.array:
+        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
         raise NotImplementedError("task 1.4.3")
 
 
@@ -68,9 +68,9 @@ class QwenTransformerBlock:
         mask: Mask = "causal",
         keep: int | None = None,
     ) -> mx.array:
-        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L).
+        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
 
-        x += attention(norm(x)), then x += mlp(norm(x)); the cache gets all L tokens.
+        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens.
         """
         raise NotImplementedError("task 1.5.3")
 

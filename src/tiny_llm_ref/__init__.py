@@ -17,6 +17,7 @@ from .chunking import (
 )
 from .embedding import Embedding
 from .flash_attention import flash_attention
+from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
@@ -48,12 +49,14 @@ __all__ = [
     "apply_top_p",
     "batch_generate",
     "build_model",
+    "can_fuse",
     "causal_mask",
     "chunk_spans",
     "chunked_attention_mask",
     "dequantize_weights",
     "flash_attention",
     "flash_attention_metal",
+    "fused_layer",
     "linear",
     "make_sampler",
     "quantized_linear",

@@ -69,6 +69,8 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
     """
     if w.bits in _KERNEL_BITS and (native := kernels(__package__)):
         return native.linear(x, [w], [bias])[0]
+    if x.size == 0:  # MLX's CPU operator divides by the number of rows
+        return mx.zeros((*x.shape[:-1], w.weight.shape[0]), x.dtype)
     # On MLX's CPU backend 16-bit activations are both slower and wrong by several percent.
     wide = x if mx.default_device() == mx.gpu else x.astype(mx.float32)
     scales, biases = w.scales.astype(wide.dtype), w.biases.astype(wide.dtype)

@@ -1,23 +1,21 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, QuantizedWeights, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, RequestKvCache, Weight
 
 from .attention import Mask, scaled_dot_product_attention_grouped
 from .basics import linear, silu
 from .embedding import Embedding
+from .fused import can_fuse, fused_layer
 from .kv_cache import TinyKvFullCache
 from .layer_norm import RMSNorm
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
 class QwenMultiHeadAttention:
@@ -31,10 +29,6 @@ class QwenMultiHeadAttention:
         self.config = config
         self.weights = weights
         self.rope = rope
-        self._qkv = [weights[f"{name}.weight"] for name in _PROJECTIONS]
-        self._biases = [_vector(weights, name, "bias") if config.qkv_bias else None for name in _PROJECTIONS]
-        self._is_uniform = _are_alike(self._qkv)
-        self._scale = 1 / math.sqrt(config.head_dim)
         self.q_norm = self.k_norm = None
         if config.qk_norm:
             self.q_norm = RMSNorm(config.head_dim, _vector(weights, "q_norm"), config.rms_norm_eps)
@@ -51,59 +45,33 @@ class QwenMultiHeadAttention:
         """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
-        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to:
-        all L of them, while queries exist for the last `keep` alone.
+        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
+        All L tokens have keys and values; queries exist only for those that are kept.
         """
         length = x.shape[1]
-        kept = length if keep is None else min(keep, length)
-        native = kernels(__package__)
-        if native and kept == length and self._is_uniform:
-            q, k, v = self._heads(native, x, offset)
-        else:
-            q, k, v = self._plain_heads(x, offset, kept)
+        start = 0 if keep is None else max(0, length - keep)
+        q, k, v = (
+            self._project("q_proj", x[:, start:]),
+            self._project("k_proj", x),
+            self._project("v_proj", x),
+        )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
+        q, k = self.rope(q, q_offset), self.rope(k, offset)
+        q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
-        if native and not isinstance(mask, mx.array):
-            stored = length if cache is None else cache.offset
-            out = native.attention(q, k, v, stored, True, self._scale, True)
-        else:
-            rows = mask[..., mask.shape[-2] - kept :, :] if isinstance(mask, mx.array) else mask
-            out = scaled_dot_product_attention_grouped(q, k, v, mask=rows).transpose(0, 2, 1, 3).flatten(2)
-        return linear(out, self.weights["o_proj.weight"])
+        rows = mask[..., mask.shape[-2] - q.shape[2] :, :] if isinstance(mask, mx.array) else mask
+        out = scaled_dot_product_attention_grouped(q, k, v, mask=rows)
+        return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
 
-    def _heads(self, native: Any, x: mx.array, offset: int | list[int]) -> list[mx.array]:
-        """Queries, keys and values [B, heads, L, D] in one operator."""
-        rope, q_norm, k_norm = self.rope, self.q_norm, self.k_norm
-        norms = (
-            (None, None, 0.0)
-            if q_norm is None or k_norm is None
-            else (q_norm.weight, k_norm.weight, q_norm.eps)
-        )
-        heads = native.heads(x, self._qkv, self._biases, *norms, rope.cos, rope.sin, rope.traditional, offset)
-        return cast(list[mx.array], heads)
-
-    def _plain_heads(self, x: mx.array, offset: int | list[int], kept: int) -> list[mx.array]:
-        """The same a step at a time; queries only for the last `kept` tokens."""
-        start, dim = x.shape[1] - kept, self.config.head_dim
-        last_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
-        parts = [(x[:, start:], self.q_norm, last_offset), (x, self.k_norm, offset), (x, None, None)]
-        heads = []
-        for (part, norm, place), w, bias in zip(parts, self._qkv, self._biases, strict=True):
-            y = linear(part, w, bias)
-            y = y.reshape(*y.shape[:2], y.shape[2] // dim, dim)
-            y = y if place is None else self._place(y, norm, place)
-            heads.append(y.transpose(0, 2, 1, 3))
-        return heads
-
-    def _place(self, x: mx.array, norm: RMSNorm | None, offset: int | list[int]) -> mx.array:
-        """Normalise the heads of x [B, L, heads, D], if there is a norm, and rotate them."""
-        rope, native = self.rope, kernels(__package__)
-        if norm is None or native is None:
-            return rope(x if norm is None else norm(x), offset)
-        # In one go, as `_heads` does it: rounding in between would tell the last layer's rows apart.
-        return cast(
-            mx.array, native.rope(x, offset, rope.cos, rope.sin, rope.traditional, norm.weight, norm.eps)
-        )
+    def _project(self, name: str, x: mx.array) -> mx.array:
+        """[B, L, heads, D]"""
+        bias = _vector(self.weights, name, "bias") if self.config.qkv_bias else None
+        out = linear(x, self.weights[f"{name}.weight"], bias)
+        dim = self.config.head_dim
+        return out.reshape(*x.shape[:2], out.shape[2] // dim, dim)
 
 
 class QwenMLP:
@@ -112,15 +80,10 @@ class QwenMLP:
     def __init__(self, w_gate: Weight, w_up: Weight, w_down: Weight) -> None:
         """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
         self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
-        self._is_uniform = _are_alike([w_gate, w_up]) and _are_alike([w_down])
 
-    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
-        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x)), plus `residual` [..., E] if there is one."""
-        native = kernels(__package__)
-        if native and residual is not None and self._is_uniform:
-            return cast(mx.array, native.mlp(x, self.w_gate, self.w_up, self.w_down, residual))
-        out = linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
-        return out if residual is None else residual + out
+    def __call__(self, x: mx.array) -> mx.array:
+        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
+        return linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
 
 
 class QwenTransformerBlock:
@@ -135,6 +98,7 @@ class QwenTransformerBlock:
         self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
+        self.is_fusable = can_fuse(weights)
 
     def __call__(
         self,
@@ -144,19 +108,15 @@ class QwenTransformerBlock:
         mask: Mask = "causal",
         keep: int | None = None,
     ) -> mx.array:
-        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L).
+        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
 
-        x += attention(norm(x)), then x += mlp(norm(x)); the cache gets all L tokens.
+        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens.
         """
-        out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
-        x, normed = self._add_and_norm(x if keep is None else x[:, x.shape[1] - out.shape[1] :], out)
-        return self.mlp(normed, x)
-
-    def _add_and_norm(self, x: mx.array, delta: mx.array) -> tuple[mx.array, mx.array]:
-        norm = self.post_attention_layernorm
-        if native := kernels(__package__):
-            return cast(tuple[mx.array, mx.array], native.rms_norm(x, norm.weight, norm.eps, delta))
-        return x + delta, norm(x + delta)
+        if self.is_fusable and not isinstance(mask, mx.array) and (native := kernels(__package__)):
+            return fused_layer(native, self, x, offset, cache, keep)
+        start = 0 if keep is None else max(0, x.shape[1] - keep)
+        x = x[:, start:] + self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class QwenModel:
@@ -196,9 +156,9 @@ class QwenModel:
         length = tokens.shape[1]
         if cache is not None and cache[0].offset != offset:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
-        # The kernels count each row's tokens themselves.
-        is_plain = cache is None or kernels(__package__)
-        mask: Mask = "causal" if is_plain else cast(Sequence[KvCache], cache)[0].attention_mask(length)
+        # Fused layers count each row's tokens themselves.
+        is_fused = kernels(__package__) is not None and all(layer.is_fusable for layer in self.layers)
+        mask: Mask = "causal" if cache is None or is_fused else cache[0].attention_mask(length)
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):
             # Behind the last layer's keys and values nobody looks at a token without logits.
@@ -215,12 +175,6 @@ class QwenModel:
 def build_model(checkpoint: Checkpoint) -> QwenModel:
     """The model of a loaded checkpoint."""
     return QwenModel(checkpoint.config, checkpoint.weights)
-
-
-def _are_alike(weights: Sequence[Weight]) -> bool:
-    """Whether the kernels can multiply with all of them at once: packed in the same 4 or 8 bits, or dense."""
-    packings = {(w.bits, w.group_size) if isinstance(w, QuantizedWeights) else (0, 0) for w in weights}
-    return len(packings) == 1 and packings <= {(b, g) for b in (4, 8) for g in (32, 64, 128)} | {(0, 0)}
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:

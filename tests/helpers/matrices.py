@@ -30,7 +30,7 @@ def product(x, w, bias=None):
 
 
 def fixed_point_rounding(x, w):
-    """The most that packed `w` can make of 16-bit activations rounded to integers, 2^-16 of their group's largest."""
+    """The most that packed `w` makes of rounding 16-bit x to integers: by 2^-16 of each group's largest."""
     if x.dtype == mx.float32 or not isinstance(w, QuantizedWeights):
         return 0.0
     groups = (-1, w.weight.shape[1] * 32 // w.bits // w.group_size, w.group_size)

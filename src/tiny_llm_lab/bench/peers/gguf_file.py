@@ -14,7 +14,7 @@ import numpy as np
 from tiny_llm_lab.bench.peers import PeerSpec
 from tiny_llm_lab.bench.reply import reply
 from tiny_llm_lab.models.parameters import EMBEDDING, parameter_shapes
-from tiny_llm_lab.models.random_checkpoint import cache_folder
+from tiny_llm_lab.cache import cache_folder
 from tiny_llm_lab.types import ModelConfig, UserError
 
 # Part of every file's name: raise it when the same shape would get other contents.

@@ -1,0 +1,40 @@
+"""One layer on the C++ kernels: the arithmetic of a transformer block in a few large operators.
+
+An operator costs some microseconds to plan, to start and to end, whatever it computes. A step of one token
+through 28 layers of a dozen operators each loses more time that way than its attention takes.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import KvCache, Weight
+
+if TYPE_CHECKING:
+    from .qwen import QwenTransformerBlock
+
+
+def can_fuse(weights: Mapping[str, Weight]) -> bool:
+    """Whether the kernels can read a layer's `weights`, named as in QwenTransformerBlock.
+
+    They read dense matrices, and packed ones of 4 or 8 bits in groups of 32, 64 or 128; those that share
+    an input (q, k and v; gate and up) must be packed alike.
+    """
+    raise NotImplementedError("task 2.5.6")
+
+
+def fused_layer(
+    native: Any,
+    layer: "QwenTransformerBlock",
+    x: mx.array,
+    offset: int | list[int] = 0,
+    cache: KvCache | None = None,
+    keep: int | None = None,
+) -> mx.array:
+    """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
+
+    Heads, attention, output projection, residual and norm, feed-forward with its residual: five operators
+    besides the first norm. A row of a batch sees its own cache's offset tokens, so no mask is needed.
+    """
+    raise NotImplementedError("task 2.5.6")
