@@ -24,7 +24,7 @@ def _switch():
 
 @pytest.mark.parametrize(
     ("cost", "limit_s", "bound"),
-    [(Cost(1e9, 1e9), 0.1, "memory, 10.0 GB/s"), (Cost(1e9, 2e10), 0.2, "f32 arithmetic, 100 GFLOP/s")],
+    [(Cost(1e9, 1e9), 0.1, "memory, 10.0 GB/s"), (Cost(1e9, 2e10), 0.2, "f32 FMA peak, 100 GFLOP/s")],
 )
 def test_the_larger_time_is_the_limit(cost: Cost, limit_s: float, bound: str) -> None:
     ladder = Ladder.of("x", cost, LIMITS, [])
@@ -41,6 +41,19 @@ def test_a_table_shows_rates_shares_and_gains() -> None:
     assert rows["mine"][1:] == ["TODO", "2.2.3"]
     # Compared with the last version that ran.
     assert rows["fast"][1:] == ["200.000", "5.00", "5.00", "50.0%", "4.00"]
+
+
+def test_integers_may_pass_the_limit_of_floats_and_the_table_says_why() -> None:
+    times = [Times("fast", (0.1,))]
+    lines = shown(Ladder.of("x", Cost(1e9, 2e10, allows_integers=True), LIMITS, times)).splitlines()
+    assert lines[-2].split() == ["fast", "100.000", "10.00", "200.00", "200.0%"]
+    assert lines[-1].startswith("More than 100 % is possible: 16-bit activations are multiplied as integers")
+
+
+@pytest.mark.parametrize("cost", [Cost(1e9, 2e10), Cost(1e9, 1e9, allows_integers=True)])
+def test_nothing_is_said_of_integers_where_floats_or_memory_are_the_limit(cost: Cost) -> None:
+    lines = shown(Ladder.of("x", cost, LIMITS, [Times("fast", (0.1,))])).splitlines()
+    assert lines[-1].startswith("fast")
 
 
 def test_versions_take_turns_and_slow_ones_fewer() -> None:
@@ -72,7 +85,7 @@ def test_an_unwritten_version_is_todo_and_another_error_is_not() -> None:
 def test_all_versions_compute_the_same() -> None:
     _, cost, rungs = products(3, ["tiny_llm_ref"], outputs=16, inner=64, rotated=0)
     # Words, scales and biases; x and the result.
-    assert cost == Cost(16 * 64 // 2 + 2 * 2 * 16 + 2 * 3 * (64 + 16), 2 * 3 * 16 * 64)
+    assert cost == Cost(16 * 64 // 2 + 2 * 2 * 16 + 2 * 3 * (64 + 16), 2 * 3 * 16 * 64, True)
     assert [r.name for r in rungs] == ["oracle", "MLX", *(f"step {i}" for i in (1, 2, 3, 4)), "reference"]
     want = as_float64(rungs[0].run(0))
     for rung in rungs[2:]:  # MLX's is off by percents in bfloat16

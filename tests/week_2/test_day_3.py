@@ -181,6 +181,12 @@ def times(kernels, x, *weights):
     return kernels.linear(x, list(weights))
 
 
+def rows_of_many_sizes(seed, rows, inner, dtype):
+    """Each twice as large as the one before, up to 8: one row's scale is wrong for the next."""
+    sizes = 2.0 ** (mx.arange(rows)[:, None] % 4)
+    return (random_array(seed, rows, inner) / inner**0.5 * sizes).astype(dtype)
+
+
 @pytest.mark.task("2.3.3")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
@@ -191,6 +197,16 @@ def test_linear_of_few_rows(kernels, bits, group_size, rows, outputs, groups):
     x = random_array(31, rows, inner) / inner**0.5
     (got,) = times(kernels, x, w)
     assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[M, O]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.3.3")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 128), (8, 64)])
+def test_linear_of_few_rows_of_16_bits(kernels, dtype, bits, group_size):
+    w = quantized(random_array(46, 9, 384), bits, group_size)
+    x = rows_of_many_sizes(47, 2, 384, dtype)
+    (got,) = times(kernels, x, w)
+    assert_close(got, as_float64(x) @ dense(w).T, rounding(dtype, 1), legend="[M, O]", dtype=dtype)
 
 
 @pytest.mark.task("2.3.3")
@@ -223,6 +239,16 @@ def test_linear_of_many_rows(kernels, bits, group_size, rows, outputs, groups):
 
 
 @pytest.mark.task("2.3.4")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 128), (8, 64)])
+def test_linear_of_many_rows_of_16_bits(kernels, dtype, bits, group_size):
+    w = quantized(random_array(48, 9, 640), bits, group_size)
+    x = rows_of_many_sizes(49, 7, 640, dtype)
+    (got,) = times(kernels, x, w)
+    assert_close(got, as_float64(x) @ dense(w).T, rounding(dtype, 1), legend="[M, O]", dtype=dtype)
+
+
+@pytest.mark.task("2.3.4")
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("inner", [1, 7, 64, 600])
 def test_linear_of_many_rows_of_a_dense_matrix(kernels, dtype, inner):
@@ -232,14 +258,15 @@ def test_linear_of_many_rows_of_a_dense_matrix(kernels, dtype, inner):
 
 
 @pytest.mark.task("2.3.4")
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 64), (8, 128), (0, 0)])
-def test_a_row_alone_equals_the_same_row_among_others(kernels, bits, group_size):
+def test_a_row_alone_equals_the_same_row_among_others(kernels, dtype, bits, group_size):
     # To the last bit: a token must not depend on who else is in the batch.
     w = random_array(44, 37, 640)
     w = quantized(w, bits, group_size) if bits else w
-    x = random_array(45, 50, 640) / 25
+    x = (random_array(45, 50, 640) / 25).astype(dtype)
     (among_others,) = times(kernels, x, w)
     for row in (0, 1, 24, 47, 48, 49):
         (alone,) = times(kernels, x[row : row + 1], w)
-        differing = np.flatnonzero(np.array(alone[0]) != np.array(among_others[row]))
+        differing = np.flatnonzero(as_float64(alone[0]) != as_float64(among_others[row]))
         assert differing.size == 0, f"row {row} differs at columns {differing[:8].tolist()}"

@@ -42,7 +42,7 @@ def products(
         rungs.insert(0, Rung("oracle", lambda i: _oracle_product(x, at(i))))
         for package in packages:
             rungs += _steps(package, x, at)
-    cost = Cost(one + 2 * rows * (inner + outputs), 2 * rows * outputs * inner)
+    cost = Cost(one + 2 * rows * (inner + outputs), 2 * rows * outputs * inner, allows_integers=True)
     title = f"quantized matmul [{rows}, {inner}] x [{outputs}, {inner}], 4 bits in groups of 64, bfloat16"
     return title, cost, rungs
 
