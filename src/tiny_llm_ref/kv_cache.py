@@ -4,6 +4,7 @@ from typing import Literal
 
 import mlx.core as mx
 
+from tiny_llm_lab.native import kernels
 from tiny_llm_lab.types import RequestKvCache
 
 # Storage grows in multiples of this many tokens, and at least doubles.
@@ -28,8 +29,12 @@ class TinyKvFullCache:
         end = self.offset + key.shape[2]
         self._reserve(key, value, end)
         assert self.keys is not None and self.values is not None
-        self.keys[:, :, self.offset : end] = key
-        self.values[:, :, self.offset : end] = value
+        if native := kernels(__package__):
+            self.keys = native.append(self.keys, key, self.offset)
+            self.values = native.append(self.values, value, self.offset)
+        else:
+            self.keys[:, :, self.offset : end] = key
+            self.values[:, :, self.offset : end] = value
         self.offset = end
         return self.fetch()
 
@@ -131,10 +136,14 @@ class BatchingKvCache:
         longest = max(self.offset) + new
         self._reserve(key, value, longest)
         assert self.keys is not None and self.values is not None
-        rows = mx.arange(batch)[:, None]
-        columns = mx.array(self.offset)[:, None] + mx.arange(new)
-        self.keys[rows, :, columns] = key.transpose(0, 2, 1, 3)
-        self.values[rows, :, columns] = value.transpose(0, 2, 1, 3)
+        if native := kernels(__package__):
+            self.keys = native.append(self.keys, key, self.offset)
+            self.values = native.append(self.values, value, self.offset)
+        else:
+            rows = mx.arange(batch)[:, None]
+            columns = mx.array(self.offset)[:, None] + mx.arange(new)
+            self.keys[rows, :, columns] = key.transpose(0, 2, 1, 3)
+            self.values[rows, :, columns] = value.transpose(0, 2, 1, 3)
         self.offset = [stored + new for stored in self.offset]
         return self.keys[:batch, :, :longest], self.values[:batch, :, :longest]
 

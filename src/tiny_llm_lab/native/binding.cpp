@@ -1,5 +1,6 @@
 // The kernels of one package as Python functions on mx.array. Shapes: the course's legend.
 #include <dlfcn.h>
+#include <cstring>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -272,6 +273,27 @@ class KernelSet {
     return make_operator("rope", std::move(inputs), {x.shape()}, {x.dtype()}, body, {2 * bytes_of(x), 0})[0];
   }
 
+  /// `stored` [R, G, S, D] with `added` [B, G, L, D] written into its first B rows from offsets[b] on.
+  Array append(const Array& stored, const Array& added, const std::variant<int, std::vector<int>>& offsets) const {
+    require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(0) <= stored.shape(0) &&
+                added.shape(1) == stored.shape(1) && added.shape(3) == stored.shape(3) && added.dtype() == stored.dtype(),
+            "what is added does not fit what is stored");
+    auto rows = per_row(offsets, added.shape(0));
+    for (int offset : rows)
+      require(offset >= 0 && offset + added.shape(2) <= stored.shape(2), "what is added does not fit into the room");
+    auto body = [rows](Team&, const auto& in, const auto& out) {
+      const Tensor &from = in[1], &to = out[0];
+      int64_t size = from.dtype == DType::f32 ? 4 : 2, line = from.shape[3] * size;
+      for (int64_t b = 0; b < from.shape[0]; ++b)
+        for (int64_t g = 0; g < from.shape[1]; ++g)
+          for (int64_t l = 0; l < from.shape[2]; ++l)
+            std::memcpy(static_cast<char*>(to.data) + (b * to.stride[0] + g * to.stride[1] + (rows[b] + l) * to.stride[2]) * size,
+                        static_cast<const char*>(from.data) + (b * from.stride[0] + g * from.stride[1] + l * from.stride[2]) * size,
+                        line);
+    };
+    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
+  }
+
   Array swiglu(const Array& gate, const Array& up) const {
     require(gate.shape() == up.shape() && gate.dtype() == up.dtype(), "gate and up must be alike");
     auto body = [table = table_](Team& team, const auto& in, const auto& out) {
@@ -329,6 +351,7 @@ NB_MODULE(_binding, m) {
       .def("mlp", &KernelSet::mlp, "x"_a, "gate"_a, "up"_a, "down"_a, "residual"_a)
       .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)
+      .def("append", &KernelSet::append, "stored"_a, "added"_a, "offsets"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)

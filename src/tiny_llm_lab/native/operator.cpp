@@ -52,21 +52,24 @@ Tensor tensor_of(const mx::array& a) {
 /// Kernels read whole rows: neighbours in the last dimension must be neighbours in memory.
 bool has_whole_rows(const mx::array& a) { return a.ndim() == 0 || a.shape(-1) == 1 || a.strides(-1) == 1; }
 
+/// All elements of one array, of any strides, in order.
+void copy_elements(const Tensor& from, const Tensor& to, size_t size) {
+  int64_t count = from.size();
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t at = 0, rest = i;
+    for (int dim = from.ndim - 1; dim >= 0; --dim) {
+      at += rest % from.shape[dim] * from.stride[dim];
+      rest /= from.shape[dim];
+    }
+    std::memcpy(static_cast<char*>(to.data) + i * size, static_cast<char*>(from.data) + at * size, size);
+  }
+}
+
 /// A new array for `a`'s elements in order, and the task that will copy them.
 mx::array begin_copy(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
   mx::array copy(a.shape(), a.dtype(), nullptr, {});
   copy.set_data(mx::allocator::malloc(a.nbytes()));
-  encoder.dispatch([from = tensor_of(a), to = tensor_of(copy), size = a.itemsize()] {
-    int64_t count = from.size();
-    for (int64_t i = 0; i < count; ++i) {
-      int64_t at = 0, rest = i;
-      for (int dim = from.ndim - 1; dim >= 0; --dim) {
-        at += rest % from.shape[dim] * from.stride[dim];
-        rest /= from.shape[dim];
-      }
-      std::memcpy(static_cast<char*>(to.data) + i * size, static_cast<char*>(from.data) + at * size, size);
-    }
-  });
+  encoder.dispatch([from = tensor_of(a), to = tensor_of(copy), size = a.itemsize()] { copy_elements(from, to, size); });
   return copy;
 }
 
@@ -86,10 +89,15 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
     }
   }
   for (auto& a : outputs) {
-    a.set_data(mx::allocator::malloc(a.nbytes()));
+    if (in_place_ && out.empty() && inputs[0].is_donatable() && inputs[0].flags().row_contiguous)
+      a.copy_shared_buffer(inputs[0]);
+    else
+      a.set_data(mx::allocator::malloc(a.nbytes()));
     encoder.set_output_array(a);
     out.push_back(tensor_of(a));
   }
+  if (in_place_ && out[0].data != in[0].data)
+    encoder.dispatch([from = in[0], to = out[0], size = inputs[0].itemsize()] { copy_elements(from, to, size); });
   encoder.dispatch([body = body_, cost = cost_, name = name_, in = std::move(in), out = std::move(out)] {
     std::lock_guard held(lock);
     auto start = std::chrono::steady_clock::now();
@@ -101,8 +109,8 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
 }
 
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost) {
-  auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost);
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, bool in_place) {
+  auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost, in_place);
   return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
 }
 

@@ -24,8 +24,8 @@ using Body = std::function<void(Team&, const std::vector<Tensor>& in, const std:
 /// One node: when MLX comes to it, `body` runs on the stream's thread with the team.
 class Operator : public mx::Primitive {
  public:
-  Operator(mx::Stream stream, const char* name, Body body, Cost cost)
-      : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost) {}
+  Operator(mx::Stream stream, const char* name, Body body, Cost cost, bool in_place)
+      : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost), in_place_(in_place) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
@@ -37,11 +37,13 @@ class Operator : public mx::Primitive {
   const char* name_;
   std::shared_ptr<const Body> body_;
   Cost cost_;
+  bool in_place_;
 };
 
-/// Lazy outputs of an operator on the CPU's default stream.
+/// Lazy outputs of an operator on the CPU's default stream. With `in_place` the first output begins as the first
+/// input: in its very memory if nobody else needs it any more, otherwise as a copy.
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost);
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, bool in_place = false);
 
 struct Measurement {
   std::string name;
