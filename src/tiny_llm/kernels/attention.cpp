@@ -39,6 +39,13 @@ inline void widen_rows(const Tensor& t, int64_t batch, int64_t head, int64_t fir
   std::fill_n(out + count * padded, (room - count) * padded, 0.0f);
 }
 
+/// Ask memory for a row of the next block. Blocks that were decoded lie in the cache: floats need no asking.
+template <class T>
+inline void ask_ahead(const T* row, int64_t count) {
+  if constexpr (sizeof(T) < sizeof(float))
+    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(row + i);
+}
+
 /// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
 template <class T>
 void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,

@@ -39,6 +39,13 @@ inline void widen_rows(const Tensor& t, int64_t batch, int64_t head, int64_t fir
   std::fill_n(out + count * padded, (room - count) * padded, 0.0f);
 }
 
+/// Ask memory for a row of the next block. Blocks that were decoded lie in the cache: floats need no asking.
+template <class T>
+inline void ask_ahead(const T* row, int64_t count) {
+  if constexpr (sizeof(T) < sizeof(float))
+    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(row + i);
+}
+
 /// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
 template <class T>
 void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,
@@ -46,6 +53,7 @@ void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded,
   // BEGIN task 2.4.2
   auto score = [&](auto height, int64_t r) {
     for (int64_t n = 0; n < kBlock; n += kTileColumns) {
+      for (int j = 0; j < kTileColumns; ++j) ask_ahead(key + (n + j + kBlock) * stride, padded);
       Vec sums[height * kTileColumns] = {};
       tile<height>(rows.query + r * padded, padded, key + n * stride, stride, padded, sums);
       for (int i = 0; i < height; ++i) sum4(sums + i * kTileColumns, rows.scores[r + i] + n);
@@ -87,6 +95,7 @@ void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride,
   for (int i = 0; i < M; ++i)
     for (int j = 0; j < 4; ++j) total[i][j] = load(out + i * padded + j * kWidth);
   for (int64_t s = 0; s < kBlock; ++s) {
+    ask_ahead(value + (s + kBlock) * stride, 4 * kWidth);
     Vec v[4];
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) v[j] = load(value + s * stride + j * kWidth);

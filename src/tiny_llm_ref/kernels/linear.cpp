@@ -11,7 +11,7 @@ namespace tiny_llm::TINY_ISA {
 
 constexpr int kSumsAtOnce = 4;                  // whose additions overlap, each waiting for its last one
 constexpr int kFewRows = 2;                     // up to here decoding twice is cheaper than a panel
-constexpr int64_t kBlockRows = 48, kBlockColumns = 32, kBlockElements = 512;  // what the caches hold
+constexpr int64_t kBlockRows = 48, kBlockColumns = 32, kBlockElements = 1024;  // what the caches hold
 constexpr int64_t kStripColumns = 8;
 constexpr int64_t kFewColumns = 128;  // columns that are taken at a time when there are few rows
 
