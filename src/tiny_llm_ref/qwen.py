@@ -17,6 +17,8 @@ from .layer_norm import RMSNorm
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
+# Layers that are planned before the first of them begins to be computed.
+_AHEAD = 4
 
 
 class QwenMultiHeadAttention:
@@ -171,6 +173,8 @@ class QwenModel:
             # Behind the last layer's keys and values nobody looks at a token without logits.
             keep = logits_to_keep if i == len(self.layers) - 1 else None
             x = layer(x, offset, None if cache is None else cache[i], mask, keep)
+            if is_fused and i % _AHEAD == 0 and i + 1 < len(self.layers):
+                mx.async_eval(x)  # the kernels begin while Python still plans the layers behind
         x = self.norm(x)
         return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
 
