@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pytest
 from tiny_llm_lab import cli, load_checkpoint
 from tiny_llm_lab.bench import contenders, engine
 from tiny_llm_lab.bench.child import CrashError
-from tiny_llm_lab.bench.contenders import Contender, our_contender, peer_contenders, rounds
+from tiny_llm_lab.bench.contenders import Contender, our_contender, rounds
 from tiny_llm_lab.bench.engine_report import drift_line, limits_line, result_of
 from tiny_llm_lab.bench.engine_sample import EngineSpec, kv_bytes_per_token, weights_bytes
 from tiny_llm_lab.bench.peers import PEERS, PeerSpec, num_kv_numbers, num_read_weights
@@ -180,8 +179,6 @@ def test_a_machine_that_changed_is_told() -> None:
 
 
 def test_limits_are_measured_here() -> None:
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        pytest.skip("no C++ compiler")
     measured = limits.measure(1)
     assert 0.1 < measured.read_gb_s < 10_000 and 0.1 < measured.f32_gflop_s < 10_000
 
@@ -293,7 +290,7 @@ def test_without_a_compiler_there_are_rates_but_no_limits(
     monkeypatch.setattr(contenders, "run_module", Children())
     assert cli.main([*TINY, "--json"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.count("no C++ compiler (no-such-compiler)") == 1
+    assert captured.err.count("no C++ compiler: install g++ or clang") == 1
     result = json.loads(captured.out)
     assert result["limit_gb_s"] is None and result["decode_tok_s"] == 10.0
 
@@ -349,15 +346,3 @@ def test_peer_specs_survive_the_way_to_the_child() -> None:
     config, _ = read_config(find_folder("random:qwen3-shrunk") / "config.json")
     spec = PeerSpec(config, "Q4_0 fa", 1, 2, 3, 4, 5)
     assert PeerSpec.from_json(spec.to_json()) == spec
-
-
-def test_peers_run_for_real_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, _ = read_config(find_folder("random:qwen3-shrunk") / "config.json")
-    there = [name for name, peer in PEERS.items() if peer.missing() is None]
-    if not there:
-        pytest.skip("neither llama.cpp nor PyTorch is installed, see CONTRIBUTING.md")
-    for name in there:
-        for peer in peer_contenders(name, replace(SPEC, batch=2), config, 1, 8, 8):
-            peer.prepare_files()
-            peer.run(0)
-            assert peer.samples[0]["prefill_tok_s"] > 0 and peer.samples[0]["decode_tok_s"] > 0
