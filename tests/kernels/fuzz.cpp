@@ -52,7 +52,8 @@ void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const 
   for (int64_t n = 0; n < w.m.rows; ++n) {
     for (int64_t k = 0; k < K; ++k) row[k] = w(n, k);
     for (int64_t m = 0; m < M; ++m) {
-      double want = (bias ? (*bias)(n) : 0.0) + (residual ? (*residual)(m, n) : 0.0), size = std::fabs(want);
+      double added = bias ? (*bias)(n) : 0.0, passed = residual ? (*residual)(m, n) : 0.0;
+      double want = added + passed, size = std::fabs(added) + std::fabs(passed);
       const double *left = rows.data() + m * K, *right = row.data();
       for (int64_t k = 0; k < K; ++k) want += left[k] * right[k];
       size += std::sqrt(double(w.m.columns)) * x_size * w.size;
@@ -82,7 +83,8 @@ void linear(Team& team) {
   judge.begin(bits == 0 ? "linear dense" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
   kernels.linear(team, x.t, products.data(), count);
   // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the same way.
-  double coarser = bits && dtype != DType::f32 ? 32 * std::sqrt(double(K)) : 1.0;
+  // A field is up to twice its weight before the bias is added: so are float32's roundings.
+  double coarser = !bits ? 1.0 : dtype == DType::f32 ? 2.0 : 32 * std::sqrt(double(K));
   for (int i = 0; i < count; ++i)
     check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,
                   products[i].residual.data ? &residuals[i] : nullptr);

@@ -122,11 +122,20 @@ inline IntVec dot_pairs(IntVec a, IntVec b, IntVec sum) {
 /// products are known, and these do not fit into the registers.
 template <class V>
 inline void pin(V& v) {
-#if defined(__x86_64__)
-  asm("" : "+v"(v));
-#elif defined(__aarch64__)
-  asm("" : "+w"(v));
+#if defined(__AVX512F__)
+  constexpr int kBytes = 64;
+#elif defined(__AVX__)
+  constexpr int kBytes = 32;
+#else
+  constexpr int kBytes = 16;
 #endif
+  if constexpr (sizeof(V) <= kBytes) {
+#if defined(__x86_64__)
+    asm("" : "+v"(v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(v));
+#endif
+  }
 }
 
 /// The sum of the lanes, neighbours first: one order for whoever adds them.
