@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.native import reads
 from tiny_llm_lab.types import KvCache, QuantizedWeights, Weight
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _TOGETHER = (
     ("mlp.gate_proj", "mlp.up_proj"),
     ("mlp.down_proj",),
 )
-_BITS, _GROUPS = (4, 8), (32, 64, 128)
 
 
 def can_fuse(weights: Mapping[str, Weight]) -> bool:
@@ -30,8 +30,7 @@ def can_fuse(weights: Mapping[str, Weight]) -> bool:
     an input (q, k and v; gate and up) must be packed alike.
     """
     packings = [{_packing(weights[f"{name}.weight"]) for name in names} for names in _TOGETHER]
-    known = {None, *((bits, group) for bits in _BITS for group in _GROUPS)}
-    return all(len(kinds) == 1 and kinds <= known for kinds in packings)
+    return all(len(kinds) == 1 and all(kind is None or reads(*kind) for kind in kinds) for kinds in packings)
 
 
 def fused_layer(

@@ -130,7 +130,7 @@ def test_an_instruction_set_that_cannot_run(monkeypatch):
 )
 def test_what_a_machine_can_run(machine, features, names, monkeypatch):
     monkeypatch.setattr(isa.platform, "machine", lambda: machine)
-    monkeypatch.setattr(isa, "_features", lambda: frozenset(features.split()))
+    monkeypatch.setattr(isa, "features", lambda: frozenset(features.split()))
     assert [copy.name for copy in isa.available()] == names.split()
 
 

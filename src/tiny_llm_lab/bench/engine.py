@@ -1,7 +1,6 @@
 """`bench`: tokens per second of a solution, beside the limits of the machine and beside other engines."""
 
 import json
-import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from tiny_llm_lab.commands.manners import EXIT_FAILED, say, well_mannered
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import RANDOM_PREFIX, find_folder
+from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.native.limits import Limits, measure
 from tiny_llm_lab.types import UserError
 
@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser.add_argument(flag, type=int, default=default, help=f"{what} (default: %(default)s)")
     parser.add_argument("--prefill-step", type=int, help="most tokens of a chunk (default: the whole prompt)")
     parser.add_argument(
-        "--threads", type=int, default=_cores(), help="for every engine (default: %(default)s)"
+        "--threads", type=int, default=physical_cores(), help="for every engine (default: %(default)s)"
     )
     parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
     parser.add_argument(
@@ -198,10 +198,3 @@ def _settings(args: Namespace, spec: EngineSpec) -> dict[str, Any]:
     model = Path(spec.model).name if Path(spec.model).is_dir() else spec.model
     names = ("solution", "batch", "threads", "repeats")
     return {"model": model, "prefill_step": spec.prefill_step} | {name: getattr(args, name) for name in names}
-
-
-def _cores() -> int:
-    # A container or taskset may leave fewer cores than the machine has.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -38,11 +38,16 @@ def kernels(package: str) -> Any:
         return _loaded[package]
 
 
+def reads(bits: int, group_size: int) -> bool:
+    """Whether the kernels read weights that are packed so; the other widths are rare."""
+    return bits in (4, 8) and group_size in (32, 64, 128)
+
+
 def can_run() -> bool:
     """Whether kernels are wanted here and can be compiled: what decides the dtype of a model on a CPU."""
     from tiny_llm_lab.native.build import NoCompilerError, compiler
 
-    if mx.default_device() != mx.cpu or os.environ.get(VARIABLE) == "off":
+    if mx.default_device() != mx.cpu or _is_off():
         return False
     try:
         return bool(compiler())
@@ -89,13 +94,17 @@ def _built(package: str, isa_name: str) -> tuple[Path, Any]:
 def _load(package: str) -> Any:
     from tiny_llm_lab.native.build import NoCompilerError
 
-    if os.environ.get(VARIABLE, "on") == "off":
+    if _is_off():
         return None
     try:
         return next((k for isa in _from_chosen() if (k := _tested(package, isa)) is not None), None)
     except NoCompilerError as error:
         print(f"{error}; until then everything runs in plain MLX, which is slow on a CPU", file=sys.stderr)
         return None
+
+
+def _is_off() -> bool:
+    return os.environ.get(VARIABLE) == "off"
 
 
 def _from_chosen() -> list[str]:

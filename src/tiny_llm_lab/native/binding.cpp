@@ -1,6 +1,5 @@
 // The kernels of one package as Python functions on mx.array. Shapes: the course's legend.
 #include <dlfcn.h>
-#include <cstring>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -9,6 +8,8 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "operator.h"
@@ -32,6 +33,14 @@ Tensor as_rows(const Tensor& t) {
   for (int i = 0; i < t.ndim - 1; ++i)
     if (t.shape[i] != 1) rows.stride[0] = t.stride[i];  // the innermost one that counts
   return rows;
+}
+
+/// The same memory as a contiguous array of another shape.
+Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
+  Tensor out{t.data, t.dtype, static_cast<int>(shape.size())};
+  std::copy(shape.begin(), shape.end(), out.shape);
+  for (int64_t i = out.ndim - 1, step = 1; i >= 0; step *= out.shape[i--]) out.stride[i] = step;
+  return out;
 }
 
 /// At most one leading dimension may be longer than 1, unless the array is contiguous, which only a copy ensures.
@@ -71,7 +80,15 @@ struct Weight {
     for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
   }
 
-  bool is_packed_like(const Weight& other) const { return bits == other.bits && group_size == other.group_size; }
+  void require_fit(const Array& x) const {
+    require(columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
+                                        std::to_string(columns));
+  }
+
+  void require_like(const Weight& other) const {
+    bool is_alike = bits == other.bits && group_size == other.group_size;
+    require(is_alike, "matrices multiplied together must be packed alike");
+  }
 
   Matrix matrix(const std::vector<Tensor>& in) const {
     Matrix m{in[first].data, nullptr, nullptr, in[first].dtype, rows, columns, group_size, bits};
@@ -90,6 +107,49 @@ std::vector<int32_t> per_row(const std::variant<int, std::vector<int>>& value, i
   return {many.begin(), many.end()};
 }
 
+/// Matrices that are multiplied with the same x, each with a bias or none.
+struct Matrices {
+  std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
+  Cost cost;
+
+  Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs) : cost{bytes_of(x), 0} {
+    double rows = static_cast<double>(x.size()) / x.shape(-1);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      Weight w(weights[i], inputs);
+      w.require_fit(x);
+      if (i > 0) w.require_like(all[0].first);
+      bool has_bias = i < biases.size() && !biases[i].is_none();
+      all.emplace_back(w, has_bias ? inputs.size() : 0);
+      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
+      cost.bytes += w.bytes + rows * w.rows * x.itemsize();
+      cost.flops += 2 * rows * w.rows * w.columns;
+    }
+  }
+
+  /// The products of x [M, K] into contiguous outputs.
+  std::vector<Product> products(const Tensor& x, const std::vector<Tensor>& in, const std::vector<Tensor>& out) const {
+    std::vector<Product> list;
+    for (size_t i = 0; i < all.size(); ++i) {
+      auto& [w, bias] = all[i];
+      list.push_back({w.matrix(in), bias ? in[bias] : Tensor{}, shaped(out[i], {x.shape[0], w.rows}), {}});
+    }
+    return list;
+  }
+};
+
+/// The tables of rotations [P, D / 2] as inputs, and a position for each row of x [B, L, ...].
+std::vector<int32_t> positions(const Array& x, const std::variant<int, std::vector<int>>& offsets, const Array& cos,
+                               const Array& sin, std::vector<Array>& inputs) {
+  require(cos.ndim() == 2 && cos.dtype() == mx::float32 && sin.dtype() == mx::float32 && sin.shape() == cos.shape(),
+          "the tables must be float32, and alike");
+  auto rows = per_row(offsets, x.shape(0));
+  for (int offset : rows)
+    require(offset >= 0 && offset + x.shape(1) <= cos.shape(0),
+            "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
+  inputs.insert(inputs.end(), {one_piece(cos), one_piece(sin)});
+  return rows;
+}
+
 class KernelSet {
  public:
   explicit KernelSet(const std::string& path) {
@@ -100,31 +160,16 @@ class KernelSet {
 
   std::vector<Array> linear(const Array& x, nb::list weights, nb::list biases) const {
     std::vector<Array> inputs{evenly_spaced(x)};
-    std::vector<mx::Shape> shapes;
-    std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
-    Cost cost{bytes_of(x), 0};
-    double rows = static_cast<double>(x.size()) / x.shape(-1);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      Weight w(weights[i], inputs);
-      require(w.columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
-                                            std::to_string(w.columns));
-      require(i == 0 || w.is_packed_like(all[0].first), "matrices multiplied together must be packed alike");
-      bool has_bias = i < biases.size() && !biases[i].is_none();
-      all.emplace_back(w, has_bias ? inputs.size() : 0);
-      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
-      auto& shape = shapes.emplace_back(x.shape());
-      shape.back() = w.rows;
-      cost.bytes += w.bytes + rows * w.rows * x.itemsize();
-      cost.flops += 2 * rows * w.rows * w.columns;
-    }
+    Matrices matrices(x, weights, biases, inputs);
+    std::vector<mx::Shape> shapes(matrices.all.size(), x.shape());
+    for (size_t i = 0; i < shapes.size(); ++i) shapes[i].back() = matrices.all[i].first.rows;
     std::vector<mx::Dtype> dtypes(shapes.size(), x.dtype());
-    auto body = [table = table_, all](Team& team, const auto& in, const auto& out) {
-      std::vector<Product> products;
-      for (size_t i = 0; i < all.size(); ++i)
-        products.push_back({all[i].first.matrix(in), all[i].second ? in[all[i].second] : Tensor{}, as_rows(out[i]), {}});
-      table->linear(team, as_rows(in[0]), products.data(), static_cast<int>(products.size()));
+    auto body = [table = table_, matrices](Team& team, const auto& in, const auto& out) {
+      Tensor x = as_rows(in[0]);
+      auto products = matrices.products(x, in, out);
+      table->linear(team, x, products.data(), static_cast<int>(products.size()));
     };
-    return make_operator("linear", std::move(inputs), std::move(shapes), std::move(dtypes), body, cost);
+    return make_operator("linear", std::move(inputs), std::move(shapes), std::move(dtypes), body, matrices.cost);
   }
 
   /// Queries, keys and values [B, heads, L, D] of x [B, L, E]: projected, normalised if there are norms, rotated.
@@ -132,46 +177,29 @@ class KernelSet {
                            const std::optional<Array>& key_norm, float eps, const Array& cos, const Array& sin,
                            bool traditional, const std::variant<int, std::vector<int>>& offsets) const {
     int batch = x.shape(0), length = x.shape(1), dim = 2 * cos.shape(1);
-    auto rows = per_row(offsets, batch);
-    for (int offset : rows)
-      require(offset >= 0 && offset + length <= cos.shape(0),
-              "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
-    std::vector<Array> inputs{evenly_spaced(x), cos, sin};
+    std::vector<Array> inputs{evenly_spaced(x)};
+    auto rows = positions(x, offsets, cos, sin, inputs);
     if (query_norm) inputs.insert(inputs.end(), {*query_norm, *key_norm});
-    std::vector<std::pair<Weight, size_t>> all;
+    Matrices matrices(x, weights, biases, inputs);
     std::vector<mx::Shape> shapes;
-    Cost cost{bytes_of(x), 0};
-    for (size_t i = 0; i < 3; ++i) {
-      Weight w(weights[i], inputs);
-      require(w.columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
-                                            std::to_string(w.columns));
-      require(i == 0 || w.is_packed_like(all[0].first), "matrices multiplied together must be packed alike");
-      bool has_bias = i < biases.size() && !biases[i].is_none();
-      all.emplace_back(w, has_bias ? inputs.size() : 0);
-      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
+    for (auto& [w, bias] : matrices.all) {
       // One token a row lies in memory alike in both orders of the dimensions.
       int count = w.rows / dim;
       shapes.push_back(length == 1 ? mx::Shape{batch, count, 1, dim} : mx::Shape{batch, length, count, dim});
-      cost.bytes += w.bytes;
-      cost.flops += 2.0 * batch * length * w.rows * w.columns;
     }
-    auto body = [table = table_, all, rows, eps, traditional, length, has_norms = query_norm.has_value()](
+    auto body = [table = table_, matrices, rows, eps, traditional, length, has_norms = query_norm.has_value()](
                     Team& team, const auto& in, const auto& out) {
-      std::vector<Product> products;
       Tensor x = as_rows(in[0]);
-      for (size_t i = 0; i < 3; ++i) {
-        Tensor flat{out[i].data, out[i].dtype, 2, {x.shape[0], all[i].first.rows}, {all[i].first.rows, 1}};
-        products.push_back({all[i].first.matrix(in), all[i].second ? in[all[i].second] : Tensor{}, flat, {}});
-      }
-      table->linear(team, x, products.data(), 3);
+      auto products = matrices.products(x, in, out);
+      table->linear(team, x, products.data(), static_cast<int>(products.size()));
       for (size_t i = 0; i < 2; ++i) {
-        int64_t dim = out[i].shape[3], width = all[i].first.rows;
-        Tensor t{out[i].data, out[i].dtype, 4, {x.shape[0] / length, length, width / dim, dim},
-                 {length * width, width, dim, 1}};
+        int64_t dim = out[i].shape[3], count = matrices.all[i].first.rows / dim;
+        Tensor t = shaped(out[i], {x.shape[0] / length, length, count, dim});
         table->rope(team, t, has_norms ? in[3 + i] : Tensor{}, eps, in[1], in[2], rows.data(), traditional, t);
       }
     };
-    auto out = make_operator("heads", std::move(inputs), std::move(shapes), std::vector<mx::Dtype>(3, x.dtype()), body, cost);
+    std::vector<mx::Dtype> dtypes(shapes.size(), x.dtype());
+    auto out = make_operator("heads", std::move(inputs), std::move(shapes), std::move(dtypes), body, matrices.cost);
     if (length > 1)
       for (auto& part : out) part = mx::transpose(part, {0, 2, 1, 3}, mx::Device::cpu);
     return out;
@@ -183,14 +211,14 @@ class KernelSet {
     Weight g(gate, inputs), u(up, inputs), d(down, inputs);
     require(g.columns == x.shape(-1) && d.columns == g.rows && u.rows == g.rows && residual.shape(-1) == d.rows,
             "the matrices do not fit x, or each other");
-    require(g.is_packed_like(u), "matrices multiplied together must be packed alike");
+    u.require_like(g);
     double rows = static_cast<double>(x.size()) / x.shape(-1);
     Cost cost{2 * bytes_of(x) + g.bytes + u.bytes + d.bytes, 6.0 * rows * g.rows * g.columns};
     auto body = [table = table_, g, u, d](Team& team, const auto& in, const auto& out) {
       Tensor x = as_rows(in[0]);
       int64_t width = g.rows, bytes = x.shape[0] * width * (x.dtype == DType::f32 ? 4 : 2);
       auto* scratch = static_cast<char*>(team.scratch(0, kBindingSlot, 2 * bytes));
-      Tensor gated{scratch, x.dtype, 2, {x.shape[0], width}, {width, 1}}, raised = gated;
+      Tensor gated = shaped({scratch, x.dtype}, {x.shape[0], width}), raised = gated;
       raised.data = scratch + bytes;
       Product first[] = {{g.matrix(in), {}, gated, {}}, {u.matrix(in), {}, raised, {}}};
       table->linear(team, x, first, 2);
@@ -206,8 +234,7 @@ class KernelSet {
     std::vector<Array> inputs{evenly_spaced(x)};
     Weight w(weight, inputs);
     require(w.bits > 0 && step >= 1 && step <= 4, "steps 1 to 4 take packed weights");
-    require(w.columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
-                                          std::to_string(w.columns));
+    w.require_fit(x);
     mx::Shape shape = x.shape();
     shape.back() = w.rows;
     auto body = [table = table_, step, w](Team& team, const auto& in, const auto& out) {
@@ -231,7 +258,7 @@ class KernelSet {
     Cost cost{2 * stored * k.shape(1) * k.shape(3) * k.itemsize(), 4.0 * stored * q.shape(1) * q.shape(2) * q.shape(3)};
     auto body = [table = table_, rows, causal, scale](Team& team, const auto& in, const auto& out) {
       int64_t heads = in[0].shape[1], length = in[0].shape[2], dim = in[0].shape[3];
-      Tensor t{out[0].data, out[0].dtype, 4, {in[0].shape[0], length, heads, dim}, {length * heads * dim, heads * dim, dim, 1}};
+      Tensor t = shaped(out[0], {in[0].shape[0], length, heads, dim});
       table->attention(team, in[0], in[1], in[2], rows.data(), causal, scale, t);
     };
     mx::Shape shape{q.shape(0), q.shape(2), q.shape(1), q.shape(3)};
@@ -260,12 +287,8 @@ class KernelSet {
   Array rope(const Array& x, const std::variant<int, std::vector<int>>& offsets, const Array& cos, const Array& sin, bool traditional,
              const std::optional<Array>& weight, float eps) const {
     require(x.ndim() == 4 && cos.ndim() == 2 && 2 * cos.shape(1) == x.shape(3), "the tables do not fit the heads");
-    require(cos.dtype() == mx::float32 && sin.dtype() == mx::float32 && sin.shape() == cos.shape(),
-            "the tables must be float32, and alike");
-    auto rows = per_row(offsets, x.shape(0));
-    for (int offset : rows)
-      require(offset >= 0 && offset + x.shape(1) <= cos.shape(0), "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
-    std::vector<Array> inputs{x, one_piece(cos), one_piece(sin)};
+    std::vector<Array> inputs{x};
+    auto rows = positions(x, offsets, cos, sin, inputs);
     if (weight) inputs.push_back(*weight);
     auto body = [table = table_, rows, traditional, eps](Team& team, const auto& in, const auto& out) {
       table->rope(team, in[0], in.size() > 3 ? in[3] : Tensor{}, eps, in[1], in[2], rows.data(), traditional, out[0]);

@@ -35,8 +35,8 @@ ISAS = (
 
 def available() -> list[Isa]:
     """What this machine can run, the best first; "plain" always can."""
-    machine, features = platform.machine(), _features()
-    runs = [isa for isa in ISAS if machine in isa.machines and isa.needs <= features]
+    machine, known = platform.machine(), features()
+    runs = [isa for isa in ISAS if machine in isa.machines and isa.needs <= known]
     return runs or [ISAS[-1]]
 
 
@@ -64,12 +64,13 @@ def _siblings(cpu: int) -> str | None:
         return None
 
 
-def _features() -> frozenset[str]:
+def features() -> frozenset[str]:
+    """What the CPU can do, in its own words; nothing where it is not told, as on macOS."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return frozenset()  # macOS on Intel gets the plain copy
+        return frozenset()
     for line in lines:
-        if line.startswith("flags"):
+        if line.startswith(("flags", "Features")):  # x86, ARM
             return frozenset(line.partition(":")[2].split())
     return frozenset()

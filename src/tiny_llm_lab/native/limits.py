@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, Final
 
 from tiny_llm_lab.native.build import CompileError, Library, build
+from tiny_llm_lab.native.isa import features
 from tiny_llm_lab.types import UserError
 
 _SOURCE: Final = Path(__file__).with_name("limits.cpp")
@@ -65,7 +66,7 @@ def _compiled() -> Path:
         flags = (
             *_FLAGS,
             *filter(None, [native]),
-            f"-DTINY_CPU={hashlib.sha256(_cpu_features()).hexdigest()[:12]}",
+            f"-DTINY_CPU={_cpu()}",
         )
         try:
             return build(
@@ -76,12 +77,6 @@ def _compiled() -> Path:
     raise said
 
 
-def _cpu_features() -> bytes:
+def _cpu() -> str:
     # A home folder may serve several machines, and code for one of them may be illegal on the next.
-    try:
-        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
-    except OSError:
-        return platform.processor().encode()
-    return b"\n".join(
-        sorted({line for line in lines if line.startswith((b"flags", b"Features", b"model name"))})
-    )
+    return hashlib.sha256(" ".join([platform.processor(), *sorted(features())]).encode()).hexdigest()[:12]

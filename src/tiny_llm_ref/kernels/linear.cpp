@@ -9,8 +9,7 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kSumsAtOnce = 4;                  // whose additions overlap, each waiting for its last one
-constexpr int kFewRows = 2;                     // up to here decoding twice is cheaper than a panel
+constexpr int kFewRows = 2;  // up to here decoding twice is cheaper than a panel
 constexpr int64_t kBlockRows = 48, kBlockColumns = 32, kBlockElements = 1024;  // what the caches hold
 constexpr int64_t kStripColumns = 8;
 constexpr int64_t kFewColumns = 128;  // columns that are taken at a time when there are few rows
@@ -21,12 +20,6 @@ struct Stretch {
   int64_t first, count;
   float *scales, *biases;  // [count, groups]
 };
-
-/// The sum over all columns of one row of x and one row of the matrix is finished by the biases' share.
-inline Vec with_biases(Vec total, const float* biases, const float* sums, int64_t groups) {
-  for (int64_t g = 0; g < groups; g += kWidth) total = fma(load(biases + g), load(sums + g), total);
-  return total;
-}
 
 /// Round a line of results to the output's dtype, after the layer's bias and the residual.
 inline void put(const Product& product, int64_t row, int64_t first, int64_t count, float* line) {
@@ -76,12 +69,31 @@ inline void add_span(const Span* spans, const float* x, int64_t stride, Vec (*to
   // END task 2.3.3
 }
 
-/// `M` rows of x times kSumsAtOnce rows of the matrix, decoded in registers: `column` of the stretch and those at
+/// The sums of M rows of x and kTileColumns rows of the matrix are finished by the biases' share, which is read once
+/// for all of them.
+template <int M>
+void add_biases(const float* sums, const float* const* biases, int64_t groups, Vec* totals) {
+  Vec total[M * kTileColumns];
+#pragma GCC unroll 24
+  for (int i = 0; i < M * kTileColumns; ++i) total[i] = totals[i];
+  for (int64_t g = 0; g < groups; g += kWidth)
+#pragma GCC unroll 4
+    for (int n = 0; n < kTileColumns; ++n) {
+      Vec bias = load(biases[n] + g);
+#pragma GCC unroll 6
+      for (int m = 0; m < M; ++m)
+        total[m * kTileColumns + n] = fma(bias, load(sums + m * groups + g), total[m * kTileColumns + n]);
+    }
+#pragma GCC unroll 24
+  for (int i = 0; i < M * kTileColumns; ++i) totals[i] = total[i];
+}
+
+/// `M` rows of x times kTileColumns rows of the matrix, decoded in registers: `column` of the stretch and those at
 /// distances of `apart`. Each of them is a long piece of memory to be read on from, which a CPU foresees best.
 template <class Rows, int M>
 void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64_t column, int64_t apart,
               float (*lines)[kFewColumns]) {
-  constexpr int N = kSumsAtOnce;
+  constexpr int N = kTileColumns;
   int64_t whole = rows.matrix.columns / Rows::kSpan, last = part.count - 1, index[N];
   decltype(rows.row(0)) row[N];
   const float *scales[N], *biases[N];
@@ -105,9 +117,8 @@ void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64
     for (int n = 0; n < N; ++n) spans[n] = rows.end(row[n], whole, scales[n]);
     add_span<Rows, M, N>(spans, x.values + whole * kPrepared<Rows>, x.stride, total);
   }
+  add_biases<M>(x.sums, biases, x.groups, total[0]);
   for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n)
-      total[m][n] = with_biases(total[m][n], biases[n], x.sums + m * x.groups, x.groups);
     float results[N];
     sum4(total[m], results);
     for (int n = 0; n < N; ++n) lines[m][index[n]] = results[n];
@@ -177,24 +188,6 @@ void fill_panel(const Rows& rows, const Stretch& part, int64_t groups, int64_t f
   // END task 2.3.4
 }
 
-/// What `with_biases` adds, for a tile: its biases and sums are read once for all of its outputs.
-template <int M>
-void add_biases(const float* sums, const float* const* biases, int64_t groups, Vec* totals) {
-  Vec total[M * kTileColumns];
-#pragma GCC unroll 24
-  for (int i = 0; i < M * kTileColumns; ++i) total[i] = totals[i];
-  for (int64_t g = 0; g < groups; g += kWidth)
-#pragma GCC unroll 4
-    for (int n = 0; n < kTileColumns; ++n) {
-      Vec bias = load(biases[n] + g);
-#pragma GCC unroll 6
-      for (int m = 0; m < M; ++m)
-        total[m * kTileColumns + n] = fma(bias, load(sums + m * groups + g), total[m * kTileColumns + n]);
-    }
-#pragma GCC unroll 24
-  for (int i = 0; i < M * kTileColumns; ++i) totals[i] = total[i];
-}
-
 /// Rows first_row to first_row + num_rows of x times a stretch of columns, by panels and tiles.
 template <class Rows>
 void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_t num_rows, const Stretch& part,
@@ -249,7 +242,7 @@ void compute(Team& team, int id, const Activations& x, const Product& product, i
   Rows rows{w};
   if (x.rows <= kFewRows) {
     float lines[kFewRows][kFewColumns];
-    int64_t apart = (count + kSumsAtOnce - 1) / kSumsAtOnce;
+    int64_t apart = (count + kTileColumns - 1) / kTileColumns;
     for (int64_t n = 0; n < apart; ++n)
       x.rows == 1 ? few_rows<Rows, 1>(rows, x, part, n, apart, lines) : few_rows<Rows, 2>(rows, x, part, n, apart, lines);
     for (int64_t m = 0; m < x.rows; ++m) put(product, m, first, count, lines[m]);
