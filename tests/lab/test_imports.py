@@ -61,5 +61,8 @@ def test_only_the_switch_and_the_course_tools_name_a_solution() -> None:
 
 
 def test_the_shared_types_import_nothing_of_the_course() -> None:
-    for module in imported(SOURCE / "tiny_llm_lab" / "types.py"):
-        assert not module.startswith("tiny_llm"), f"types.py imports {module}"
+    files = sorted((SOURCE / "tiny_llm_lab" / "types").glob("*.py"))
+    assert files
+    for path, module in ((path, module) for path in files for module in imported(path)):
+        is_own = module.startswith("tiny_llm_lab.types")
+        assert is_own or not module.startswith("tiny_llm"), f"types/{path.name} imports {module}"

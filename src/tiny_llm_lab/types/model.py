@@ -1,21 +1,11 @@
-"""The nouns that the lab and every solution share; this module imports nothing of the course.
+"""Checkpoints, tokenizers, models and their caches."""
 
-Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H query heads, G kv heads,
-D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 import mlx.core as mx
-
-FinishReason = Literal["stop", "length", "error"]
-
-
-class UserError(ValueError):
-    """Something the user can mend: one line that says what happened and the cure."""
 
 
 @dataclass(frozen=True)
@@ -92,105 +82,6 @@ class Checkpoint:
     weights: Mapping[str, Weight]
     tokenizer: Tokenizer
     dtype: mx.Dtype
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How one request picks its tokens and when it stops; the defaults are greedy decoding."""
-
-    temperature: float = 0.0
-    top_k: int = 0  # 0 = off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    max_tokens: int | None = None  # None = as many as fit in max_seq_len
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        checks = {
-            "temperature must be 0 or more": self.temperature >= 0,
-            "top_k must be 0 (off) or more": self.top_k >= 0,
-            "top_p must be above 0 and at most 1": 0 < self.top_p <= 1,
-            "min_p must be at least 0 and below 1": 0 <= self.min_p < 1,
-            "max_tokens must be 1 or more": self.max_tokens is None or self.max_tokens >= 1,
-            "a stop string must not be empty": all(self.stop),
-        }
-        for complaint, holds in checks.items():
-            if not holds:
-                raise UserError(complaint)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One request as it reaches `batch_generate`: text or token ids, and when it arrives."""
-
-    content: str | Sequence[int]
-    sampling: SamplingParams = SamplingParams()
-    arrival_s: float = 0.0  # after the call began; earlier ones are served first
-
-
-@dataclass(frozen=True)
-class Timing:
-    """When things happened to one request, on the clock of its run."""
-
-    arrival_s: float
-    token_s: tuple[float, ...] = ()
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Time to first token, from arrival; None without a token."""
-        return self.token_s[0] - self.arrival_s if self.token_s else None
-
-    @property
-    def itl_s(self) -> list[float]:
-        """Inter-token latencies: every gap between consecutive tokens."""
-        return [after - before for before, after in zip(self.token_s, self.token_s[1:], strict=False)]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What became of one prompt. `token_ids` leaves out the end-of-sequence token."""
-
-    prompt_idx: int
-    num_prompt_tokens: int
-    token_ids: tuple[int, ...]
-    text: str
-    finish_reason: FinishReason
-    timing: Timing
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class PrefillEvent:
-    """A chunk was computed: `num_computed_tokens` of the prompt are in the cache now."""
-
-    prompt_idx: int
-    num_computed_tokens: int
-    num_prompt_tokens: int
-    time_s: float
-
-
-@dataclass(frozen=True)
-class TokenEvent:
-    """A token was sampled; `token_id` is None when only text held back so far is released."""
-
-    prompt_idx: int
-    token_id: int | None
-    text: str
-    time_s: float
-
-
-@dataclass(frozen=True)
-class DoneEvent:
-    """A request ended, well or not; exactly one per prompt."""
-
-    completion: Completion
-
-
-Event = PrefillEvent | TokenEvent | DoneEvent
-EventCallback = Callable[[Event], None]
-Clock = Callable[[], float]
 
 
 class KvCache(Protocol):

@@ -1,0 +1,60 @@
+"""What week 3's scheduler and engine agree on with their users."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tiny_llm_lab.types.errors import UserError
+
+Policy = Literal["fcfs", "fair", "priority"]
+StepMode = Literal["mixed", "alternate"]
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """How many tokens a step may take, and whose; the names are vLLM's where the thing is the same."""
+
+    max_num_batched_tokens: int = 2048  # one step's tokens, decodes included
+    max_num_seqs: int = 64  # requests that run at a time
+    max_model_len: int = 4096  # prompt and answer of one request
+    long_prefill_token_threshold: int = 0  # one request's tokens in one step; 0 = off
+    enable_chunked_prefill: bool = True
+    policy: Policy = "fcfs"
+    step_mode: StepMode = "mixed"  # alternate: a step has prefill chunks or decodes, never both
+    chunk_grid: int = 0  # chunks end at multiples of this many tokens of their request; 0 = anywhere
+
+    def __post_init__(self) -> None:
+        budget, threshold = self.max_num_batched_tokens, self.long_prefill_token_threshold
+        grid = self.chunk_grid
+        checks = {
+            "max_num_batched_tokens must be 1 or more": budget >= 1,
+            "max_num_seqs must be 1 or more": self.max_num_seqs >= 1,
+            "max_model_len must be 1 or more": self.max_model_len >= 1,
+            "long_prefill_token_threshold must be 0 (off) or more": threshold >= 0,
+            "chunk_grid must be 0 (off) or more": grid >= 0,
+            f"max_num_batched_tokens ({budget}) must be at least max_num_seqs ({self.max_num_seqs}): "
+            "every running request takes a token": budget >= self.max_num_seqs,
+            f"long_prefill_token_threshold ({threshold}) must be at most max_model_len "
+            f"({self.max_model_len})": threshold <= self.max_model_len,
+            f"without chunked prefill a prompt takes one step: raise max_num_batched_tokens ({budget}) to "
+            f"max_model_len ({self.max_model_len}), or enable it": self.enable_chunked_prefill
+            or budget >= self.max_model_len,
+            "policy must be fcfs, fair or priority": self.policy in ("fcfs", "fair", "priority"),
+            "step_mode must be mixed or alternate": self.step_mode in ("mixed", "alternate"),
+            f"chunk_grid ({grid}) must be at most max_num_batched_tokens ({budget})": grid <= budget,
+        }
+        for complaint, holds in checks.items():
+            if not holds:
+                raise UserError(complaint)
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one step computes: how many tokens of which request, in the order of its rows."""
+
+    num_scheduled_tokens: Mapping[str, int]  # by request id; running requests first
+    preempted: tuple[str, ...] = ()  # lost their blocks in this step and wait again
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(self.num_scheduled_tokens.values())
