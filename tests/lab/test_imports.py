@@ -63,6 +63,6 @@ def test_only_the_switch_and_the_course_tools_name_a_solution() -> None:
 def test_the_shared_types_import_nothing_of_the_course() -> None:
     files = sorted((SOURCE / "tiny_llm_lab" / "types").glob("*.py"))
     assert files
-    for path, module in ((path, module) for path in files for module in imported(path)):
+    for path, module in ((file, name) for file in files for name in imported(file)):
         is_own = module.startswith("tiny_llm_lab.types")
         assert is_own or not module.startswith("tiny_llm"), f"types/{path.name} imports {module}"
