@@ -137,7 +137,7 @@ def reject_narrow_grid(config: SchedulerConfig) -> None:
     if grid > room:
         raise UserError(
             f"{config.max_num_seqs - 1} decodes leave {room} of {config.max_num_batched_tokens} tokens, "
-            f"fewer than chunk_grid ({grid}): raise max_num_batched_tokens, or lower max_num_seqs or chunk_grid"
+            f"fewer than chunk_grid ({grid}): lower max_num_seqs or chunk_grid"
         )
 
 
