@@ -12,7 +12,8 @@ import mlx.core as mx
 from tiny_llm_lab.native import reads
 from tiny_llm_lab.types import QuantizedWeights, Weight
 
-from .paged_kv_cache import LayerCache, PagedLayer, offset_of, select_rows
+from .paged_attention import LayerCache, PagedLayer
+from .paged_kv_cache import offset_of, select_rows
 
 if TYPE_CHECKING:
     from .qwen import QwenTransformerBlock

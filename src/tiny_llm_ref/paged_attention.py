@@ -1,29 +1,32 @@
 """Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
+from tiny_llm_lab.types import KvCache
 
 from .attention import scaled_dot_product_attention_grouped
 
 if TYPE_CHECKING:
-    from .paged_kv_cache import StepLayout
+    from .paged_kv_cache import PagedKvCache, StepLayout
 
 
+@dataclass(eq=False)
 class PagedAttention:
-    """Attention of the rows of one layout over pools of pages, for every layer of a step alike."""
+    """Attention of the rows of one layout over pools of pages.
 
-    def __init__(self, layout: "StepLayout") -> None:
-        """Keep the layout; what follows from it alone is worked out once, not in every layer."""
-        self.layout = layout
+    All layers of a step use the same one: what follows from the layout alone is worked out once.
+    """
 
-    def __call__(
-        self, q: mx.array, keys: mx.array, values: mx.array, scale: float | None = None
-    ) -> mx.array:
+    layout: "StepLayout"
+
+    def __call__(self, q: mx.array, keys: mx.array, values: mx.array, scale: float | None = None) -> mx.array:
         """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
 
         A row sees the stored tokens of its own request, up to itself, and nothing of what else is in their
@@ -64,7 +67,7 @@ class PagedAttention:
 
     @cached_property
     def _padded(self) -> tuple[mx.array, mx.array, mx.array]:
-        """Of the requests with a single row: the rows, the tables, and which stored tokens there are [R, S]."""
+        """Of the requests with a single row: the rows, the tables, which stored tokens there are [R, S]."""
         single, layout = mx.array(self._single, mx.int32), self.layout
         lengths = [layout.lengths[r] for r in self._single]
         visible = mx.arange(max(lengths)) < mx.array(lengths)[:, None]
@@ -77,6 +80,56 @@ class PagedAttention:
         starts = self.layout.query_starts
         order = [row for r in (*self._single, *self._several) for row in range(starts[r], starts[r + 1])]
         return mx.array(sorted(range(len(order)), key=order.__getitem__), mx.int32)
+
+
+@dataclass(eq=False)
+class PagedLayer:
+    """The pools of one layer in one step."""
+
+    cache: "PagedKvCache"
+    index: int  # the layer's number
+    layout: "StepLayout"
+    attention: PagedAttention  # of `layout`
+
+    @property
+    def offset(self) -> list[int]:
+        """[T] the rows' positions."""
+        return self.layout.positions
+
+    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
+        """`attend` itself sees to it that no row looks behind its own token."""
+        return "causal"
+
+    def attend(
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        scale: float | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> mx.array:
+        """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
+
+        A row sees the tokens of its own request up to itself. `scale` None means 1 / sqrt(D). With `rows`
+        (from task 3.2.2 on) only these rows ask, q [len(rows), H, 1, D] -> [len(rows), 1, H * D], but
+        all are stored.
+        """
+        keys, values = self._store(self.cache.keys, k), self._store(self.cache.values, v)
+        attention = self.attention if rows is None else PagedAttention(self.layout.only(rows))
+        return attention(q, keys, values, scale)
+
+    def _store(self, pools: list[mx.array], rows: mx.array) -> mx.array:
+        pool, slots = pools[self.index], self.layout.slots
+        rows = rows.astype(pool.dtype)
+        if native := kernels(__package__):
+            pools[self.index] = native.append_rows(pool, rows, slots)
+        else:
+            blocks, places = mx.divmod(slots, pool.shape[2])
+            pool[blocks, :, places] = rows[:, :, 0]
+        return pools[self.index]
+
+
+LayerCache = KvCache | PagedLayer
 
 
 def _gathered(pool: mx.array, tables: mx.array, length: int, dtype: mx.Dtype) -> mx.array:

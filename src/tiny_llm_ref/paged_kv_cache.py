@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import KvCache, ModelConfig
+from tiny_llm_lab.types import ModelConfig
 
-from .paged_attention import PagedAttention
+from .paged_attention import PagedAttention, PagedLayer
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +96,7 @@ class PagedKvCache:
         """Bytes of both pools of all layers."""
         return sum(pool.nbytes for pool in (*self.keys, *self.values))
 
-    def begin_step(self, layout: StepLayout) -> list["PagedLayer"]:
+    def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
         """One cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
 
         Raises ValueError when the layout names a block or a slot that the pool does not have.
@@ -147,52 +146,6 @@ class PagedKvCache:
                 raise ValueError(f"{what} lie in 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")
 
 
-class PagedLayer:
-    """The pools of one layer in one step."""
-
-    def __init__(
-        self, cache: PagedKvCache, index: int, layout: StepLayout, attention: PagedAttention
-    ) -> None:
-        """Layer `index` of `cache`; `attention` is that of `layout`, shared by all layers."""
-        self.cache, self.index, self.layout, self.attention = cache, index, layout, attention
-
-    @property
-    def offset(self) -> list[int]:
-        """[T] the rows' positions."""
-        return self.layout.positions
-
-    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """`attend` itself sees to it that a row looks at nothing behind itself."""
-        return "causal"
-
-    def attend(
-        self,
-        q: mx.array,
-        k: mx.array,
-        v: mx.array,
-        scale: float | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> mx.array:
-        """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
-
-        A row sees the tokens of its own request up to itself. With `rows` only these rows ask:
-        q [len(rows), H, 1, D] -> [len(rows), 1, H * D]; stored are all. `scale` None means 1 / sqrt(D).
-        """
-        keys = self._store(self.cache.keys, k)
-        values = self._store(self.cache.values, v)
-        attention = self.attention if rows is None else PagedAttention(self.layout.only(rows))
-        return attention(q, keys, values, scale)
-
-    def _store(self, pools: list[mx.array], rows: mx.array) -> mx.array:
-        pool, slots = pools[self.index], self.layout.slots
-        # The list lets go of the pool, so that nobody else holds it and it is changed in place.
-        pools[self.index] = _stored(pool, rows.astype(pool.dtype), slots)
-        return pools[self.index]
-
-
-LayerCache = KvCache | PagedLayer
-
-
 def select_rows(x: mx.array, rows: Sequence[int] | None) -> mx.array:
     """x [B, ...] -> [len(rows), ...]: the rows asked for, in that order; `x` itself when `rows` is None."""
     return x if rows is None else x[mx.array(list(rows), mx.int32)]
@@ -203,15 +156,6 @@ def offset_of(offset: int | list[int], rows: Sequence[int] | None, later: int = 
     if isinstance(offset, int):
         return offset + later
     return [offset[row] + later for row in (range(len(offset)) if rows is None else rows)]
-
-
-def _stored(pool: mx.array, rows: mx.array, slots: mx.array) -> mx.array:
-    """`pool` with rows [T, G, 1, D] in their slots."""
-    if native := kernels(__package__):
-        return cast(mx.array, native.append_rows(pool, rows, slots))
-    blocks, places = mx.divmod(slots, pool.shape[2])
-    pool[blocks, :, places] = rows[:, :, 0]
-    return pool
 
 
 def _padded(tables: list[list[int]]) -> mx.array:

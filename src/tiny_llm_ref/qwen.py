@@ -14,7 +14,8 @@ from .embedding import Embedding
 from .fused import can_fuse, fused_layer
 from .kv_cache import TinyKvFullCache
 from .layer_norm import RMSNorm
-from .paged_kv_cache import LayerCache, PagedLayer, offset_of, select_rows
+from .paged_attention import LayerCache, PagedLayer
+from .paged_kv_cache import offset_of, select_rows
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]

@@ -13,7 +13,7 @@ def scattered_blocks(seed, block_size, lengths, spare=3):
 
 
 def in_pages(dense, block_ids, block_size, num_blocks, fill=0.0):
-    """A pool [num_blocks, G, block_size, D] with dense[r] [G, S, D] in the blocks of request r, else `fill`."""
+    """A pool [num_blocks, G, block_size, D] with dense[r] [G, S, D] in the blocks of request r."""
     groups, _, dim = dense[0].shape
     pool = mx.full((num_blocks, groups, block_size, dim), fill, dense[0].dtype)
     for tokens, ids in zip(dense, block_ids, strict=True):

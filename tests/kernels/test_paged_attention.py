@@ -1,4 +1,4 @@
-"""Attention over pages: against float64, and to the last bit what the same tokens give in rows of their own."""
+"""Attention over pages: against float64, and to the last bit what dense rows give."""
 
 import math
 

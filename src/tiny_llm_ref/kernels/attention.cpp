@@ -79,13 +79,14 @@ inline void ask_ahead(const T* row, int64_t count) {
 }
 
 /// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
+/// `next` is the block that will come, to be asked for.
 template <class T>
 void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,
-           int64_t stride) {
+           const T* next, int64_t stride) {
   // BEGIN task 2.4.2
   auto score = [&](auto height, int64_t r) {
     for (int64_t n = 0; n < kBlock; n += kTileColumns) {
-      for (int j = 0; j < kTileColumns; ++j) ask_ahead(key + (n + j + kBlock) * stride, padded);
+      for (int j = 0; j < kTileColumns; ++j) ask_ahead(next + (n + j) * stride, padded);
       Vec sums[height * kTileColumns] = {};
       tile<height>(rows.query + r * padded, padded, key + n * stride, stride, padded, sums);
       for (int i = 0; i < height; ++i) sum4(sums + i * kTileColumns, rows.scores[r + i] + n);
@@ -121,13 +122,14 @@ void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded,
 
 /// Add a block's values, each times its weight, to kWidth * 4 numbers of M rows' outputs.
 template <int M, class T>
-void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride, float* out, int64_t padded) {
+void gather_tile(const float (*weights)[kBlock], const T* value, const T* next, int64_t stride, float* out,
+                 int64_t padded) {
   // BEGIN task 2.4.3
   Vec total[M][4];
   for (int i = 0; i < M; ++i)
     for (int j = 0; j < 4; ++j) total[i][j] = load(out + i * padded + j * kWidth);
   for (int64_t s = 0; s < kBlock; ++s) {
-    ask_ahead(value + (s + kBlock) * stride, 4 * kWidth);
+    ask_ahead(next + s * stride, 4 * kWidth);
     Vec v[4];
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) v[j] = load(value + s * stride + j * kWidth);
@@ -144,26 +146,28 @@ void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride,
 }
 
 template <class T>
-void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* value, int64_t stride) {
+void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* value, const T* next, int64_t stride) {
   in_tiles(num_rows, [&](auto height, int64_t r) {
     for (int64_t k = 0; k < padded; k += 4 * kWidth)
-      gather_tile<height>(rows.scores + r, value + k, stride, rows.out + r * padded + k, padded);
+      gather_tile<height>(rows.scores + r, value + k, next + k, stride, rows.out + r * padded + k, padded);
   });
 }
 
-/// Call use(pointer, stride) on a block of stored rows: as they are if they are whole and serve a single tile, so that
-/// decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
+/// Call use(block, next block, stride) on a block of stored rows: as they are if they are whole and serve a single tile,
+/// so that decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
 template <class Use>
 void with_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
                 int64_t padded, bool is_single, float* floats, const Use& use) {
   bool is_whole = count == kBlock && together(t, requests, first, count) == kBlock;
   if (!is_single || !is_whole || padded != t.shape[3]) {
     widen_block(t, requests, item, first, count, padded, floats);
-    return use(floats, padded);
+    return use(floats, floats, padded);
   }
+  int64_t next = first + kBlock < requests.lengths[item.request] ? first + kBlock : first;
   visit(t.dtype, [&](auto* type) {
     auto* at = static_cast<decltype(type)>(t.data);
-    use(at + place(t, requests, item.request, item.group, first), t.stride[2]);
+    use(at + place(t, requests, item.request, item.group, first),
+        at + place(t, requests, item.request, item.group, next), t.stride[2]);
   });
 }
 
@@ -190,9 +194,11 @@ inline void attend(Team& team, int id, const Attention& a, const Item& item) {
     int64_t count = std::min(kBlock, end - first);
     bool is_single = num_rows <= kTileRows;
     with_block(a.key, a.requests, item, first, count, padded, is_single, rows.key,
-               [&](const auto* key, int64_t stride) { weigh(rows, num_rows, first, padded, a.scale, key, stride); });
+               [&](auto* key, auto* next, int64_t stride) {
+                 weigh(rows, num_rows, first, padded, a.scale, key, next, stride);
+               });
     with_block(a.value, a.requests, item, first, count, padded, is_single, rows.value,
-               [&](const auto* value, int64_t stride) { gather(rows, num_rows, padded, value, stride); });
+               [&](auto* value, auto* next, int64_t stride) { gather(rows, num_rows, padded, value, next, stride); });
   }
   for (int64_t r = 0; r < num_rows; ++r) {
     int64_t token = item.first_token + r / shared, head = item.group * shared + r % shared;
