@@ -1,22 +1,11 @@
 """A tiny LLM engine: the answers."""
 
-from .attention import (
-    SimpleMultiHeadAttention,
-    causal_mask,
-    scaled_dot_product_attention_grouped,
-    scaled_dot_product_attention_simple,
-)
+from .attention import SimpleMultiHeadAttention, causal_mask, scaled_dot_product_attention_grouped, scaled_dot_product_attention_simple
 from .basics import linear, silu, softmax
 from .batch import BatchGenerator, batch_generate
 from .block_pool import BlockPool, OutOfBlocksError
 from .block_tables import BlockTables
-from .chunking import (
-    AdaptiveChunker,
-    ChunkedPrefillMetrics,
-    chunk_spans,
-    chunked_attention_mask,
-    select_optimal_chunk_size,
-)
+from .chunking import AdaptiveChunker, ChunkedPrefillMetrics, chunk_spans, chunked_attention_mask, select_optimal_chunk_size
 from .embedding import Embedding
 from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
@@ -24,15 +13,9 @@ from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
-from .policies import (
-    MAX_WAITING_STEPS,
-    Lineup,
-    StepBudget,
-    align_to_grid,
-    fair_shares,
-    order_key,
-    reject_narrow_grid,
-)
+from .paged_attention import PagedAttention, PagedLayer
+from .paged_kv_cache import PagedKvCache, StepLayout, offset_of, select_rows
+from .policies import Lineup, MAX_WAITING_STEPS, StepBudget, align_to_grid, fair_shares, order_key, reject_narrow_grid
 from .positional_encoding import RoPE
 from .prefix_cache import BlockKey, PrefixCache, hash_block
 from .prefix_walk import PrefixWalk
@@ -44,7 +27,6 @@ from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_s
 from .scheduler import Scheduler
 
 __all__ = [
-    "MAX_WAITING_STEPS",
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
@@ -54,7 +36,11 @@ __all__ = [
     "ChunkedPrefillMetrics",
     "Embedding",
     "Lineup",
+    "MAX_WAITING_STEPS",
     "OutOfBlocksError",
+    "PagedAttention",
+    "PagedKvCache",
+    "PagedLayer",
     "PrefixCache",
     "PrefixWalk",
     "QwenMLP",
@@ -68,6 +54,7 @@ __all__ = [
     "Scheduler",
     "SimpleMultiHeadAttention",
     "StepBudget",
+    "StepLayout",
     "TextStream",
     "TinyKvFullCache",
     "align_to_grid",
@@ -90,6 +77,7 @@ __all__ = [
     "linear",
     "make_sampler",
     "num_prefill_steps",
+    "offset_of",
     "order_key",
     "quantized_linear",
     "quantized_matmul",
@@ -98,6 +86,7 @@ __all__ = [
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",
+    "select_rows",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",

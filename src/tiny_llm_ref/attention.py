@@ -93,10 +93,11 @@ def scaled_dot_product_attention_grouped(
         raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
     factor = 1 / math.sqrt(dim) if scale is None else scale
     # The heads of a group become extra rows of one product: keys and values are never repeated.
-    rows = (query * factor).reshape(batch, groups, -1, dim)
+    shared = heads // groups * length
+    rows = (query * factor).reshape(batch, groups, shared, dim)
     scores = (rows @ mx.swapaxes(key, -1, -2)).reshape(batch, heads, length, stored)
     weights = softmax(_masked(scores, mask))
-    return (weights.reshape(batch, groups, -1, stored) @ value).reshape(query.shape)
+    return (weights.reshape(batch, groups, shared, stored) @ value).reshape(query.shape)
 
 
 def _masked(scores: mx.array, mask: Mask) -> mx.array:

@@ -4,13 +4,16 @@ An operator costs some microseconds to plan, to start and to end, whatever it co
 through 28 layers of a dozen operators each loses more time that way than its attention takes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.native import reads
-from tiny_llm_lab.types import KvCache, QuantizedWeights, Weight
+from tiny_llm_lab.types import QuantizedWeights, Weight
+
+from .paged_attention import LayerCache, PagedLayer
+from .paged_kv_cache import offset_of, select_rows
 
 if TYPE_CHECKING:
     from .qwen import QwenTransformerBlock
@@ -38,39 +41,47 @@ def fused_layer(
     layer: "QwenTransformerBlock",
     x: mx.array,
     offset: int | list[int] = 0,
-    cache: KvCache | None = None,
+    cache: LayerCache | None = None,
     keep: int | None = None,
+    rows: Sequence[int] | None = None,
 ) -> mx.array:
     """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
 
     Heads, attention, output projection, residual and norm, feed-forward with its residual: five operators
     besides the first norm. A row of a batch sees its own cache's offset tokens, so no mask is needed.
+    With `rows` (from day 3.2 on) only these rows go on, [len(rows), keep, E].
     """
     attention, length = layer.self_attn, x.shape[1]
-    kept = length if keep is None else min(keep, length)
-    q, k, v = _heads(native, attention, layer.input_layernorm(x), offset, kept)
-    if cache is not None:
-        k, v = cache.update_and_fetch(k, v)
-    stored = length if cache is None else cache.offset
-    out = native.attention(q, k, v, stored, True, attention.config.head_dim**-0.5, True)
+    start = 0 if keep is None else max(0, length - keep)
+    q, k, v = _heads(native, attention, layer.input_layernorm(x), offset, start, rows)
+    scale = attention.config.head_dim**-0.5
+    if isinstance(cache, PagedLayer):
+        out = cache.attend(q, k, v, scale, rows)
+    else:
+        if cache is not None:
+            k, v = cache.update_and_fetch(k, v)
+        stored = offset_of(length if cache is None else cache.offset, rows)
+        out = native.attention(q, select_rows(k, rows), select_rows(v, rows), stored, True, scale, True)
     out = native.linear(out, [attention.weights["o_proj.weight"]])[0]
     norm, mlp = layer.post_attention_layernorm, layer.mlp
-    x, normed = native.rms_norm(x if kept == length else x[:, length - kept :], norm.weight, norm.eps, out)
+    asked = select_rows(x, rows)
+    x, normed = native.rms_norm(asked[:, start:] if start else asked, norm.weight, norm.eps, out)
     return cast(mx.array, native.mlp(normed, mlp.w_gate, mlp.w_up, mlp.w_down, x))
 
 
-def _heads(native: Any, attention: Any, x: mx.array, offset: int | list[int], kept: int) -> list[mx.array]:
-    """Queries [B, H, kept, D], keys and values [B, G, L, D]."""
+def _heads(
+    native: Any, attention: Any, x: mx.array, offset: int | list[int], start: int, rows: Sequence[int] | None
+) -> list[mx.array]:
+    """Queries [len(rows) or B, H, L - start, D], keys and values [B, G, L, D]."""
     w, rope, q_norm, k_norm = attention.weights, attention.rope, attention.q_norm, attention.k_norm
     names = ("q_proj", "k_proj", "v_proj")
     matrices, biases = [w[f"{name}.weight"] for name in names], [w.get(f"{name}.bias") for name in names]
-    if kept == x.shape[1]:
+    if start == 0 and rows is None:
         has_norms = q_norm is not None and k_norm is not None
         norms = (q_norm.weight, k_norm.weight, q_norm.eps) if has_norms else (None, None, 0.0)
         tables = (rope.cos, rope.sin, rope.traditional)
         return cast(list[mx.array], native.heads(x, matrices, biases, *norms, *tables, offset))
-    start, dim = x.shape[1] - kept, attention.config.head_dim
-    last = offset + start if isinstance(offset, int) else [row + start for row in offset]
+    dim = attention.config.head_dim
 
     def split(y: mx.array) -> mx.array:
         return y.reshape(*y.shape[:2], y.shape[2] // dim, dim)
@@ -81,9 +92,10 @@ def _heads(native: Any, attention: Any, x: mx.array, offset: int | list[int], ke
         turned = native.rope(split(y), at, rope.cos, rope.sin, rope.traditional, weight, eps)
         return cast(mx.array, turned).transpose(0, 2, 1, 3)
 
-    q = native.linear(x[:, start:], matrices[:1], biases[:1])[0]
+    q = native.linear(select_rows(x, rows)[:, start:], matrices[:1], biases[:1])[0]
     k, v = native.linear(x, matrices[1:], biases[1:])
-    return [place(q, q_norm, last), place(k, k_norm, offset), split(v).transpose(0, 2, 1, 3)]
+    at = offset_of(offset, rows, start)
+    return [place(q, q_norm, at), place(k, k_norm, offset), split(v).transpose(0, 2, 1, 3)]
 
 
 def _packing(w: Weight) -> tuple[int, int] | None:

@@ -48,10 +48,10 @@ class RoPE:
         offsets = [offset] if isinstance(offset, int) else offset
         if not isinstance(offset, int) and len(offset) != batch:
             raise ValueError(f"{len(offset)} offsets for {batch} rows")
-        if min(offsets) < 0 or max(offsets) + length > self.seq_len:
+        if offsets and (min(offsets) < 0 or max(offsets) + length > self.seq_len):
             raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
         if len(offsets) == 1:
             span = slice(offsets[0], offsets[0] + length)
             return self.cos[None, span, None], self.sin[None, span, None]
-        positions = mx.array(offsets)[:, None] + mx.arange(length)
+        positions = mx.array(offsets, mx.int32)[:, None] + mx.arange(length)
         return self.cos[positions][:, :, None], self.sin[positions][:, :, None]

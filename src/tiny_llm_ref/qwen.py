@@ -6,7 +6,7 @@ from functools import cached_property
 import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
 
 from .attention import Mask, scaled_dot_product_attention_grouped
 from .basics import linear, silu
@@ -14,6 +14,8 @@ from .embedding import Embedding
 from .fused import can_fuse, fused_layer
 from .kv_cache import TinyKvFullCache
 from .layer_norm import RMSNorm
+from .paged_attention import LayerCache, PagedLayer
+from .paged_kv_cache import offset_of, select_rows
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
@@ -41,32 +43,35 @@ class QwenMultiHeadAttention:
         self,
         x: mx.array,
         offset: int | list[int] = 0,
-        cache: KvCache | None = None,
+        cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
         a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
-        All L tokens have keys and values; queries exist only for those that are kept.
+        All L tokens have keys and values; queries exist only for those that are kept, and (from day 3.2 on)
+        only in the batch rows `rows`, [len(rows), keep, E]. A `PagedLayer` stores and attends by itself.
         """
-        length = x.shape[1]
-        start = 0 if keep is None else max(0, length - keep)
+        start = 0 if keep is None else max(0, x.shape[1] - keep)
         q, k, v = (
-            self._project("q_proj", x[:, start:]),
+            self._project("q_proj", select_rows(x, rows)[:, start:]),
             self._project("k_proj", x),
             self._project("v_proj", x),
         )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
-        q, k = self.rope(q, q_offset), self.rope(k, offset)
+        q, k = self.rope(q, offset_of(offset, rows, start)), self.rope(k, offset)
         q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
+        if isinstance(cache, PagedLayer):
+            return linear(cache.attend(q, k, v, rows=rows), self.weights["o_proj.weight"])
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
-        rows = mask[..., mask.shape[-2] - q.shape[2] :, :] if isinstance(mask, mx.array) else mask
-        out = scaled_dot_product_attention_grouped(q, k, v, mask=rows)
+        if isinstance(mask, mx.array):
+            mask = select_rows(mask[..., mask.shape[-2] - q.shape[2] :, :], rows)
+        out = scaled_dot_product_attention_grouped(q, select_rows(k, rows), select_rows(v, rows), mask=mask)
         return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
 
     def _project(self, name: str, x: mx.array) -> mx.array:
@@ -112,19 +117,22 @@ class QwenTransformerBlock:
         self,
         x: mx.array,
         offset: int | list[int] = 0,
-        cache: KvCache | None = None,
+        cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
 
-        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens.
+        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
+        (from day 3.2 on) only these rows go on, [len(rows), keep, E].
         """
         native = kernels(__package__)
         if native and not isinstance(mask, mx.array) and self._is_fusable:
-            return fused_layer(native, self, x, offset, cache, keep)
+            return fused_layer(native, self, x, offset, cache, keep, rows)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
-        x = x[:, start:] + self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
+        out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep, rows)
+        x = select_rows(x, rows)[:, start:] + out
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -152,15 +160,18 @@ class QwenModel:
         self,
         tokens: mx.array,
         offset: int | list[int] = 0,
-        cache: Sequence[KvCache] | None = None,
+        cache: Sequence[LayerCache] | None = None,
         logits_to_keep: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
         `offset` counts the tokens that stand before: one number, or one per row (from day 2.6 on).
         `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
         `logits_to_keep=n` returns only the last n positions, [B, n, V], and spends nothing on the
-        others; 0 is allowed. Raises ValueError when `offset` is not what the cache holds.
+        others; 0 is allowed. `rows` (from day 3.2 on) returns only these rows of the batch, in their order,
+        [len(rows), L, V], and spends on the others what their keys and values take; none is allowed.
+        Raises ValueError when `offset` is not what the cache holds.
         """
         length = tokens.shape[1]
         if cache is not None and cache[0].offset != offset:
@@ -171,8 +182,8 @@ class QwenModel:
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):
             # Behind the last layer's keys and values nobody looks at a token without logits.
-            keep = logits_to_keep if i == len(self.layers) - 1 else None
-            x = layer(x, offset, None if cache is None else cache[i], mask, keep)
+            wanted = (logits_to_keep, rows) if i == len(self.layers) - 1 else (None, None)
+            x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
             if is_fused and i % _AHEAD == 0 and i + 1 < len(self.layers):
                 mx.async_eval(x)  # the kernels begin while Python still plans the layers behind
         x = self.norm(x)

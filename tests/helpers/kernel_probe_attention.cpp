@@ -38,7 +38,7 @@ PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* tota
     std::copy_n(peak, num_rows, rows.peak);
     std::copy_n(total, num_rows, rows.total);
     std::copy_n(visible, num_rows, rows.visible);
-    weigh(rows, num_rows, first, padded, scale, key, padded);
+    weigh(rows, num_rows, first, padded, scale, key, key, padded);
     std::copy_n(rows.peak, num_rows, peak);
     std::copy_n(rows.total, num_rows, total);
     std::memcpy(weights, rows.scores, num_rows * sizeof(rows.scores[0]));
@@ -52,6 +52,20 @@ PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_r
     AttentionRows rows{};
     rows.value = value, rows.out = out;
     std::memcpy(rows.scores, weights, num_rows * sizeof(rows.scores[0]));
-    gather(rows, num_rows, padded, value, padded);
+    gather(rows, num_rows, padded, value, value, padded);
+  });
+}
+
+/// The items of packed requests in the order in which they are taken: out [items, 3] is request, visible, tokens.
+PROBE probe_items(int32_t* starts, int32_t* lengths, int64_t count, int64_t heads, int64_t groups, int64_t* out) {
+  using namespace tiny_llm::TINY_ISA;
+  return what_of([&] {
+    tiny_llm::Requests requests{count, lengths, starts, starts, 0};
+    tiny_llm::Tensor query{nullptr, tiny_llm::DType::f32, 4, {1, heads, starts[count], 8}};
+    tiny_llm::Tensor pool{nullptr, tiny_llm::DType::f32, 4, {1, groups, 32, 8}};
+    Attention a{query, pool, pool, requests, true, 1.0f, query};
+    std::vector<Item> items = items_of(a, kQueryRows / a.shared());
+    largest_first(items);
+    for (const Item& item : items) *out++ = item.request, *out++ = item.visible, *out++ = item.num_tokens;
   });
 }

@@ -107,6 +107,17 @@ std::vector<int32_t> per_row(const std::variant<int, std::vector<int>>& value, i
   return {many.begin(), many.end()};
 }
 
+/// The numbers of an int32 array, each below `count`.
+std::vector<int32_t> numbers(const Array& a, const char* what, int64_t count) {
+  require(a.dtype() == mx::int32, std::string(what) + " must be int32");
+  Array whole = one_piece(a);
+  whole.eval();
+  std::vector<int32_t> list(whole.data<int32_t>(), whole.data<int32_t>() + whole.size());
+  for (int32_t n : list)
+    require(n >= 0 && n < count, std::string(what) + " lie in 0 to " + std::to_string(count - 1) + ", not " + std::to_string(n));
+  return list;
+}
+
 /// Matrices that are multiplied with the same x, each with a bias or none.
 struct Matrices {
   std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
@@ -259,12 +270,42 @@ class KernelSet {
     auto body = [table = table_, rows, causal, scale](Team& team, const auto& in, const auto& out) {
       int64_t heads = in[0].shape[1], length = in[0].shape[2], dim = in[0].shape[3];
       Tensor t = shaped(out[0], {in[0].shape[0], length, heads, dim});
-      table->attention(team, in[0], in[1], in[2], rows.data(), causal, scale, t);
+      table->attention(team, in[0], in[1], in[2], {in[0].shape[0], rows.data()}, causal, scale, t);
     };
     mx::Shape shape{q.shape(0), q.shape(2), q.shape(1), q.shape(3)};
     if (flat) shape = {q.shape(0), q.shape(2), q.shape(1) * q.shape(3)};
     Array out = make_operator("attention", {q, k, v}, {shape}, {q.dtype()}, body, cost)[0];
     return flat ? out : mx::transpose(out, {0, 2, 1, 3}, mx::Device::cpu);
+  }
+
+  /// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D].
+  Array paged_attention(const Array& q, const Array& k, const Array& v, const std::vector<int>& starts,
+                        const std::vector<int>& lengths, const Array& tables, float scale) const {
+    require(q.ndim() == 4 && q.shape(2) == 1 && k.ndim() == 4 && v.shape() == k.shape() && q.shape(3) == k.shape(3) &&
+                k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
+            "queries must be [T, H, 1, D] and both pools [blocks, G, block size, D], with G a divisor of H");
+    auto blocks = numbers(tables, "blocks", k.shape(0));
+    int64_t width = tables.ndim() == 2 ? tables.shape(1) : 0;
+    require(starts.size() == lengths.size() + 1 && starts.front() == 0 && starts.back() == q.shape(0) &&
+                tables.ndim() == 2 && static_cast<size_t>(tables.shape(0)) == lengths.size(),
+            "starts must lead from 0 to the number of rows, with a length and a table for each request");
+    Cost cost;
+    for (size_t r = 0; r < lengths.size(); ++r) {
+      int64_t rows = starts[r + 1] - starts[r];
+      require(rows >= 0 && lengths[r] >= rows && lengths[r] <= width * k.shape(2),
+              "a request's length must lie between its rows and what its blocks hold");
+      cost.bytes += 2.0 * lengths[r] * k.shape(1) * k.shape(3) * k.itemsize();
+      cost.flops += 4.0 * lengths[r] * q.shape(1) * rows * q.shape(3);
+    }
+    auto body = [table = table_, starts, lengths, blocks = std::move(blocks), width, scale](Team& team, const auto& in, const auto& out) {
+      // Tokens one behind the other in one row: [1, H, T, D].
+      Tensor q = in[0], o = shaped(out[0], {1, q.shape[0], q.shape[1], q.shape[3]});
+      std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
+      Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(), width};
+      table->attention(team, q, in[1], in[2], requests, true, scale, o);
+    };
+    mx::Shape shape{q.shape(0), 1, q.shape(1) * q.shape(3)};
+    return make_operator("paged attention", {q, k, v}, {shape}, {q.dtype()}, body, cost)[0];
   }
 
   /// (x, norm(x)), or (x + delta, norm(x + delta)).
@@ -313,6 +354,25 @@ class KernelSet {
             std::memcpy(static_cast<char*>(to.data) + (b * to.stride[0] + g * to.stride[1] + (rows[b] + l) * to.stride[2]) * size,
                         static_cast<const char*>(from.data) + (b * from.stride[0] + g * from.stride[1] + l * from.stride[2]) * size,
                         line);
+    };
+    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
+  }
+
+  /// The pool `stored` [blocks, G, block size, D] with row t of `added` [T, G, 1, D] written to slots[t], which is
+  /// block * block size + place.
+  Array append_rows(const Array& stored, const Array& added, const Array& slots) const {
+    require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(1) == stored.shape(1) && added.shape(2) == 1 &&
+                added.shape(3) == stored.shape(3) && added.dtype() == stored.dtype(),
+            "what is added does not fit what is stored");
+    auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
+    require(static_cast<int>(where.size()) == added.shape(0), std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
+    auto body = [where = std::move(where)](Team&, const auto& in, const auto& out) {
+      const Tensor &from = in[1], &to = out[0];
+      int64_t size = from.dtype == DType::f32 ? 4 : 2, line = from.shape[3] * size;
+      for (int64_t t = 0; t < from.shape[0]; ++t)
+        for (int64_t g = 0; g < from.shape[1]; ++g)
+          std::memcpy(static_cast<char*>(to.data) + (where[t] / to.shape[2] * to.stride[0] + g * to.stride[1] + where[t] % to.shape[2] * to.stride[2]) * size,
+                      static_cast<const char*>(from.data) + (t * from.stride[0] + g * from.stride[1]) * size, line);
     };
     return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
   }
@@ -369,12 +429,15 @@ NB_MODULE(_binding, m) {
       .def("quantized_matmul_step", &KernelSet::quantized_matmul_step, "step"_a, "x"_a, "weight"_a)
       .def("attention", &KernelSet::attention, "query"_a, "key"_a, "value"_a, "lengths"_a, "causal"_a, "scale"_a,
            "flat"_a = false)
+      .def("paged_attention", &KernelSet::paged_attention, "query"_a, "key"_a, "value"_a, "starts"_a, "lengths"_a, "tables"_a,
+           "scale"_a)
       .def("heads", &KernelSet::heads, "x"_a, "weights"_a, "biases"_a, "query_norm"_a.none(), "key_norm"_a.none(), "eps"_a,
            "cos"_a, "sin"_a, "traditional"_a, "offsets"_a)
       .def("mlp", &KernelSet::mlp, "x"_a, "gate"_a, "up"_a, "down"_a, "residual"_a)
       .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)
       .def("append", &KernelSet::append, "stored"_a, "added"_a, "offsets"_a)
+      .def("append_rows", &KernelSet::append_rows, "stored"_a, "added"_a, "slots"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)

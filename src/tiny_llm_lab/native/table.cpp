@@ -5,7 +5,7 @@ namespace tiny_llm::TINY_ISA {
 
 void linear(Team&, const Tensor&, const Product*, int);
 void quantized_matmul_step(Team&, int, const Tensor&, const Product&);
-void attention(Team&, const Tensor&, const Tensor&, const Tensor&, const int32_t*, bool, float, const Tensor&);
+void attention(Team&, const Tensor&, const Tensor&, const Tensor&, const Requests&, bool, float, const Tensor&);
 void rms_norm(Team&, const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&);
 void rope(Team&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, const int32_t*, bool, const Tensor&);
 void swiglu(Team&, const Tensor&, const Tensor&, const Tensor&);

@@ -24,14 +24,25 @@ struct Product {
   Tensor residual;  // [M, N], added as well; data = nullptr: none
 };
 
+/// Who asks in one attention, and where the stored tokens of each lie.
+struct Requests {
+  int64_t count = 0;
+  const int32_t* lengths = nullptr;  // [count] stored tokens, the new ones last
+  // A request for each row of the batch: row r of the query, and what row r of key and value stores. Or packed: tokens
+  // starts[r] to starts[r + 1] - 1 of the only row, and stored tokens in blocks that key and value are pools of.
+  const int32_t* starts = nullptr;  // [count + 1]
+  const int32_t* tables = nullptr;  // [count, width]: the blocks of each request, in order
+  int64_t width = 0;
+};
+
 struct Kernels {
   /// Several products of the same x [M, K], whose rows stand `x.stride[0]` apart.
   void (*linear)(Team&, const Tensor& x, const Product* products, int count);
   /// One product of packed weights by step 1 to 4 of the course's ladder.
   void (*quantized_matmul_step)(Team&, int step, const Tensor& x, const Product& product);
-  /// out [B, L, H, D] of query [B, H, L, D], key and value [B, G, S, D]; row b holds lengths[b] stored tokens,
-  /// the last L of them its own. If causal, a token sees those up to itself; otherwise it sees all.
-  void (*attention)(Team&, const Tensor& query, const Tensor& key, const Tensor& value, const int32_t* lengths,
+  /// out [B, L, H, D] of query [B, H, L, D]. Key and value are [B, G, S, D], or, for packed requests, which have
+  /// B = 1, pools [blocks, G, block size, D]. If causal, a token sees its request's tokens up to itself; otherwise all.
+  void (*attention)(Team&, const Tensor& query, const Tensor& key, const Tensor& value, const Requests& requests,
                     bool causal, float scale, const Tensor& out);
   /// sum = x + delta (unless delta.data is null) and out = sum / rms(sum) * weight, over rows of x [M, E].
   void (*rms_norm)(Team&, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
