@@ -84,6 +84,11 @@ class FakeCache:
     def attention_mask(self, num_new_tokens: int) -> str | None:
         return None if num_new_tokens == 1 else "causal"
 
+    def rewind(self, n: int) -> None:
+        key, value = self.fetch()
+        self.offset -= n
+        self._stored = (key[:, :, : self.offset], value[:, :, : self.offset])
+
     def materialize(self) -> None:
         self._log.append(f"materialize {self._layer}")
 
