@@ -17,7 +17,7 @@ class PositionSampler:
     def __init__(self, sampling: SamplingParams, num_prompt_tokens: int, coupled: bool = True) -> None:
         """Position 0 is the prompt's first token, so the answer's first one has `num_prompt_tokens`.
 
-        `coupled` says how `draft` draws: with the noise that `draw` will use, or with its own.
+        `coupled` says how `draft` draws: with the key that `draw` will use, or with one of its own.
         """
         self.sampling = sampling
         self.coupled = coupled
@@ -40,7 +40,7 @@ class PositionSampler:
         return truncated_logits(logits, s.temperature, s.top_p, s.top_k, s.min_p)
 
     def key(self, position: int) -> mx.array:
-        """The key of `position`: that of the n-th call of a sampler with this seed, for the n-th answer token.
+        """The key of `position`; for the n-th token of the answer that of `make_sampler`'s n-th call.
 
         Raises ValueError for a position inside the prompt.
         """
@@ -112,7 +112,9 @@ def accept_with_draft_probs(
     """
     _reject_shape(logits, draft)
     if draft_probs.shape != (len(draft), logits.shape[1]):
-        raise ValueError(f"draft_probs {draft_probs.shape} for {len(draft)} guesses and logits {logits.shape}")
+        raise ValueError(
+            f"draft_probs {draft_probs.shape} for {len(draft)} guesses and logits {logits.shape}"
+        )
     if sampler.is_greedy:
         return accept(logits, draft, sampler, position)
     for i, guess in enumerate(draft):

@@ -1,6 +1,7 @@
 """Guessing the next tokens cheaply: by looking them up in the text so far, or with a small model."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import mlx.core as mx
 
@@ -174,7 +175,7 @@ def _matching(token_ids: Sequence[int], place: int, most: int) -> int:
 
 
 def _likeliest(logits: mx.array) -> tuple[int, None]:
-    return int(mx.argmax(logits, axis=-1).item()), None
+    return cast(int, mx.argmax(logits, axis=-1).item()), None
 
 
 def _checked(num_tokens: int) -> int:

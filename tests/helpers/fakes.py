@@ -85,9 +85,12 @@ class FakeCache:
         return None if num_new_tokens == 1 else "causal"
 
     def rewind(self, n: int) -> None:
-        key, value = self.fetch()
+        if not 0 <= n <= self.offset:
+            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
         self.offset -= n
-        self._stored = (key[:, :, : self.offset], value[:, :, : self.offset])
+        if self._stored is not None:
+            key, value = self._stored
+            self._stored = (key[:, :, : self.offset], value[:, :, : self.offset])
 
     def materialize(self) -> None:
         self._log.append(f"materialize {self._layer}")

@@ -11,7 +11,7 @@ import mlx.core as mx
 class Draft:
     """Guesses for the K tokens that come next; `probs` [K, V] float32 is what each was drawn from.
 
-    None stands for guesses without a distribution: looked up, the likeliest, or drawn with shared noise.
+    None stands for guesses without a distribution: looked up, the likeliest, or drawn with a shared key.
     """
 
     token_ids: tuple[int, ...] = ()
