@@ -427,6 +427,24 @@ def test_the_draft_model_tells_its_distribution(llm, settings):
 
 
 @pytest.mark.task("3.6.3")
+def test_the_draft_model_asks_for_the_position_of_each_guess(llm):
+    class Asked:
+        def __init__(self):
+            self.positions = []
+
+        def draft(self, logits, position):
+            self.positions.append(position)
+            assert logits.shape == (1, 258)
+            return 100 + position, None
+
+    model, sampler = FakeModel(), Asked()
+    draft = llm.DraftModelProposer(model, 3).propose([97] * 6, "a", sampler)
+    assert draft.token_ids == (106, 107, 108)
+    assert sampler.positions == [6, 7, 8]
+    assert [call.tokens[0] for call in model.calls] == [[97] * 6, [106], [107]]
+
+
+@pytest.mark.task("3.6.3")
 def test_the_draft_model_rejects_what_cannot_work(llm):
     vocab = FakeModel().config.vocab_size
     assert llm.DraftModelProposer(FakeModel(), vocab_size=vocab).num_tokens == 4
