@@ -58,6 +58,19 @@ def test_chunked_prefill_never_changes_the_answer(shipped, short_notes, step, ba
     assert [completion.token_ids for completion in done] == [answers[i] for i in order]
 
 
+@pytest.mark.parametrize("name", ["ngram", "draft model"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_speculation_never_changes_the_answer(shipped, short_notes, name, temperature):
+    llm, model, tokenizer = shipped.llm, shipped.model, shipped.tokenizer
+    sampling = SamplingParams(max_tokens=24, temperature=temperature, seed=3, ignore_eos=True)
+    proposer = llm.NgramProposer() if name == "ngram" else llm.DraftModelProposer(model)
+    for question in short_notes[0]:
+        prompt = render_prompt(question.user)
+        want = list(llm.stream_generate(model, tokenizer, prompt, sampling))[-1].completion
+        got = list(llm.speculative_generate(model, tokenizer, prompt, proposer, sampling))[-1].completion
+        assert got.token_ids == want.token_ids
+
+
 @pytest.fixture(scope="module")
 def long_notes(shipped):
     """Six questions about notes of 512 tokens, and their answers by chunk size."""

@@ -1,5 +1,6 @@
 """A tiny LLM engine: yours."""
 
+from .acceptance import PositionSampler, accept, accept_with_draft_probs
 from .attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -15,6 +16,7 @@ from .chunking import (
     chunked_attention_mask,
     select_optimal_chunk_size,
 )
+from .drafts import DraftModelProposer, NgramProposer
 from .embedding import Embedding
 from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
@@ -26,14 +28,18 @@ from .positional_encoding import RoPE
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
 from .request import Request, stream_generate
-from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
+from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, truncated_logits
+from .speculative import SpecDecodeStats, speculative_generate
 
 __all__ = [
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
     "ChunkedPrefillMetrics",
+    "DraftModelProposer",
     "Embedding",
+    "NgramProposer",
+    "PositionSampler",
     "QwenMLP",
     "QwenModel",
     "QwenMultiHeadAttention",
@@ -42,8 +48,11 @@ __all__ = [
     "Request",
     "RoPE",
     "SimpleMultiHeadAttention",
+    "SpecDecodeStats",
     "TextStream",
     "TinyKvFullCache",
+    "accept",
+    "accept_with_draft_probs",
     "apply_min_p",
     "apply_top_k",
     "apply_top_p",
@@ -69,5 +78,7 @@ __all__ = [
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
+    "speculative_generate",
     "stream_generate",
+    "truncated_logits",
 ]

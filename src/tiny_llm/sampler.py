@@ -19,6 +19,17 @@ def make_sampler(
     raise NotImplementedError("task 1.7.2")
 
 
+def truncated_logits(
+    logits: mx.array, temp: float, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
+) -> mx.array:
+    """What a sampler draws from: logits [..., V] / temp -> scores [..., V] float32, -inf where cut.
+
+    top-k comes first, then top-p, then min-p; each sees what those before it have left. The softmax of a
+    row is the distribution. Raises ValueError unless `temp` is positive.
+    """
+    raise NotImplementedError("task 1.7.2")
+
+
 def apply_top_k(scores: mx.array, top_k: int) -> mx.array:
     """Keep the `top_k` highest scores [..., V] of each row, set the others to -inf; 0 keeps all.
 

@@ -1,11 +1,13 @@
 """A tiny LLM engine: the answers."""
 
+from .acceptance import PositionSampler, accept, accept_with_draft_probs
 from .attention import SimpleMultiHeadAttention, causal_mask, scaled_dot_product_attention_grouped, scaled_dot_product_attention_simple
 from .basics import linear, silu, softmax
 from .batch import BatchGenerator, batch_generate
 from .block_pool import BlockPool, OutOfBlocksError
 from .block_tables import BlockTables
 from .chunking import AdaptiveChunker, ChunkedPrefillMetrics, chunk_spans, chunked_attention_mask, select_optimal_chunk_size
+from .drafts import DraftModelProposer, NgramProposer
 from .embedding import Embedding
 from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
@@ -22,9 +24,10 @@ from .prefix_walk import PrefixWalk
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
 from .request import Request, stream_generate
-from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
+from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, truncated_logits
 from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_steps
 from .scheduler import Scheduler
+from .speculative import SpecDecodeStats, speculative_generate
 
 __all__ = [
     "AdaptiveChunker",
@@ -34,13 +37,16 @@ __all__ = [
     "BlockPool",
     "BlockTables",
     "ChunkedPrefillMetrics",
+    "DraftModelProposer",
     "Embedding",
     "Lineup",
     "MAX_WAITING_STEPS",
+    "NgramProposer",
     "OutOfBlocksError",
     "PagedAttention",
     "PagedKvCache",
     "PagedLayer",
+    "PositionSampler",
     "PrefixCache",
     "PrefixWalk",
     "QwenMLP",
@@ -53,10 +59,13 @@ __all__ = [
     "ScheduledRequest",
     "Scheduler",
     "SimpleMultiHeadAttention",
+    "SpecDecodeStats",
     "StepBudget",
     "StepLayout",
     "TextStream",
     "TinyKvFullCache",
+    "accept",
+    "accept_with_draft_probs",
     "align_to_grid",
     "apply_min_p",
     "apply_top_k",
@@ -91,5 +100,7 @@ __all__ = [
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
+    "speculative_generate",
     "stream_generate",
+    "truncated_logits",
 ]

@@ -25,11 +25,24 @@ def make_sampler(
     def sample(logits: mx.array) -> mx.array:
         nonlocal key
         key, draw = mx.random.split(key)
-        scores = logits.astype(mx.float32) / temp
-        scores = apply_min_p(apply_top_p(apply_top_k(scores, top_k), top_p), min_p)
+        scores = truncated_logits(logits, temp, top_p, top_k, min_p)
         return mx.random.categorical(scores, key=draw)
 
     return sample
+
+
+def truncated_logits(
+    logits: mx.array, temp: float, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
+) -> mx.array:
+    """What a sampler draws from: logits [..., V] / temp -> scores [..., V] float32, -inf where cut.
+
+    top-k comes first, then top-p, then min-p; each sees what those before it have left. The softmax of a
+    row is the distribution. Raises ValueError unless `temp` is positive.
+    """
+    if temp <= 0:
+        raise ValueError(f"temperature {temp} has no distribution")
+    scores = logits.astype(mx.float32) / temp
+    return apply_min_p(apply_top_p(apply_top_k(scores, top_k), top_p), min_p)
 
 
 def apply_top_k(scores: mx.array, top_k: int) -> mx.array:

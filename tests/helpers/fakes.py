@@ -84,6 +84,14 @@ class FakeCache:
     def attention_mask(self, num_new_tokens: int) -> str | None:
         return None if num_new_tokens == 1 else "causal"
 
+    def rewind(self, n: int) -> None:
+        if not 0 <= n <= self.offset:
+            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
+        self.offset -= n
+        if self._stored is not None:
+            key, value = self._stored
+            self._stored = (key[:, :, : self.offset], value[:, :, : self.offset])
+
     def materialize(self) -> None:
         self._log.append(f"materialize {self._layer}")
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.helpers import oracle
 from tests.helpers.fakes import FakeModel
-from tests.helpers.tolerance import EXACT, as_float64, assert_close
+from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, rounding
 from tests.helpers.toy import ByteTokenizer, random_array
 
 INF = np.inf
@@ -147,6 +147,17 @@ def test_top_p_is_measured_after_temperature_and_top_k(llm):
     three = np.sort(probs)[::-1][:3] / np.sort(probs)[::-1][:3].sum()
     between = (three[0] + probs.max()) / 2  # one token is enough after the cut, not before it
     assert set(np.flatnonzero(draws(llm, temp=2.0, top_k=3, top_p=float(between)))) == {1}
+
+
+@pytest.mark.task("1.7.2")
+def test_truncated_logits_are_what_the_sampler_draws_from(llm):
+    assert_close(llm.truncated_logits(mx.array(FOUR), 0.5), FOUR / 0.5, F32, dtype=mx.float32)
+    # At temperature 2 the four are 0.24, 0.33, 0.17 and 0.29 likely: the third goes, then the first.
+    got = llm.truncated_logits(mx.array(FOUR)[None].astype(mx.float16), 2.0, 0.7, 3)
+    want = [[-INF, FOUR[1] / 2, -INF, FOUR[3] / 2]]
+    assert_close(got, want, rounding(mx.float16), legend="[..., V]", dtype=mx.float32)
+    with pytest.raises(ValueError):
+        llm.truncated_logits(mx.array(FOUR), 0.0)
 
 
 @pytest.mark.task("1.7.2")

@@ -32,6 +32,9 @@ class MlxLmKvCache:
         if not self.inner.empty():
             mx.eval(self.inner.keys, self.inner.values)
 
+    def rewind(self, n: int) -> None:
+        self.inner.trim(n)
+
     def release(self) -> None:
         self.inner.keys = self.inner.values = None
         self.inner.offset = 0

@@ -4,6 +4,7 @@ Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H quer
 D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
 """
 
+from tiny_llm_lab.types.draft import Draft, DraftSampler, Proposer
 from tiny_llm_lab.types.engine import Policy, SchedulerConfig, StepMode, StepPlan
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.model import (
@@ -37,6 +38,8 @@ __all__ = [
     "Completion",
     "Detokenizer",
     "DoneEvent",
+    "Draft",
+    "DraftSampler",
     "Event",
     "EventCallback",
     "FinishReason",
@@ -46,6 +49,7 @@ __all__ = [
     "Policy",
     "PrefillEvent",
     "Prompt",
+    "Proposer",
     "QuantizedWeights",
     "RequestKvCache",
     "SamplingParams",

@@ -116,6 +116,10 @@ class RequestKvCache(KvCache, Protocol):
         """Compute what is still lazy."""
         ...
 
+    def rewind(self, n: int) -> None:
+        """Forget the last `n` tokens."""
+        ...
+
 
 class Model(Protocol):
     """A language model behind the seam."""

@@ -1,0 +1,50 @@
+"""What a step may compute ahead of the tokens that are certain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Guesses for the K tokens that come next; `probs` [K, V] float32 is what each was drawn from.
+
+    None stands for guesses without a distribution: looked up, the likeliest, or drawn with a shared key.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    probs: mx.array | None = None
+
+    def cut(self, num_tokens: int) -> "Draft":
+        """The first `num_tokens` guesses, all when there are fewer."""
+        if num_tokens >= len(self.token_ids):
+            return self
+        kept = max(0, num_tokens)
+        return Draft(self.token_ids[:kept], None if self.probs is None else self.probs[:kept])
+
+
+class DraftSampler(Protocol):
+    """Picks the guesses of a draft model."""
+
+    def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
+        """logits [1, V] of the draft model -> the guess for `position`, and its distribution [V] or None."""
+        ...
+
+
+class Proposer(Protocol):
+    """Guesses how token sequences go on."""
+
+    def propose(
+        self,
+        token_ids: Sequence[int],
+        request_id: str | None = None,
+        sampler: DraftSampler | None = None,
+    ) -> Draft:
+        """Guesses for what follows `token_ids`; none is a good answer too."""
+        ...
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is remembered of a request; one that is not known is fine."""
+        ...

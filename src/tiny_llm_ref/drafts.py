@@ -1,0 +1,184 @@
+"""Guessing the next tokens cheaply: by looking them up in the text so far, or with a small model."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import Draft, DraftSampler, Model, RequestKvCache, UserError
+
+# The most tokens that one pass of a draft model computes: a long prompt must not need a long row of scores.
+_CHUNK = 512
+
+
+class NgramProposer:
+    """Prompt lookup: what followed the last tokens when they stood in the text before."""
+
+    def __init__(self, max_ngram: int = 3, min_ngram: int = 1, num_tokens: int = 4) -> None:
+        """Look for the last `max_ngram` tokens, or fewer, down to `min_ngram`; guess `num_tokens`.
+
+        Raises UserError unless 1 <= min_ngram <= max_ngram and 1 <= num_tokens.
+        """
+        if not 1 <= min_ngram <= max_ngram:
+            raise UserError(f"n-grams must have 1 to max_ngram tokens, not {min_ngram} to {max_ngram}")
+        self.max_ngram, self.min_ngram = max_ngram, min_ngram
+        self.num_tokens = _checked(num_tokens)
+        self._indexes: dict[str, _Occurrences] = {}
+
+    def propose(
+        self,
+        token_ids: Sequence[int],
+        request_id: str | None = None,
+        sampler: DraftSampler | None = None,
+    ) -> Draft:
+        """Up to `num_tokens` tokens that followed the longest n-gram at the end of `token_ids` before.
+
+        Of several earlier occurrences the most recent one counts; it may overlap with the end itself.
+        None, or only of fewer than `min_ngram` tokens: an empty draft. With a `request_id` work is
+        remembered, and a call costs what the new tokens and the occurrences of the last one cost; tokens
+        must then continue those of the request's last call. `sampler` is not needed.
+        """
+        index = _Occurrences() if request_id is None else self._indexes.setdefault(request_id, _Occurrences())
+        index.extend(token_ids)
+        best, after = 0, 0
+        for place in index.before_last():
+            length = _matching(token_ids, place, self.max_ngram)
+            if length > best:
+                best, after = length, place + 1
+            if best == self.max_ngram:
+                break
+        if best < self.min_ngram:
+            return Draft()
+        return Draft(tuple(token_ids[after : after + self.num_tokens]))
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is remembered of a request; one that is not known is fine."""
+        self._indexes.pop(request_id, None)
+
+
+class DraftModelProposer:
+    """A small model speaks ahead; it has a cache of its own for every request."""
+
+    def __init__(self, model: Model, num_tokens: int = 4, vocab_size: int | None = None) -> None:
+        """Guess `num_tokens` with `model`, whose tokens must be those of the model that checks them.
+
+        Raises UserError for `num_tokens` below 1 and when `vocab_size`, that of the large model, is
+        given and differs from the draft model's.
+        """
+        if vocab_size is not None and model.config.vocab_size != vocab_size:
+            raise UserError(
+                f"the draft model has {model.config.vocab_size} tokens and the model {vocab_size}: "
+                "choose two with the same tokenizer"
+            )
+        self.model = model
+        self.num_tokens = _checked(num_tokens)
+        self._computed: dict[str, _Computed] = {}
+
+    def propose(
+        self,
+        token_ids: Sequence[int],
+        request_id: str | None = None,
+        sampler: DraftSampler | None = None,
+    ) -> Draft:
+        """Up to `num_tokens` tokens, each what `sampler.draft` makes of the draft model's logits.
+
+        Without a sampler the likeliest tokens. With a `request_id` the cache is kept: only tokens
+        that it does not hold are computed, and guesses that did not come true are rewound. Fewer tokens,
+        or none, where the draft model's max_position_embeddings end. `probs` as the sampler gives them.
+        """
+        room = self.model.config.max_position_embeddings - len(token_ids) + 1
+        if room < 1 or not token_ids:
+            return Draft()
+        computed = self._computed.get(request_id or "") or _Computed(self.model)
+        if request_id is not None:
+            self._computed[request_id] = computed
+        logits = computed.catch_up(token_ids)
+        guesses: list[int] = []
+        probs: list[mx.array] = []
+        for position in range(len(token_ids), len(token_ids) + min(self.num_tokens, room)):
+            if guesses:
+                logits = computed.append(guesses[-1:])
+            token, row = _likeliest(logits) if sampler is None else sampler.draft(logits, position)
+            guesses.append(token)
+            probs += [] if row is None else [row]
+        return Draft(tuple(guesses), mx.stack(probs) if probs else None)
+
+    def forget(self, request_id: str) -> None:
+        """Give a request's cache back; one that is not known is fine."""
+        if computed := self._computed.pop(request_id, None):
+            computed.release()
+
+
+class _Occurrences:
+    """Where each token of a text stood before, as chains from every place to the one before it."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
+        self._before: list[int] = []
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        for place in range(len(self._before), len(token_ids)):
+            self._before.append(self._last.get(token_ids[place], -1))
+            self._last[token_ids[place]] = place
+
+    def before_last(self) -> Sequence[int]:
+        """Where the last token stood before, the most recent place first."""
+        places = []
+        place = self._before[-1] if self._before else -1
+        while place >= 0:
+            places.append(place)
+            place = self._before[place]
+        return places
+
+
+class _Computed:
+    """The tokens that a draft model has computed for one request, and their cache."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._cache: list[RequestKvCache] = model.create_kv_cache()
+        self._tokens: list[int] = []
+
+    def catch_up(self, token_ids: Sequence[int]) -> mx.array:
+        """Hold exactly `token_ids`; logits [1, V] after the last one, which is computed again if need be."""
+        known = min(len(self._tokens), len(token_ids) - 1)
+        while self._tokens[:known] != list(token_ids[:known]):
+            known -= 1
+        for layer in self._cache:
+            layer.rewind(len(self._tokens) - known)
+        del self._tokens[known:]
+        return self.append(token_ids[known:])
+
+    def append(self, token_ids: Sequence[int]) -> mx.array:
+        """Compute more tokens; logits [1, V] after the last one."""
+        for start in range(0, len(token_ids), _CHUNK):
+            chunk = list(token_ids[start : start + _CHUNK])
+            is_last = start + _CHUNK >= len(token_ids)
+            tokens = mx.array([chunk])
+            logits = self._model(tokens, len(self._tokens), self._cache, logits_to_keep=int(is_last))
+            for layer in self._cache:
+                layer.materialize()
+            self._tokens += chunk
+        return logits[:, -1]
+
+    def release(self) -> None:
+        for layer in self._cache:
+            layer.release()
+
+
+def _matching(token_ids: Sequence[int], place: int, most: int) -> int:
+    """How many tokens up to `place` are those at the end, `most` at most."""
+    length = 0
+    while length < most and length <= place and token_ids[place - length] == token_ids[-1 - length]:
+        length += 1
+    return length
+
+
+def _likeliest(logits: mx.array) -> tuple[int, None]:
+    return cast(int, mx.argmax(logits, axis=-1).item()), None
+
+
+def _checked(num_tokens: int) -> int:
+    if num_tokens < 1:
+        raise UserError(f"a draft must have 1 token or more, not {num_tokens}")
+    return num_tokens
