@@ -20,6 +20,7 @@ from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
+from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
 from .positional_encoding import RoPE
@@ -27,13 +28,17 @@ from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
 from .request import Request, stream_generate
 from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
+from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
     "ChunkedPrefillMetrics",
+    "DecodeWork",
     "Embedding",
+    "LatencyPolicy",
+    "PrefillWork",
     "QwenMLP",
     "QwenModel",
     "QwenMultiHeadAttention",
@@ -42,6 +47,9 @@ __all__ = [
     "Request",
     "RoPE",
     "SimpleMultiHeadAttention",
+    "StepSample",
+    "StepTimeError",
+    "StepTimeModel",
     "TextStream",
     "TinyKvFullCache",
     "apply_min_p",
@@ -53,6 +61,7 @@ __all__ = [
     "causal_mask",
     "chunk_spans",
     "chunked_attention_mask",
+    "context_work",
     "dequantize_weights",
     "flash_attention",
     "flash_attention_metal",

@@ -68,10 +68,10 @@ class LatencyPolicy:
 
         Every decode takes one token. The rest goes to `prefills` in their order, interactive ones before
         batch-class ones; it is the largest number whose step, in predicted seconds times `safety`, is
-        inside the slack, never below the progress floor and never more than the prompts can take. With a
-        TTFT SLO, what batch-class prompts get must also leave every interactive prompt that this step
-        finishes inside its own; they get nothing while an interactive one is left unfinished. No limit
-        when no decode has a deadline, except for such a leftover.
+        inside the slack. Never below the progress floor (of the interactive prompts, if there are any),
+        never more than the prompts can take. With a TTFT SLO, what batch-class prompts get must also leave
+        every interactive prompt that this step finishes inside its own; they get nothing while one is left
+        unfinished. No limit when no decode has a deadline, except for such a leftover.
         """
         slack_s = self.slack_s(now_s, decodes)
         urgent = [work for work in prefills if not work.is_batch_class]

@@ -84,11 +84,11 @@ class StepTimeModel:
         `num_attended`: stored tokens that the step's tokens see, summed over its tokens (`context_work`).
         `num_stored`: the same summed over its requests; each is read once, however many tokens look. Never
         falls as one of the three grows inside a regime, and a large step never takes less than a small one
-        of `split_tokens` tokens with nothing stored.
+        of `split_tokens` tokens that only reads as much.
         """
         if num_tokens <= self.split_tokens:
             return self.small_correction * _seconds(self.small, num_tokens, num_attended, num_stored)
-        least_s = self.small_correction * _seconds(self.small, self.split_tokens, 0, 0)
+        least_s = self.small_correction * _seconds(self.small, self.split_tokens, 0, num_stored)
         return max(
             least_s, self.large_correction * _seconds(self.large, num_tokens, num_attended, num_stored)
         )

@@ -1,53 +1,14 @@
-"""Day 3.5: how long a step will take, and how many tokens it may hold so that nobody waits too long."""
+"""Day 3.5: how long a step will take. The budget that follows from it: test_day_5_policy.py."""
 
 import itertools
 import random
 
 import pytest
-
-# One decode step of a machine that reads 10 ms of weights: above 100 tokens arithmetic takes longer.
-SMALL = (0.010, 0.0, 0.0, 2e-7)
-LARGE = (0.001, 9e-5, 4e-9, 1e-7)
-
-
-def seconds(work, small=SMALL, large=LARGE):
-    a, b, c, d = small if work[0] <= 128 else large
-    return a + b * work[0] + c * work[1] + d * work[2]
-
-
-def prompt_chunk(llm, num_computed, num_new):
-    return num_new, llm.context_work(num_computed, num_new), num_computed + num_new
-
-
-def decodes_at(num_decodes, num_stored):
-    return num_decodes, num_decodes * num_stored, num_decodes * num_stored
-
-
-def together(*works):
-    return tuple(map(sum, zip(*works, strict=True)))
-
-
-def steps_of_all_kinds(llm):
-    for stored in (100, 1000, 4000):
-        for count in (1, 2, 4, 8, 16, 32, 64):
-            yield decodes_at(count, stored)
-        for chunk in (16, 64, 200, 256, 400, 512, 1024, 2048):
-            yield prompt_chunk(llm, stored, chunk)
-            yield together(decodes_at(24, stored), prompt_chunk(llm, 500, chunk))
-
-
-def measured(llm, wrong=lambda number: 1.0, time_of=seconds):
-    return [
-        llm.StepSample(*work, time_of(work) * wrong(number))
-        for number, work in enumerate(steps_of_all_kinds(llm))
-    ]
+from tests.helpers.step_samples import decodes_at, measured, prompt_chunk, seconds, steps_of_all_kinds
 
 
 def worst_error(llm, model, time_of=seconds):
     return max(abs(model.predict(*work) / time_of(work) - 1) for work in steps_of_all_kinds(llm))
-
-
-# The step-time model
 
 
 @pytest.mark.task("3.5.1")
@@ -75,8 +36,9 @@ def test_model_finds_both_regimes_of_exact_measurements(llm):
 
 @pytest.mark.task("3.5.1")
 def test_model_is_not_led_astray_by_a_few_wild_samples(llm):
-    # One step in ten was caught by something else and took 20 times as long.
-    model = llm.StepTimeModel(measured(llm, wrong=lambda number: 20.0 if number % 10 == 3 else 1.0))
+    # Some steps were caught by something else; of some only the queueing was timed, not the computing.
+    wild = {3: 2.5, 11: 0.2, 17: 20.0, 24: 0.1, 31: 3.0, 40: 0.25}
+    model = llm.StepTimeModel(measured(llm, wrong=lambda number: wild.get(number, 1.0)))
     assert worst_error(llm, model) < 0.02
 
 
@@ -126,7 +88,12 @@ def test_model_with_few_samples_of_one_regime_uses_all(llm):
 @pytest.mark.task("3.5.1")
 def test_model_rejects_what_it_cannot_fit(llm):
     good = [llm.StepSample(n, n, n, 0.01) for n in (1, 2, 3)]
-    for samples in ([], good[:2], [*good, llm.StepSample(1, 1, 1, 0.0)], [*good, llm.StepSample(1, 1, 1, -1.0)]):
+    for samples in (
+        [],
+        good[:2],
+        [*good, llm.StepSample(1, 1, 1, 0.0)],
+        [*good, llm.StepSample(1, 1, 1, -1.0)],
+    ):
         with pytest.raises(ValueError):
             llm.StepTimeModel(samples)
     for newest in (-0.1, 1.1):
@@ -172,11 +139,11 @@ def test_one_hiccup_is_not_a_new_machine(llm):
 def test_error_is_that_of_predictions_made_before_the_step(llm):
     model = llm.StepTimeModel(measured(llm), newest=0)
     work = decodes_at(8, 1000)
-    for share in (1.0, 1.25, 2.0, 0.8, 0.5):
+    for share in (1.0, 1.25, 2.0, 4.0, 0.8):
         model.record(*work, model.predict(*work) * share)
-    # |1 / share - 1|: 0, 0.2, 0.5, 0.25, 1, by nearest rank.
+    # |1 / share - 1|: 0, 0.2, 0.5, 0.75, 0.25, by nearest rank.
     error = model.error()
-    assert (error.count, error.p50, error.p90) == pytest.approx((5, 0.25, 1.0))
+    assert (error.count, error.p50, error.p90) == pytest.approx((5, 0.25, 0.75))
 
 
 @pytest.mark.task("3.5.1")
