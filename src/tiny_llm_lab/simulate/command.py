@@ -41,7 +41,7 @@ _NUMBERS: Final[dict[str, tuple[float, str]]] = {
     "--block-size": (32, "tokens of a block of it"),
     "--itl-slo-ms": (50.0, "longest gap between two tokens"),
     "--ttft-slo-ms": (2000.0, "longest time to the first token"),
-    "--safety": (1.1, "factor on predicted times, with --budget slo"),
+    "--safety": (1.2, "factor on predicted times, with --budget slo"),
     "--gb-s": (_GB_S, "bytes that the machine reads, in GB/s"),
     "--tflop-s": (_TFLOP_S, "its arithmetic, in TFLOP/s"),
     "--overhead-ms": (1.0, "fixed time of a step"),
@@ -75,11 +75,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     llm = load_scheduling(args.solution)
     setting = _setting(args)
-    budgets = [*map(_budget, args.sweep), *(["slo"] if args.sweep else [])] or [_budget(args.budget)]
+    budgets = [_budget(text) for text in ([*args.sweep, "slo"] if args.sweep else [args.budget])]
     if args.calibration is None:
         say(
-            f"step times are assumed, not measured: {args.shape} at {args.gb_s:g} GB/s, {args.tflop_s:g} TFLOP/s, "
-            f"{args.overhead_ms:g} ms overhead"
+            f"step times are assumed, not measured: {args.shape} at {args.gb_s:g} GB/s, "
+            f"{args.tflop_s:g} TFLOP/s, {args.overhead_ms:g} ms overhead"
         )
     rows = []
     for budget in budgets:

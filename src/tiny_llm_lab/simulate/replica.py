@@ -4,6 +4,7 @@ import math
 import random
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tiny_llm_lab.solution import Scheduling
@@ -124,7 +125,7 @@ class Replica:
     def _deliver(self, request_ids: list[str], times: list[float]) -> None:
         """Each of the requests got a token at each of the times, the ends of consecutive steps."""
         ledger, slo_s, end_s = self.ledger, self.ledger.itl_slo_s, times[-1]
-        gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+        gaps = [after - before for before, after in pairwise(times)]
         num_late = sum(gap > slo_s for gap in gaps)
         for gap in gaps:
             ledger.gaps[gap] += len(request_ids)
@@ -163,8 +164,8 @@ class Replica:
             )
         )
 
-    # Fast forward: a stretch of steps that all hold one token of each running request. The scheduler is shown the
-    # whole stretch as one step in which everybody guessed right; the clock still goes step by step.
+    # Fast forward: a stretch of steps that all hold one token of each running request. The scheduler is
+    # shown the whole stretch as one step in which everybody guessed right; the clock goes step by step.
 
     def _num_same_steps(self) -> int:
         """In how many steps, at most, nothing happens but one token for everyone who runs.

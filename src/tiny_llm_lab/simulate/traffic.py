@@ -30,8 +30,8 @@ class LengthKind:
     output_sigma: float
 
 
-# The medians of sharegpt and arxiv are those that Sarathi-Serve (arXiv 2403.02310) gives for its two datasets; every
-# spread, and all of chat and documents, is assumed.
+# The medians of sharegpt and arxiv are those that Sarathi-Serve (arXiv 2403.02310) gives for its two
+# datasets; every spread, and all of chat and documents, is assumed.
 LENGTHS: Final[dict[str, tuple[LengthKind, ...]]] = {
     "chat": (LengthKind(1.0, 200, 0.8, 150, 0.7),),
     "sharegpt": (LengthKind(1.0, 1730, 0.9, 415, 0.55),),
@@ -51,7 +51,7 @@ def parse_lengths(text: str) -> tuple[LengthKind, ...]:
         or not all(n.isascii() and n.isdigit() and int(n) for n in numbers)
     ):
         raise UserError(
-            f"--lengths {text}: choose one of {', '.join(LENGTHS)}, or fixed:PROMPT:OUTPUT as in fixed:1024:128"
+            f"--lengths {text}: choose one of {', '.join(LENGTHS)}, or fixed:PROMPT:OUTPUT as in fixed:9:5"
         )
     return (LengthKind(1.0, int(numbers[0]), 0.0, int(numbers[1]), 0.0),)
 
