@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_the_same_seed_gives_the_same_requests_closer_together() -> None:
 @pytest.mark.parametrize("burstiness", [0.2, 1.0, 5.0])
 def test_arrivals_have_the_rate_and_the_burstiness_asked_for(burstiness: float) -> None:
     requests = draw_requests(20_000, 8.0, burstiness, LENGTHS["chat"], 0, 4096)
-    gaps = [b.arrival_s - a.arrival_s for a, b in zip(requests, requests[1:], strict=False)]
+    gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(requests)]
     mean = sum(gaps) / len(gaps)
     # Of a gamma distribution: variance / mean^2 = 1 / shape. Twenty thousand draws are within a few percent.
     spread = sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
@@ -71,7 +72,7 @@ def test_lengths_have_their_medians_and_fit_the_model() -> None:
     prompts = sorted(each.num_prompt_tokens for each in requests)
     assert prompts[2500] == pytest.approx(1730, rel=0.06)
     tight = draw_requests(500, 1.0, 1.0, parse_lengths("documents"), 0, 300)
-    assert all(1 <= each.num_prompt_tokens and 1 <= each.num_output_tokens for each in tight)
+    assert all(min(each.num_prompt_tokens, each.num_output_tokens) >= 1 for each in tight)
     assert max(each.num_prompt_tokens + each.num_output_tokens for each in tight) == 300
     assert draw_requests(1, 1.0, 1.0, parse_lengths("fixed:7:5"), 0, 99) == [SimRequest(0, 0.0, 7, 5)]
 
@@ -139,7 +140,7 @@ def test_a_prompt_that_arrives_shows_in_the_gaps_of_the_others(fast_forward: boo
 
 def test_conservation_of_tokens() -> None:
     requests = draw_requests(40, 0.02, 0.3, parse_lengths("chat"), 5, 60)
-    ledger = run(requests)
+    ledger = run(requests, num_blocks=100)
     assert ledger.num_preemptions == 0
     assert ledger.num_tokens == sum(each.num_prompt_tokens + each.num_output_tokens - 1 for each in requests)
     assert sum(ledger.gaps.values()) == sum(each.num_output_tokens - 1 for each in requests)
@@ -165,7 +166,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_fast_forward_changes_no_digit(name: str, seed: int) -> None:
     setting = setting_of(seed=seed, **CASES[name])
     llm = load_scheduling("ref")
@@ -180,7 +181,7 @@ def setting_of(**options: object) -> Setting:
         key: options.pop(key) for key in list(options) if key in SchedulerConfig.__dataclass_fields__
     }
     values = {
-        "num_requests": 60, "rate": 1.0, "burstiness": 1.0, "lengths": parse_lengths("chat"), "seed": 0,
+        "num_requests": 40, "rate": 1.0, "burstiness": 1.0, "lengths": parse_lengths("chat"), "seed": 0,
         "num_replicas": 1, "route": "round-robin", "budget": 64, "num_blocks": 200, "block_size": 16,
         "cost": Calibrated(16, (0.01, 0.0, 0.0, 1e-6), (0.001, 1e-3, 1e-7, 0.0)), "slo": Slo(0.05, 2.0),
         "safety": 1.2, "noise": 0.0, "fast_forward": True,
@@ -204,10 +205,10 @@ def test_fast_forward_takes_fewer_steps_of_the_scheduler(monkeypatch: pytest.Mon
 
 def test_round_robin_and_least_loaded() -> None:
     # The first request keeps its replica busy; the others are over before the next one comes.
-    requests = [SimRequest(0, 0.0, 8, 60)] + [SimRequest(n, 10.0 * n, 4, 1) for n in (1, 2, 3)]
+    requests = [SimRequest(0, 0.0, 8, 50)] + [SimRequest(n, 10.0 * n, 4, 1) for n in (1, 2, 3)]
     in_turn = run(requests, num_replicas=2)
     balanced = run(requests, num_replicas=2, route="least-loaded")
-    assert sum(in_turn.gaps.values()) == sum(balanced.gaps.values()) == 59
+    assert sum(in_turn.gaps.values()) == sum(balanced.gaps.values()) == 49
     assert max(in_turn.gaps) == 5.0, "request 2 is computed beside request 0"
     assert max(balanced.gaps) == 1.0, "everybody avoids the replica of request 0"
 
@@ -286,9 +287,9 @@ def test_command_as_json_is_the_same_every_time(capsys: Capture) -> None:
 
 
 def test_command_searches_the_capacity(capsys: Capture) -> None:
-    assert cli.main([*SMALL, "--capacity", "--json"]) == 0
+    assert cli.main([*SMALL, "--capacity", "--json", "--ttft-slo-ms", "150"]) == 0
     run = json.loads(capsys.readouterr().out)["runs"][0]
-    assert run["rate"] > 5 and run["ttft"]["p99_s"] <= 2.0 and run["itl"]["p99_s"] <= 0.05
+    assert run["rate"] > 1 and run["ttft"]["p99_s"] <= 0.15 and run["itl"]["p99_s"] <= 0.05
 
 
 @pytest.mark.parametrize(
