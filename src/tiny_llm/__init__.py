@@ -1,6 +1,5 @@
 """A tiny LLM engine: yours."""
 
-from .acceptance import PositionSampler, accept, accept_with_draft_probs
 from .attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -16,30 +15,30 @@ from .chunking import (
     chunked_attention_mask,
     select_optimal_chunk_size,
 )
-from .drafts import DraftModelProposer, NgramProposer
 from .embedding import Embedding
 from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
+from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
 from .positional_encoding import RoPE
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
 from .request import Request, stream_generate
-from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, truncated_logits
-from .speculative import SpecDecodeStats, speculative_generate
+from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
+from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
     "ChunkedPrefillMetrics",
-    "DraftModelProposer",
+    "DecodeWork",
     "Embedding",
-    "NgramProposer",
-    "PositionSampler",
+    "LatencyPolicy",
+    "PrefillWork",
     "QwenMLP",
     "QwenModel",
     "QwenMultiHeadAttention",
@@ -48,11 +47,11 @@ __all__ = [
     "Request",
     "RoPE",
     "SimpleMultiHeadAttention",
-    "SpecDecodeStats",
+    "StepSample",
+    "StepTimeError",
+    "StepTimeModel",
     "TextStream",
     "TinyKvFullCache",
-    "accept",
-    "accept_with_draft_probs",
     "apply_min_p",
     "apply_top_k",
     "apply_top_p",
@@ -62,6 +61,7 @@ __all__ = [
     "causal_mask",
     "chunk_spans",
     "chunked_attention_mask",
+    "context_work",
     "dequantize_weights",
     "flash_attention",
     "flash_attention_metal",
@@ -78,7 +78,5 @@ __all__ = [
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
-    "speculative_generate",
     "stream_generate",
-    "truncated_logits",
 ]

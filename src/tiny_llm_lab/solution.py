@@ -2,8 +2,8 @@
 
 import importlib
 import time
-from collections.abc import Iterator, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, cast
 
 from tiny_llm_lab.types import (
     Checkpoint,
@@ -57,3 +57,25 @@ def load_solution(name: str = "mine") -> Solution:
     if name not in PACKAGES:
         raise UserError(f"unknown solution {name!r}: choose one of {', '.join(PACKAGES)}")
     return cast(Solution, importlib.import_module(PACKAGES[name]))
+
+
+class Scheduling(Protocol):
+    """The classes of week 3 that schedule, as far as the lab calls them: they need no model."""
+
+    BlockPool: Callable[..., Any]
+    Scheduler: Callable[..., Any]
+    ScheduledRequest: Callable[..., Any]
+    StepSample: Callable[..., Any]
+    StepTimeModel: Callable[..., Any]
+    DecodeWork: Callable[..., Any]
+    PrefillWork: Callable[..., Any]
+    LatencyPolicy: Callable[..., Any]
+
+
+def load_scheduling(name: str = "mine") -> Scheduling:
+    """The same package as `load_solution`, asked for its scheduler. Raises UserError when it has none."""
+    module = load_solution(name)
+    missing = [each for each in Scheduling.__annotations__ if not hasattr(module, each)]
+    if missing:
+        raise UserError(f"solution {name!r} has no {missing[0]}: choose --solution ref or mine")
+    return cast(Scheduling, module)

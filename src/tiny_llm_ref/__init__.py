@@ -13,6 +13,7 @@ from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
+from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
 from .paged_attention import PagedAttention, PagedLayer
@@ -28,6 +29,7 @@ from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, trunca
 from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_steps
 from .scheduler import Scheduler
 from .speculative import SpecDecodeStats, speculative_generate
+from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
     "AdaptiveChunker",
@@ -37,8 +39,10 @@ __all__ = [
     "BlockPool",
     "BlockTables",
     "ChunkedPrefillMetrics",
+    "DecodeWork",
     "DraftModelProposer",
     "Embedding",
+    "LatencyPolicy",
     "Lineup",
     "MAX_WAITING_STEPS",
     "NgramProposer",
@@ -47,6 +51,7 @@ __all__ = [
     "PagedKvCache",
     "PagedLayer",
     "PositionSampler",
+    "PrefillWork",
     "PrefixCache",
     "PrefixWalk",
     "QwenMLP",
@@ -62,6 +67,9 @@ __all__ = [
     "SpecDecodeStats",
     "StepBudget",
     "StepLayout",
+    "StepSample",
+    "StepTimeError",
+    "StepTimeModel",
     "TextStream",
     "TinyKvFullCache",
     "accept",
@@ -77,6 +85,7 @@ __all__ = [
     "chunk_spans",
     "chunked_attention_mask",
     "clamp_new_tokens",
+    "context_work",
     "dequantize_weights",
     "fair_shares",
     "flash_attention",

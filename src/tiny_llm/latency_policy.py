@@ -1,0 +1,67 @@
+"""How many tokens the next step may hold, so that nobody who reads along waits too long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .step_time import StepTimeModel
+
+
+@dataclass(frozen=True)
+class DecodeWork:
+    """A running request that takes one token: stored tokens, and when its last token came."""
+
+    num_computed: int
+    last_token_s: float
+    is_batch_class: bool = False  # nobody reads along: its tokens have no deadline
+
+
+@dataclass(frozen=True)
+class PrefillWork:
+    """A prompt in the works or waiting: stored tokens, the most it may take in this step, its arrival."""
+
+    num_computed: int
+    num_new: int
+    arrival_s: float = 0.0
+    is_batch_class: bool = False  # takes what the others leave
+
+
+class LatencyPolicy:
+    """Turns a limit on the gap between two tokens into the token budget of the next step."""
+
+    def __init__(
+        self,
+        model: StepTimeModel,
+        itl_slo_s: float,
+        ttft_slo_s: float | None = None,
+        *,
+        safety: float = 1.1,
+        min_prefill_tokens: int = 16,
+    ) -> None:
+        """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
+
+        `safety` multiplies every predicted time. `min_prefill_tokens` is the progress floor: so many
+        prompt tokens fit in every step, however late the decodes are. Raises ValueError when an SLO is
+        not above 0, `safety` below 1 or the floor below 1.
+        """
+        raise NotImplementedError("task 3.5.2")
+
+    def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
+        """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
+
+        Batch-class decodes have no deadline; infinite when there is no other.
+        """
+        raise NotImplementedError("task 3.5.2")
+
+    def token_budget(
+        self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
+    ) -> int | None:
+        """How many tokens the next step may hold, decodes included; None = no limit.
+
+        Every decode takes one token. The rest goes to `prefills` in their order, interactive ones before
+        batch-class ones; it is the largest number whose step, in predicted seconds times `safety`, is
+        inside the slack. Never below the progress floor (of the interactive prompts, if there are any),
+        never more than the prompts can take. With a TTFT SLO, what batch-class prompts get must also leave
+        every interactive prompt that this step finishes inside its own; they get nothing while one is left
+        unfinished. No limit when no decode has a deadline, except for such a leftover.
+        """
+        raise NotImplementedError("task 3.5.2")

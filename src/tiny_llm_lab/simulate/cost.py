@@ -1,0 +1,92 @@
+"""How long a step takes on a machine that is not there: from its bandwidth and arithmetic, or as measured."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tiny_llm_lab.models.shapes import Shape
+from tiny_llm_lab.types import UserError
+
+_KV_BYTES = 2  # of one stored number: bfloat16
+
+
+class StepCost(Protocol):
+    """The true time of a step, as far as the simulation is concerned."""
+
+    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+        """Of a step with so many tokens that see `num_attended` stored tokens in all, of which its requests
+        have `num_stored` different ones.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time that bytes and operations take, plus a fixed overhead. An assumption, not a measurement.
+
+    Linear layers read all weights once and compute with each for each token, whichever takes longer. So does
+    attention with what is stored. The two come one after the other.
+    """
+
+    overhead_s: float
+    weight_s: float  # to read all weights once
+    token_s: float  # arithmetic of one token in the linear layers
+    attended_s: float  # arithmetic of one token's look at one stored token
+    stored_s: float  # to read what is stored of one token
+
+    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+        linear_s = max(self.weight_s, self.token_s * num_tokens)
+        return self.overhead_s + linear_s + max(self.attended_s * num_attended, self.stored_s * num_stored)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Measured: (a, b, c, d) of a + b * tokens + c * attended + d * stored, for small and large steps."""
+
+    split_tokens: int  # the most tokens of a small step
+    small: tuple[float, float, float, float]
+    large: tuple[float, float, float, float]
+
+    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+        a, b, c, d = self.small if num_tokens <= self.split_tokens else self.large
+        return a + b * num_tokens + c * num_attended + d * num_stored
+
+
+def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: float) -> Roofline:
+    """The cost of a model of `shape` on a machine that reads and computes so fast.
+
+    Bytes: every weight of the layers and of the head, at the shape's bits; keys and values in bfloat16.
+    Operations: two per weight of the layers and token, 4 * layers * heads * head_dim per look at a stored
+    token. The head's arithmetic and the embedding's bytes are small and left out.
+    """
+    if min(gb_per_s, tflop_per_s) <= 0 or overhead_s < 0:
+        raise UserError("--gb-s and --tflop-s must be above 0, --overhead-ms 0 or more")
+    attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
+    in_layers = shape.layers * (attention + 3 * shape.hidden * shape.inner)
+    num_bytes = (in_layers + shape.vocab * shape.hidden) * shape.bits / 8
+    stored_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * _KV_BYTES
+    return Roofline(
+        overhead_s=overhead_s,
+        weight_s=num_bytes / (gb_per_s * 1e9),
+        token_s=2 * in_layers / (tflop_per_s * 1e12),
+        attended_s=4 * shape.layers * shape.heads * shape.head_dim / (tflop_per_s * 1e12),
+        stored_s=stored_bytes / (gb_per_s * 1e9),
+    )
+
+
+def load_calibration(path: Path) -> Calibrated:
+    """Read {"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}, seconds per unit."""
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+        small, large = (tuple(float(number) for number in value[key]) for key in ("small", "large"))
+        split = int(value["split_tokens"])
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}: give a calibration file") from None
+    except (ValueError, KeyError, TypeError):
+        small, large, split = (), (), 0
+    if len(small) != 4 or len(large) != 4 or min(*small, *large) < 0:
+        raise UserError(f'{path}: write {{"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}}')
+    a, b, c, d = small
+    e, f, g, h = large
+    return Calibrated(split, (a, b, c, d), (e, f, g, h))

@@ -1,0 +1,216 @@
+"""One engine without a model: the solution's scheduler, step after step, under a virtual clock."""
+
+import math
+import random
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tiny_llm_lab.solution import Scheduling
+from tiny_llm_lab.types import SchedulerConfig, StepPlan
+
+from .budget import TokenBudget
+from .cost import StepCost
+from .ledger import Ledger, Served
+from .traffic import SimRequest
+
+_TOKEN = (0,)  # what is sampled: the simulation has no tokens, only their number
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What every replica is made of."""
+
+    llm: Scheduling
+    config: SchedulerConfig
+    num_blocks: int
+    block_size: int
+    cost: StepCost
+    noise: float = 0.0  # standard deviation of the logarithm of a step's time
+    seed: int = 0
+    fast_forward: bool = True  # skip through steps in which nothing can change
+
+
+class Live:
+    """A request on its way: the scheduler's half, and what becomes of it."""
+
+    __slots__ = ("asked", "first_s", "last_s", "num_late", "num_left", "request")
+
+    def __init__(self, asked: SimRequest, request: Any) -> None:
+        self.asked = asked
+        self.request = request
+        self.num_left = asked.num_output_tokens
+        self.first_s = self.last_s = math.nan
+        self.num_late = 0
+
+
+class Replica:
+    """Runs whatever is submitted. `now_s` is the end of its last step, or the arrival that woke it."""
+
+    def __init__(self, machine: Machine, budget: TokenBudget, itl_slo_s: float) -> None:
+        self.machine = machine
+        self.now_s = 0.0
+        self.ledger = Ledger(itl_slo_s)
+        pool = machine.llm.BlockPool(machine.num_blocks, machine.block_size)
+        self._pool = pool
+        self._scheduler = machine.llm.Scheduler(machine.config, pool)
+        self._budget = budget
+        self._inbox: deque[SimRequest] = deque()
+        self._live: dict[str, Live] = {}
+        self._rng = random.Random(machine.seed)
+        self._ended_last = 0
+
+    def submit(self, request: SimRequest) -> None:
+        """Takes requests in order of their arrival; each is seen at the first step from then on."""
+        if not self._live and not self._inbox:
+            self.now_s = max(self.now_s, request.arrival_s)
+        self._inbox.append(request)
+
+    def load(self, now_s: float) -> int:
+        """Requests that had not ended at `now_s`, which may be during the last step."""
+        return len(self._live) + len(self._inbox) + (self._ended_last if now_s < self.now_s else 0)
+
+    def run_until(self, until_s: float) -> None:
+        """Run the steps that begin before `until_s`."""
+        while (self._live or self._inbox) and self.now_s < until_s:
+            self._receive()
+            num_same = self._num_same_steps()
+            if num_same > 1:
+                times = self._times_of(num_same, until_s)
+                self._decode_together(times)
+            else:
+                self._step()
+
+    def _receive(self) -> None:
+        while self._inbox and self._inbox[0].arrival_s <= self.now_s:
+            asked = self._inbox.popleft()
+            request = self.machine.llm.ScheduledRequest(
+                str(asked.number), [0] * asked.num_prompt_tokens, arrival_s=asked.arrival_s
+            )
+            self._scheduler.add(request)
+            self._live[request.request_id] = Live(asked, request)
+
+    def _step(self) -> None:
+        plan: StepPlan = self._scheduler.schedule(
+            self._budget.of_step(self._scheduler, self._live, self.now_s)
+        )
+        self.ledger.num_preemptions += len(plan.preempted)
+        num_attended = num_stored = 0
+        sampled = {}
+        for request_id, num_new in plan.num_scheduled_tokens.items():
+            request = self._live[request_id].request
+            num_computed = request.num_computed_tokens
+            num_attended += num_new * num_computed + num_new * (num_new + 1) // 2
+            num_stored += num_computed + num_new
+            if request.needs_sample(num_new):
+                sampled[request_id] = _TOKEN
+        num_tokens = plan.total_num_scheduled_tokens
+        if num_tokens == 0 and not plan.preempted:
+            raise RuntimeError("the scheduler planned a step of no tokens although requests wait")
+        self._take_time(num_tokens, num_attended, num_stored)
+        self._scheduler.commit(plan, sampled)
+        self._deliver(list(sampled), [self.now_s])
+
+    def _take_time(self, num_tokens: int, num_attended: int, num_stored: int) -> None:
+        seconds = self.machine.cost.seconds(num_tokens, num_attended, num_stored)
+        if self.machine.noise:
+            seconds *= self._rng.lognormvariate(0, self.machine.noise)
+        self._budget.record(num_tokens, num_attended, num_stored, seconds)
+        self.now_s += seconds
+        self.ledger.busy_s += seconds
+        self.ledger.num_steps += 1
+        self.ledger.num_tokens += num_tokens
+
+    def _deliver(self, request_ids: list[str], times: list[float]) -> None:
+        """Each of the requests got a token at each of the times, the ends of consecutive steps."""
+        ledger, slo_s, end_s = self.ledger, self.ledger.itl_slo_s, times[-1]
+        gaps = [after - before for before, after in pairwise(times)]
+        num_late = sum(gap > slo_s for gap in gaps)
+        for gap in gaps:
+            ledger.gaps[gap] += len(request_ids)
+        first_gaps: dict[float, int] = {}
+        self._ended_last = 0
+        for request_id in request_ids:
+            live = self._live[request_id]
+            if live.first_s != live.first_s:  # not a number yet
+                live.first_s = times[0]
+            else:
+                gap = times[0] - live.last_s
+                first_gaps[gap] = first_gaps.get(gap, 0) + 1
+                live.num_late += gap > slo_s
+            live.num_late += num_late
+            live.last_s = end_s
+            live.num_left -= len(times)
+            if live.num_left == 0:
+                self._end(request_id)
+        for gap, count in first_gaps.items():
+            ledger.gaps[gap] += count
+
+    def _end(self, request_id: str) -> None:
+        self._scheduler.finish(request_id)
+        live = self._live.pop(request_id)
+        self._ended_last += 1
+        asked = live.asked
+        self.ledger.served.append(
+            Served(
+                asked.number,
+                asked.arrival_s,
+                live.first_s,
+                live.last_s,
+                asked.num_prompt_tokens,
+                asked.num_output_tokens,
+                live.num_late,
+            )
+        )
+
+    # Fast forward: a stretch of steps that all hold one token of each running request. The scheduler is
+    # shown the whole stretch as one step in which everybody guessed right; the clock goes step by step.
+
+    def _num_same_steps(self) -> int:
+        """In how many steps, at most, nothing happens but one token for everyone who runs.
+
+        Up to the first answer that ends, as long as no waiting request could come in and no block is short.
+        """
+        machine, running = self.machine, self._scheduler.running
+        config = machine.config
+        if not machine.fast_forward or not running or config.chunk_grid:
+            return 1
+        # A policy other than fcfs may count the steps that someone waits.
+        is_closed = config.policy == "fcfs" and len(running) == config.max_num_seqs
+        if len(self._live) > len(running) and not is_closed:
+            return 1
+        count = config.max_num_batched_tokens // len(running)
+        for request in running:
+            if request.num_computed_tokens != request.num_tokens - 1 or not request.output_token_ids:
+                return 1
+            count = min(count, self._live[request.request_id].num_left)
+        size = machine.block_size
+        missing = sum(
+            -(-(each.num_computed_tokens + count) // size) - len(each.block_ids) for each in running
+        )
+        return count if missing <= self._pool.num_free else 1
+
+    def _times_of(self, most: int, until_s: float) -> list[float]:
+        """The ends of the next steps: `most`, or fewer when someone arrives before."""
+        running = self._scheduler.running
+        until_s = min(until_s, self._inbox[0].arrival_s) if self._inbox else until_s
+        num_stored = sum(request.num_computed_tokens + 1 for request in running)
+        times: list[float] = []
+        while len(times) < most and (not times or self.now_s < until_s):
+            self._take_time(len(running), num_stored, num_stored)
+            times.append(self.now_s)
+            num_stored += len(running)
+        return times
+
+    def _decode_together(self, times: list[float]) -> None:
+        count, running = len(times), self._scheduler.running
+        for request in running:
+            request.spec_token_ids = [0] * (count - 1)
+        plan = self._scheduler.schedule()
+        if any(count != planned for planned in plan.num_scheduled_tokens.values()) or len(
+            plan.num_scheduled_tokens
+        ) != len(running):
+            raise RuntimeError("the scheduler planned other tokens than one per step: try --step-by-step")
+        self._scheduler.commit(plan, dict.fromkeys(plan.num_scheduled_tokens, _TOKEN * count))
+        self._deliver(list(plan.num_scheduled_tokens), times)

@@ -1,0 +1,128 @@
+"""How many tokens the next step may hold, so that nobody who reads along waits too long."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .step_time import StepTimeModel, context_work
+
+
+@dataclass(frozen=True)
+class DecodeWork:
+    """A running request that takes one token: stored tokens, and when its last token came."""
+
+    num_computed: int
+    last_token_s: float
+    is_batch_class: bool = False  # nobody reads along: its tokens have no deadline
+
+
+@dataclass(frozen=True)
+class PrefillWork:
+    """A prompt in the works or waiting: stored tokens, the most it may take in this step, its arrival."""
+
+    num_computed: int
+    num_new: int
+    arrival_s: float = 0.0
+    is_batch_class: bool = False  # takes what the others leave
+
+
+class LatencyPolicy:
+    """Turns a limit on the gap between two tokens into the token budget of the next step."""
+
+    def __init__(
+        self,
+        model: StepTimeModel,
+        itl_slo_s: float,
+        ttft_slo_s: float | None = None,
+        *,
+        safety: float = 1.2,
+        min_prefill_tokens: int = 16,
+    ) -> None:
+        """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
+
+        `safety` multiplies every predicted time. `min_prefill_tokens` is the progress floor: so many
+        prompt tokens fit in every step, however late the decodes are. Raises ValueError when an SLO is
+        not above 0, `safety` below 1 or the floor below 1.
+        """
+        slos = [itl_slo_s] + ([] if ttft_slo_s is None else [ttft_slo_s])
+        if min(slos) <= 0 or safety < 1 or min_prefill_tokens < 1:
+            raise ValueError("SLOs must be above 0, safety and min_prefill_tokens 1 or more")
+        self.model = model
+        self.itl_slo_s = itl_slo_s
+        self.ttft_slo_s = ttft_slo_s
+        self.safety = safety
+        self.min_prefill_tokens = min_prefill_tokens
+
+    def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
+        """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
+
+        Batch-class decodes have no deadline; infinite when there is no other.
+        """
+        lasts = [decode.last_token_s for decode in decodes if not decode.is_batch_class]
+        return min(lasts) + self.itl_slo_s - now_s if lasts else math.inf
+
+    def token_budget(
+        self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
+    ) -> int | None:
+        """How many tokens the next step may hold, decodes included; None = no limit.
+
+        Every decode takes one token. The rest goes to `prefills` in their order, interactive ones before
+        batch-class ones; it is the largest number whose step, in predicted seconds times `safety`, is
+        inside the slack. Never below the progress floor (of the interactive prompts, if there are any),
+        never more than the prompts can take. With a TTFT SLO, what batch-class prompts get must also leave
+        every interactive prompt that this step finishes inside its own; they get nothing while one is left
+        unfinished. No limit when no decode has a deadline, except for such a leftover.
+        """
+        slack_s = self.slack_s(now_s, decodes)
+        urgent = [work for work in prefills if not work.is_batch_class]
+        batch = [work for work in prefills if work.is_batch_class]
+        num_urgent = sum(work.num_new for work in urgent)
+        num_wanted = num_urgent + sum(work.num_new for work in batch)
+        ttft_slack_s = math.inf
+        if self.ttft_slo_s is not None and batch:
+            deadlines = [work.arrival_s + self.ttft_slo_s for work in urgent]
+            ttft_slack_s = min(deadlines, default=math.inf) - now_s
+        if slack_s == ttft_slack_s == math.inf:
+            return None
+
+        step_s = self._predictor(decodes, [*urgent, *batch])
+        fitting = max(
+            min(self.min_prefill_tokens, num_urgent or num_wanted),
+            _largest(num_urgent, lambda count: step_s(count) <= slack_s),
+        )
+        if fitting >= num_urgent:
+            limit_s = min(slack_s, ttft_slack_s)
+            fitting = max(fitting, _largest(num_wanted, lambda count: step_s(count) <= limit_s))
+        return len(decodes) + fitting
+
+    def _predictor(
+        self, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
+    ) -> Callable[[int], float]:
+        """The seconds, safety included, of a step with so many prompt tokens besides the decodes."""
+        decodes_attend = sum(decode.num_computed + 1 for decode in decodes)
+
+        def step_s(num_prefill: int) -> float:
+            num_attended = num_stored = decodes_attend
+            left = num_prefill
+            for work in prefills:
+                if left == 0:
+                    break
+                taken = min(work.num_new, left)
+                num_attended += context_work(work.num_computed, taken)
+                num_stored += work.num_computed + taken
+                left -= taken
+            return self.safety * self.model.predict(len(decodes) + num_prefill, num_attended, num_stored)
+
+        return step_s
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest count from 0 to `most` that fits; 0 also when nothing does."""
+    fitting, too_many = 0, most + 1
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        if fits(middle):
+            fitting = middle
+        else:
+            too_many = middle
+    return fitting

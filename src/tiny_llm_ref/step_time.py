@@ -1,0 +1,215 @@
+"""How long a step of the engine will take, before it runs."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from operator import mul, truediv
+
+# Where "small" may end, and below how many samples a regime is not fitted on its own.
+_SPLITS = (16, 32, 64, 128, 256, 512, 1024)
+_FEWEST = 6
+# Rounds of reweighting, and the relative error below which a sample is taken to be met.
+_ROUNDS, _MET = 20, 1e-3
+# How far one measurement may pull the correction, and how many errors are remembered.
+_PULL, _WINDOW = 2.0, 256
+
+_Coefficients = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class StepSample:
+    """One measured step: its tokens, its work on stored tokens as in `predict`, its seconds."""
+
+    num_tokens: int
+    num_attended: int
+    num_stored: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepTimeError:
+    """Relative errors |predicted - measured| / measured: how many, and nearest-rank percentiles."""
+
+    count: int
+    p50: float
+    p90: float
+
+
+def context_work(num_computed: int, num_new: int) -> int:
+    """How many stored tokens `num_new` tokens behind `num_computed` attend to, summed over them.
+
+    Every token sees what is before it and itself: (10, 1) -> 11, (10, 3) -> 11 + 12 + 13 = 36.
+    """
+    return num_new * num_computed + num_new * (num_new + 1) // 2
+
+
+class StepTimeModel:
+    """Predicts the seconds of a step: a + b * num_tokens + c * num_attended + d * num_stored.
+
+    There are two regimes with an (a, b, c, d) each. In a small step (up to `split_tokens` tokens) the time
+    goes into reading the weights, which is paid once however few tokens there are; in a large one into
+    arithmetic, paid per token. A correction per regime is learnt while running.
+    """
+
+    def __init__(
+        self, samples: Sequence[StepSample], split_tokens: int | None = None, newest: float = 0.1
+    ) -> None:
+        """Fit `small` and `large`, (a, b, c, d) each, to at least 3 measured samples.
+
+        No coefficient is negative, errors count relative to the measured time, and a few samples that
+        are wrong by any factor hardly matter. A regime with fewer than 6 samples takes the fit of all of
+        them. `split_tokens` None: the power of two from 16 to 1,024 with the smallest total error.
+        `newest` is the weight of the newest step in the corrections (0 = never correct). Raises
+        ValueError for too few samples, a time that is not above 0, or a weight outside 0 to 1.
+        """
+        if len(samples) < 3 or any(sample.seconds <= 0 for sample in samples) or not 0 <= newest <= 1:
+            raise ValueError("a step-time model needs 3 samples of more than 0 s and a weight from 0 to 1")
+        self.newest = newest
+        self.small_correction = self.large_correction = 1.0
+        self._errors: deque[float] = deque(maxlen=_WINDOW)
+        whole = _robust_fit(samples)
+        splits = _SPLITS if split_tokens is None else (split_tokens,)
+        fits = [(split, *_two_fits(samples, split, whole)) for split in splits]
+        self.split_tokens, self.small, self.large = min(fits, key=lambda fit: _total_error(samples, *fit))
+        self._fit_errors = [
+            abs(self.predict(each.num_tokens, each.num_attended, each.num_stored) / each.seconds - 1)
+            for each in samples
+        ]
+
+    def predict(self, num_tokens: int, num_attended: int, num_stored: int = 0) -> float:
+        """Seconds of a step, the correction of its regime included.
+
+        `num_attended`: stored tokens that the step's tokens see, summed over its tokens (`context_work`).
+        `num_stored`: the same summed over its requests; each is read once, however many tokens look. Never
+        falls as one of the three grows inside a regime, and a large step never takes less than a small one
+        of `split_tokens` tokens that only reads as much.
+        """
+        if num_tokens <= self.split_tokens:
+            return self.small_correction * _seconds(self.small, num_tokens, num_attended, num_stored)
+        least_s = self.small_correction * _seconds(self.small, self.split_tokens, 0, num_stored)
+        return max(
+            least_s, self.large_correction * _seconds(self.large, num_tokens, num_attended, num_stored)
+        )
+
+    def record(self, num_tokens: int, num_attended: int, num_stored: int, seconds: float) -> None:
+        """Learn from a step that took `seconds`: `small_correction` or `large_correction` moves.
+
+        The correction becomes (1 - newest) times its value plus `newest` times measured / fitted seconds.
+        One measurement counts at most as twice and at least as half the correction so far: a hiccup must
+        not look like a new machine. The error of the prediction before this step is remembered for
+        `error`, for the last 256 steps. Raises ValueError when `seconds` is not above 0.
+        """
+        if seconds <= 0:
+            raise ValueError(f"a step cannot take {seconds} s")
+        self._errors.append(abs(self.predict(num_tokens, num_attended, num_stored) / seconds - 1))
+        is_small = num_tokens <= self.split_tokens
+        fitted_s = _seconds(self.small if is_small else self.large, num_tokens, num_attended, num_stored)
+        correction = self.small_correction if is_small else self.large_correction
+        ratio = seconds / fitted_s if fitted_s > 0 else correction
+        ratio = min(max(ratio, correction / _PULL), correction * _PULL)
+        correction += self.newest * (ratio - correction)
+        if is_small:
+            self.small_correction = correction
+        else:
+            self.large_correction = correction
+
+    def error(self) -> StepTimeError:
+        """How wrong the predictions were: of the recorded steps, or of the fit while there are none."""
+        errors = sorted(self._errors or self._fit_errors)
+        p50, p90 = (errors[math.ceil(share * len(errors)) - 1] for share in (0.5, 0.9))
+        return StepTimeError(len(errors), p50, p90)
+
+
+def _seconds(fit: _Coefficients, num_tokens: int, num_attended: int, num_stored: int) -> float:
+    return fit[0] + fit[1] * num_tokens + fit[2] * num_attended + fit[3] * num_stored
+
+
+def _two_fits(
+    samples: Sequence[StepSample], split: int, whole: _Coefficients
+) -> tuple[_Coefficients, _Coefficients]:
+    small = [sample for sample in samples if sample.num_tokens <= split]
+    large = [sample for sample in samples if sample.num_tokens > split]
+    fits = [_robust_fit(part) if len(part) >= _FEWEST else whole for part in (small, large)]
+    return fits[0], fits[1]
+
+
+def _total_error(
+    samples: Sequence[StepSample], split: int, small: _Coefficients, large: _Coefficients
+) -> float:
+    return sum(
+        abs(_seconds(fit, each.num_tokens, each.num_attended, each.num_stored) / each.seconds - 1)
+        for each in samples
+        for fit in [small if each.num_tokens <= split else large]
+    )
+
+
+def _robust_fit(samples: Sequence[StepSample]) -> _Coefficients:
+    """The nonnegative coefficients with the least sum of relative errors, by reweighted least squares.
+
+    Squares alone would follow one wild sample. Dividing each square by the error that it had in the round
+    before leaves the sum of plain errors, which does not.
+    """
+    # Divided by the measured time, every sample wants to reach 1.
+    columns = [
+        [value / each.seconds for value, each in zip(column, samples, strict=True)]
+        for column in (
+            [1.0] * len(samples),
+            [each.num_tokens for each in samples],
+            [each.num_attended for each in samples],
+            [each.num_stored for each in samples],
+        )
+    ]
+    scales = [max(column) or 1.0 for column in columns]
+    rows = list(
+        zip(
+            *([x / scale for x in column] for column, scale in zip(columns, scales, strict=True)), strict=True
+        )
+    )
+    weights = [1.0] * len(rows)
+    for _ in range(_ROUNDS):
+        best = _nonnegative_least_squares(rows, weights)
+        errors = [abs(sum(map(mul, best, row)) - 1) for row in rows]
+        weights = [1 / max(error, _MET) for error in errors]
+    a, b, c, d = map(truediv, best, scales)
+    return a, b, c, d
+
+
+def _nonnegative_least_squares(rows: Sequence[tuple[float, ...]], weights: Sequence[float]) -> list[float]:
+    """x >= 0 with the least sum of weight * (row . x - 1)^2, by trying which entries are not 0."""
+    size = len(rows[0])
+    weighed = [
+        [weight * value for weight, value in zip(weights, column, strict=True)]
+        for column in zip(*rows, strict=True)
+    ]
+    gram = [[sum(map(mul, one, other)) for other in zip(*rows, strict=True)] for one in weighed]
+    wanted = [sum(column) for column in weighed]
+    best, least = [0.0] * size, math.inf
+    for kept in (kept for count in range(1, size + 1) for kept in combinations(range(size), count)):
+        solved = _solve([[gram[i][j] for j in kept] for i in kept], [wanted[i] for i in kept])
+        if solved is None or min(solved) < 0:
+            continue
+        # The squared error, less what is the same for every candidate.
+        error = -sum(value * wanted[i] for i, value in zip(kept, solved, strict=True))
+        if error < least:
+            at = dict(zip(kept, solved, strict=True))
+            best, least = [at.get(i, 0.0) for i in range(size)], error
+    return best
+
+
+def _solve(matrix: list[list[float]], wanted: list[float]) -> list[float] | None:
+    """x with matrix . x = wanted, by elimination; None when the matrix is (nearly) singular.
+
+    The matrix is positive semidefinite, so that the diagonal serves as pivots.
+    """
+    size = len(wanted)
+    rows = [[*row, value] for row, value in zip(matrix, wanted, strict=True)]
+    for i in range(size):
+        if rows[i][i] <= 1e-12 * matrix[i][i]:
+            return None
+        for other in range(size):
+            if other != i:
+                factor = rows[other][i] / rows[i][i]
+                rows[other] = [a - factor * b for a, b in zip(rows[other], rows[i], strict=True)]
+    return [rows[i][size] / rows[i][i] for i in range(size)]

@@ -1,0 +1,196 @@
+"""Day 3.5: how many tokens a step may hold so that nobody waits too long."""
+
+import random
+
+import pytest
+from tests.helpers.step_samples import measured, prompt_chunk, together
+
+
+class PerToken:
+    """A model without surprises: a millisecond per token and a microsecond per attended token."""
+
+    def __init__(self):
+        self.asked = []
+
+    def predict(self, num_tokens, num_attended, num_stored=0):
+        self.asked.append((num_tokens, num_attended, num_stored))
+        return 1e-3 * num_tokens + 1e-6 * num_attended
+
+
+def policy_of(llm, itl_slo_s=0.1, ttft_slo_s=None, **options):
+    return llm.LatencyPolicy(PerToken(), itl_slo_s, ttft_slo_s, **{"safety": 1.0, **options})
+
+
+def decoding(llm, *ages_s, now_s=5.0, num_computed=0, **options):
+    return [llm.DecodeWork(num_computed, now_s - age_s, **options) for age_s in ages_s]
+
+
+@pytest.mark.task("3.5.2")
+def test_slack_is_that_of_the_most_urgent_decode(llm):
+    policy = policy_of(llm)
+    assert policy.slack_s(5.0, decoding(llm, 0.01, 0.07, 0.03)) == pytest.approx(0.03)
+    assert policy.slack_s(5.0, decoding(llm, 0.25)) == pytest.approx(-0.15)
+    assert policy.slack_s(5.0, []) == float("inf")
+
+
+@pytest.mark.task("3.5.2")
+def test_batch_class_decodes_have_no_deadline(llm):
+    policy = policy_of(llm)
+    late = decoding(llm, 9.0, is_batch_class=True)
+    assert policy.slack_s(5.0, late) == float("inf")
+    assert policy.slack_s(5.0, late + decoding(llm, 0.0)) == pytest.approx(0.1)
+
+
+@pytest.mark.task("3.5.2")
+def test_budget_is_the_largest_step_inside_the_slack(llm):
+    # 4 decodes and n new tokens of a fresh prompt: 1 ms (4 + n) + 1 us (4 + n (n + 1) / 2) <= 60.5 ms.
+    # n = 55: 59 + 0.004 + 1.54 = 60.544 is too long; n = 54: 58 + 0.004 + 1.485 = 59.489 is not.
+    policy = policy_of(llm)
+    budget = policy.token_budget(5.0, decoding(llm, 0.0395, 0.0, 0.0, 0.0), [llm.PrefillWork(0, 1000)])
+    assert budget == 4 + 54
+
+
+@pytest.mark.task("3.5.2")
+def test_budget_equals_trying_every_size(llm):
+    rng = random.Random(3)
+    model = llm.StepTimeModel(measured(llm))
+    policy = llm.LatencyPolicy(model, 0.05, safety=1.2, min_prefill_tokens=8)
+    for _ in range(60):
+        decodes = [
+            llm.DecodeWork(rng.randrange(4000), -rng.random() * 0.03) for _ in range(rng.randint(1, 40))
+        ]
+        prompts = [
+            llm.PrefillWork(rng.randrange(6000), rng.randint(1, 900)) for _ in range(rng.randint(0, 3))
+        ]
+        slack_s = policy.slack_s(0.0, decodes)
+
+        def inside(count, decodes=decodes, prompts=prompts, slack_s=slack_s):
+            parts = [(1, decode.num_computed + 1, decode.num_computed + 1) for decode in decodes]
+            for prompt in prompts:
+                taken = min(count, prompt.num_new)
+                parts += [prompt_chunk(llm, prompt.num_computed, taken)] if taken else []
+                count -= taken
+            return 1.2 * model.predict(*together(*parts)) <= slack_s
+
+        wanted = sum(prompt.num_new for prompt in prompts)
+        best = max([count for count in range(wanted + 1) if inside(count)], default=0)
+        got = policy.token_budget(0.0, decodes, prompts)
+        assert got == len(decodes) + max(best, min(8, wanted))
+
+
+@pytest.mark.task("3.5.2")
+def test_budget_shrinks_as_the_prompt_gets_deeper(llm):
+    # The same chunk attends to more the deeper it starts: a static budget cannot know.
+    budgets = [
+        policy_of(llm, min_prefill_tokens=1).token_budget(5.0, decoding(llm, 0.0), [llm.PrefillWork(at, 500)])
+        for at in (0, 1000, 4000, 16000)
+    ]
+    # n (1 ms + at us) + n (n + 1) / 2 us <= 99 ms - 1 us of the decode.
+    assert budgets == [1 + 94, 1 + 48, 1 + 19, 1 + 5]
+
+
+@pytest.mark.task("3.5.2")
+def test_budget_shrinks_as_the_decodes_store_more(llm):
+    budgets = [
+        policy_of(llm).token_budget(
+            5.0, decoding(llm, *[0.0] * 8, num_computed=stored), [llm.PrefillWork(0, 500)]
+        )
+        for stored in (0, 2000, 4000)
+    ]
+    assert budgets == [8 + 88, 8 + 73, 8 + 58]
+
+
+@pytest.mark.task("3.5.2")
+def test_safety_multiplies_the_prediction(llm):
+    decodes, prompts = decoding(llm, 0.0), [llm.PrefillWork(0, 500)]
+    assert policy_of(llm, safety=2.0).token_budget(5.0, decodes, prompts) == policy_of(
+        llm, itl_slo_s=0.05
+    ).token_budget(5.0, decodes, prompts)
+
+
+@pytest.mark.task("3.5.2")
+@pytest.mark.parametrize("age_s", [0.095, 0.1, 0.2, 100.0])
+def test_late_decodes_leave_the_progress_floor(llm, age_s):
+    # 10 decodes alone take 10 ms: no slack is left for a prompt, and it still may not starve.
+    policy = policy_of(llm, min_prefill_tokens=32)
+    decodes = decoding(llm, *[age_s] * 10)
+    assert policy.token_budget(5.0, decodes, [llm.PrefillWork(0, 500)]) == 10 + 32
+    assert policy.token_budget(5.0, decodes, [llm.PrefillWork(0, 7)]) == 10 + 7
+    assert policy.token_budget(5.0, decodes, []) == 10, "every decode takes its token, late or not"
+
+
+@pytest.mark.task("3.5.2")
+def test_no_limit_when_nothing_decodes(llm):
+    policy = policy_of(llm)
+    assert policy.token_budget(5.0, [], [llm.PrefillWork(0, 100_000)]) is None
+    assert policy.token_budget(5.0, [], []) is None
+    only_batch = decoding(llm, 7.0, is_batch_class=True)
+    assert policy.token_budget(5.0, only_batch, [llm.PrefillWork(0, 100_000)]) is None
+
+
+@pytest.mark.task("3.5.2")
+def test_budget_is_never_more_than_the_prompts_can_take(llm):
+    decodes = decoding(llm, 0.0, 0.0)
+    prompts = [llm.PrefillWork(0, 10), llm.PrefillWork(50, 20)]
+    assert policy_of(llm).token_budget(5.0, decodes, prompts) == 2 + 10 + 20
+
+
+@pytest.mark.task("3.5.2")
+def test_prompts_are_served_in_order_interactive_ones_first(llm):
+    # The deep prompt is dear, the fresh one cheap: whose tokens come first decides how many fit.
+    deep, fresh = llm.PrefillWork(16_000, 50), llm.PrefillWork(0, 50)
+    decodes = decoding(llm, 0.0)
+    budget = policy_of(llm, min_prefill_tokens=1).token_budget
+    assert budget(5.0, decodes, [deep, fresh]) == 1 + 5
+    assert budget(5.0, decodes, [fresh, deep]) == 1 + 50 + 2
+    deep_batch = llm.PrefillWork(16_000, 50, is_batch_class=True)
+    assert budget(5.0, decodes, [deep_batch, fresh]) == 1 + 50 + 2
+
+
+@pytest.mark.task("3.5.2")
+def test_batch_class_prompts_may_not_delay_a_first_token_beyond_its_slo(llm):
+    waiting = llm.PrefillWork(0, 10, arrival_s=4.77)
+    batch = llm.PrefillWork(0, 500, is_batch_class=True)
+    # Without a TTFT SLO the batch prompt takes what the decode's 100 ms leave.
+    assert policy_of(llm).token_budget(5.0, decoding(llm, 0.0), [waiting, batch]) == 1 + 95
+    # With one of 250 ms, the first token is due in 20 ms: 11 tokens are spoken for, 8 more fit.
+    policy = policy_of(llm, ttft_slo_s=0.25)
+    assert policy.token_budget(5.0, decoding(llm, 0.0), [waiting, batch]) == 1 + 10 + 8
+    # Nothing decodes: the first token's deadline is the only one.
+    assert policy.token_budget(5.0, [], [waiting, batch]) == 10 + 9
+    # Already too late for the first token: it comes as soon as it can.
+    too_late = llm.PrefillWork(0, 10, arrival_s=4.0)
+    assert policy.token_budget(5.0, decoding(llm, 0.0), [too_late, batch]) == 1 + 10
+    assert policy.token_budget(5.0, decoding(llm, 0.0), [batch]) == 1 + 94
+
+
+@pytest.mark.task("3.5.2")
+def test_batch_class_prompts_get_nothing_while_an_interactive_one_is_unfinished(llm):
+    model = PerToken()
+    policy = llm.LatencyPolicy(model, 0.1, 5.0, safety=1.0)
+    prompts = [llm.PrefillWork(0, 500), llm.PrefillWork(0, 500, is_batch_class=True)]
+    assert policy.token_budget(5.0, decoding(llm, 0.0), prompts) == 1 + 94
+
+
+@pytest.mark.task("3.5.2")
+def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
+    policy = policy_of(llm)
+    policy.token_budget(5.0, decoding(llm, 0.0), [llm.PrefillWork(0, 100_000)])
+    # Halving 100,000 takes 17 rounds. It happens before every step, while everybody waits.
+    assert len(policy.model.asked) <= 20
+
+
+@pytest.mark.task("3.5.2")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"itl_slo_s": 0.0},
+        {"itl_slo_s": -1.0},
+        {"ttft_slo_s": 0.0},
+        {"safety": 0.9},
+        {"min_prefill_tokens": 0},
+    ],
+)
+def test_policy_rejects_what_cannot_be_meant(llm, options):
+    with pytest.raises(ValueError):
+        policy_of(llm, **options)
