@@ -12,6 +12,8 @@ import mlx.core as mx
 from tiny_llm_lab.native import reads
 from tiny_llm_lab.types import KvCache, QuantizedWeights, Weight
 
+from .moe import QwenMoE
+
 if TYPE_CHECKING:
     from .qwen import QwenTransformerBlock
 
@@ -26,10 +28,12 @@ _TOGETHER = (
 def can_fuse(weights: Mapping[str, Weight]) -> bool:
     """Whether the kernels can read a layer's `weights`, named as in QwenTransformerBlock.
 
+    A mixture of experts (day 3.7) is not theirs to read: then the rest of the layer counts.
     They read dense matrices, and packed ones of 4 or 8 bits in groups of 32, 64 or 128; those that share
     an input (q, k and v; gate and up) must be packed alike.
     """
-    packings = [{_packing(weights[f"{name}.weight"]) for name in names} for names in _TOGETHER]
+    together = _TOGETHER[:2] if "mlp.gate.weight" in weights else _TOGETHER
+    packings = [{_packing(weights[f"{name}.weight"]) for name in names} for names in together]
     return all(len(kinds) == 1 and all(kind is None or reads(*kind) for kind in kinds) for kinds in packings)
 
 
@@ -53,10 +57,12 @@ def fused_layer(
         k, v = cache.update_and_fetch(k, v)
     stored = length if cache is None else cache.offset
     out = native.attention(q, k, v, stored, True, attention.config.head_dim**-0.5, True)
-    out = native.linear(out, [attention.weights["o_proj.weight"]])[0]
+    out = layer.all_sum(native.linear(out, [attention.weights["o_proj.weight"]])[0])
     norm, mlp = layer.post_attention_layernorm, layer.mlp
     x, normed = native.rms_norm(x if kept == length else x[:, length - kept :], norm.weight, norm.eps, out)
-    return cast(mx.array, native.mlp(normed, mlp.w_gate, mlp.w_up, mlp.w_down, x))
+    if layer.is_whole and not isinstance(mlp, QwenMoE):
+        return cast(mx.array, native.mlp(normed, mlp.w_gate, mlp.w_up, mlp.w_down, x))
+    return x + layer.all_sum(mlp(normed))
 
 
 def _heads(native: Any, attention: Any, x: mx.array, offset: int | list[int], kept: int) -> list[mx.array]:

@@ -1,5 +1,6 @@
 """A mixture of experts: many feed-forward networks, of which every token uses a few."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import mlx.core as mx
@@ -33,8 +34,8 @@ def route(
 def group_by_expert(experts: mx.array) -> tuple[mx.array, mx.array]:
     """The order that puts all uses of the same expert side by side: experts [T, K] -> (order, place).
 
-    Use t * K + k is token t's k-th expert. order [T * K]: the uses, sorted by expert, and by number
-    within one. place [T * K]: where each use went, so that `sorted[place]` undoes `unsorted[order]`.
+    Use t * K + k is token t's k-th expert. order [T * K]: the uses, sorted by expert. place
+    [T * K]: where each use went, so that `sorted[place]` undoes `unsorted[order]`.
     """
     order = mx.argsort(experts.reshape(-1))
     return order, mx.argsort(order)
@@ -84,8 +85,9 @@ class QwenMoE:
 
         Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is made in float32.
         """
-        flat = x.reshape(-1, x.shape[-1])
-        config = self.config
+        if x.size == 0:
+            return x
+        config, flat = self.config, x.reshape(-1, x.shape[-1])
         experts, weights = route(flat, self.gate, config.num_experts_per_tok, config.norm_topk_prob)
         by_expert = kernels(__package__) is not None or not _can_gather(x.dtype)
         outputs = self._one_by_one(flat, experts) if by_expert else self._gathered(flat, experts)
@@ -109,14 +111,10 @@ class QwenMoE:
         Which experts are used must be known now, so this waits for the router.
         """
         order, place = group_by_expert(experts)
-        rows = x[order // experts.shape[-1]]
-        mx.eval(experts, rows)
-        outputs, start = [], 0
-        uses = sorted(n for token in experts.tolist() for n in token)
-        for expert in dict.fromkeys(uses):
-            end = start + uses.count(expert)
-            outputs.append(self._expert(expert, rows[start:end]))
-            start = end
+        rows, start, outputs = x[order // experts.shape[-1]], 0, []
+        for expert, count in sorted(Counter(experts.reshape(-1).tolist()).items()):
+            outputs.append(self._expert(expert, rows[start : start + count]))
+            start += count
         return mx.concatenate(outputs)[place]
 
     def _expert(self, expert: int, x: mx.array) -> mx.array:

@@ -1,6 +1,6 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import mlx.core as mx
@@ -14,9 +14,11 @@ from .embedding import Embedding
 from .fused import can_fuse, fused_layer
 from .kv_cache import TinyKvFullCache
 from .layer_norm import RMSNorm
+from .moe import QwenMoE
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
+AllSum = Callable[[mx.array], mx.array]
 # Layers that are planned before the first of them begins to be computed.
 _AHEAD = 4
 
@@ -92,16 +94,28 @@ class QwenMLP:
 class QwenTransformerBlock:
     """One layer: attention and feed-forward, each behind a norm and around a residual."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Weights, rope: RoPE, all_sum: AllSum | None = None
+    ) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
-        input_layernorm.weight and post_attention_layernorm.weight [E].
+        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.7 on a layer with
+        mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
+
+        `all_sum` (day 3.7) adds an array up over all ranks: the output of attention and that of the
+        feed-forward are then this rank's parts of a sum. None: they are whole.
         """
         size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
-        self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
+        self.mlp: QwenMLP | QwenMoE
+        if "mlp.gate.weight" in weights:
+            self.mlp = QwenMoE(config, _below("mlp.", weights))
+        else:
+            self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
         self.weights = weights
+        self.all_sum = all_sum or _whole
+        self.is_whole = all_sum is None
 
     @cached_property
     def _is_fusable(self) -> bool:
@@ -124,16 +138,18 @@ class QwenTransformerBlock:
         if native and not isinstance(mask, mx.array) and self._is_fusable:
             return fused_layer(native, self, x, offset, cache, keep)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
-        x = x[:, start:] + self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
+        x = x[:, start:] + self.all_sum(out)
+        return x + self.all_sum(self.mlp(self.post_attention_layernorm(x)))
 
 
 class QwenModel:
     """A decoder-only Qwen: embedding, layers, final norm and output head."""
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings.
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
+        `all_sum` (day 3.7) the layers hold one rank's part of their weights.
         """
         self.config = config
         # One table serves all layers: the angles depend on the position alone.
@@ -142,7 +158,7 @@ class QwenModel:
             config.vocab_size, config.hidden_size, weights["model.embed_tokens.weight"]
         )
         self.layers = [
-            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope)
+            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, all_sum)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
@@ -193,6 +209,11 @@ def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
     vector = weights[f"{module}.{kind}"]
     assert isinstance(vector, mx.array)
     return vector
+
+
+def _whole(x: mx.array) -> mx.array:
+    """The sum over the ranks of a model that has only one."""
+    return x
 
 
 def _below(prefix: str, weights: Weights) -> Weights:
