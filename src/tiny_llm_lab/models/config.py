@@ -162,7 +162,9 @@ def _refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
     if has_window or any(kind != "full_attention" for kind in layer_types):
         raise UserError(f"{path}: sliding-window attention is not supported: {_OTHER_CHECKPOINT}")
     if content.get("model_type") != "qwen2" and content.get("attention_bias"):
-        raise UserError(f"{path}: attention_bias is not supported in {content['model_type']}: {_OTHER_CHECKPOINT}")
+        raise UserError(
+            f"{path}: attention_bias is not supported in {content['model_type']}: {_OTHER_CHECKPOINT}"
+        )
     if content.get("hidden_act", "silu") != "silu":
         raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {_OTHER_CHECKPOINT}")
 
