@@ -23,6 +23,7 @@ from tiny_llm_lab.types import UserError
 
 _RANK, _HOSTS = "MLX_RANK", "MLX_HOSTFILE"  # how MLX's ring learns who it is and where the others are
 _POLL_S = 0.02
+_GRACE_S = 0.5
 _TIMED_OUT = 124  # as of `timeout`
 
 
@@ -43,6 +44,12 @@ def group(size: int) -> mx.distributed.Group:
     if found.size() != size:
         raise UserError(f"{found.size()} ranks were started: use --tensor-parallel-size {found.size()}")
     return found
+
+
+def check_size(size: int) -> None:
+    """Raise UserError for a --tensor-parallel-size that is no number of ranks."""
+    if size < 1:
+        raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
 
 
 def launch(command: Sequence[str], size: int, timeout_s: float | None = None) -> int:
@@ -90,7 +97,9 @@ def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -
         codes = [process.poll() for process in running]
         failed = next((rank for rank, code in enumerate(codes) if code), None)
         if failed is not None:
-            return codes[failed] or 0, failed
+            time.sleep(_GRACE_S)  # most errors are everyone's, and then rank 0 has said it already
+            failed = 0 if running[0].poll() else failed
+            return running[failed].poll() or 0, failed
         if None not in codes:
             return 0, 0
         if deadline is not None and time.monotonic() > deadline:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import cast
 
 import mlx.core as mx
 
@@ -112,7 +113,8 @@ class QwenMoE:
         """
         order, place = group_by_expert(experts)
         rows, start, outputs = x[order // experts.shape[-1]], 0, []
-        for expert, count in sorted(Counter(experts.reshape(-1).tolist()).items()):
+        uses = cast(list[int], experts.reshape(-1).tolist())
+        for expert, count in sorted(Counter(uses).items()):
             outputs.append(self._expert(expert, rows[start : start + count]))
             start += count
         return mx.concatenate(outputs)[place]

@@ -10,16 +10,16 @@ from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserEr
 from .qwen import QwenModel
 
 Span = tuple[int, int]
+_PARTS = ("weight", "scales", "biases")  # of QuantizedWeights
 
 
 def shard_rows(w: Weight, start: int, end: int) -> Weight:
-    """Outputs start to end of a layer, for any w [..., O, I] or bias [O]: [..., end - start, I] or [end - start].
+    """Outputs start to end of a layer: w [..., O, I] -> [..., end - start, I], a bias [O] -> [end - start].
 
     A copy, so that the whole matrix can go; packed weights stay packed.
     """
     if isinstance(w, QuantizedWeights):
-        parts = (shard_rows(part, start, end) for part in (w.weight, w.scales, w.biases))
-        return QuantizedWeights(*parts, w.group_size, w.bits)  # type: ignore[arg-type]
+        return replace(w, **{part: shard_rows(getattr(w, part), start, end) for part in _PARTS})
     return mx.contiguous(w[start:end] if w.ndim == 1 else w[..., start:end, :])
 
 
@@ -34,8 +34,12 @@ def shard_columns(w: Weight, start: int, end: int) -> Weight:
         raise ValueError(f"inputs {start} to {end} cut a group of {w.group_size}")
     words = slice(start * w.bits // 32, end * w.bits // 32)
     groups = slice(start // w.group_size, end // w.group_size)
-    parts = (w.weight[..., words], w.scales[..., groups], w.biases[..., groups])
-    return QuantizedWeights(*map(mx.contiguous, parts), w.group_size, w.bits)
+    return replace(
+        w,
+        weight=mx.contiguous(w.weight[..., words]),
+        scales=mx.contiguous(w.scales[..., groups]),
+        biases=mx.contiguous(w.biases[..., groups]),
+    )
 
 
 def shard_heads(config: ModelConfig, rank: int, size: int) -> tuple[Span, Span]:
@@ -63,9 +67,7 @@ def shard_inner(width: int, group_size: int, rank: int, size: int) -> Span:
     """
     groups = width // group_size
     if groups < size:
-        raise UserError(
-            f"{groups} groups of {group_size} weights cannot be split over {size} ranks: use fewer"
-        )
+        raise UserError(f"{size} ranks cannot share {groups} groups of {group_size} weights: use fewer ranks")
     return groups * rank // size * group_size, groups * (rank + 1) // size * group_size
 
 
@@ -84,23 +86,18 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
         return checkpoint
     config, weights = checkpoint.config, checkpoint.weights
     heads, kv_heads = shard_heads(config, rank, size)
-    spans = {
-        "q_proj": _times(heads, config.head_dim),
-        "k_proj": _times(kv_heads, config.head_dim),
-        "v_proj": _times(kv_heads, config.head_dim),
-        "o_proj": _times(heads, config.head_dim),
-        "mlp": _inner(checkpoint, ".mlp.down_proj.weight", config.intermediate_size, rank, size),
-        "switch_mlp": _inner(
-            checkpoint, "switch_mlp.down_proj.weight", config.moe_intermediate_size, rank, size
-        ),
-    }
-    _check_groups(checkpoint, spans["o_proj"], size)
+    inner = _inner(checkpoint, ".mlp.down_proj.weight", config.intermediate_size, rank, size)
+    expert = _inner(checkpoint, "switch_mlp.down_proj.weight", config.moe_intermediate_size, rank, size)
+    queries, keys = _times(heads, config.head_dim), _times(kv_heads, config.head_dim)
+    _check_groups(checkpoint, queries, size)
+    spans = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
+    spans |= {"mlp": inner, "switch_mlp": expert}
     narrower = replace(
         config,
         num_attention_heads=heads[1] - heads[0],
         num_key_value_heads=kv_heads[1] - kv_heads[0],
-        intermediate_size=spans["mlp"][1] - spans["mlp"][0],
-        moe_intermediate_size=spans["switch_mlp"][1] - spans["switch_mlp"][0],
+        intermediate_size=inner[1] - inner[0],
+        moe_intermediate_size=expert[1] - expert[0],
     )
     parts = {name: _part(name, w, spans) for name, w in weights.items()}
     mx.eval([_arrays(w) for w in parts.values()])
@@ -144,9 +141,7 @@ def _check_groups(checkpoint: Checkpoint, span: Span, size: int) -> None:
     for name, w in checkpoint.weights.items():
         is_cut = isinstance(w, QuantizedWeights) and (span[1] - span[0]) % w.group_size
         if name.endswith("o_proj.weight") and is_cut:
-            raise UserError(
-                f"{size} ranks would cut groups of {name}: use fewer, or weights in smaller groups"
-            )
+            raise UserError(f"{size} ranks would cut groups of {name}: use fewer ranks, or smaller groups")
 
 
 def _times(span: Span, factor: int) -> Span:
@@ -154,4 +149,4 @@ def _times(span: Span, factor: int) -> Span:
 
 
 def _arrays(w: Weight) -> tuple[mx.array, ...]:
-    return (w.weight, w.scales, w.biases) if isinstance(w, QuantizedWeights) else (w,)
+    return tuple(getattr(w, part) for part in _PARTS) if isinstance(w, QuantizedWeights) else (w,)

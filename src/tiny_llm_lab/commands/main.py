@@ -75,6 +75,7 @@ class Pace:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     question = _question(args.prompt)
+    ranks.check_size(args.tensor_parallel_size)
     if args.tensor_parallel_size > 1 and not ranks.is_rank():
         return ranks.launch(_command(args, question), args.tensor_parallel_size)
     loaded = load(

@@ -65,9 +65,10 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
             f"{_OTHER_CHECKPOINT}, of type {_listed(MODEL_TYPES)}"
         )
     _refuse_variants(path, content)
+    counts: dict[str, Any] = {name: _count(path, content, name) for name in _COUNTS}
     config = ModelConfig(
         model_type=model_type,
-        **{name: _count(path, content, name) for name in _COUNTS},
+        **counts,
         num_key_value_heads=_count(path, content, "num_key_value_heads", content.get("num_attention_heads")),
         head_dim=_head_dim(path, content),
         rms_norm_eps=_number(path, "rms_norm_eps", content.get("rms_norm_eps")),
@@ -161,10 +162,9 @@ def _refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
     has_window = content.get("use_sliding_window") and content.get("sliding_window")
     if has_window or any(kind != "full_attention" for kind in layer_types):
         raise UserError(f"{path}: sliding-window attention is not supported: {_OTHER_CHECKPOINT}")
-    if content.get("model_type") != "qwen2" and content.get("attention_bias"):
-        raise UserError(
-            f"{path}: attention_bias is not supported in {content['model_type']}: {_OTHER_CHECKPOINT}"
-        )
+    model_type = content.get("model_type")
+    if model_type != "qwen2" and content.get("attention_bias"):
+        raise UserError(f"{path}: attention_bias is not supported in {model_type}: {_OTHER_CHECKPOINT}")
     if content.get("hidden_act", "silu") != "silu":
         raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {_OTHER_CHECKPOINT}")
 

@@ -1,6 +1,7 @@
 """The matrices of a layer's experts: stacked in mlx-lm's checkpoints, numbered in Hugging Face's."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import mlx.core as mx
 
@@ -46,9 +47,10 @@ def _stacked(name: str, parts: list[Weight]) -> Weight:
     packings = {(part.bits, part.group_size) for part in packed}
     if dense or len(packings) > 1:
         raise UserError(f"{name}: its experts are packed in different ways: choose another checkpoint")
-    ((bits, group_size),) = packings
-    stacks = (_of([getattr(part, field) for part in packed]) for field in ("weight", "scales", "biases"))
-    return QuantizedWeights(*stacks, group_size, bits)
+    weight, scales, biases = (
+        _of([getattr(part, field) for part in packed]) for field in ("weight", "scales", "biases")
+    )
+    return replace(packed[0], weight=weight, scales=scales, biases=biases)
 
 
 def _of(arrays: list[mx.array]) -> mx.array:
