@@ -10,7 +10,6 @@ from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserEr
 from .qwen import QwenModel
 
 Span = tuple[int, int]
-_PARTS = ("weight", "scales", "biases")  # of QuantizedWeights
 
 
 def shard_rows(w: Weight, start: int, end: int) -> Weight:
@@ -19,7 +18,8 @@ def shard_rows(w: Weight, start: int, end: int) -> Weight:
     A copy, so that the whole matrix can go; packed weights stay packed.
     """
     if isinstance(w, QuantizedWeights):
-        return replace(w, **{part: shard_rows(getattr(w, part), start, end) for part in _PARTS})
+        weight, scales, biases = (mx.contiguous(part[..., start:end, :]) for part in _arrays(w))
+        return replace(w, weight=weight, scales=scales, biases=biases)
     return mx.contiguous(w[start:end] if w.ndim == 1 else w[..., start:end, :])
 
 
@@ -34,12 +34,9 @@ def shard_columns(w: Weight, start: int, end: int) -> Weight:
         raise ValueError(f"inputs {start} to {end} cut a group of {w.group_size}")
     words = slice(start * w.bits // 32, end * w.bits // 32)
     groups = slice(start // w.group_size, end // w.group_size)
-    return replace(
-        w,
-        weight=mx.contiguous(w.weight[..., words]),
-        scales=mx.contiguous(w.scales[..., groups]),
-        biases=mx.contiguous(w.biases[..., groups]),
-    )
+    parts = (w.weight[..., words], w.scales[..., groups], w.biases[..., groups])
+    weight, scales, biases = map(mx.contiguous, parts)
+    return replace(w, weight=weight, scales=scales, biases=biases)
 
 
 def shard_heads(config: ModelConfig, rank: int, size: int) -> tuple[Span, Span]:
@@ -149,4 +146,4 @@ def _times(span: Span, factor: int) -> Span:
 
 
 def _arrays(w: Weight) -> tuple[mx.array, ...]:
-    return tuple(getattr(w, part) for part in _PARTS) if isinstance(w, QuantizedWeights) else (w,)
+    return (w.weight, w.scales, w.biases) if isinstance(w, QuantizedWeights) else (w,)

@@ -106,16 +106,11 @@ class QwenTransformerBlock:
         """
         size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
-        self.mlp: QwenMLP | QwenMoE
-        if "mlp.gate.weight" in weights:
-            self.mlp = QwenMoE(config, _below("mlp.", weights))
-        else:
-            self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
+        self.mlp = _feed_forward(config, _below("mlp.", weights))
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
         self.weights = weights
-        self.all_sum = all_sum or _whole
-        self.is_whole = all_sum is None
+        self.is_whole, self.all_sum = all_sum is None, all_sum or _whole
 
     @cached_property
     def _is_fusable(self) -> bool:
@@ -138,8 +133,7 @@ class QwenTransformerBlock:
         if native and not isinstance(mask, mx.array) and self._is_fusable:
             return fused_layer(native, self, x, offset, cache, keep)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
-        out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep)
-        x = x[:, start:] + self.all_sum(out)
+        x = x[:, start:] + self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask, keep))
         return x + self.all_sum(self.mlp(self.post_attention_layernorm(x)))
 
 
@@ -209,6 +203,12 @@ def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
     vector = weights[f"{module}.{kind}"]
     assert isinstance(vector, mx.array)
     return vector
+
+
+def _feed_forward(config: ModelConfig, weights: Weights) -> QwenMLP | QwenMoE:
+    if "gate.weight" in weights:
+        return QwenMoE(config, weights)
+    return QwenMLP(*(weights[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
 
 
 def _whole(x: mx.array) -> mx.array:
