@@ -23,6 +23,15 @@ from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
+from .moe import QwenMoE, expert_linear, group_by_expert, route
+from .parallel import (
+    build_parallel_model,
+    shard_checkpoint,
+    shard_columns,
+    shard_heads,
+    shard_inner,
+    shard_rows,
+)
 from .positional_encoding import RoPE
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
@@ -40,6 +49,7 @@ __all__ = [
     "LatencyPolicy",
     "PrefillWork",
     "QwenMLP",
+    "QwenMoE",
     "QwenModel",
     "QwenMultiHeadAttention",
     "QwenTransformerBlock",
@@ -57,23 +67,32 @@ __all__ = [
     "apply_top_p",
     "batch_generate",
     "build_model",
+    "build_parallel_model",
     "can_fuse",
     "causal_mask",
     "chunk_spans",
     "chunked_attention_mask",
     "context_work",
     "dequantize_weights",
+    "expert_linear",
     "flash_attention",
     "flash_attention_metal",
     "fused_layer",
+    "group_by_expert",
     "linear",
     "make_sampler",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",
+    "route",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",
+    "shard_checkpoint",
+    "shard_columns",
+    "shard_heads",
+    "shard_inner",
+    "shard_rows",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",

@@ -1,6 +1,6 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
 
@@ -10,6 +10,7 @@ from .attention import Mask
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
+AllSum = Callable[[mx.array], mx.array]
 
 
 class QwenMultiHeadAttention:
@@ -54,9 +55,15 @@ class QwenMLP:
 class QwenTransformerBlock:
     """One layer: attention and feed-forward, each behind a norm and around a residual."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Weights, rope: RoPE, all_sum: AllSum | None = None
+    ) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
-        input_layernorm.weight and post_attention_layernorm.weight [E].
+        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.7 on a layer with
+        mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
+
+        `all_sum` (day 3.7) adds an array up over all ranks: the output of attention and that of the
+        feed-forward are then this rank's parts of a sum. None: they are whole.
         """
         raise NotImplementedError("task 1.5.3")
 
@@ -78,9 +85,10 @@ class QwenTransformerBlock:
 class QwenModel:
     """A decoder-only Qwen: embedding, layers, final norm and output head."""
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings.
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
+        `all_sum` (day 3.7) the layers hold one rank's part of their weights.
         """
         raise NotImplementedError("task 1.5.4")
 

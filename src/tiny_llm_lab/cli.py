@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     module = _load(name)
     parser = argparse.ArgumentParser(prog=name, description=module.HELP)
     module.add_arguments(parser)
-    args = parser.parse_args(argv[1:], argparse.Namespace(command=name))
+    args = parser.parse_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
     try:
         return int(module.run(args))
     except UserError as error:

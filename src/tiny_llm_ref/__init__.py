@@ -1,12 +1,23 @@
 """A tiny LLM engine: the answers."""
 
 from .acceptance import PositionSampler, accept, accept_with_draft_probs
-from .attention import SimpleMultiHeadAttention, causal_mask, scaled_dot_product_attention_grouped, scaled_dot_product_attention_simple
+from .attention import (
+    SimpleMultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
 from .basics import linear, silu, softmax
 from .batch import BatchGenerator, batch_generate
 from .block_pool import BlockPool, OutOfBlocksError
 from .block_tables import BlockTables
-from .chunking import AdaptiveChunker, ChunkedPrefillMetrics, chunk_spans, chunked_attention_mask, select_optimal_chunk_size
+from .chunking import (
+    AdaptiveChunker,
+    ChunkedPrefillMetrics,
+    chunk_spans,
+    chunked_attention_mask,
+    select_optimal_chunk_size,
+)
 from .drafts import DraftModelProposer, NgramProposer
 from .embedding import Embedding
 from .flash_attention import flash_attention
@@ -16,9 +27,26 @@ from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
+from .moe import QwenMoE, expert_linear, group_by_expert, route
 from .paged_attention import PagedAttention, PagedLayer
-from .paged_kv_cache import PagedKvCache, StepLayout, offset_of, select_rows
-from .policies import Lineup, MAX_WAITING_STEPS, StepBudget, align_to_grid, fair_shares, order_key, reject_narrow_grid
+from .paged_kv_cache import PagedKvCache, StepLayout
+from .parallel import (
+    build_parallel_model,
+    shard_checkpoint,
+    shard_columns,
+    shard_heads,
+    shard_inner,
+    shard_rows,
+)
+from .policies import (
+    MAX_WAITING_STEPS,
+    Lineup,
+    StepBudget,
+    align_to_grid,
+    fair_shares,
+    order_key,
+    reject_narrow_grid,
+)
 from .positional_encoding import RoPE
 from .prefix_cache import BlockKey, PrefixCache, hash_block
 from .prefix_walk import PrefixWalk
@@ -32,6 +60,7 @@ from .speculative import SpecDecodeStats, speculative_generate
 from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
+    "MAX_WAITING_STEPS",
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
@@ -44,7 +73,6 @@ __all__ = [
     "Embedding",
     "LatencyPolicy",
     "Lineup",
-    "MAX_WAITING_STEPS",
     "NgramProposer",
     "OutOfBlocksError",
     "PagedAttention",
@@ -55,6 +83,7 @@ __all__ = [
     "PrefixCache",
     "PrefixWalk",
     "QwenMLP",
+    "QwenMoE",
     "QwenModel",
     "QwenMultiHeadAttention",
     "QwenTransformerBlock",
@@ -80,6 +109,7 @@ __all__ = [
     "apply_top_p",
     "batch_generate",
     "build_model",
+    "build_parallel_model",
     "can_fuse",
     "causal_mask",
     "chunk_spans",
@@ -87,24 +117,30 @@ __all__ = [
     "clamp_new_tokens",
     "context_work",
     "dequantize_weights",
+    "expert_linear",
     "fair_shares",
     "flash_attention",
     "flash_attention_metal",
     "fused_layer",
+    "group_by_expert",
     "hash_block",
     "linear",
     "make_sampler",
     "num_prefill_steps",
-    "offset_of",
     "order_key",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",
     "reject_narrow_grid",
+    "route",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",
-    "select_rows",
+    "shard_checkpoint",
+    "shard_columns",
+    "shard_heads",
+    "shard_inner",
+    "shard_rows",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",

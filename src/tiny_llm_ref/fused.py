@@ -4,7 +4,7 @@ An operator costs some microseconds to plan, to start and to end, whatever it co
 through 28 layers of a dozen operators each loses more time that way than its attention takes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
@@ -12,8 +12,8 @@ import mlx.core as mx
 from tiny_llm_lab.native import reads
 from tiny_llm_lab.types import QuantizedWeights, Weight
 
+from .moe import QwenMoE
 from .paged_attention import LayerCache, PagedLayer
-from .paged_kv_cache import offset_of, select_rows
 
 if TYPE_CHECKING:
     from .qwen import QwenTransformerBlock
@@ -29,10 +29,12 @@ _TOGETHER = (
 def can_fuse(weights: Mapping[str, Weight]) -> bool:
     """Whether the kernels can read a layer's `weights`, named as in QwenTransformerBlock.
 
+    A mixture of experts (day 3.7) is not theirs to read: then the rest of the layer counts.
     They read dense matrices, and packed ones of 4 or 8 bits in groups of 32, 64 or 128; those that share
     an input (q, k and v; gate and up) must be packed alike.
     """
-    packings = [{_packing(weights[f"{name}.weight"]) for name in names} for names in _TOGETHER]
+    together = _TOGETHER[:2] if "mlp.gate.weight" in weights else _TOGETHER
+    packings = [{_packing(weights[f"{name}.weight"]) for name in names} for names in together]
     return all(len(kinds) == 1 and all(kind is None or reads(*kind) for kind in kinds) for kinds in packings)
 
 
@@ -43,45 +45,47 @@ def fused_layer(
     offset: int | list[int] = 0,
     cache: LayerCache | None = None,
     keep: int | None = None,
-    rows: Sequence[int] | None = None,
+    rows: mx.array | None = None,
 ) -> mx.array:
     """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
 
     Heads, attention, output projection, residual and norm, feed-forward with its residual: five operators
     besides the first norm. A row of a batch sees its own cache's offset tokens, so no mask is needed.
-    With `rows` (from day 3.2 on) only these rows go on, [len(rows), keep, E].
+    With `rows` (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
     """
     attention, length = layer.self_attn, x.shape[1]
-    start = 0 if keep is None else max(0, length - keep)
-    q, k, v = _heads(native, attention, layer.input_layernorm(x), offset, start, rows)
+    kept = length if keep is None else min(keep, length)
+    q, k, v = _heads(native, attention, layer.input_layernorm(x), offset, kept)
     scale = attention.config.head_dim**-0.5
     if isinstance(cache, PagedLayer):
-        out = cache.attend(q, k, v, scale, rows)
+        out = cache.attend(q, k, v, scale)
     else:
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
-        stored = offset_of(length if cache is None else cache.offset, rows)
-        out = native.attention(q, select_rows(k, rows), select_rows(v, rows), stored, True, scale, True)
-    out = native.linear(out, [attention.weights["o_proj.weight"]])[0]
+        stored = length if cache is None else cache.offset
+        out = native.attention(q, k, v, stored, True, scale, True)
+    if rows is not None:
+        x, out = x[rows], out[rows]
+    out = layer.all_sum(native.linear(out, [attention.weights["o_proj.weight"]])[0])
     norm, mlp = layer.post_attention_layernorm, layer.mlp
-    asked = select_rows(x, rows)
-    x, normed = native.rms_norm(asked[:, start:] if start else asked, norm.weight, norm.eps, out)
-    return cast(mx.array, native.mlp(normed, mlp.w_gate, mlp.w_up, mlp.w_down, x))
+    x, normed = native.rms_norm(x if kept == length else x[:, length - kept :], norm.weight, norm.eps, out)
+    if layer.is_whole and not isinstance(mlp, QwenMoE):
+        return cast(mx.array, native.mlp(normed, mlp.w_gate, mlp.w_up, mlp.w_down, x))
+    return x + layer.all_sum(mlp(normed))
 
 
-def _heads(
-    native: Any, attention: Any, x: mx.array, offset: int | list[int], start: int, rows: Sequence[int] | None
-) -> list[mx.array]:
-    """Queries [len(rows) or B, H, L - start, D], keys and values [B, G, L, D]."""
+def _heads(native: Any, attention: Any, x: mx.array, offset: int | list[int], kept: int) -> list[mx.array]:
+    """Queries [B, H, kept, D], keys and values [B, G, L, D]."""
     w, rope, q_norm, k_norm = attention.weights, attention.rope, attention.q_norm, attention.k_norm
     names = ("q_proj", "k_proj", "v_proj")
     matrices, biases = [w[f"{name}.weight"] for name in names], [w.get(f"{name}.bias") for name in names]
-    if start == 0 and rows is None:
+    if kept == x.shape[1]:
         has_norms = q_norm is not None and k_norm is not None
         norms = (q_norm.weight, k_norm.weight, q_norm.eps) if has_norms else (None, None, 0.0)
         tables = (rope.cos, rope.sin, rope.traditional)
         return cast(list[mx.array], native.heads(x, matrices, biases, *norms, *tables, offset))
-    dim = attention.config.head_dim
+    start, dim = x.shape[1] - kept, attention.config.head_dim
+    last = offset + start if isinstance(offset, int) else [row + start for row in offset]
 
     def split(y: mx.array) -> mx.array:
         return y.reshape(*y.shape[:2], y.shape[2] // dim, dim)
@@ -92,10 +96,9 @@ def _heads(
         turned = native.rope(split(y), at, rope.cos, rope.sin, rope.traditional, weight, eps)
         return cast(mx.array, turned).transpose(0, 2, 1, 3)
 
-    q = native.linear(select_rows(x, rows)[:, start:], matrices[:1], biases[:1])[0]
+    q = native.linear(x[:, start:], matrices[:1], biases[:1])[0]
     k, v = native.linear(x, matrices[1:], biases[1:])
-    at = offset_of(offset, rows, start)
-    return [place(q, q_norm, at), place(k, k_norm, offset), split(v).transpose(0, 2, 1, 3)]
+    return [place(q, q_norm, last), place(k, k_norm, offset), split(v).transpose(0, 2, 1, 3)]
 
 
 def _packing(w: Weight) -> tuple[int, int] | None:

@@ -50,29 +50,6 @@ class StepLayout:
             tables.append(list(block_ids[:used]))
         return cls(positions, starts, lengths, mx.array(slots, mx.int32), _padded(tables))
 
-    def only(self, rows: Sequence[int]) -> "StepLayout":
-        """The layout of a few rows of the same step, in the order of `rows`; what they store goes with them.
-
-        Neighbours that are neighbours here and of the same request stay together as one request's rows.
-        """
-        starts = self.query_starts
-        owners = [r for r, start in enumerate(starts[:-1]) for _ in range(start, starts[r + 1])]
-        runs: list[list[int]] = []
-        for row in rows:
-            if runs and runs[-1][-1] == row - 1 and owners[row] == owners[row - 1]:
-                runs[-1].append(row)
-            else:
-                runs.append([row])
-        tables = cast(list[list[int]], self.block_tables.tolist())
-        slots = cast(list[int], self.slots.tolist())
-        return StepLayout(
-            [self.positions[row] for row in rows],
-            [sum(map(len, runs[:i])) for i in range(len(runs) + 1)],
-            [self.positions[run[-1]] + 1 for run in runs],
-            mx.array([slots[row] for row in rows], mx.int32),
-            _padded([tables[owners[run[0]]] for run in runs]),
-        )
-
 
 class PagedKvCache:
     """The keys and values of every layer, for all requests: two pools of blocks a layer, allocated once.
@@ -144,18 +121,6 @@ class PagedKvCache:
         ):
             if numbers and not 0 <= min(numbers) <= max(numbers) < count:
                 raise ValueError(f"{what} lie in 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")
-
-
-def select_rows(x: mx.array, rows: Sequence[int] | None) -> mx.array:
-    """x [B, ...] -> [len(rows), ...]: the rows asked for, in that order; `x` itself when `rows` is None."""
-    return x if rows is None else x[mx.array(list(rows), mx.int32)]
-
-
-def offset_of(offset: int | list[int], rows: Sequence[int] | None, later: int = 0) -> int | list[int]:
-    """`later` tokens behind `offset`, which is a number or one per row of a batch; then of `rows` only."""
-    if isinstance(offset, int):
-        return offset + later
-    return [offset[row] + later for row in (range(len(offset)) if rows is None else rows)]
 
 
 def _padded(tables: list[list[int]]) -> mx.array:

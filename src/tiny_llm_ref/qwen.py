@@ -1,6 +1,6 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import mlx.core as mx
@@ -14,11 +14,12 @@ from .embedding import Embedding
 from .fused import can_fuse, fused_layer
 from .kv_cache import TinyKvFullCache
 from .layer_norm import RMSNorm
+from .moe import QwenMoE
 from .paged_attention import LayerCache, PagedLayer
-from .paged_kv_cache import offset_of, select_rows
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
+AllSum = Callable[[mx.array], mx.array]
 # Layers that are planned before the first of them begins to be computed.
 _AHEAD = 4
 
@@ -46,32 +47,32 @@ class QwenMultiHeadAttention:
         cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
-        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
         a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
-        All L tokens have keys and values; queries exist only for those that are kept, and (from day 3.2 on)
-        only in the batch rows `rows`, [len(rows), keep, E]. A `PagedLayer` stores and attends by itself.
+        All L tokens have keys and values; queries exist only for those that are kept. A `PagedLayer` (from
+        day 3.2 on) stores and attends by itself.
         """
         start = 0 if keep is None else max(0, x.shape[1] - keep)
         q, k, v = (
-            self._project("q_proj", select_rows(x, rows)[:, start:]),
+            self._project("q_proj", x[:, start:]),
             self._project("k_proj", x),
             self._project("v_proj", x),
         )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = self.rope(q, offset_of(offset, rows, start)), self.rope(k, offset)
+        q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
+        q, k = self.rope(q, q_offset), self.rope(k, offset)
         q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
         if isinstance(cache, PagedLayer):
-            return linear(cache.attend(q, k, v, rows=rows), self.weights["o_proj.weight"])
+            return linear(cache.attend(q, k, v), self.weights["o_proj.weight"])
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
         if isinstance(mask, mx.array):
-            mask = select_rows(mask[..., mask.shape[-2] - q.shape[2] :, :], rows)
-        out = scaled_dot_product_attention_grouped(q, select_rows(k, rows), select_rows(v, rows), mask=mask)
+            mask = mask[..., mask.shape[-2] - q.shape[2] :, :]
+        out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
         return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
 
     def _project(self, name: str, x: mx.array) -> mx.array:
@@ -97,16 +98,23 @@ class QwenMLP:
 class QwenTransformerBlock:
     """One layer: attention and feed-forward, each behind a norm and around a residual."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Weights, rope: RoPE, all_sum: AllSum | None = None
+    ) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
-        input_layernorm.weight and post_attention_layernorm.weight [E].
+        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.7 on a layer with
+        mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
+
+        `all_sum` (day 3.7) adds an array up over all ranks: the output of attention and that of the
+        feed-forward are then this rank's parts of a sum. None: they are whole.
         """
         size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
-        self.mlp = QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
+        self.mlp = _feed_forward(config, _below("mlp.", weights))
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
         self.weights = weights
+        self.is_whole, self.all_sum = all_sum is None, all_sum or _whole
 
     @cached_property
     def _is_fusable(self) -> bool:
@@ -120,28 +128,32 @@ class QwenTransformerBlock:
         cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
-        rows: Sequence[int] | None = None,
+        rows: mx.array | None = None,
     ) -> mx.array:
         """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
 
         x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
-        (from day 3.2 on) only these rows go on, [len(rows), keep, E].
+        (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
         """
         native = kernels(__package__)
         if native and not isinstance(mask, mx.array) and self._is_fusable:
             return fused_layer(native, self, x, offset, cache, keep, rows)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
-        out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep, rows)
-        x = select_rows(x, rows)[:, start:] + out
-        return x + self.mlp(self.post_attention_layernorm(x))
+        out = self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask, keep))
+        x = x[:, start:]
+        if rows is not None:
+            x, out = x[rows], out[rows]
+        x = x + out
+        return x + self.all_sum(self.mlp(self.post_attention_layernorm(x)))
 
 
 class QwenModel:
     """A decoder-only Qwen: embedding, layers, final norm and output head."""
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings.
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
+        `all_sum` (day 3.7) the layers hold one rank's part of their weights.
         """
         self.config = config
         # One table serves all layers: the angles depend on the position alone.
@@ -150,7 +162,7 @@ class QwenModel:
             config.vocab_size, config.hidden_size, weights["model.embed_tokens.weight"]
         )
         self.layers = [
-            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope)
+            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, all_sum)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
@@ -179,10 +191,11 @@ class QwenModel:
         # Fused layers count each row's tokens themselves.
         is_fused = kernels(__package__) is not None and all(layer._is_fusable for layer in self.layers)
         mask: Mask = "causal" if cache is None or is_fused else cache[0].attention_mask(length)
+        chosen = None if rows is None else mx.array(list(rows), mx.int32)
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):
             # Behind the last layer's keys and values nobody looks at a token without logits.
-            wanted = (logits_to_keep, rows) if i == len(self.layers) - 1 else (None, None)
+            wanted = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
             x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
             if is_fused and i % _AHEAD == 0 and i + 1 < len(self.layers):
                 mx.async_eval(x)  # the kernels begin while Python still plans the layers behind
@@ -204,6 +217,17 @@ def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
     vector = weights[f"{module}.{kind}"]
     assert isinstance(vector, mx.array)
     return vector
+
+
+def _feed_forward(config: ModelConfig, weights: Weights) -> QwenMLP | QwenMoE:
+    if "gate.weight" in weights:
+        return QwenMoE(config, weights)
+    return QwenMLP(*(weights[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
+
+
+def _whole(x: mx.array) -> mx.array:
+    """The sum over the ranks of a model that has only one."""
+    return x
 
 
 def _below(prefix: str, weights: Weights) -> Weights:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
-from tests.helpers import oracle
+from tests.helpers import experts, oracle
 from tests.helpers.tolerance import as_float64
 
 from tiny_llm_lab.types import ModelConfig
@@ -38,6 +38,8 @@ def block(config: ModelConfig, weights: Mapping[str, object], x: object, offset:
     normed = oracle.rms_norm(wide, weights["input_layernorm.weight"], eps)
     wide = wide + attention(config, below("self_attn.", weights), normed, offset)
     normed = oracle.rms_norm(wide, weights["post_attention_layernorm.weight"], eps)
+    if "mlp.gate.weight" in weights:
+        return wide + experts.feed_forward(config, below("mlp.", weights), normed)
     gate, up, down = (as_float64(weights[f"mlp.{part}_proj.weight"]) for part in ("gate", "up", "down"))
     return wide + (oracle.silu(normed @ gate.T) * (normed @ up.T)) @ down.T
 

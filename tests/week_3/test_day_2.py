@@ -298,35 +298,6 @@ def test_the_head_runs_on_the_rows_that_are_wanted(llm):
     assert rows == [(2, 1, 64), (2, 1, 64)], "the last feed-forward network and the head"
 
 
-@pytest.mark.task("3.2.2")
-def test_only_some_rows_of_a_layout(llm):
-    layout = llm.StepLayout.of(4, [([7, 2], 2, 5), ([5], 3, 1), ([1, 0, 9], 8, 3)])
-    got = layout.only([3, 4, 5, 8, 6])
-    assert got.positions == [5, 6, 3, 10, 8]
-    assert got.query_starts[-1] == 5
-    assert got.slots.tolist() == [9, 10, 23, 38, 36]
-    # Rows 3 and 4 may be one request of two rows, or two of one.
-    ends = dict(
-        zip(got.query_starts[1:], zip(got.lengths, got.block_tables.tolist(), strict=True), strict=True)
-    )
-    assert ends[2] == (7, [7, 2, 0])
-    assert ends[3] == (4, [5, 0, 0])
-    assert (ends[4], ends[5]) == ((11, [1, 0, 9]), (9, [1, 0, 9])), (
-        "a row sees itself and not the rows behind it"
-    )
-
-
-@pytest.mark.task("3.2.2")
-@pytest.mark.parametrize("offset", [5, [5, 6, 9]])
-def test_offsets_of_rows(llm, offset):
-    assert llm.offset_of(offset, None) == offset
-    assert llm.offset_of(offset, [2, 0], 3) == (8 if offset == 5 else [12, 8])
-    x = random_array(1, 3, 2)
-    assert llm.select_rows(x, None) is x
-    assert llm.select_rows(x, [2, 0]).tolist() == [x[2].tolist(), x[0].tolist()]
-    assert llm.select_rows(x, []).shape == (0, 2)
-
-
 @pytest.mark.task("3.2.3")
 @pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)

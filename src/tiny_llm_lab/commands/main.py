@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tiny_llm_lab import native
+from tiny_llm_lab import native, ranks
 from tiny_llm_lab.native.limits import measure
 from tiny_llm_lab.native.profile import Note, profile, table
 from tiny_llm_lab.solution import PACKAGES
@@ -19,6 +19,7 @@ from .manners import EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
     Loaded,
     add_model_arguments,
+    add_parallel_argument,
     add_prefill_step,
     add_sampling_arguments,
     add_thread_argument,
@@ -40,6 +41,7 @@ LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache",
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_thread_argument(parser)
+    add_parallel_argument(parser)
     parser.add_argument("--prompt", help="what to ask; - reads stdin (default: a question about some notes)")
     parser.add_argument("--raw", action="store_true", help="give the prompt as it is, without chat template")
     parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help="default: %(default)s")
@@ -73,7 +75,12 @@ class Pace:
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     question = _question(args.prompt)
-    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads)
+    ranks.check_size(args.tensor_parallel_size)
+    if args.tensor_parallel_size > 1 and not ranks.is_rank():
+        return ranks.launch(_command(args, question), args.tensor_parallel_size)
+    loaded = load(
+        model_name(args), args.solution, args.device, args.dtype, args.threads, args.tensor_parallel_size
+    )
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:
@@ -124,6 +131,12 @@ def start_loop(
         )
         events = generate(loaded.model, tokenizer, prompt, sampler, max_tokens=sampling.max_tokens)
     return cast(Iterator[Event], events)
+
+
+def _command(args: Namespace, question: str) -> list[str]:
+    """This command once more, for a rank: with the question that may have come through stdin."""
+    given = [] if args.prompt is None else ["--prompt", question]
+    return [sys.executable, "-m", "tiny_llm_lab", "main", *args.argv, *given]
 
 
 def _print_stream(events: Iterable[Event], pace: Pace) -> None:

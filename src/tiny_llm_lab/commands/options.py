@@ -3,10 +3,11 @@
 import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
+from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab import load_checkpoint, load_solution, native
+from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
 from tiny_llm_lab.models.loading import DTYPES
 from tiny_llm_lab.solution import PACKAGES, Solution
 from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, UserError
@@ -48,6 +49,17 @@ def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
 def add_thread_argument(parser: ArgumentParser) -> None:
     """--threads."""
     parser.add_argument("--threads", type=int, help="of the C++ kernels on a CPU (default: one a core)")
+
+
+def add_parallel_argument(parser: ArgumentParser) -> None:
+    """--tensor-parallel-size."""
+    parser.add_argument(
+        "--tensor-parallel-size",
+        "-tp",
+        type=int,
+        default=1,
+        help="processes that share each layer's weights (default: %(default)s)",
+    )
 
 
 def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
@@ -98,8 +110,12 @@ def load(
     device: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
+    num_ranks: int = 1,
 ) -> Loaded:
-    """The solution first, so that a typo there costs no download; then the checkpoint."""
+    """The solution first, so that a typo there costs no download; then the checkpoint.
+
+    With `num_ranks` the model is this process's part of one that so many ranks share.
+    """
     if threads is not None:
         if threads < 1:
             raise UserError(f"--threads must be 1 or more, not {threads}")
@@ -115,4 +131,13 @@ def load(
     checkpoint = load_checkpoint(model, device, dtype)
     if solution == "ref":
         native.kernels(PACKAGES[solution])  # compiled now, and not while the first request waits
+    if num_ranks > 1:
+        return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))
+
+
+def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:
+    build = getattr(llm, "build_parallel_model", None)
+    if build is None:
+        raise UserError("this solution has no build_parallel_model: choose another --solution")
+    return cast(Model, build(checkpoint, ranks.group(num_ranks)))

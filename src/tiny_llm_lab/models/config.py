@@ -1,14 +1,14 @@
 """`config.json`: what a checkpoint says about its architecture, and what we cannot run."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiny_llm_lab.types import ModelConfig, UserError
 
-MODEL_TYPES = ("qwen2", "qwen3")
+MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe")
 SUPPORTED_BITS = (2, 3, 4, 5, 6, 8)
 SUPPORTED_GROUP_SIZES = (32, 64, 128)
 _OTHER_CHECKPOINT = "choose another checkpoint"
@@ -62,19 +62,21 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
     if model_type not in MODEL_TYPES:
         raise UserError(
             f"{path}: model_type {model_type!r} is not supported: "
-            f"{_OTHER_CHECKPOINT}, of type {' or '.join(MODEL_TYPES)}"
+            f"{_OTHER_CHECKPOINT}, of type {_listed(MODEL_TYPES)}"
         )
     _refuse_variants(path, content)
+    counts: dict[str, Any] = {name: _count(path, content, name) for name in _COUNTS}
     config = ModelConfig(
         model_type=model_type,
-        **{name: _count(path, content, name) for name in _COUNTS},
+        **counts,
         num_key_value_heads=_count(path, content, "num_key_value_heads", content.get("num_attention_heads")),
         head_dim=_head_dim(path, content),
         rms_norm_eps=_number(path, "rms_norm_eps", content.get("rms_norm_eps")),
         rope_theta=_rope_theta(path, content),
         tie_word_embeddings=bool(content.get("tie_word_embeddings", False)),
         qkv_bias=model_type == "qwen2",
-        qk_norm=model_type == "qwen3",
+        qk_norm=model_type != "qwen2",
+        **(_experts(path, content) if model_type == "qwen3_moe" else {}),
     )
     if config.num_attention_heads % config.num_key_value_heads:
         raise UserError(
@@ -108,6 +110,27 @@ def _number(path: Path, name: str, value: Any) -> float:
     return float(value)
 
 
+def _experts(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a mixture of experts adds to a configuration."""
+    num_experts = _count(path, content, "num_experts")
+    per_token = _count(path, content, "num_experts_per_tok")
+    dense = content.get("mlp_only_layers") or []
+    if per_token > num_experts:
+        raise UserError(
+            f"{path}: {per_token} experts per token of {num_experts}: correct num_experts_per_tok"
+        )
+    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
+        raise UserError(f"{path}: mlp_only_layers must be a list of numbers: fetch the file again")
+    return {
+        "num_experts": num_experts,
+        "num_experts_per_tok": per_token,
+        "moe_intermediate_size": _count(path, content, "moe_intermediate_size"),
+        "norm_topk_prob": bool(content.get("norm_topk_prob", False)),
+        "decoder_sparse_step": _count(path, content, "decoder_sparse_step", 1),
+        "mlp_only_layers": tuple(dense),
+    }
+
+
 def _head_dim(path: Path, content: Mapping[str, Any]) -> int:
     if content.get("head_dim") is not None:
         return _count(path, content, "head_dim")
@@ -139,8 +162,9 @@ def _refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
     has_window = content.get("use_sliding_window") and content.get("sliding_window")
     if has_window or any(kind != "full_attention" for kind in layer_types):
         raise UserError(f"{path}: sliding-window attention is not supported: {_OTHER_CHECKPOINT}")
-    if content.get("model_type") == "qwen3" and content.get("attention_bias"):
-        raise UserError(f"{path}: attention_bias is not supported in qwen3: {_OTHER_CHECKPOINT}")
+    model_type = content.get("model_type")
+    if model_type != "qwen2" and content.get("attention_bias"):
+        raise UserError(f"{path}: attention_bias is not supported in {model_type}: {_OTHER_CHECKPOINT}")
     if content.get("hidden_act", "silu") != "silu":
         raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {_OTHER_CHECKPOINT}")
 
@@ -182,5 +206,5 @@ def _packing(path: Path, module: str, declared: Mapping[str, Any]) -> Packing:
     return Packing(bits, group_size)
 
 
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" or {numbers[-1]}"
+def _listed(choices: Sequence[object]) -> str:
+    return ", ".join(map(str, choices[:-1])) + f" or {choices[-1]}"

@@ -15,10 +15,10 @@ from pathlib import Path
 from tiny_llm_lab.cache import cache_folder
 from tiny_llm_lab.models.byte_tokenizer import write_byte_tokenizer
 from tiny_llm_lab.models.config import one_line, read_config
-from tiny_llm_lab.models.parameters import parameter_shapes
+from tiny_llm_lab.models.experts import stored_shapes
 from tiny_llm_lab.models.random_weights import Piece, make_parameter, tensor_shapes
 from tiny_llm_lab.models.safetensors_file import write_safetensors
-from tiny_llm_lab.models.shapes import END_OF_TEXT, IM_END, Shape, config_json, parse_shape
+from tiny_llm_lab.models.shapes import DTYPES, END_OF_TEXT, IM_END, Shape, config_json, parse_shape
 from tiny_llm_lab.types import UserError
 
 # Part of every folder's name: raise it when the same shape would get other contents.
@@ -47,7 +47,8 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     _write_json(folder / "generation_config.json", ends)
     write_byte_tokenizer(folder, shape.vocab)
     config, _ = read_config(folder / "config.json")
-    parameters = list(parameter_shapes(config))
+    # As real ones come: Hugging Face's number their experts, mlx-lm's packed ones stack them.
+    parameters = list(stored_shapes(config, is_numbered=shape.bits in DTYPES))
     tensors = {k: v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()}
 
     def pieces() -> Iterator[Piece]:

@@ -30,10 +30,10 @@ def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, Te
     dense = "F32" if shape.bits == 32 else "BF16"
     if len(size) == 1 or shape.bits in DTYPES:
         return {name: (dense, size)}
-    rows, columns = size
+    *above, columns = size
     module = name.removesuffix(".weight")
-    groups = ("BF16", (rows, columns // shape.group))
-    packed = ("U32", (rows, columns * shape.bits // 32))
+    groups = ("BF16", (*above, columns // shape.group))
+    packed = ("U32", (*above, columns * shape.bits // 32))
     return {name: packed, f"{module}.scales": groups, f"{module}.biases": groups}
 
 
@@ -46,13 +46,13 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
         return
     # Uniform from -half to half, which has a standard deviation of half / sqrt(3).
     is_vocabulary = name in (f"{EMBEDDING}.weight", "lm_head.weight")
-    half = math.sqrt(3 / size[1]) * (_LOGIT_STD if is_vocabulary else _GAIN)
+    half = math.sqrt(3 / size[-1]) * (_LOGIT_STD if is_vocabulary else _GAIN)
     if shape.bits in DTYPES:
         yield from _uniform(shape, name, size, 0, half)
         return
     # Packed bits may be any bits: q * scale + bias is uniform with a spread of its own in every group.
-    yield from _random_words(shape, name, size[0] * size[1] * shape.bits // 32)
-    groups = (size[0], size[1] // shape.group)
+    yield from _random_words(shape, name, math.prod(size) * shape.bits // 32)
+    groups = (*size[:-1], size[-1] // shape.group)
     step = 2 * half / (2**shape.bits - 1)
     yield from _uniform(shape, f"{name}/scales", groups, step, step / 4)
     yield from _uniform(shape, f"{name}/biases", groups, -half, half / 16)

@@ -28,6 +28,11 @@ class Shape:
     bits: int = 16  # 16 = bfloat16, 32 = float32, otherwise MLX's packing
     group: int = 64
     seed: int = 0
+    experts: int = 0  # 0: no mixture of experts
+    active: int = 0  # experts of one token
+    expert_inner: int = 0
+    sparse_step: int = 1
+    norm_topk: int = 1
 
     def __str__(self) -> str:
         """The shortest text that parses to this shape, the same for however it was asked for."""
@@ -45,10 +50,41 @@ SHAPES = {
         Shape("qwen3-8b", "qwen3", 4096, 36, 32, 8, 128, 12288, tied=0),
         Shape("qwen2.5-0.5b", "qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
         Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
+        Shape(
+            "qwen3-30b-a3b",
+            "qwen3_moe",
+            2048,
+            48,
+            32,
+            4,
+            128,
+            6144,
+            tied=0,
+            experts=128,
+            active=8,
+            expert_inner=768,
+        ),
         # Shrunk for tests: every feature of the family, in a megabyte. Sizes are all different, and in
         # Qwen3 the heads together are wider than the hidden size, so that no two can be mistaken.
         Shape("qwen3-shrunk", "qwen3", 64, 3, 4, 2, 32, 192, tied=1, vocab=320, positions=512, bits=32),
         Shape("qwen2.5-shrunk", "qwen2", 64, 2, 4, 2, 16, 192, tied=0, vocab=320, positions=512, bits=32),
+        Shape(
+            "qwen3-moe-shrunk",
+            "qwen3_moe",
+            64,
+            3,
+            4,
+            2,
+            32,
+            192,
+            tied=0,
+            vocab=320,
+            positions=512,
+            bits=32,
+            experts=8,
+            active=3,
+            expert_inner=256,
+        ),
     )
 }
 OPTIONS = [field.name for field in fields(Shape) if field.name not in ("name", "model_type")]
@@ -80,6 +116,7 @@ def parse_shape(text: str) -> Shape:
 def _check(shape: Shape, text: str) -> None:
     is_dense = shape.bits in DTYPES
     widths = (shape.hidden, shape.inner, shape.heads * shape.head_dim)
+    expert_width = shape.expert_inner if shape.model_type == "qwen3_moe" else 0
     checks = {
         "every size must be 1 or more": min(shape.layers, shape.heads, shape.kv_heads, *widths) >= 1,
         "positions must be 1 or more": shape.positions >= 1,
@@ -87,17 +124,24 @@ def _check(shape: Shape, text: str) -> None:
         f"vocab must be {TOKENIZER_SIZE} or more": shape.vocab >= TOKENIZER_SIZE,
         "bits must be 2, 3, 4, 5, 6, 8, 16 or 32": is_dense or shape.bits in (2, 3, 4, 5, 6, 8),
         "group must be 32, 64 or 128": shape.group in (32, 64, 128),
+        "norm_topk must be 0 or 1": shape.norm_topk in (0, 1),
+        "sparse_step must be 1 or more": shape.sparse_step >= 1,
     }
     for complaint, holds in checks.items():
         if not holds:
             raise UserError(f"random:{text}: {complaint}")
+    has_experts = 1 <= shape.active <= shape.experts and shape.expert_inner >= 1
+    has_none = shape.experts == shape.active == shape.expert_inner == 0
     relations = {
+        "experts, active and expert_inner are for qwen3_moe, with active of 1 to experts": has_experts
+        if shape.model_type == "qwen3_moe"
+        else has_none,
         "kv_heads must divide heads": shape.heads % shape.kv_heads == 0,
         "head_dim must be even": shape.head_dim % 2 == 0,
         # mlx-lm knows no other: it ignores the head_dim of a qwen2 config.json.
         "heads x head_dim must be hidden in qwen2": shape.model_type != "qwen2" or widths[2] == shape.hidden,
         f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
-        or not any(width % shape.group for width in widths),
+        or not any(width % shape.group for width in (*widths, expert_width)),
     }
     for complaint, holds in relations.items():
         if not holds:
@@ -107,8 +151,9 @@ def _check(shape: Shape, text: str) -> None:
 def config_json(shape: Shape) -> dict[str, Any]:
     """The `config.json` of a shape, as mlx-lm and transformers read it."""
     is_qwen2 = shape.model_type == "qwen2"
+    architecture = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}[shape.model_type]
     config: dict[str, Any] = {
-        "architectures": ["Qwen2ForCausalLM" if is_qwen2 else "Qwen3ForCausalLM"],
+        "architectures": [f"{architecture}ForCausalLM"],
         "model_type": shape.model_type,
         "vocab_size": shape.vocab,
         "hidden_size": shape.hidden,
@@ -128,6 +173,15 @@ def config_json(shape: Shape) -> dict[str, Any]:
         "eos_token_id": IM_END,
         "pad_token_id": END_OF_TEXT,
     }
+    if shape.experts:
+        config |= {
+            "num_experts": shape.experts,
+            "num_experts_per_tok": shape.active,
+            "moe_intermediate_size": shape.expert_inner,
+            "norm_topk_prob": bool(shape.norm_topk),
+            "decoder_sparse_step": shape.sparse_step,
+            "mlp_only_layers": [],
+        }
     if shape.bits not in DTYPES:
         packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
         config |= {"quantization": packing, "quantization_config": packing}

@@ -13,7 +13,8 @@ from tiny_llm_lab.models.config import (
     one_line,
     read_json,
 )
-from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape, parameter_shapes
+from tiny_llm_lab.models.experts import are_numbered, stack_experts, stored_shapes
+from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape
 from tiny_llm_lab.models.safetensors_file import TensorInfo, read_header
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
@@ -30,17 +31,20 @@ def load_weights(
 ) -> tuple[dict[str, Weight], mx.Dtype]:
     """The model's weights in `dtype`, or in that of the stored embedding when None; and that dtype.
 
+    Names are the checkpoint's own, but experts are stacked however they are stored, as in `parameters`.
     Every needed tensor is checked before the first is read. Others are ignored: rotary tables, and the
     head that some tied checkpoints ship.
     """
     tensors = find_tensors(folder)
     plan = {
         name: _checked_packing(tensors, folder, name, shape, quantization)
-        for name, shape in parameter_shapes(config)
+        for name, shape in stored_shapes(config, are_numbered(tensors))
     }
     part = "weight" if plan[f"{EMBEDDING}.weight"] is None else "scales"
     target = dtype or _FLOATS[tensors[f"{EMBEDDING}.{part}"].dtype]
-    return _read(tensors, plan, target), target
+    weights = _read(tensors, plan, target)
+    stack_experts(weights, config)
+    return weights, target
 
 
 def find_tensors(folder: Path) -> dict[str, TensorInfo]:
@@ -74,17 +78,17 @@ def _checked_packing(
 ) -> Packing | None:
     """How parameter `name` of logical `shape` is packed; UserError when its tensors do not fit."""
     module = name.removesuffix(".weight")
-    declared = quantization.declared(module) if quantization and len(shape) == 2 else None
+    declared = quantization.declared(module) if quantization and len(shape) >= 2 else None
     # mlx-lm leaves modules whose width no group divides dense without saying so: no scales, no packing.
     if declared is None or f"{module}.scales" not in tensors:
         _require(tensors, folder, name, shape, tuple(_FLOATS))
         return None
-    rows, columns = shape
+    *above, columns = shape
     # The shapes decide, as in mlx-lm: tools that mix bits do not list every module in config.json.
     packing = _packing_by_shape(tensors, folder, module, columns) or declared
-    _require(tensors, folder, name, (rows, columns * packing.bits // 32), ("U32",))
+    _require(tensors, folder, name, (*above, columns * packing.bits // 32), ("U32",))
     for part in ("scales", "biases"):
-        _require(tensors, folder, f"{module}.{part}", (rows, columns // packing.group_size), tuple(_FLOATS))
+        _require(tensors, folder, f"{module}.{part}", (*above, columns // packing.group_size), tuple(_FLOATS))
     return packing
 
 

@@ -26,13 +26,25 @@ class ModelConfig:
     tie_word_embeddings: bool
     qkv_bias: bool  # Qwen2: q, k and v projections carry a bias
     qk_norm: bool  # Qwen3: queries and keys are RMS-normalised per head
+    num_experts: int = 0  # of a mixture of experts; 0: every layer's feed-forward is dense
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0  # of one expert; dense layers have intermediate_size
+    norm_topk_prob: bool = False  # whether the weights of a token's experts sum to one
+    decoder_sparse_step: int = 1  # every so many layers have experts
+    mlp_only_layers: tuple[int, ...] = ()  # these have none
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the feed-forward of `layer`, counted from 0, is a mixture of experts."""
+        is_step = (layer + 1) % self.decoder_sparse_step == 0
+        return self.num_experts > 0 and is_step and layer not in self.mlp_only_layers
 
 
 @dataclass(frozen=True)
 class QuantizedWeights:
     """An [O, I] matrix in MLX's affine packing: w = scale * q + bias, one pair per group along I.
 
-    weight [O, I * bits / 32] uint32, lowest bits first; scales and biases [O, I / group_size].
+    weight [O, I * bits / 32] uint32, lowest bits first; scales and biases [O, I / group_size]. Those of
+    N experts are stacked: all three have one more axis in front, [N, O, ...].
     """
 
     weight: mx.array

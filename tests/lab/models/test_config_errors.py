@@ -14,6 +14,7 @@ def config(**changes: Any) -> Damage:
     return lambda folder: edit_json(folder / "config.json", **changes)
 
 
+TYPES = "of type qwen2, qwen3 or qwen3_moe"
 OTHER = "choose another checkpoint"
 FILE_AGAIN = "fetch the file again"
 NO_COUNT = "must be a whole number above 0"
@@ -31,8 +32,8 @@ SLIDING = {"use_sliding_window": True, "sliding_window": 128}
 CONFIG_ERRORS: list[tuple[Damage, str]] = [
     (without("config.json"), "not there: name a folder that holds a complete checkpoint"),
     (overwritten("config.json", b"[]"), f"holds no JSON object: {FILE_AGAIN}"),
-    (config(model_type="llama"), f"model_type 'llama' is not supported: {OTHER}, of type qwen2 or qwen3"),
-    (config(model_type=...), f"model_type None is not supported: {OTHER}, of type qwen2 or qwen3"),
+    (config(model_type="llama"), f"model_type 'llama' is not supported: {OTHER}, {TYPES}"),
+    (config(model_type=...), f"model_type None is not supported: {OTHER}, {TYPES}"),
     (config(hidden_size=...), f"hidden_size {NO_COUNT}, not None: {FILE_AGAIN}"),
     (config(vocab_size="320"), f"vocab_size {NO_COUNT}, not '320': {FILE_AGAIN}"),
     (config(num_hidden_layers=0), f"num_hidden_layers {NO_COUNT}, not 0: {FILE_AGAIN}"),

@@ -67,7 +67,10 @@ def test_a_shape_that_cannot_be(text: str, complaint: str) -> None:
 def test_an_option_that_is_none(change: str) -> None:
     with pytest.raises(UserError) as caught:
         find_folder(f"random:qwen3-0.6b,{change}")
-    options = "hidden, layers, heads, kv_heads, head_dim, inner, tied, vocab, positions, bits, group, seed"
+    options = (
+        "hidden, layers, heads, kv_heads, head_dim, inner, tied, vocab, positions, bits, group, seed, "
+        "experts, active, expert_inner, sparse_step, norm_topk"
+    )
     assert str(caught.value) == (
         f"random:qwen3-0.6b,{change}: {change!r} is not OPTION=NUMBER: choose options of {options}, "
         "as in random:qwen3-0.6b,layers=2,bits=4"
