@@ -20,6 +20,8 @@ from .chunking import (
 )
 from .drafts import DraftModelProposer, NgramProposer
 from .embedding import Embedding
+from .engine import Engine
+from .engine_request import EngineRequest
 from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
@@ -57,6 +59,7 @@ from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, trunca
 from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_steps
 from .scheduler import Scheduler
 from .speculative import SpecDecodeStats, speculative_generate
+from .step_pacer import StepPacer
 from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
@@ -71,6 +74,8 @@ __all__ = [
     "DecodeWork",
     "DraftModelProposer",
     "Embedding",
+    "Engine",
+    "EngineRequest",
     "LatencyPolicy",
     "Lineup",
     "NgramProposer",
@@ -96,6 +101,7 @@ __all__ = [
     "SpecDecodeStats",
     "StepBudget",
     "StepLayout",
+    "StepPacer",
     "StepSample",
     "StepTimeError",
     "StepTimeModel",

@@ -65,6 +65,18 @@ class PositionSampler:
         for i in range(logits.shape[0]):
             yield self.draw(logits[i : i + 1], position + i)
 
+    def lazy_draws(self, logits: mx.array, position: int) -> mx.array:
+        """What `draws` would yield for logits [n, V], as an array [n] that is not computed yet."""
+        if self.is_greedy:
+            return self._most_likely(logits)
+        scores = self.scores(logits)
+        return mx.concatenate(
+            [
+                mx.random.categorical(scores[i : i + 1], key=self.key(position + i))
+                for i in range(logits.shape[0])
+            ]
+        )
+
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
         """A guess for `position` from the logits [1, V] of a draft model, cut as those of the model are.
 

@@ -16,6 +16,7 @@ from .kv_cache import TinyKvFullCache
 from .layer_norm import RMSNorm
 from .moe import QwenMoE
 from .paged_attention import LayerCache, PagedLayer
+from .paged_kv_cache import PagedKvCache
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
@@ -205,6 +206,10 @@ class QwenModel:
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty `TinyKvFullCache` per layer."""
         return [TinyKvFullCache() for _ in self.layers]
+
+    def create_paged_kv_cache(self, num_blocks: int, block_size: int = 32) -> PagedKvCache:
+        """A `PagedKvCache` for this model's layers in the dtype of its norms (from day 3.1 on)."""
+        return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype)
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:

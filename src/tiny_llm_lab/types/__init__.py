@@ -5,7 +5,7 @@ D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic 
 """
 
 from tiny_llm_lab.types.draft import Draft, DraftSampler, Proposer
-from tiny_llm_lab.types.engine import Policy, SchedulerConfig, StepMode, StepPlan
+from tiny_llm_lab.types.engine import EngineOutput, Policy, SchedulerConfig, StepMode, StepPlan
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.model import (
     Checkpoint,
@@ -13,6 +13,7 @@ from tiny_llm_lab.types.model import (
     KvCache,
     Model,
     ModelConfig,
+    PagedModel,
     QuantizedWeights,
     RequestKvCache,
     Tokenizer,
@@ -40,12 +41,14 @@ __all__ = [
     "DoneEvent",
     "Draft",
     "DraftSampler",
+    "EngineOutput",
     "Event",
     "EventCallback",
     "FinishReason",
     "KvCache",
     "Model",
     "ModelConfig",
+    "PagedModel",
     "Policy",
     "PrefillEvent",
     "Prompt",

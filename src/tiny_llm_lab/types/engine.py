@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.request import Completion
 
 Policy = Literal["fcfs", "fair", "priority"]
 StepMode = Literal["mixed", "alternate"]
@@ -58,3 +59,13 @@ class StepPlan:
     @property
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
+
+
+@dataclass(frozen=True)
+class EngineOutput:
+    """What a step brought to one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...]  # without the end-of-sequence token
+    text: str  # that is certain to be part of the answer now
+    completion: Completion | None = None  # once the request has ended

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
@@ -150,4 +150,23 @@ class Model(Protocol):
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty cache per layer, for one request."""
+        ...
+
+
+class PagedModel(Model, Protocol):
+    """A model that takes packed rows of many requests, whose keys and values lie in blocks (week 3)."""
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Any = None,
+        logits_to_keep: int | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> mx.array:
+        """tokens [T, 1] int32 at positions `offset` [T] -> logits [len(rows), 1, V] of the rows asked for."""
+        ...
+
+    def create_paged_kv_cache(self, num_blocks: int, block_size: int) -> Any:
+        """Storage for the keys and values of all layers in blocks of `block_size` tokens."""
         ...

@@ -1,0 +1,204 @@
+"""Day 3.4: the engine, whose every step is one forward pass; what it answers does not depend on the steps."""
+
+import mlx.core as mx
+import pytest
+from tests.helpers.serving import make_engine, mixed_prompts, serve
+from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, UserError
+
+PROMPTS = mixed_prompts()
+CONFIGS = {
+    "defaults": SchedulerConfig(),
+    "small budget": SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8),
+    "threshold": SchedulerConfig(max_num_batched_tokens=64, long_prefill_token_threshold=7),
+    "one at a time": SchedulerConfig(max_num_batched_tokens=50, max_num_seqs=1),
+    "alternate": SchedulerConfig(max_num_batched_tokens=64, step_mode="alternate"),
+    "fair": SchedulerConfig(max_num_batched_tokens=64, policy="fair"),
+    "grid": SchedulerConfig(max_num_batched_tokens=128, chunk_grid=16),
+    "unchunked": SchedulerConfig(
+        max_num_batched_tokens=1024, max_model_len=1024, enable_chunked_prefill=False
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model(llm):
+    return toy_model(llm)
+
+
+@pytest.fixture(scope="module")
+def wanted(llm, model):
+    """What week 2 answers, one request at a time."""
+    return llm.batch_generate(model, ByteTokenizer(), PROMPTS, max_seq_len=512, batch_size=1)
+
+
+def the_same(done, wanted):
+    assert sorted(done) == list(range(len(wanted))), "every request ends"
+    for i, want in enumerate(wanted):
+        assert (done[i].token_ids, done[i].text) == (want.token_ids, want.text), f"request {i}"
+        assert done[i].finish_reason == want.finish_reason
+
+
+@pytest.mark.task("3.4.6")
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_answers_are_those_of_week_2(llm, model, wanted, config):
+    the_same(serve(make_engine(llm, model, config), PROMPTS), wanted)
+
+
+@pytest.mark.task("3.4.6")
+@pytest.mark.parametrize("block_size", [1, 5, 32])
+def test_the_size_of_blocks_changes_nothing(llm, model, wanted, block_size):
+    engine = make_engine(llm, model, num_blocks=800 // block_size + 8, block_size=block_size)
+    the_same(serve(engine, PROMPTS), wanted)
+
+
+@pytest.mark.task("3.4.6")
+def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
+    engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=32, max_num_seqs=8))
+    neighbours = [Prompt(random_tokens(20 + i, 90).tolist(), SamplingParams(max_tokens=50)) for i in range(3)]
+    count = len(PROMPTS)
+    done = serve(
+        engine,
+        [*PROMPTS, *neighbours],
+        {i: 2 * (count - i) for i in range(count)},
+        {count: 1, count + 1: 4, count + 2: 9},
+    )
+    assert set(done) == set(range(count)), "aborted requests have no completion"
+    the_same(done, wanted)
+
+
+@pytest.mark.task("3.4.6")
+def test_nor_does_a_pool_too_small_for_all(llm, model, wanted):
+    engine = make_engine(llm, model, num_blocks=12, block_size=16)
+    preempted = []
+    schedule = engine.scheduler.schedule
+
+    def watched(*args):
+        plan = schedule(*args)
+        preempted.extend(plan.preempted)
+        return plan
+
+    engine.scheduler.schedule = watched
+    the_same(serve(engine, PROMPTS), wanted)
+    assert preempted, "blocks never ran out: this test shows nothing"
+    assert engine.scheduler.pool.num_free == 12, "all blocks are back"
+
+
+@pytest.mark.task("3.4.6")
+def test_nor_do_prefixes_that_are_found(llm, model, wanted):
+    engine = make_engine(llm, model)
+    the_same(serve(engine, PROMPTS), wanted)
+    # Three prompts share 70 tokens: 4 full blocks of 16, which the later two find.
+    assert engine.prefix_cache.num_hit_tokens == 2 * 64
+    the_same(serve(engine, PROMPTS), wanted)
+    assert engine.prefix_cache.num_hit_tokens > 4 * 64, "the second time everybody finds something"
+    off = make_engine(llm, model, enable_prefix_caching=False)
+    the_same(serve(off, PROMPTS), wanted)
+    assert off.prefix_cache is None
+
+
+@pytest.mark.task("3.4.6")
+def test_one_forward_pass_a_step(llm, model):
+    calls = []
+
+    class Watched:
+        config = model.config
+        create_paged_kv_cache = staticmethod(model.create_paged_kv_cache)
+        create_kv_cache = staticmethod(model.create_kv_cache)
+
+        def __call__(self, tokens, offset, cache, rows):
+            calls.append((tokens.shape, rows))
+            return model(tokens, offset, cache, rows=rows)
+
+    engine = make_engine(llm, Watched(), SchedulerConfig(max_num_batched_tokens=64))
+    engine.add("a", [1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))
+    engine.step()
+    engine.add("b", random_tokens(1, 100).tolist(), SamplingParams(max_tokens=2, ignore_eos=True))
+    while engine.has_requests:
+        engine.step()
+    assert calls == [
+        ((3, 1), [2]),  # the first prompt; only its last row is sampled
+        ((64, 1), [0]),  # a decode and 63 of the second prompt: none of these is sampled
+        ((38, 1), [0, 37]),
+        ((2, 1), [0, 1]),
+    ]
+
+
+@pytest.mark.task("3.4.6")
+def test_what_a_step_returns(llm, model):
+    engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64))
+    assert engine.step() == []
+    assert not engine.has_requests
+    engine.add("a", [97], SamplingParams(max_tokens=3, ignore_eos=True))
+    engine.add("long", [97] * 100, SamplingParams(max_tokens=1, ignore_eos=True))
+    first, second, third = engine.step(), engine.step(), engine.step()
+    assert [output.request_id for output in first] == ["a"], "the long prompt is not computed yet"
+    assert [output.request_id for output in second] == ["a", "long"]
+    assert [output.completion is not None for output in second] == [False, True]
+    assert third[0].completion is not None
+    tokens = [token for step in (first, second, third) for token in step[0].token_ids]
+    assert third[0].completion.token_ids == tuple(tokens)
+    assert third[0].completion.prompt_idx == 0
+    assert third[0].completion.num_prompt_tokens == 1
+    assert not engine.has_requests
+    assert engine.scheduler.pool.num_free == 256
+
+
+@pytest.mark.task("3.4.6")
+def test_stop_strings_and_lengths_end_answers(llm, model):
+    settings = {
+        "stop": SamplingParams(max_tokens=40, ignore_eos=True),
+        "length": SamplingParams(ignore_eos=True),
+    }
+    text = llm.batch_generate(model, ByteTokenizer(), [Prompt([97, 98], settings["stop"])])[0].text
+    stop = text[5:8]  # spans tokens: a token is a byte
+    cut = SamplingParams(max_tokens=40, ignore_eos=True, stop=(stop,))
+    engine = make_engine(llm, model, num_blocks=5, block_size=8)
+    done = serve(engine, [Prompt([97, 98], cut), Prompt([99] * 10, settings["length"])])
+    assert (done[0].text, done[0].finish_reason) == (text[: text.index(stop)], "stop")
+    # 40 tokens fit into the pool, and one more is known that need not be stored.
+    assert (len(done[1].token_ids), done[1].finish_reason) == (31, "length")
+
+
+@pytest.mark.task("3.4.6")
+def test_bad_requests_are_their_own_problem(llm, model):
+    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50), num_blocks=8)
+    engine.add("good", [97], SamplingParams(max_tokens=2, ignore_eos=True))
+    for prompt, cure in (([], "empty"), ([97] * 51, "50"), ([100_000], "vocabulary")):
+        with pytest.raises(UserError, match=cure):
+            engine.add("bad", prompt)
+    with pytest.raises(UserError, match="another id"):
+        engine.add("good", [97])
+    assert set(serve(engine, [])) == set(), "nothing else arrives"
+    assert not engine.has_requests
+
+
+@pytest.mark.task("3.4.6")
+def test_an_error_gives_all_memory_back(llm, model):
+    class Failing:
+        config = model.config
+        create_paged_kv_cache = staticmethod(model.create_paged_kv_cache)
+        create_kv_cache = staticmethod(model.create_kv_cache)
+
+        def __call__(self, *args, **kwargs):
+            raise RuntimeError("the device is gone")
+
+    engine = make_engine(llm, Failing())
+    engine.add("a", [97] * 40)
+    with pytest.raises(RuntimeError, match="gone"):
+        engine.step()
+    assert not engine.has_requests
+    assert engine.scheduler.pool.num_free == 256
+    assert not engine.abort("a"), "nobody is there any more"
+
+
+@pytest.mark.task("3.4.6")
+def test_release_gives_the_blocks_back(llm, model):
+    engine = make_engine(llm, model)
+    engine.add("a", [97] * 40)
+    engine.step()
+    mx.synchronize()
+    engine.release()
+    assert engine.scheduler.pool.num_free == 256
+    assert engine.kv_cache.nbytes == 0
