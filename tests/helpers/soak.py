@@ -153,7 +153,9 @@ class Storm:
             life.scheduled += num_new
             life.adopted += request.num_computed_tokens - life.at
             spans[name] = (request.num_computed_tokens, num_new)
-            assert len(request.block_ids) * self.block_size >= request.num_computed_tokens + num_new or life.ends
+            assert (
+                len(request.block_ids) * self.block_size >= request.num_computed_tokens + num_new or life.ends
+            )
             if request.needs_sample(num_new):
                 num_guessed = request.num_computed_tokens + num_new - request.num_tokens
                 accepted = request.spec_token_ids[: self.rng.randrange(num_guessed + 1)]

@@ -71,7 +71,9 @@ def test_keys_of_long_prompts_compare(llm, pool, cache):
 
 
 @pytest.mark.task("3.3.1")
-@pytest.mark.parametrize(("length", "want"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3), (16, 3)])
+@pytest.mark.parametrize(
+    ("length", "want"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3), (16, 3)]
+)
 def test_full_blocks_and_never_the_whole_prompt(cache, pool, length, want):
     computed(cache, pool, [7] * 20)
     assert len(cache.keys([7] * length)) == want, "floor((P - 1) / block_size)"

@@ -169,9 +169,7 @@ def jobs_again(jobs):
 
 def crowded(llm, **options):
     """Two answers of 40 tokens in 8 blocks of 8 tokens: together they would need 12."""
-    return drive(
-        llm, config(**options), [Job("a", 8, 40), Job("b", 8, 40)], num_blocks=8, block_size=8
-    )
+    return drive(llm, config(**options), [Job("a", 8, 40), Job("b", 8, 40)], num_blocks=8, block_size=8)
 
 
 @pytest.mark.task("3.4.3")

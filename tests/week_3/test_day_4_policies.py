@@ -75,7 +75,9 @@ def test_the_stated_bound_of_fair(llm):
     # Whoever runs gets at least floor(budget / number of those who run) tokens, or all that it needs.
     rng = random.Random(1)
     budget = 64
-    jobs = [Job(f"r{i}", rng.randrange(1, 400), rng.randrange(1, 9), step=rng.randrange(30)) for i in range(40)]
+    jobs = [
+        Job(f"r{i}", rng.randrange(1, 400), rng.randrange(1, 9), step=rng.randrange(30)) for i in range(40)
+    ]
     running = []
 
     def look(step, scheduler):
@@ -136,7 +138,9 @@ def test_the_least_urgent_gives_way(llm):
 def test_the_least_urgent_waits_no_longer_than_stated(llm):
     limit = llm.MAX_WAITING_STEPS
     urgent = [Job(f"u{i}", 1, 2, step=i) for i in range(2 * limit)]
-    run = drive(llm, config(max_num_seqs=1, policy="priority"), [*urgent, Job("low", 1, 1, step=1, priority=9)])
+    run = drive(
+        llm, config(max_num_seqs=1, policy="priority"), [*urgent, Job("low", 1, 1, step=1, priority=9)]
+    )
     assert limit <= run.ttft("low") <= limit + 3, "then it is the next, when a place is free"
 
 

@@ -17,7 +17,12 @@ def config(**changes):
 def families(count=8, common=64, own=4, max_tokens=1, apart=0):
     """`count` prompts with `common` tokens in common and `own` of their own, `apart` steps from each other."""
     return [
-        Job(f"r{i}", [*range(common), *range(1000 * (i + 1), 1000 * (i + 1) + own)], max_tokens, step=i * apart)
+        Job(
+            f"r{i}",
+            [*range(common), *range(1000 * (i + 1), 1000 * (i + 1) + own)],
+            max_tokens,
+            step=i * apart,
+        )
         for i in range(count)
     ]
 
@@ -41,7 +46,10 @@ def test_eight_prompts_with_64_tokens_in_common(llm, apart):
 @pytest.mark.task("3.4.3")
 def test_hits_are_counted_in_blocks_and_tokens(llm):
     caches = []
-    jobs = [Job("a", [*range(1000), *range(5000, 5500)], 1), Job("b", [*range(1000), *range(7000, 7500)], 1, step=1)]
+    jobs = [
+        Job("a", [*range(1000), *range(5000, 5500)], 1),
+        Job("b", [*range(1000), *range(7000, 7500)], 1, step=1),
+    ]
     run = drive(llm, PLAIN, jobs, cached=True, before_step=lambda step, s: caches.append(s.prefix_cache))
     cache = caches[0]
     assert run.chunks("b") == [508], "62 full blocks of the 1000 common tokens: 992"
