@@ -157,18 +157,18 @@ class StepBudget:
         """Policy "fair": fair shares of what is left bound what `chunk` gives from now on.
 
         `needs` has all requests that may get tokens, in order, each as in `chunk`. A prefill needs no more
-        than the threshold. With a chunk_grid, earlier prefills get enough to reach the grid's next multiple
-        from the shares of later prefills; decodes keep theirs.
+        than the threshold. With a chunk_grid, a prefill that is cut gets enough to reach the grid's next
+        multiple, from later ones that are cut as well: decodes and whole prompts keep their shares.
         """
         threshold, grid = self.config.long_prefill_token_threshold, self.config.chunk_grid
         wanted = [num if r.is_decoding else clamp_new_tokens(num, threshold, num) for r, _, num in needs]
         shares = fair_shares(wanted, self.left)
         if grid:
-            left = sum(share for share, (r, _, _) in zip(shares, needs, strict=True) if not r.is_decoding)
-            for i, (request, num_computed, _) in enumerate(needs):
-                if not request.is_decoding:
-                    shares[i] = min(left, max(shares[i], grid - num_computed % grid))
-                    left -= shares[i]
+            cut = [i for i, (r, _, _) in enumerate(needs) if shares[i] < wanted[i] and not r.is_decoding]
+            left = sum(shares[i] for i in cut)
+            for i in cut:
+                shares[i] = min(left, max(shares[i], grid - needs[i][1] % grid))
+                left -= shares[i]
         self._shares = {r.request_id: share for (r, _, _), share in zip(needs, shares, strict=True)}
 
     def chunk(self, request: ScheduledRequest, num_computed: int, num_missing: int) -> int:
