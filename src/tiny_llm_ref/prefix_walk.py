@@ -66,6 +66,8 @@ class PrefixWalk:
             self._cache.num_hit_blocks += len(blocks)
             self._cache.num_hit_tokens += len(blocks) * self._cache.pool.block_size
         self._is_started = True
+        for key in self._keys[self.num_blocks : self.num_blocks + len(blocks)]:
+            self._drop_claim(key)  # somebody inside of that block went on and was faster
         self.num_blocks += len(blocks)
         return blocks
 

@@ -200,6 +200,7 @@ def test_a_claim_made_in_part_is_completed_later(llm, cache, pool):
     leader.claim()
     other.claim()
     assert len(cache.claims) == 4, "three blocks of the leader and the one that is only the other's"
+    assert other.is_waiting and not leader.is_waiting, "who claims later takes nothing over"
     leader.close()
     assert not other.is_waiting
     other.claim()
@@ -216,3 +217,14 @@ def test_a_block_that_was_computed_twice_is_registered_once(llm, cache, pool):
         assert walk.is_past_sharing and not walk.is_waiting and walk.num_blocks == 2
     assert cache.lookup(prompt(1, 2, 3)) == held[:2]
     pool.check([held[:2], held[2:]])
+
+
+@pytest.mark.task("3.3.2")
+def test_a_claim_ends_when_somebody_else_was_faster(llm, cache, pool):
+    slow, fast = (llm.PrefixWalk(cache, prompt(1, 2, rest=[0])) for _ in range(2))
+    slow.claim()
+    (block,) = pool.allocate(1)
+    fast.register([1] * SIZE, block)
+    assert slow.take() == [block]
+    slow.close()
+    assert cache.claims == {}, "what is left here would be waited for forever"

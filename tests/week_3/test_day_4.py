@@ -259,8 +259,10 @@ def test_decodes_come_out_of_the_budget(llm):
 @pytest.mark.task("3.4.2")
 @pytest.mark.parametrize(
     ("num_decodes", "threshold", "want"),
-    [(0, 0, 8), (1, 0, 9), (8, 0, 9), (30, 0, 9), (64, 0, 10), (128, 0, 11)]
-    + [(1, 512, 9), (1, 256, 16), (1, 128, 32), (1, 64, 64), (1, 32, 128)],
+    [
+        *((0, 0, 8), (1, 0, 9), (8, 0, 9), (30, 0, 9), (64, 0, 10), (128, 0, 11)),
+        *((1, 512, 9), (1, 256, 16), (1, 128, 32), (1, 64, 64), (1, 32, 128)),
+    ],
 )
 def test_4096_tokens_beside_decodes(llm, num_decodes, threshold, want):
     jobs = [Job(f"d{i}", 1, 200) for i in range(num_decodes)] + [Job("long", 4096, 1, step=1)]

@@ -144,6 +144,22 @@ def test_the_least_urgent_waits_no_longer_than_stated(llm):
     assert limit <= run.ttft("low") <= limit + 3, "then it is the next, when a place is free"
 
 
+@pytest.mark.task("3.4.4")
+def test_an_id_that_is_used_again_is_another_request(llm):
+    scheduler = llm.Scheduler(config(max_num_seqs=1, policy="priority"), llm.BlockPool(500, 16))
+    scheduler.add(llm.ScheduledRequest("runs", [1]))
+    scheduler.commit(scheduler.schedule(), {"runs": [1]})
+    for name in ("x", "again"):
+        scheduler.add(llm.ScheduledRequest(name, [1], priority=3))
+    scheduler.abort("again")
+    scheduler.add(llm.ScheduledRequest("again", [1], priority=3))
+    scheduler.abort("x")
+    scheduler.add(llm.ScheduledRequest("x", [1], priority=3))
+    for _ in range(llm.MAX_WAITING_STEPS + 2):
+        scheduler.commit(scheduler.schedule(), {"runs": [1]})
+    assert [request.request_id for request in scheduler.waiting] == ["again", "x"]
+
+
 # Where chunks end, and what is mixed
 
 
@@ -176,6 +192,15 @@ def test_chunks_on_a_grid_do_not_depend_on_the_company(llm, policy):
         assert all(start % 16 == 0 for start in starts), (name, starts)
     assert all("a" in step for step in run.tokens()[:30]), "decodes go on"
     assert all(plan.total_num_scheduled_tokens <= 100 for plan in run.plans)
+
+
+@pytest.mark.task("3.4.4")
+def test_a_grid_takes_from_the_shares_of_long_prompts_only(llm):
+    # 31 tokens beside d: shares of 16 and 15, of which only one reaches the grid.
+    setting = config(max_num_batched_tokens=32, max_num_seqs=8, chunk_grid=16, policy="fair")
+    run = drive(llm, setting, [Job("a", 200, 1), Job("b", 200, 1), Job("d", 1, 20)])
+    assert all("d" in step for step in run.tokens()[:20])
+    assert run.tokens()[0] == {"a": 16, "d": 1}
 
 
 @pytest.mark.task("3.4.4")
