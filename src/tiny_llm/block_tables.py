@@ -1,0 +1,49 @@
+"""Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
+
+from .block_pool import BlockPool
+from .prefix_cache import PrefixCache
+from .scheduled_request import ScheduledRequest
+
+
+class BlockTables:
+    """Keeps the `block_ids` of requests long enough for what is computed, and full blocks in the cache."""
+
+    def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
+        """Without a cache every request computes all of its tokens. Sets pool and prefix_cache."""
+        raise NotImplementedError("task 3.4.3")
+
+    def num_lacking(self, request: ScheduledRequest, num_new_tokens: int) -> int:
+        """How many blocks it lacks to have `num_new_tokens` more computed."""
+        raise NotImplementedError("task 3.4.3")
+
+    def num_promised(self, request: ScheduledRequest) -> int:
+        """How many blocks it lacks to have all of its known tokens computed."""
+        raise NotImplementedError("task 3.4.3")
+
+    def extend(self, request: ScheduledRequest, num_new_tokens: int) -> None:
+        """Allocate the blocks it lacks. Raises OutOfBlocksError when fewer are free; nothing is changed."""
+        raise NotImplementedError("task 3.4.3")
+
+    def peek(self, request: ScheduledRequest) -> tuple[int, int, bool]:
+        """What a waiting request would find in the cache: cached tokens, the blocks it takes from the free
+        ones until its known tokens are computed, and whether it would then wait for another's block.
+
+        Holds and counts nothing.
+        """
+        raise NotImplementedError("task 3.4.3")
+
+    def follow(self, request: ScheduledRequest) -> bool:
+        """Give a running request the cached blocks that come next; whether it waits for another's block.
+
+        The blocks' tokens count as computed, and as cached before its first preemption. Unless it
+        waits, it claims what it will compute itself. A request inside of a block goes on by itself.
+        """
+        raise NotImplementedError("task 3.4.3")
+
+    def register(self, request: ScheduledRequest) -> None:
+        """Let others find the blocks that its computed tokens have filled."""
+        raise NotImplementedError("task 3.4.3")
+
+    def release(self, request: ScheduledRequest) -> None:
+        """Give all of its blocks and claims back; `block_ids` is empty then."""
+        raise NotImplementedError("task 3.4.3")

@@ -1,0 +1,78 @@
+"""Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
+
+from .block_pool import BlockPool
+from .prefix_cache import PrefixCache
+from .prefix_walk import PrefixWalk
+from .scheduled_request import ScheduledRequest
+
+
+class BlockTables:
+    """Keeps the `block_ids` of requests long enough for what is computed, and full blocks in the cache."""
+
+    def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
+        """Without a cache every request computes all of its tokens. Sets pool and prefix_cache."""
+        self.pool = pool
+        self.prefix_cache = prefix_cache
+        self._walks: dict[str, PrefixWalk] = {}
+
+    def num_lacking(self, request: ScheduledRequest, num_new_tokens: int) -> int:
+        """How many blocks it lacks to have `num_new_tokens` more computed."""
+        num_tokens = request.num_computed_tokens + num_new_tokens
+        return max(0, -(-num_tokens // self.pool.block_size) - len(request.block_ids))
+
+    def num_promised(self, request: ScheduledRequest) -> int:
+        """How many blocks it lacks to have all of its known tokens computed."""
+        return self.num_lacking(request, request.num_tokens - request.num_computed_tokens)
+
+    def extend(self, request: ScheduledRequest, num_new_tokens: int) -> None:
+        """Allocate the blocks it lacks. Raises OutOfBlocksError when fewer are free; nothing is changed."""
+        request.block_ids += self.pool.allocate(self.num_lacking(request, num_new_tokens))
+
+    def peek(self, request: ScheduledRequest) -> tuple[int, int, bool]:
+        """What a waiting request would find in the cache: cached tokens, the blocks it takes from the free
+        ones until its known tokens are computed, and whether it would then wait for another's block.
+
+        Holds and counts nothing.
+        """
+        num_lacking = self.num_promised(request)
+        if self.prefix_cache is None:
+            return 0, num_lacking, False
+        if (walk := self._walks.get(request.request_id)) is None:
+            walk = PrefixWalk(self.prefix_cache, request.token_ids, request.num_preemptions == 0)
+            self._walks[request.request_id] = walk
+        blocks = walk.peek()
+        num_held = sum(self.pool.ref_count(block) > 0 for block in blocks)
+        return len(blocks) * self.pool.block_size, num_lacking - num_held, walk.is_waiting
+
+    def follow(self, request: ScheduledRequest) -> bool:
+        """Give a running request the cached blocks that come next; whether it waits for another's block.
+
+        The blocks' tokens count as computed, and as cached before its first preemption. Unless it
+        waits, it claims what it will compute itself. A request inside of a block goes on by itself.
+        """
+        walk, size = self._walks.get(request.request_id), self.pool.block_size
+        if walk is None or walk.is_past_sharing or request.num_computed_tokens % size:
+            return False
+        blocks = walk.take()
+        request.block_ids += blocks
+        request.num_computed_tokens += len(blocks) * size
+        if request.num_preemptions == 0:
+            request.num_cached_tokens += len(blocks) * size
+        if walk.is_waiting:
+            return True
+        walk.claim()
+        return False
+
+    def register(self, request: ScheduledRequest) -> None:
+        """Let others find the blocks that its computed tokens have filled."""
+        if (walk := self._walks.get(request.request_id)) is not None:
+            size = self.pool.block_size
+            for i in range(walk.num_blocks, request.num_computed_tokens // size):
+                walk.register(request.tokens_between(i * size, (i + 1) * size), request.block_ids[i])
+
+    def release(self, request: ScheduledRequest) -> None:
+        """Give all of its blocks and claims back; `block_ids` is empty then."""
+        if walk := self._walks.pop(request.request_id, None):
+            walk.close()
+        self.pool.free(request.block_ids)
+        request.block_ids = []

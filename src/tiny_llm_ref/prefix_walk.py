@@ -1,0 +1,104 @@
+"""One live request's way along the prefix cache: what it shares, waits for, computes and gives."""
+
+from collections.abc import Sequence
+
+from .prefix_cache import BlockKey, PrefixCache
+
+
+class PrefixWalk:
+    """A request's place among the full blocks of its tokens; `num_blocks` of them lie behind it.
+
+    The request takes what is cached, waits for what another live request is about to compute, claims
+    the rest and computes it: equal prefixes in flight are computed once. Whoever waits at a block waits
+    for a request that is not before that block's start, so that no two wait for each other.
+    """
+
+    def __init__(self, cache: PrefixCache, token_ids: Sequence[int], is_counted: bool = True) -> None:
+        """At the start of `token_ids`, all tokens known now; takes and claims nothing.
+
+        Sets num_blocks = 0. With `is_counted` the first `take` adds this request to the counters of
+        `cache`: its tokens and the blocks that may be found, and every `take` what was found.
+        """
+        self.num_blocks = 0
+        self._cache = cache
+        self._keys = cache.keys(token_ids)
+        self._num_shareable = len(self._keys)
+        self._num_tokens = len(token_ids)
+        self._is_counted = is_counted
+        self._is_started = False
+
+    @property
+    def is_past_sharing(self) -> bool:
+        """Whether no block is left that could be taken: what follows is this request's own to compute."""
+        return self.num_blocks >= self._num_shareable
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the first block ahead that is not cached is claimed by another request."""
+        i = self.num_blocks + len(self.peek())
+        return i < self._num_shareable and self._cache.claims.get(self._keys[i], self) is not self
+
+    def peek(self) -> list[int]:
+        """The cached blocks that come next, in order; holds and counts nothing."""
+        blocks = []
+        for i in range(self.num_blocks, self._num_shareable):
+            found = self._cache.find(self._keys[i])
+            if found is None:
+                break
+            blocks.append(found[1])
+            # Later keys then have the very parent of the stored ones, and comparing stays short.
+            self._keys[i] = found[0]
+            if i + 1 < self._num_shareable:
+                self._keys[i + 1].parent = found[0]
+        return blocks
+
+    def take(self) -> list[int]:
+        """The cached blocks that come next, shared with this request from now on; they lie behind it then.
+
+        Every block that is returned has one more holder, to be freed by the caller.
+        """
+        blocks = self.peek()
+        self._cache.pool.share(blocks)
+        if self._is_counted:
+            if not self._is_started:
+                self._cache.num_query_blocks += self._num_shareable
+                self._cache.num_query_tokens += self._num_tokens
+            self._cache.num_hit_blocks += len(blocks)
+            self._cache.num_hit_tokens += len(blocks) * self._cache.pool.block_size
+        self._is_started = True
+        for key in self._keys[self.num_blocks : self.num_blocks + len(blocks)]:
+            self._drop_claim(key)  # somebody inside of that block went on and was faster
+        self.num_blocks += len(blocks)
+        return blocks
+
+    def claim(self) -> None:
+        """Announce that this request will compute its remaining blocks, as far as nobody else does.
+
+        Takes O(1) when the next block is claimed by this request already.
+        """
+        rest = self._keys[self.num_blocks : self._num_shareable]
+        if rest and self._cache.claims.get(rest[0]) is not self:
+            for key in rest:
+                if self._cache.find(key) is None:
+                    self._cache.claims.setdefault(key, self)
+
+    def register(self, token_ids: Sequence[int], block: int) -> None:
+        """The next block is computed: `block`, which the caller holds, has the full block of `token_ids`.
+
+        Others may take it from now on; a claim on it is fulfilled.
+        """
+        if self.num_blocks == len(self._keys):
+            self._keys.append(self._cache.key(self._keys[-1] if self._keys else None, token_ids))
+        key = self._keys[self.num_blocks]
+        self._cache.insert(key, block)
+        self._drop_claim(key)
+        self.num_blocks += 1
+
+    def close(self) -> None:
+        """The request computes no more: its claims go, and whoever waited for them computes instead."""
+        for key in self._keys[self.num_blocks : self._num_shareable]:
+            self._drop_claim(key)
+
+    def _drop_claim(self, key: BlockKey) -> None:
+        if self._cache.claims.get(key) is self:
+            del self._cache.claims[key]

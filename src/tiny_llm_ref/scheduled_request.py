@@ -1,0 +1,118 @@
+"""What the scheduler knows of one request: two counters, and which blocks are its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tiny_llm_lab.types import UserError
+
+
+@dataclass(eq=False)
+class ScheduledRequest:
+    """A prompt and the answer so far, and how many of their tokens are in the KV cache.
+
+    One rule drives everything: `num_computed_tokens` chases `num_tokens`. A prompt that waits for its
+    next chunk, one that was interrupted and an answer that grows differ in these numbers only.
+    """
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    priority: int = 0  # lower is more urgent; counts with policy "priority"
+    arrival_s: float = 0.0
+    is_batch_class: bool = False  # nobody watches the answer grow
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0  # of prompt and answer, from the start, that are in the cache
+    block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]
+    spec_token_ids: list[int] = field(default_factory=list)  # a guess at the next tokens, to be verified
+    num_preemptions: int = 0
+    num_cached_tokens: int = 0  # found in the prefix cache before the first preemption
+    order: tuple[float, ...] = ()  # its place in the scheduler's line, the smallest first
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt and of the answer so far."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """`num_tokens` and the guessed ones."""
+        return self.num_tokens + len(self.spec_token_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and answer."""
+        return [*self.prompt_token_ids, *self.output_token_ids]
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the only known token that is not computed is the newest of the answer."""
+        return bool(self.output_token_ids) and self.num_computed_tokens == self.num_tokens - 1
+
+    def needs_sample(self, num_new_tokens: int) -> bool:
+        """Whether a step that computes `num_new_tokens` more ends with a token to sample.
+
+        It does when every known token is computed then; guessed tokens may come on top.
+        """
+        return self.num_computed_tokens + num_new_tokens >= self.num_tokens
+
+    def tokens_between(self, start: int, end: int) -> list[int]:
+        """Tokens `start` to `end`, end exclusive, of prompt, answer and guess in this order.
+
+        Takes time for these tokens, not for all. Raises ValueError when there are not that many.
+        """
+        if not 0 <= start <= end <= self.num_tokens_with_spec:
+            raise ValueError(f"there are {self.num_tokens_with_spec} tokens, not {start} to {end}")
+        found: list[int] = []
+        for part in (self.prompt_token_ids, self.output_token_ids, self.spec_token_ids):
+            found += part[max(start, 0) : max(end, 0)]
+            start, end = start - len(part), end - len(part)
+        return found
+
+    def advance(self, num_new_tokens: int, sampled: Sequence[int] = ()) -> None:
+        """`num_new_tokens` more are computed, and the tokens of `sampled` were picked after them.
+
+        `sampled` is empty unless `needs_sample`. Then it has the accepted part of the guess, which may be
+        nothing, and one more token; they join the answer, the guess is used up, and only the newest
+        token is not computed: what was computed of a rejected guess does not count. Raises ValueError
+        for tokens that must not be there, that are missing, or that are not guess plus one.
+        """
+        num_guessed = self.num_computed_tokens + num_new_tokens - self.num_tokens
+        if num_guessed < 0:
+            if sampled:
+                raise ValueError(f"request {self.request_id!r} has tokens to compute: nothing to sample yet")
+            self.num_computed_tokens += num_new_tokens
+            return
+        accepted = list(sampled[:-1])
+        if not sampled or len(accepted) > num_guessed or accepted != self.spec_token_ids[: len(accepted)]:
+            raise ValueError(
+                f"request {self.request_id!r} had {num_guessed} guessed tokens computed: sampled must be "
+                f"the first of them, or none, and one more, not {list(sampled)}"
+            )
+        self.output_token_ids += sampled
+        self.num_computed_tokens = self.num_tokens - 1
+        self.spec_token_ids = []
+
+
+def clamp_new_tokens(num_new_tokens: int, threshold: int, budget: int) -> int:
+    """How many of `num_new_tokens` missing tokens a request gets in a step: the whole of chunking.
+
+    At most `threshold` if that is above 0 (0 = off), at most the `budget` that is left, never below 0.
+    """
+    if 0 < threshold < num_new_tokens:
+        num_new_tokens = threshold
+    return max(0, min(num_new_tokens, budget))
+
+
+def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
+    """In how many steps the prompt of a request is computed that has the engine to itself.
+
+    `threshold` is the most tokens of one request in a step (0 = off), `budget` the most tokens of a step:
+    (4000, 512, 8192) -> 8, (4097, 512, 512) -> 9. Raises UserError for a prompt or budget below 1, or a
+    negative threshold.
+    """
+    if prompt_len < 1 or budget < 1 or threshold < 0:
+        raise UserError(
+            f"no steps for a prompt of {prompt_len} tokens, threshold {threshold} and budget {budget}: "
+            "prompt and budget must be 1 or more, the threshold 0 (off) or more"
+        )
+    chunk = min(threshold or budget, budget)
+    return -(-prompt_len // chunk)

@@ -1,0 +1,231 @@
+"""Which tokens a step computes: one budget, requests in order, one code path for prompts and answers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError
+
+from .block_pool import BlockPool
+from .block_tables import BlockTables
+from .policies import Lineup, StepBudget, reject_narrow_grid
+from .prefix_cache import PrefixCache
+from .scheduled_request import ScheduledRequest
+
+_Kind = Literal["mixed", "prefill", "decode"]
+
+
+class Scheduler:
+    """Requests that run and requests that wait, both in the order of the policy; it owns their blocks.
+
+    A step is `schedule`, then a forward pass over what it planned, then `commit`. Between steps requests
+    may be added, finished and aborted. No model and no arrays: tokens and blocks are numbers.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
+    ) -> None:
+        """No requests yet. Sets config, pool and prefix_cache, which must belong to `pool`.
+
+        Raises UserError when config.chunk_grid is larger than a threshold that is on, or than what a full
+        house of decodes leaves of the budget: a prompt could wait forever for room up to the next multiple.
+        """
+        self.config = config
+        self.pool = pool
+        self.prefix_cache = prefix_cache
+        reject_narrow_grid(config)
+        self._requests: dict[str, ScheduledRequest] = {}
+        self._line = Lineup(config.policy)
+        self._tables = BlockTables(pool, prefix_cache)
+        self._last_kind: _Kind = "decode"
+
+    @property
+    def waiting(self) -> Sequence[ScheduledRequest]:
+        """Requests that hold no blocks, the next to be admitted first."""
+        return tuple(self._line.waiting)
+
+    @property
+    def running(self) -> Sequence[ScheduledRequest]:
+        """Admitted requests in order: the last one is preempted first."""
+        return tuple(self._line.running)
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The most tokens one request may have computed: max_model_len, or what all blocks hold if less.
+
+        The caller finishes a request that has reached it; `schedule` raises ValueError otherwise.
+        """
+        return min(self.config.max_model_len, self.pool.num_blocks * self.pool.block_size)
+
+    def add(self, request: ScheduledRequest) -> None:
+        """Let a new request wait for its turn.
+
+        Raises UserError when it could never run: its prompt is empty, longer than max_model_len or than
+        all blocks of the pool, or its id is in use. Raises ValueError for one that is not new.
+        """
+        length, limit = len(request.prompt_token_ids), self.max_num_tokens
+        if length == 0:
+            raise UserError("the prompt is empty: give at least one token")
+        if length > limit:
+            reason = (
+                f"max_model_len is {limit}: shorten it or raise the limit"
+                if limit == self.config.max_model_len
+                else f"the KV cache holds {limit}: shorten it or give the cache more blocks"
+            )
+            raise UserError(f"the prompt has {length} tokens but {reason}")
+        if request.request_id in self._requests:
+            raise UserError(f"there is a request {request.request_id!r} already: choose another id")
+        if request.num_computed_tokens or request.block_ids:
+            raise ValueError(f"request {request.request_id!r} was scheduled before")
+        self._requests[request.request_id] = request
+        self._line.add(request)
+
+    def schedule(self, token_budget: int | None = None) -> StepPlan:
+        """Plan one step: give tokens to running requests in order, then admit waiting ones in order.
+
+        A request gets what it has left to compute, cut by long_prefill_token_threshold while its known
+        tokens are not all computed, by what is left of max_num_batched_tokens (or of `token_budget`, if
+        that is less), and by the rules of config. Blocks for these tokens are allocated. When they
+        run out the last request in order is preempted: it gives its blocks back, forgets what was computed
+        and waits again. A step that preempts admits nobody. A waiting request is admitted when a place
+        and blocks for all its known tokens are free and it gets a token, or waits for blocks that another
+        one computes; if the first one cannot, the others wait behind it. Raises UserError for a token_budget
+        below 1, ValueError when a request already has max_num_tokens.
+        """
+        limit = self.config.max_num_batched_tokens
+        budget = limit if token_budget is None else min(token_budget, limit)
+        if budget < 1:
+            raise UserError(
+                f"token_budget must be 1 or more, not {budget}: a step of no tokens changes nothing"
+            )
+        self._line.next_step()
+        followers = {request.request_id for request in self._line.running if self._tables.follow(request)}
+        step = StepBudget(self.config, budget)
+        for kind in self._kinds():
+            able = [r for r in self._line.running if r.request_id not in followers and _is_of(kind, r)]
+            if self.config.policy == "fair":
+                step.divide(self._needs(able))
+            self._schedule_running(step, able)
+            if kind != "decode" and not step.preempted:
+                self._admit(step)
+            if step.granted:
+                self._last_kind = kind
+                break
+        return StepPlan(step.granted, tuple(step.preempted))
+
+    def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
+        """Take note of a forward pass: the planned tokens are computed, and new ones were sampled.
+
+        A request whose known tokens are all computed now has its new tokens in `sampled`: the accepted
+        part of its guess, then one more. They join the answer; the rejected rest of the guess does not
+        count as computed, and the guess is used up. Blocks that became full can be found in the prefix
+        cache. Requests that ended since `schedule` are passed over. Raises ValueError when a request has
+        to have new tokens and has not, or has them and must not, or they are not its guess plus one.
+        """
+        for request_id, num_new in plan.num_scheduled_tokens.items():
+            request = self._requests.get(request_id)
+            if request is not None and request.block_ids:
+                request.advance(num_new, sampled.get(request_id, ()))
+                self._tables.register(request)
+
+    def finish(self, request_id: str) -> None:
+        """End a running request and give its blocks back. Raises ValueError when it does not run."""
+        request = self._requests.get(request_id)
+        if request is None or self._line.is_waiting(request):
+            raise ValueError(f"request {request_id!r} does not run")
+        self.abort(request_id)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request, running or waiting, and give its blocks back; False when there is none."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._line.remove(request)
+        self._tables.release(request)
+        del self._requests[request_id]
+        return True
+
+    def check(self) -> None:
+        """Raise RuntimeError unless the blocks of all requests are exactly those that the pool counts."""
+        self.pool.check(request.block_ids for request in self._requests.values())
+
+    def _kinds(self) -> tuple[_Kind, ...]:
+        """What kinds of step to try, in order: the first that has work is taken."""
+        if self.config.step_mode == "mixed":
+            return ("mixed",)
+        return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
+
+    def _schedule_running(self, step: StepBudget, able: Sequence[ScheduledRequest]) -> None:
+        for request in able:
+            if step.left == 0 or self._line.is_waiting(request):
+                break  # whoever was preempted stood last, and so do all that come here
+            num_new = step.chunk(request, request.num_computed_tokens, self._num_missing(request))
+            if num_new > 0 and (num_new := self._make_room(request, num_new, step)) > 0:
+                step.grant(request, num_new)
+
+    def _num_missing(self, request: ScheduledRequest) -> int:
+        if request.num_computed_tokens == self.max_num_tokens:
+            raise ValueError(f"request {request.request_id!r} has {self.max_num_tokens} tokens: finish it")
+        return min(request.num_tokens_with_spec, self.max_num_tokens) - request.num_computed_tokens
+
+    def _make_room(self, request: ScheduledRequest, num_new: int, step: StepBudget) -> int:
+        """Blocks for `num_new` more tokens, preempting others if need be; how many tokens they are for."""
+        while self._tables.num_lacking(request, num_new) > self.pool.num_free:
+            num_known = request.num_tokens - request.num_computed_tokens
+            if num_new > num_known:
+                num_new = num_known  # nobody is preempted for a guess
+                continue
+            victim = self._preempt()
+            step.preempted.append(victim.request_id)
+            if victim is request:
+                return 0
+        self._tables.extend(request, num_new)
+        return num_new
+
+    def _preempt(self) -> ScheduledRequest:
+        victim = self._line.preempt()
+        self._tables.release(victim)
+        victim.num_computed_tokens = 0
+        victim.spec_token_ids = []
+        victim.num_preemptions += 1
+        return victim
+
+    def _admit(self, step: StepBudget) -> None:
+        for request, num_cached, is_follower in self._prospects():
+            num_new = 0 if is_follower else step.chunk(request, num_cached, request.num_tokens - num_cached)
+            if step.left == 0 or (num_new == 0 and not is_follower):
+                break
+            self._line.admit()
+            self._tables.follow(request)
+            if num_new > 0:
+                self._tables.extend(request, num_new)
+                step.grant(request, num_new)
+
+    def _prospects(self) -> Iterator[tuple[ScheduledRequest, int, bool]]:
+        """Who may be admitted: cached tokens, and whether it has to wait for a block that another computes.
+
+        There must be blocks for all known tokens, beyond those that running requests still need for
+        theirs: else prompts would be begun only to be preempted.
+        """
+        line = self._line
+        candidates = line.waiting[: self.config.max_num_seqs - len(line.running)]
+        if not candidates:
+            return
+        room = self.pool.num_free - sum(self._tables.num_promised(request) for request in line.running)
+        for request in candidates:
+            num_cached, num_blocks, is_follower = self._tables.peek(request)
+            room -= num_blocks
+            if room < 0:
+                return
+            yield request, num_cached, is_follower
+
+    def _needs(self, able: Sequence[ScheduledRequest]) -> list[tuple[ScheduledRequest, int, int]]:
+        """Who could use tokens, who waits and will find a place included; computed and missing tokens."""
+        needs = [(r, r.num_computed_tokens, self._num_missing(r)) for r in able]
+        prospects = [
+            (r, num, r.num_tokens - num) for r, num, is_follower in self._prospects() if not is_follower
+        ]
+        return needs + prospects
+
+
+def _is_of(kind: _Kind, request: ScheduledRequest) -> bool:
+    return kind == "mixed" or (kind == "decode") == request.is_decoding

@@ -1,0 +1,229 @@
+"""Day 3.3: the prefix cache. Equal beginnings are computed once."""
+
+import hashlib
+import struct
+
+import pytest
+
+SIZE = 4
+
+
+def prompt(*blocks, rest=()):
+    """A prompt of full blocks, each of four equal tokens, and what follows them."""
+    return [token for token in blocks for _ in range(SIZE)] + list(rest)
+
+
+def computed(cache, pool, token_ids):
+    """The blocks of a request that computed a whole prompt by itself, all full ones stored."""
+    blocks = pool.allocate(-(-len(token_ids) // SIZE))
+    parent = None
+    for i in range(len(token_ids) // SIZE):
+        parent = cache.key(parent, token_ids[i * SIZE : (i + 1) * SIZE])
+        cache.insert(parent, blocks[i])
+    return blocks
+
+
+@pytest.fixture
+def pool(llm):
+    return llm.BlockPool(12, SIZE)
+
+
+@pytest.fixture
+def cache(llm, pool):
+    return llm.PrefixCache(pool, "toy f32")
+
+
+# Blocks by their prefix
+
+
+@pytest.mark.task("3.3.1")
+def test_a_hash_is_that_of_parent_and_tokens(llm):
+    want = hashlib.sha256(b"parent" + struct.pack("=3q", 1, 2, 300)).digest()
+    assert llm.hash_block(b"parent", [1, 2, 300]) == want
+    assert llm.hash_block(b"other", [1, 2, 300]) != want
+    assert llm.hash_block(b"parent", [1, 300, 2]) != want
+
+
+@pytest.mark.task("3.3.1")
+def test_keys_are_equal_when_the_prefixes_are(llm, cache):
+    one, same = cache.keys(prompt(1, 2, 3, rest=[9])), cache.keys(prompt(1, 2, 3, rest=[7]))
+    other = cache.keys(prompt(5, 2, 3, rest=[9]))
+    assert one == same and len({*one, *same}) == 3
+    assert all(a != b for a, b in zip(one, other, strict=True)), "equal tokens after different ones"
+    assert one[0] != "a key"
+    cut = llm.BlockKey(one[2].digest, one[2].token_ids, None)
+    assert cut != one[2]
+
+
+@pytest.mark.task("3.3.1")
+def test_equal_digests_are_not_enough(llm):
+    parents = [llm.BlockKey(b"", (n,) * SIZE, None) for n in (1, 2)]
+    children = [llm.BlockKey(b"", (7,) * SIZE, parent) for parent in parents]
+    assert parents[0] != parents[1], "the digests collide, the tokens do not"
+    assert children[0] != children[1], "nor do the tokens of their parents"
+    assert children[0] == llm.BlockKey(b"", (7,) * SIZE, llm.BlockKey(b"", (1,) * SIZE, None))
+
+
+@pytest.mark.task("3.3.1")
+def test_keys_of_long_prompts_compare(llm, pool, cache):
+    # One after the other, not by a call in a call for every block.
+    assert cache.keys([1] * 20_001)[-1] == cache.keys([1] * 20_001)[-1]
+
+
+@pytest.mark.task("3.3.1")
+@pytest.mark.parametrize(
+    ("length", "want"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3), (16, 3)]
+)
+def test_full_blocks_and_never_the_whole_prompt(cache, pool, length, want):
+    computed(cache, pool, [7] * 20)
+    assert len(cache.keys([7] * length)) == want, "floor((P - 1) / block_size)"
+    assert len(cache.lookup([7] * length)) == want
+
+
+@pytest.mark.task("3.3.1")
+def test_lookup_ends_at_the_first_difference(cache, pool):
+    blocks = computed(cache, pool, prompt(1, 2, 3))
+    assert cache.lookup(prompt(1, 2, 3, rest=[9])) == blocks
+    assert cache.lookup(prompt(1, 2, 4, 9)) == blocks[:2]
+    assert cache.lookup(prompt(1, rest=[2, 2, 2, 0, 0])) == blocks[:1]
+    assert cache.lookup(prompt(9, 2, 3, 9)) == [], "blocks 2 and 3 follow another beginning"
+    assert cache.lookup(prompt(2, 3, 9)) == []
+    assert [pool.ref_count(block) for block in blocks] == [1, 1, 1], "looking holds nothing"
+
+
+@pytest.mark.task("3.3.1")
+def test_caches_of_different_models_differ(llm, pool):
+    keys = [llm.PrefixCache(pool, root).keys(prompt(1, rest=[2]))[0] for root in ("f32", "bf16", "f32")]
+    assert keys[0].digest == keys[2].digest != keys[1].digest
+
+
+@pytest.mark.task("3.3.1")
+def test_only_full_blocks_have_keys(cache):
+    for tokens in ([1] * 3, [1] * 5, []):
+        with pytest.raises(ValueError):
+            cache.key(None, tokens)
+
+
+@pytest.mark.task("3.3.1")
+def test_the_first_block_with_some_tokens_stays_the_one(cache, pool):
+    first, second = computed(cache, pool, prompt(1, 2)), computed(cache, pool, prompt(1, 2))
+    assert cache.lookup(prompt(1, 2, 3)) == first
+    pool.free(second)
+    assert not pool.is_cached(second[0]), "nobody could find what it has"
+
+
+@pytest.mark.task("3.3.1")
+def test_cached_until_evicted_from_the_end(cache, pool):
+    blocks = computed(cache, pool, prompt(1, 2, 3))
+    pool.free(blocks)
+    assert pool.num_free == 12 and cache.lookup(prompt(1, 2, 3, 4)) == blocks
+    pool.allocate(10)
+    assert cache.lookup(prompt(1, 2, 3, 4)) == blocks[:2], "the last block of the chain went first"
+    pool.allocate(2)
+    assert cache.lookup(prompt(1, 2, 3, 4)) == []
+
+
+@pytest.mark.task("3.3.1")
+def test_a_block_without_its_parent_waits_for_it(cache, pool):
+    parent, child = cache.keys(prompt(1, 2, rest=[0]))
+    held = pool.allocate(2)
+    cache.insert(child, held[1])
+    assert cache.lookup(prompt(1, 2, 3)) == []
+    cache.insert(cache.key(None, [1] * SIZE), held[0])
+    assert cache.lookup(prompt(1, 2, 3)) == held, "equal keys, though not the same objects"
+    assert parent in {cache.find(parent)[0]}
+
+
+# Sharing between live requests
+
+
+@pytest.mark.task("3.3.2")
+def test_what_is_taken_is_held_and_counted_once(llm, cache, pool):
+    blocks = computed(cache, pool, prompt(1, 2))
+    walk = llm.PrefixWalk(cache, prompt(1, 2, 3, 4))
+    for _ in range(3):
+        assert walk.peek() == blocks, "looking again changes nothing"
+    assert (cache.num_query_tokens, cache.num_hit_tokens, pool.ref_count(blocks[0])) == (0, 0, 1)
+    assert walk.take() == blocks
+    assert [pool.ref_count(block) for block in blocks] == [2, 2]
+    assert walk.take() == [] and walk.num_blocks == 2
+    assert (cache.num_query_blocks, cache.num_query_tokens) == (3, 16), "the last of 4 blocks is never found"
+    assert (cache.num_hit_blocks, cache.num_hit_tokens) == (2, 8)
+
+
+@pytest.mark.task("3.3.2")
+def test_a_request_that_comes_again_is_not_counted_again(llm, cache, pool):
+    blocks = computed(cache, pool, prompt(1, 2))
+    assert llm.PrefixWalk(cache, prompt(1, 2, 3), is_counted=False).take() == blocks
+    assert (cache.num_query_blocks, cache.num_hit_blocks) == (0, 0)
+
+
+@pytest.mark.task("3.3.2")
+def test_a_follower_waits_for_claimed_blocks_and_takes_them_one_by_one(llm, cache, pool):
+    leader, follower = llm.PrefixWalk(cache, prompt(1, 2, 3)), llm.PrefixWalk(cache, prompt(1, 2, 8, 9))
+    assert not leader.is_waiting
+    leader.claim()
+    assert not leader.is_waiting, "nobody waits for itself"
+    assert follower.is_waiting and follower.take() == []
+    held = pool.allocate(3)
+    leader.register([1] * SIZE, held[0])
+    assert follower.is_waiting, "for the second block: the first is there"
+    assert follower.take() == held[:1] and follower.is_waiting
+    leader.register([2] * SIZE, held[1])
+    assert follower.take() == held[1:2] and not follower.is_waiting, "the rest is its own"
+    follower.claim()
+    leader.register([3] * SIZE, held[2])
+    assert cache.lookup(prompt(1, 2, 3, 4)) == held, "also blocks after those that were claimed"
+    assert not follower.is_past_sharing and follower.num_blocks == 2
+
+
+@pytest.mark.task("3.3.2")
+def test_when_the_leader_ends_a_follower_computes(llm, cache, pool):
+    leader, second, third = (llm.PrefixWalk(cache, prompt(1, 2, 3, rest=[n])) for n in range(3))
+    leader.claim()
+    (block,) = pool.allocate(1)
+    leader.register([1] * SIZE, block)
+    leader.close()
+    assert second.take() == [block] and not second.is_waiting
+    second.claim()
+    assert third.take() == [block] and third.is_waiting, "now it waits for the second"
+    leader.close()
+    third.close()
+    assert third.is_waiting, "nobody takes away the claim of another"
+    second.close()
+    assert not third.is_waiting and cache.claims == {}
+
+
+@pytest.mark.task("3.3.2")
+def test_a_claim_made_in_part_is_completed_later(llm, cache, pool):
+    leader, other = llm.PrefixWalk(cache, prompt(1, 2, 3, 4)), llm.PrefixWalk(cache, prompt(1, 5, rest=[0]))
+    leader.claim()
+    other.claim()
+    assert len(cache.claims) == 4, "three blocks of the leader and the one that is only the other's"
+    leader.close()
+    assert not other.is_waiting
+    other.claim()
+    assert len(cache.claims) == 2
+
+
+@pytest.mark.task("3.3.2")
+def test_a_block_that_was_computed_twice_is_registered_once(llm, cache, pool):
+    walks = [llm.PrefixWalk(cache, prompt(1, 2, rest=[0])) for _ in range(2)]
+    held = pool.allocate(4)
+    for walk, blocks in zip(walks, (held[:2], held[2:]), strict=True):
+        walk.register([1] * SIZE, blocks[0])
+        walk.register([2] * SIZE, blocks[1])
+        assert walk.is_past_sharing and not walk.is_waiting and walk.num_blocks == 2
+    assert cache.lookup(prompt(1, 2, 3)) == held[:2]
+    pool.check([held[:2], held[2:]])
+
+
+@pytest.mark.task("3.3.2")
+def test_a_claim_ends_when_somebody_else_was_faster(llm, cache, pool):
+    slow, fast = (llm.PrefixWalk(cache, prompt(1, 2, rest=[0])) for _ in range(2))
+    slow.claim()
+    (block,) = pool.allocate(1)
+    fast.register([1] * SIZE, block)
+    assert slow.take() == [block]
+    slow.close()
+    assert cache.claims == {}, "what is left here would be waited for forever"

@@ -1,0 +1,296 @@
+"""Day 3.4: the token budget. Two counters, one budget, and schedules that must come out to the token."""
+
+from dataclasses import replace
+
+import pytest
+from tests.helpers.scheduling import Job, drive
+
+from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError
+
+
+def config(budget=2048, threshold=0, **changes):
+    seqs = min(64, budget)
+    plain = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs, max_model_len=40_000)
+    return replace(plain, long_prefill_token_threshold=threshold, **changes)
+
+
+def request_of(llm, num_prompt=5, **fields):
+    return llm.ScheduledRequest("r", list(range(100, 100 + num_prompt)), **fields)
+
+
+# Two counters
+
+
+@pytest.mark.task("3.4.1")
+@pytest.mark.parametrize(
+    ("prompt_len", "threshold", "budget", "want"),
+    [
+        (4000, 512, 8192, 8),
+        (4096, 512, 512, 8),
+        (4097, 512, 512, 9),
+        (4096, 0, 8192, 1),
+        (512, 1024, 256, 2),
+        (1, 0, 1, 1),
+        (256, 32, 8192, 8),
+        (4096, 0, 512, 8),
+        (30_000, 0, 2048, 15),
+        (5000, 0, 2048, 3),
+        (256, 1, 8192, 256),
+    ],
+)
+def test_num_prefill_steps(llm, prompt_len, threshold, budget, want):
+    assert llm.num_prefill_steps(prompt_len, threshold, budget) == want
+
+
+@pytest.mark.task("3.4.1")
+@pytest.mark.parametrize(
+    ("prompt_len", "threshold", "budget"), [(10, 0, 0), (10, 0, -1), (10, -1, 8), (0, 0, 8), (-3, 0, 8)]
+)
+def test_steps_of_nothing_are_refused(llm, prompt_len, threshold, budget):
+    with pytest.raises(UserError):
+        llm.num_prefill_steps(prompt_len, threshold, budget)
+
+
+@pytest.mark.task("3.4.1")
+@pytest.mark.parametrize(
+    ("missing", "threshold", "budget", "want"),
+    [
+        (100, 0, 2048, 100),
+        (100, 32, 2048, 32),
+        (32, 32, 2048, 32),
+        (31, 32, 2048, 31),
+        (100, 32, 20, 20),
+        (100, 512, 64, 64),
+        (1, 32, 2048, 1),
+        (100, 32, 0, 0),
+        (100, 0, -5, 0),
+        (0, 32, 8, 0),
+    ],
+)
+def test_clamp_new_tokens(llm, missing, threshold, budget, want):
+    assert llm.clamp_new_tokens(missing, threshold, budget) == want
+
+
+@pytest.mark.task("3.4.1")
+def test_num_computed_tokens_chases_num_tokens(llm):
+    request = request_of(llm, 10)
+    assert (request.num_tokens, request.num_computed_tokens) == (10, 0)
+    assert [request.needs_sample(n) for n in (1, 9, 10)] == [False, False, True]
+    request.advance(4)
+    assert request.num_computed_tokens == 4 and not request.is_decoding
+    assert [request.needs_sample(n) for n in (5, 6)] == [False, True]
+    request.advance(6, [7])
+    assert (request.num_tokens, request.num_computed_tokens) == (11, 10), "the new token is not computed yet"
+    assert request.is_decoding and request.needs_sample(1)
+    request.advance(1, [8])
+    assert request.output_token_ids == [7, 8]
+    assert request.token_ids == [*range(100, 110), 7, 8]
+
+
+@pytest.mark.task("3.4.1")
+def test_an_interrupted_request_computes_its_answer_like_a_prompt(llm):
+    request = request_of(llm, 4, output_token_ids=[1, 2, 3])
+    assert not request.is_decoding
+    request.advance(5)
+    assert not request.is_decoding and request.num_computed_tokens == 5
+    request.advance(2, [4])
+    assert request.is_decoding and request.num_tokens == 8
+
+
+@pytest.mark.task("3.4.1")
+@pytest.mark.parametrize(
+    ("sampled", "num_computed"), [([9], 5), ([1, 9], 6), ([1, 2, 9], 7), ([1, 2, 3, 9], 8), ([1, 2], 6)]
+)
+def test_what_was_computed_of_a_rejected_guess_does_not_count(llm, sampled, num_computed):
+    request = request_of(llm, 5, output_token_ids=[0], num_computed_tokens=5, spec_token_ids=[1, 2, 3])
+    assert (request.num_tokens, request.num_tokens_with_spec) == (6, 9)
+    assert request.needs_sample(4)
+    request.advance(4, sampled)
+    assert request.output_token_ids == [0, *sampled]
+    assert request.num_computed_tokens == request.num_tokens - 1 == num_computed + 1
+    assert request.spec_token_ids == []
+
+
+@pytest.mark.task("3.4.1")
+@pytest.mark.parametrize(
+    ("num_new", "sampled"), [(4, [9]), (5, []), (5, [1, 9]), (6, [2, 9]), (6, [1, 2, 9]), (7, [2, 1, 9])]
+)
+def test_tokens_that_cannot_have_been_sampled(llm, num_new, sampled):
+    request = request_of(llm, 5, spec_token_ids=[1, 2])
+    with pytest.raises(ValueError):
+        request.advance(num_new, sampled)
+    assert (request.num_computed_tokens, request.output_token_ids) == (0, [])
+
+
+@pytest.mark.task("3.4.1")
+def test_tokens_between(llm):
+    request = request_of(llm, 4, output_token_ids=[7, 8], spec_token_ids=[9])
+    whole = [100, 101, 102, 103, 7, 8, 9]
+    for start in range(8):
+        for end in range(start, 8):
+            assert request.tokens_between(start, end) == whole[start:end], (start, end)
+    for start, end in [(-1, 2), (3, 2), (0, 8)]:
+        with pytest.raises(ValueError):
+            request.tokens_between(start, end)
+
+
+# One request alone
+
+
+@pytest.mark.task("3.4.2")
+def test_a_lone_prompt_takes_the_steps_of_the_formula(llm):
+    for prompt_len in (*range(1, 34), 64, 100, 255):
+        for threshold in (0, 1, 3, 8, 16, 31, 64, 300):
+            for budget in (1, 2, 7, 8, 16, 100, 256):
+                run = drive(llm, config(budget, threshold), [Job("a", prompt_len, 1)])
+                want = llm.num_prefill_steps(prompt_len, threshold, budget)
+                assert len(run.plans) == want, (prompt_len, threshold, budget)
+
+
+@pytest.mark.task("3.4.2")
+@pytest.mark.parametrize(
+    ("prompt_len", "budget", "want"),
+    [(5000, 2048, [2048, 2048, 904]), (30_000, 2048, [2048] * 14 + [1328]), (4096, 512, [512] * 8)],
+)
+def test_chunks_of_long_prompts(llm, prompt_len, budget, want):
+    run = drive(llm, config(budget), [Job("a", prompt_len, 1)])
+    assert run.chunks("a") == want
+
+
+@pytest.mark.task("3.4.2")
+@pytest.mark.parametrize(("threshold", "want"), [(0, 0), (2048, 2048), (1024, 6144), (512, 14_336)])
+def test_stored_tokens_that_chunks_read_again(llm, threshold, want):
+    run = drive(llm, config(8192, threshold), [Job("a", 4096, 1)])
+    assert sum(run.chunk_starts["a"]) == want, "every chunk reads all that was stored before it began"
+
+
+@pytest.mark.task("3.4.2")
+def test_nothing_is_sampled_in_the_middle_of_a_prompt(llm):
+    scheduler = llm.Scheduler(config(32), llm.BlockPool(100, 16))
+    request = request_of(llm, 80)
+    scheduler.add(request)
+    for num_computed in (32, 64):
+        plan = scheduler.schedule()
+        assert plan == StepPlan({"r": 32})
+        with pytest.raises(ValueError):
+            scheduler.commit(plan, {"r": [5]})
+        scheduler.commit(plan, {})
+        assert (request.num_computed_tokens, request.output_token_ids) == (num_computed, [])
+    plan = scheduler.schedule()
+    with pytest.raises(ValueError):
+        scheduler.commit(plan, {})
+    scheduler.commit(plan, {"r": [5]})
+    assert request.output_token_ids == [5]
+
+
+# Decodes among prefills
+
+
+def spike(llm, threshold, *, max_tokens=16, long=256, budget=2048):
+    """A decodes from step 0 on, B's long prompt comes in step 1 and makes two tokens."""
+    jobs = [Job("A", 1, max_tokens), Job("B", long, 2, step=1)]
+    return drive(llm, config(budget, threshold), jobs)
+
+
+SPIKES = {
+    0: [257, 2] + [1] * 13,
+    16: [17] * 15,
+    32: [33] * 8 + [2] + [1] * 6,
+    64: [65] * 4 + [2] + [1] * 10,
+    128: [129] * 2 + [2] + [1] * 12,
+    256: [257, 2] + [1] * 13,
+}
+
+
+@pytest.mark.task("3.4.2")
+@pytest.mark.parametrize("threshold", SPIKES)
+def test_what_a_long_prompt_costs_its_neighbour(llm, threshold):
+    run = spike(llm, threshold)
+    costs = run.costs("A")
+    assert costs == SPIKES[threshold]
+    assert sum(costs) == (255 if threshold == 16 else 272), "16 tokens end before B's prompt does"
+    assert run.ttft("B") == {0: 1, 16: 16, 32: 8, 64: 4, 128: 2, 256: 1}[threshold]
+
+
+@pytest.mark.task("3.4.2")
+def test_the_spike_and_its_cap(llm):
+    unchunked, chunked = sorted(spike(llm, 0).costs("A")), sorted(spike(llm, 32).costs("A"))
+    assert unchunked[-1] == 257 and unchunked[-2] <= 3, "one step is slow, the others are not"
+    assert chunked[-1] == 33 and chunked[-8] == 33, "no step takes more than threshold + 1; eight take that"
+    assert sum(unchunked) == sum(chunked) == 272, "the mean cannot tell the two apart"
+    assert (unchunked[7], chunked[7]) == (1, 33), "and the median is worse with chunks"
+
+
+@pytest.mark.task("3.4.2")
+@pytest.mark.parametrize(
+    ("threshold", "p95", "worst"),
+    [(0, 1, 257), (16, 17, 17), (32, 33, 33), (64, 65, 65), (128, 1, 129), (256, 1, 257)],
+)
+def test_quantiles_over_a_long_answer(llm, threshold, p95, worst):
+    costs = sorted(spike(llm, threshold, max_tokens=64).costs("A"))
+    assert len(costs) == 63 and sum(costs) == 320
+    # Nearest rank: the ceil(q * n)-th smallest.
+    assert (costs[32 - 1], costs[60 - 1], costs[63 - 1]) == (1, p95, worst)
+
+
+@pytest.mark.task("3.4.2")
+def test_a_threshold_of_one(llm):
+    run = spike(llm, 1, max_tokens=300)
+    assert run.ttft("B") == 256
+    assert max(run.costs("A")) == 2
+
+
+@pytest.mark.task("3.4.2")
+@pytest.mark.parametrize(("threshold", "budget"), [(0, 257), (32, 2048), (1, 2048), (0, 64), (32, 20)])
+def test_a_decode_is_never_starved_and_no_work_is_lost(llm, threshold, budget):
+    run = spike(llm, threshold, budget=budget)
+    assert len(run.chunks("A")) == 16, "one step for the prompt, and each of the 15 that follow"
+    assert all("A" in step for step in run.tokens()[:16])
+    assert run.num_computed() == (1 + 16 - 1) + (256 + 2 - 1)
+    assert all(plan.total_num_scheduled_tokens <= budget for plan in run.plans)
+
+
+@pytest.mark.task("3.4.2")
+def test_decodes_come_out_of_the_budget(llm):
+    run = drive(llm, config(16), [Job("A", 1, 9), Job("B", 100, 1, step=1)])
+    assert run.tokens()[1:4] == [{"A": 1, "B": 15}] * 3, "15 of 16 tokens are left beside a decode"
+
+
+@pytest.mark.task("3.4.2")
+@pytest.mark.parametrize(
+    ("num_decodes", "threshold", "want"),
+    [
+        *((0, 0, 8), (1, 0, 9), (8, 0, 9), (30, 0, 9), (64, 0, 10), (128, 0, 11)),
+        *((1, 512, 9), (1, 256, 16), (1, 128, 32), (1, 64, 64), (1, 32, 128)),
+    ],
+)
+def test_4096_tokens_beside_decodes(llm, num_decodes, threshold, want):
+    jobs = [Job(f"d{i}", 1, 200) for i in range(num_decodes)] + [Job("long", 4096, 1, step=1)]
+    run = drive(llm, config(512, threshold, max_num_seqs=129), jobs)
+    assert run.ttft("long") == want
+    cap = 512 if threshold in (0, 512) else threshold + num_decodes
+    assert max(plan.total_num_scheduled_tokens for plan in run.plans) == cap
+
+
+def second_ttft(p1, p2, threshold, budget):
+    """Steps until the second of two prompts is computed that came together, the first one decoding on."""
+    chunk = min(threshold or budget, budget)
+    n1 = -(-p1 // chunk)
+    last = p1 - (n1 - 1) * chunk
+    beside = min(chunk, budget - chunk)
+    if beside > 0 and beside * (n1 - 1) >= p2:
+        return -(-p2 // beside)
+    got = (n1 - 1) * max(beside, 0) + min(chunk, budget - last)
+    return n1 if got >= p2 else n1 + -(-(p2 - got) // min(chunk, budget - 1))
+
+
+@pytest.mark.task("3.4.2")
+def test_two_prompts_share_the_budget_in_order(llm):
+    for p1 in (1, 5, 16, 33, 64):
+        for p2 in (1, 7, 16, 40):
+            for threshold in (0, 4, 16, 48):
+                for budget in (2, 5, 16, 24, 100):
+                    jobs = [Job("1", p1, 100), Job("2", p2, 1)]
+                    run = drive(llm, config(budget, threshold), jobs)
+                    want = second_ttft(p1, p2, threshold, budget)
+                    assert run.ttft("2") == want, (p1, p2, threshold, budget)

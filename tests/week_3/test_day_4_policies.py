@@ -1,0 +1,209 @@
+"""Day 3.4, policies: who stands where in line, and how much of a step one request may have."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from tests.helpers.scheduling import Job, drive
+
+from tiny_llm_lab.types import SchedulerConfig, UserError
+
+PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=8192)
+
+
+def config(**changes):
+    return replace(PLAIN, **changes)
+
+
+# Fair shares
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize(
+    ("needs", "budget", "want"),
+    [
+        ([4096, 10, 300], 512, [251, 10, 251]),
+        ([4096, 4096], 511, [256, 255]),
+        ([10, 20], 512, [10, 20]),
+        ([5, 5, 5, 5], 10, [3, 3, 2, 2]),
+        ([5, 1, 5, 5], 3, [1, 1, 1, 0]),
+        ([9, 2, 9, 3], 12, [4, 2, 3, 3]),
+        ([7], 0, [0]),
+        ([], 100, []),
+    ],
+)
+def test_fair_shares(llm, needs, budget, want):
+    assert llm.fair_shares(needs, budget) == want
+
+
+@pytest.mark.task("3.4.4")
+def test_fair_shares_are_max_min_fair(llm):
+    rng = random.Random(0)
+    for _ in range(300):
+        needs = [rng.randrange(1, 40) for _ in range(rng.randrange(1, 8))]
+        budget = rng.randrange(0, 120)
+        shares = llm.fair_shares(needs, budget)
+        assert sum(shares) == min(budget, sum(needs)), "all of it, as long as somebody needs more"
+        assert all(0 <= share <= need for share, need in zip(shares, needs, strict=True))
+        short = [share for share, need in zip(shares, needs, strict=True) if share < need]
+        assert all(max(shares) - share <= 1 for share in short), "nobody has more than one who needs more"
+        assert short == sorted(short, reverse=True)
+
+
+@pytest.mark.task("3.4.4")
+def test_long_prompts_share_a_step(llm):
+    jobs = [Job("a", 1000, 1), Job("b", 1000, 1), Job("c", 1000, 1)]
+    fair = drive(llm, config(max_num_batched_tokens=300, policy="fair"), jobs)
+    assert fair.tokens()[0] == {"a": 100, "b": 100, "c": 100}
+    assert [fair.ttft(name) for name in "abc"] == [10, 10, 10]
+    fcfs = drive(llm, config(max_num_batched_tokens=300), [Job(job.request_id, 1000, 1) for job in jobs])
+    assert [fcfs.ttft(name) for name in "abc"] == [4, 7, 10]
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize(("policy", "want"), [("fair", 1), ("fcfs", 8)])
+def test_a_short_prompt_does_not_wait_for_a_long_one(llm, policy, want):
+    jobs = [Job("d", 1, 20), Job("long", 4096, 1, step=1), Job("short", 50, 1, step=2)]
+    run = drive(llm, config(max_num_batched_tokens=512, policy=policy), jobs)
+    assert run.ttft("short") == want
+    assert run.ttft("long") == 9, "50 tokens more do not cost the long one a step"
+    assert all("d" in step for step in run.tokens()[:20])
+
+
+@pytest.mark.task("3.4.4")
+def test_the_stated_bound_of_fair(llm):
+    # Whoever runs gets at least floor(budget / number of those who run) tokens, or all that it needs.
+    rng = random.Random(1)
+    budget = 64
+    jobs = [
+        Job(f"r{i}", rng.randrange(1, 400), rng.randrange(1, 9), step=rng.randrange(30)) for i in range(40)
+    ]
+    running = []
+
+    def look(step, scheduler):
+        running.append({r.request_id: r.num_tokens - r.num_computed_tokens for r in scheduler.running})
+
+    setting = config(max_num_batched_tokens=budget, max_num_seqs=12, policy="fair")
+    run = drive(llm, setting, jobs, before_step=look)
+    for missing, tokens in zip(running, run.tokens(), strict=True):
+        for name, num in missing.items():
+            assert tokens[name] >= min(num, budget // 12), "nobody who runs waits for a single step"
+        assert sum(tokens.values()) == budget or all(tokens[n] == num for n, num in missing.items())
+
+
+@pytest.mark.task("3.4.4")
+def test_a_threshold_holds_for_fair_shares_too(llm):
+    jobs = [Job("a", 1000, 1), Job("b", 1000, 1)]
+    setting = config(max_num_batched_tokens=300, policy="fair", long_prefill_token_threshold=40)
+    assert drive(llm, setting, jobs).tokens()[0] == {"a": 40, "b": 40}
+
+
+# Priority
+
+
+@pytest.mark.task("3.4.4")
+def test_the_order_of_priorities(llm):
+    def key(policy, priority, arrival_s, num_added, is_aged=False):
+        request = llm.ScheduledRequest("r", [1], priority=priority, arrival_s=arrival_s)
+        return llm.order_key(policy, request, num_added, is_aged)
+
+    assert key("priority", 0, 9.0, 9) < key("priority", 1, 1.0, 1) < key("priority", 1, 2.0, 0)
+    assert key("priority", 1, 1.0, 1) < key("priority", 1, 1.0, 2)
+    assert key("priority", 5, 9.0, 9, True) < key("priority", -5, 0.0, 0)
+    assert key("priority", 5, 9.0, 3, True) < key("priority", 0, 1.0, 4, True)
+    for policy in ("fcfs", "fair"):
+        assert key(policy, 9, 9.0, 1) < key(policy, 0, 0.0, 2)
+
+
+@pytest.mark.task("3.4.4")
+def test_the_most_urgent_is_admitted_first(llm):
+    jobs = [Job("first", 10, 3, priority=9), *(Job(f"p{n}", 10, 1, priority=n) for n in (2, 0, 1))]
+    run = drive(llm, config(max_num_seqs=1, policy="priority"), jobs)
+    assert [next(iter(step)) for step in run.tokens()] == ["p0", "p1", "p2", "first", "first", "first"]
+
+
+@pytest.mark.task("3.4.4")
+def test_the_least_urgent_gives_way(llm):
+    # Two answers of 40 tokens in 8 blocks of 8: together they would need 12.
+    jobs = [Job("low", 8, 40, priority=1), Job("high", 8, 40, step=1)]
+    run = drive(llm, config(policy="priority"), jobs, num_blocks=8, block_size=8)
+    assert [plan.preempted for plan in run.plans if plan.preempted] == [("low",)]
+    assert run.ttft("high") == 1 and run.jobs["high"].done_step == 40
+    jobs = [Job("early", 8, 40), Job("late", 8, 40, step=1)]
+    run = drive(llm, config(policy="priority"), jobs, num_blocks=8, block_size=8)
+    assert [plan.preempted for plan in run.plans if plan.preempted] == [("late",)], "among equals the latest"
+
+
+@pytest.mark.task("3.4.4")
+def test_the_least_urgent_waits_no_longer_than_stated(llm):
+    limit = llm.MAX_WAITING_STEPS
+    urgent = [Job(f"u{i}", 1, 2, step=i) for i in range(2 * limit)]
+    run = drive(
+        llm, config(max_num_seqs=1, policy="priority"), [*urgent, Job("low", 1, 1, step=1, priority=9)]
+    )
+    assert limit <= run.ttft("low") <= limit + 3, "then it is the next, when a place is free"
+
+
+# Where chunks end, and what is mixed
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize(
+    ("start", "num_new", "missing", "grid", "want"),
+    [
+        (0, 100, 500, 64, 64),
+        (64, 100, 436, 64, 64),
+        (0, 64, 500, 64, 64),
+        (0, 63, 500, 64, 0),
+        (10, 60, 500, 64, 54),
+        (448, 52, 52, 64, 52),
+        (0, 100, 500, 0, 100),
+        (5, 3, 3, 64, 3),
+    ],
+)
+def test_align_to_grid(llm, start, num_new, missing, grid, want):
+    assert llm.align_to_grid(start, num_new, missing, grid) == want
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("policy", ["fcfs", "fair"])
+def test_chunks_on_a_grid_do_not_depend_on_the_company(llm, policy):
+    setting = config(max_num_batched_tokens=100, max_num_seqs=8, chunk_grid=16, policy=policy)
+    jobs = [Job("a", 1, 30), Job("b", 250, 3, step=1), Job("c", 130, 1, step=2), Job("d", 7, 9, step=3)]
+    run = drive(llm, setting, jobs)
+    for name in "bc":
+        starts = [start for start in run.chunk_starts[name] if start < run.jobs[name].prompt]
+        assert all(start % 16 == 0 for start in starts), (name, starts)
+    assert all("a" in step for step in run.tokens()[:30]), "decodes go on"
+    assert all(plan.total_num_scheduled_tokens <= 100 for plan in run.plans)
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("changes", [{"long_prefill_token_threshold": 31}, {"max_num_batched_tokens": 94}])
+def test_a_grid_that_a_chunk_may_never_reach_is_refused(llm, changes):
+    fine = config(chunk_grid=32, max_num_batched_tokens=95, long_prefill_token_threshold=32)
+    llm.Scheduler(fine, llm.BlockPool(10))
+    with pytest.raises(UserError):
+        llm.Scheduler(replace(fine, **changes), llm.BlockPool(10))
+
+
+@pytest.mark.task("3.4.4")
+def test_prefills_and_decodes_alternate(llm):
+    jobs = [Job("a", 1, 6), Job("b", 100, 3, step=1)]
+    setting = config(max_num_batched_tokens=40, max_num_seqs=4, step_mode="alternate")
+    run = drive(llm, setting, jobs)
+    prefill, decode = {"b": 40}, {"a": 1}
+    assert run.tokens()[:7] == [decode, decode, prefill, decode, prefill, decode, {"b": 20}]
+    assert run.tokens()[7:] == [{"a": 1, "b": 1}, {"a": 1, "b": 1}]
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("step_mode", ["mixed", "alternate"])
+def test_steps_of_either_mode_make_the_same_answers(llm, step_mode):
+    jobs = [Job(f"r{i}", 30 + 7 * i, 5, step=i) for i in range(6)]
+    run = drive(llm, config(max_num_batched_tokens=40, max_num_seqs=4, step_mode=step_mode), jobs)
+    for step in run.tokens():
+        assert sum(step.values()) <= 40
+    alone = drive(llm, PLAIN, [Job(job.request_id, job.prompt, 5) for job in jobs])
+    for job in jobs:
+        assert job.request.output_token_ids == alone.jobs[job.request_id].request.output_token_ids
