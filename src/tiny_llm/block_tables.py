@@ -6,7 +6,7 @@ from .scheduled_request import ScheduledRequest
 
 
 class BlockTables:
-    """Keeps the `block_ids` of requests long enough for what is computed, and full blocks in the cache."""
+    """What requests lack of blocks, find in the prefix cache, let others find, and give back."""
 
     def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
         """Without a cache every request computes all of its tokens. Sets pool and prefix_cache."""
@@ -18,10 +18,6 @@ class BlockTables:
 
     def num_promised(self, request: ScheduledRequest) -> int:
         """How many blocks it lacks to have all of its known tokens computed."""
-        raise NotImplementedError("task 3.4.3")
-
-    def extend(self, request: ScheduledRequest, num_new_tokens: int) -> None:
-        """Allocate the blocks it lacks. Raises OutOfBlocksError when fewer are free; nothing is changed."""
         raise NotImplementedError("task 3.4.3")
 
     def peek(self, request: ScheduledRequest) -> tuple[int, int, bool]:

@@ -21,6 +21,8 @@ class Scheduler:
     ) -> None:
         """No requests yet. Sets config, pool and prefix_cache, which must belong to `pool`.
 
+        Sets max_num_tokens, the most tokens one request may have computed: max_model_len, or what all
+        blocks hold if that is less. The caller finishes a request that has reached it.
         Raises UserError when config.chunk_grid is larger than a threshold that is on, or than what a full
         house of decodes leaves of the budget: a prompt could wait forever for room up to the next multiple.
         """
@@ -34,14 +36,6 @@ class Scheduler:
     @property
     def running(self) -> Sequence[ScheduledRequest]:
         """Admitted requests in order: the last one is preempted first."""
-        raise NotImplementedError("task 3.4.2")
-
-    @property
-    def max_num_tokens(self) -> int:
-        """The most tokens one request may have computed: max_model_len, or what all blocks hold if less.
-
-        The caller finishes a request that has reached it; `schedule` raises ValueError otherwise.
-        """
         raise NotImplementedError("task 3.4.2")
 
     def add(self, request: ScheduledRequest) -> None:

@@ -33,7 +33,8 @@ class Lineup:
         self.policy = policy
         self.waiting: list[ScheduledRequest] = []
         self.running: list[ScheduledRequest] = []
-        self._waiting_since: dict[str, int] = {}
+        # By `order`: an id may be used again as soon as its request has ended.
+        self._waiting_since: dict[tuple[float, ...], int] = {}
         # The same, oldest first; those who no longer wait are dropped when they come up.
         self._queued: deque[tuple[int, ScheduledRequest]] = deque()
         self._num_added = self._num_steps = 0
@@ -46,12 +47,12 @@ class Lineup:
 
     def is_waiting(self, request: ScheduledRequest) -> bool:
         """Whether it waits; else it runs."""
-        return request.request_id in self._waiting_since
+        return request.order in self._waiting_since
 
     def admit(self) -> ScheduledRequest:
         """The first of those who wait runs from now on."""
         request = self.waiting.pop(0)
-        del self._waiting_since[request.request_id]
+        del self._waiting_since[request.order]
         insort(self.running, request, key=_place)
         return request
 
@@ -65,21 +66,21 @@ class Lineup:
         """It neither waits nor runs any more."""
         line = self.waiting if self.is_waiting(request) else self.running
         del line[bisect_left(line, request.order, key=_place)]
-        self._waiting_since.pop(request.request_id, None)
+        self._waiting_since.pop(request.order, None)
 
     def next_step(self) -> None:
         """Count a step. With policy "priority", who waited MAX_WAITING_STEPS steps is the most urgent now."""
         self._num_steps += 1
         while self._queued and self._queued[0][0] + MAX_WAITING_STEPS < self._num_steps:
             since, request = self._queued.popleft()
-            if self._waiting_since.get(request.request_id) == since and request.order[0]:
+            if self._waiting_since.get(request.order) == since and request.order[0]:
                 self.remove(request)
                 request.order = order_key(self.policy, request, int(request.order[-1]), is_aged=True)
                 self._wait(request)
 
     def _wait(self, request: ScheduledRequest) -> None:
         insort(self.waiting, request, key=_place)
-        self._waiting_since[request.request_id] = self._num_steps
+        self._waiting_since[request.order] = self._num_steps
         if self.policy == "priority" and request.order[0]:
             self._queued.append((self._num_steps, request))
 

@@ -26,12 +26,15 @@ class Scheduler:
     ) -> None:
         """No requests yet. Sets config, pool and prefix_cache, which must belong to `pool`.
 
+        Sets max_num_tokens, the most tokens one request may have computed: max_model_len, or what all
+        blocks hold if that is less. The caller finishes a request that has reached it.
         Raises UserError when config.chunk_grid is larger than a threshold that is on, or than what a full
         house of decodes leaves of the budget: a prompt could wait forever for room up to the next multiple.
         """
         self.config = config
         self.pool = pool
         self.prefix_cache = prefix_cache
+        self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)
         reject_narrow_grid(config)
         self._requests: dict[str, ScheduledRequest] = {}
         self._line = Lineup(config.policy)
@@ -47,14 +50,6 @@ class Scheduler:
     def running(self) -> Sequence[ScheduledRequest]:
         """Admitted requests in order: the last one is preempted first."""
         return tuple(self._line.running)
-
-    @property
-    def max_num_tokens(self) -> int:
-        """The most tokens one request may have computed: max_model_len, or what all blocks hold if less.
-
-        The caller finishes a request that has reached it; `schedule` raises ValueError otherwise.
-        """
-        return min(self.config.max_model_len, self.pool.num_blocks * self.pool.block_size)
 
     def add(self, request: ScheduledRequest) -> None:
         """Let a new request wait for its turn.
@@ -163,13 +158,14 @@ class Scheduler:
                 step.grant(request, num_new)
 
     def _num_missing(self, request: ScheduledRequest) -> int:
-        if request.num_computed_tokens == self.max_num_tokens:
+        num_missing = min(request.num_tokens_with_spec, self.max_num_tokens) - request.num_computed_tokens
+        if num_missing == 0:
             raise ValueError(f"request {request.request_id!r} has {self.max_num_tokens} tokens: finish it")
-        return min(request.num_tokens_with_spec, self.max_num_tokens) - request.num_computed_tokens
+        return num_missing
 
     def _make_room(self, request: ScheduledRequest, num_new: int, step: StepBudget) -> int:
         """Blocks for `num_new` more tokens, preempting others if need be; how many tokens they are for."""
-        while self._tables.num_lacking(request, num_new) > self.pool.num_free:
+        while (num_blocks := self._tables.num_lacking(request, num_new)) > self.pool.num_free:
             num_known = request.num_tokens - request.num_computed_tokens
             if num_new > num_known:
                 num_new = num_known  # nobody is preempted for a guess
@@ -178,7 +174,8 @@ class Scheduler:
             step.preempted.append(victim.request_id)
             if victim is request:
                 return 0
-        self._tables.extend(request, num_new)
+        if num_blocks > 0:
+            request.block_ids += self.pool.allocate(num_blocks)
         return num_new
 
     def _preempt(self) -> ScheduledRequest:
@@ -197,7 +194,8 @@ class Scheduler:
             self._line.admit()
             self._tables.follow(request)
             if num_new > 0:
-                self._tables.extend(request, num_new)
+                num_blocks = self._tables.num_lacking(request, num_new)
+                request.block_ids += self.pool.allocate(num_blocks)
                 step.grant(request, num_new)
 
     def _prospects(self) -> Iterator[tuple[ScheduledRequest, int, bool]]:

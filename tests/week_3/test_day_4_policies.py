@@ -144,6 +144,22 @@ def test_the_least_urgent_waits_no_longer_than_stated(llm):
     assert limit <= run.ttft("low") <= limit + 3, "then it is the next, when a place is free"
 
 
+@pytest.mark.task("3.4.4")
+def test_an_id_that_is_used_again_is_another_request(llm):
+    scheduler = llm.Scheduler(config(max_num_seqs=1, policy="priority"), llm.BlockPool(500, 16))
+    scheduler.add(llm.ScheduledRequest("runs", [1]))
+    scheduler.commit(scheduler.schedule(), {"runs": [1]})
+    for name in ("x", "again"):
+        scheduler.add(llm.ScheduledRequest(name, [1], priority=3))
+    scheduler.abort("again")
+    scheduler.add(llm.ScheduledRequest("again", [1], priority=3))
+    scheduler.abort("x")
+    scheduler.add(llm.ScheduledRequest("x", [1], priority=3))
+    for _ in range(llm.MAX_WAITING_STEPS + 2):
+        scheduler.commit(scheduler.schedule(), {"runs": [1]})
+    assert [request.request_id for request in scheduler.waiting] == ["again", "x"]
+
+
 # Where chunks end, and what is mixed
 
 

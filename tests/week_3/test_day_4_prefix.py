@@ -15,7 +15,7 @@ def config(**changes):
 
 
 def families(count=8, common=64, own=4, max_tokens=1, apart=0):
-    """`count` prompts with `common` tokens in common and `own` of their own, `apart` steps from each other."""
+    """`count` prompts, `apart` steps apart, with `common` tokens in common and `own` of their own."""
     return [
         Job(
             f"r{i}",
