@@ -22,6 +22,7 @@ from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
+from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
 from .policies import (
@@ -42,6 +43,7 @@ from .request import Request, stream_generate
 from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
 from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_steps
 from .scheduler import Scheduler
+from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
     "MAX_WAITING_STEPS",
@@ -52,9 +54,12 @@ __all__ = [
     "BlockPool",
     "BlockTables",
     "ChunkedPrefillMetrics",
+    "DecodeWork",
     "Embedding",
+    "LatencyPolicy",
     "Lineup",
     "OutOfBlocksError",
+    "PrefillWork",
     "PrefixCache",
     "PrefixWalk",
     "QwenMLP",
@@ -68,6 +73,9 @@ __all__ = [
     "Scheduler",
     "SimpleMultiHeadAttention",
     "StepBudget",
+    "StepSample",
+    "StepTimeError",
+    "StepTimeModel",
     "TextStream",
     "TinyKvFullCache",
     "align_to_grid",
@@ -81,6 +89,7 @@ __all__ = [
     "chunk_spans",
     "chunked_attention_mask",
     "clamp_new_tokens",
+    "context_work",
     "dequantize_weights",
     "fair_shares",
     "flash_attention",

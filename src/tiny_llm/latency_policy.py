@@ -34,7 +34,7 @@ class LatencyPolicy:
         itl_slo_s: float,
         ttft_slo_s: float | None = None,
         *,
-        safety: float = 1.1,
+        safety: float = 1.2,
         min_prefill_tokens: int = 16,
     ) -> None:
         """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.

@@ -4,8 +4,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from operator import mul, truediv
 
 # Where "small" may end, and below how many samples a regime is not fitted on its own.
 _SPLITS = (16, 32, 64, 128, 256, 512, 1024)
@@ -151,42 +149,34 @@ def _robust_fit(samples: Sequence[StepSample]) -> _Coefficients:
     Squares alone would follow one wild sample. Dividing each square by the error that it had in the round
     before leaves the sum of plain errors, which does not.
     """
-    # Divided by the measured time, every sample wants to reach 1.
-    columns = [
-        [value / each.seconds for value, each in zip(column, samples, strict=True)]
-        for column in (
-            [1.0] * len(samples),
-            [each.num_tokens for each in samples],
-            [each.num_attended for each in samples],
-            [each.num_stored for each in samples],
-        )
+    # Divided by the measured time, every sample wants to reach 1. Decodes alone cannot tell what is stored
+    # from what is attended to: of two equal fits the one that comes first, on what is stored, is kept.
+    rows = [
+        [value / each.seconds for value in (1, each.num_tokens, each.num_stored, each.num_attended)]
+        for each in samples
     ]
-    scales = [max(column) or 1.0 for column in columns]
-    rows = list(
-        zip(
-            *([x / scale for x in column] for column, scale in zip(columns, scales, strict=True)), strict=True
-        )
-    )
+    scales = [max(column) or 1.0 for column in zip(*rows, strict=True)]
+    rows = [[value / scale for value, scale in zip(row, scales, strict=True)] for row in rows]
     weights = [1.0] * len(rows)
     for _ in range(_ROUNDS):
         best = _nonnegative_least_squares(rows, weights)
-        errors = [abs(sum(map(mul, best, row)) - 1) for row in rows]
+        errors = [abs(sum(x * value for x, value in zip(best, row, strict=True)) - 1) for row in rows]
         weights = [1 / max(error, _MET) for error in errors]
-    a, b, c, d = map(truediv, best, scales)
+    a, b, d, c = (x / scale for x, scale in zip(best, scales, strict=True))
     return a, b, c, d
 
 
-def _nonnegative_least_squares(rows: Sequence[tuple[float, ...]], weights: Sequence[float]) -> list[float]:
+def _nonnegative_least_squares(rows: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float]:
     """x >= 0 with the least sum of weight * (row . x - 1)^2, by trying which entries are not 0."""
     size = len(rows[0])
-    weighed = [
-        [weight * value for weight, value in zip(weights, column, strict=True)]
-        for column in zip(*rows, strict=True)
+    weighed = [[weight * value for value in row] for row, weight in zip(rows, weights, strict=True)]
+    gram = [
+        [sum(one[i] * other[j] for one, other in zip(weighed, rows, strict=True)) for j in range(size)]
+        for i in range(size)
     ]
-    gram = [[sum(map(mul, one, other)) for other in zip(*rows, strict=True)] for one in weighed]
-    wanted = [sum(column) for column in weighed]
+    wanted = [sum(column) for column in zip(*weighed, strict=True)]
     best, least = [0.0] * size, math.inf
-    for kept in (kept for count in range(1, size + 1) for kept in combinations(range(size), count)):
+    for kept in ([i for i in range(size) if choice >> i & 1] for choice in range(1, 2**size)):
         solved = _solve([[gram[i][j] for j in kept] for i in kept], [wanted[i] for i in kept])
         if solved is None or min(solved) < 0:
             continue

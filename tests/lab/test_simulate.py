@@ -1,27 +1,20 @@
 """`simulate`: the reference's scheduler under a virtual clock, with costs that can be added up by hand."""
 
-import json
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.models.shapes import parse_shape
 from tiny_llm_lab.simulate.budget import TokenBudget
 from tiny_llm_lab.simulate.capacity import capacity
 from tiny_llm_lab.simulate.cluster import Route, replay
-from tiny_llm_lab.simulate.cost import Calibrated, load_calibration, roofline
+from tiny_llm_lab.simulate.cost import Calibrated
 from tiny_llm_lab.simulate.ledger import Ledger, Served
 from tiny_llm_lab.simulate.outcome import Slo, outcome
 from tiny_llm_lab.simulate.replica import Machine, Replica
 from tiny_llm_lab.simulate.setting import Setting, simulate
-from tiny_llm_lab.simulate.traffic import LENGTHS, SimRequest, draw_requests, parse_lengths
+from tiny_llm_lab.simulate.traffic import SimRequest, draw_requests, parse_lengths
 from tiny_llm_lab.solution import load_scheduling
-from tiny_llm_lab.types import SchedulerConfig, UserError
-
-Capture = pytest.CaptureFixture[str]
+from tiny_llm_lab.types import SchedulerConfig
 
 
 @dataclass(frozen=True)
@@ -44,75 +37,6 @@ def run(
     requests: list[SimRequest], num_replicas: int = 1, route: Route = "round-robin", **options: object
 ) -> Ledger:
     return replay(requests, machine(**options), TokenBudget, num_replicas, route, itl_slo_s=5.0)
-
-
-# Traffic
-
-
-def test_the_same_seed_gives_the_same_requests_closer_together() -> None:
-    slow, fast = (draw_requests(50, rate, 0.5, LENGTHS["chat"], 3, 4096) for rate in (1.0, 4.0))
-    assert [each.arrival_s for each in fast] == [each.arrival_s / 4 for each in slow]
-    assert [each.num_prompt_tokens for each in fast] == [each.num_prompt_tokens for each in slow]
-    assert slow != draw_requests(50, 1.0, 0.5, LENGTHS["chat"], 4, 4096)
-
-
-@pytest.mark.parametrize("burstiness", [0.2, 1.0, 5.0])
-def test_arrivals_have_the_rate_and_the_burstiness_asked_for(burstiness: float) -> None:
-    requests = draw_requests(20_000, 8.0, burstiness, LENGTHS["chat"], 0, 4096)
-    gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(requests)]
-    mean = sum(gaps) / len(gaps)
-    # Of a gamma distribution: variance / mean^2 = 1 / shape. Twenty thousand draws are within a few percent.
-    spread = sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
-    assert mean == pytest.approx(1 / 8, rel=0.06)
-    assert spread == pytest.approx(1 / burstiness, rel=0.1)
-
-
-def test_lengths_have_their_medians_and_fit_the_model() -> None:
-    requests = draw_requests(5001, 1.0, 1.0, parse_lengths("sharegpt"), 0, 100_000)
-    prompts = sorted(each.num_prompt_tokens for each in requests)
-    assert prompts[2500] == pytest.approx(1730, rel=0.06)
-    tight = draw_requests(500, 1.0, 1.0, parse_lengths("documents"), 0, 300)
-    assert all(min(each.num_prompt_tokens, each.num_output_tokens) >= 1 for each in tight)
-    assert max(each.num_prompt_tokens + each.num_output_tokens for each in tight) == 300
-    assert draw_requests(1, 1.0, 1.0, parse_lengths("fixed:7:5"), 0, 99) == [SimRequest(0, 0.0, 7, 5)]
-
-
-@pytest.mark.parametrize("text", ["fixed", "fixed:1", "fixed:0:3", "fixed:a:3", "novels"])
-def test_lengths_that_mean_nothing_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="--lengths"):
-        parse_lengths(text)
-
-
-# Step costs
-
-
-def test_roofline_of_an_8b_model() -> None:
-    cost = roofline(parse_shape("qwen3-8b"), gb_per_s=1000, tflop_per_s=100, overhead_s=0.001)
-    # 36 layers of 4096 x 128 x 2 x (32 + 8) and 3 x 4096 x 12288 weights, and a head of 151936 x 4096.
-    in_layers = 36 * (41_943_040 + 150_994_944)
-    assert cost.token_s == pytest.approx(2 * in_layers / 1e14)
-    assert cost.weight_s == pytest.approx(2 * (in_layers + 622_329_856) / 1e12)
-    assert cost.stored_s == pytest.approx(147_456 / 1e12)
-    # One token alone: weights and its own cache. Two thousand: arithmetic.
-    assert cost.seconds(1, 1, 1) == pytest.approx(0.001 + cost.weight_s + cost.stored_s)
-    assert cost.seconds(2048, 10**7, 2048) == pytest.approx(
-        0.001 + 2048 * cost.token_s + 10**7 * cost.attended_s
-    )
-
-
-def test_calibration_files(tmp_path: Path) -> None:
-    path = tmp_path / "steps.json"
-    path.write_text('{"split_tokens": 32, "small": [0.01, 0, 0, 1e-7], "large": [0.001, 1e-4, 0, 0]}')
-    cost = load_calibration(path)
-    assert cost == Calibrated(32, (0.01, 0, 0, 1e-7), (0.001, 1e-4, 0, 0))
-    assert cost.seconds(32, 5, 1000) == pytest.approx(0.0101)
-    assert cost.seconds(33, 5, 1000) == pytest.approx(0.0043)
-    for text in ("[]", "{}", "nonsense", '{"split_tokens": 1, "small": [1], "large": [1]}'):
-        path.write_text(text)
-        with pytest.raises(UserError, match="split_tokens"):
-            load_calibration(path)
-    with pytest.raises(UserError, match="cannot read"):
-        load_calibration(tmp_path / "missing.json")
 
 
 # One replica
@@ -261,44 +185,3 @@ def test_capacity_finds_the_edge(highest: float) -> None:
 def test_capacity_without_an_edge() -> None:
     assert capacity(lambda rate: True) == float("inf")
     assert capacity(lambda rate: False) == 0.0
-
-
-# The command
-
-SMALL = ["simulate", "--requests", "20", "--lengths", "fixed:300:20", "--rate", "5"]
-
-
-def test_command_prints_a_row_for_each_budget_and_slo(capsys: Capture) -> None:
-    assert cli.main([*SMALL, "--sweep", "128", "256"]) == 0
-    said = capsys.readouterr()
-    assert [line.split()[0] for line in said.out.splitlines()] == ["budget", "128", "256", "slo"]
-    assert "assumed, not measured: qwen3-8b at 1500 GB/s" in said.err
-
-
-def test_command_as_json_is_the_same_every_time(capsys: Capture) -> None:
-    documents = []
-    for extra in ([], ["--step-by-step"]):
-        assert cli.main([*SMALL, "--json", "--budget", "slo", "--noise", "0.1", *extra]) == 0
-        documents.append(json.loads(capsys.readouterr().out))
-    assert documents[0]["runs"] == documents[1]["runs"]
-    assert documents[0]["settings"]["itl_slo_ms"] == 50 and documents[0]["step_cost"]["overhead_s"] == 0.001
-    run = documents[0]["runs"][0]
-    assert run["budget"] == "slo" and run["num_requests"] == 20 and run["itl"]["max_s"] < 0.05
-
-
-def test_command_searches_the_capacity(capsys: Capture) -> None:
-    assert cli.main([*SMALL, "--capacity", "--json", "--ttft-slo-ms", "150"]) == 0
-    run = json.loads(capsys.readouterr().out)["runs"][0]
-    assert run["rate"] > 1 and run["ttft"]["p99_s"] <= 0.15 and run["itl"]["p99_s"] <= 0.05
-
-
-@pytest.mark.parametrize(
-    ("argv", "complaint"),
-    [(["--requests", "0"], "--requests"), (["--rate", "0"], "--rate"), (["--budget", "x"], "budget is"),
-     (["--budget", "8"], "max_num_batched_tokens (8)"), (["--solution", "mlx-lm"], "has no BlockPool"),
-     (["--shape", "gpt"], "unknown model"), (["--gb-s", "0"], "--gb-s"), (["--lengths", "x"], "--lengths"),
-     (["--capacity", "--itl-slo-ms", "1"], "no rate is low enough"), (["--safety", "0.5"], "--safety")],
-)  # fmt: skip
-def test_command_refuses_what_it_cannot_simulate(argv: list[str], complaint: str, capsys: Capture) -> None:
-    assert cli.main([*SMALL, *argv]) == 2
-    assert complaint in capsys.readouterr().err

@@ -1,0 +1,47 @@
+"""`simulate` from its arguments to its last line."""
+
+import json
+
+import pytest
+
+from tiny_llm_lab import cli
+
+Capture = pytest.CaptureFixture[str]
+
+SMALL = ["simulate", "--requests", "20", "--lengths", "fixed:300:20", "--rate", "5"]
+
+
+def test_command_prints_a_row_for_each_budget_and_slo(capsys: Capture) -> None:
+    assert cli.main([*SMALL, "--sweep", "128", "256"]) == 0
+    said = capsys.readouterr()
+    assert [line.split()[0] for line in said.out.splitlines()] == ["budget", "128", "256", "slo"]
+    assert "assumed, not measured: qwen3-8b at 1500 GB/s" in said.err
+
+
+def test_command_as_json_is_the_same_every_time(capsys: Capture) -> None:
+    documents = []
+    for extra in ([], ["--step-by-step"]):
+        assert cli.main([*SMALL, "--json", "--budget", "slo", "--noise", "0.1", *extra]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    assert documents[0]["runs"] == documents[1]["runs"]
+    assert documents[0]["settings"]["itl_slo_ms"] == 50 and documents[0]["step_cost"]["overhead_s"] == 0.001
+    run = documents[0]["runs"][0]
+    assert run["budget"] == "slo" and run["num_requests"] == 20 and run["itl"]["max_s"] < 0.05
+
+
+def test_command_searches_the_capacity(capsys: Capture) -> None:
+    assert cli.main([*SMALL, "--capacity", "--json", "--ttft-slo-ms", "150"]) == 0
+    run = json.loads(capsys.readouterr().out)["runs"][0]
+    assert run["rate"] > 1 and run["ttft"]["p99_s"] <= 0.15 and run["itl"]["p99_s"] <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [(["--requests", "0"], "--requests"), (["--rate", "0"], "--rate"), (["--budget", "x"], "budget is"),
+     (["--budget", "8"], "max_num_batched_tokens (8)"), (["--solution", "mlx-lm"], "has no BlockPool"),
+     (["--shape", "gpt"], "unknown model"), (["--gb-s", "0"], "--gb-s"), (["--lengths", "x"], "--lengths"),
+     (["--capacity", "--itl-slo-ms", "1"], "no rate is low enough"), (["--safety", "0.5"], "--safety")],
+)  # fmt: skip
+def test_command_refuses_what_it_cannot_simulate(argv: list[str], complaint: str, capsys: Capture) -> None:
+    assert cli.main([*SMALL, *argv]) == 2
+    assert complaint in capsys.readouterr().err
