@@ -51,26 +51,18 @@ def test_nobody_waits_forever() -> None:
     assert time.monotonic() - begin < TIMEOUT_S
 
 
-@pytest.mark.parametrize(
-    "name", ["default", "random:qwen3-moe-shrunk,bits=8", "random:qwen2.5-shrunk,bits=4"]
-)
+@pytest.mark.parametrize("name", ["default", "random:qwen3-moe-shrunk,bits=8"])
 def test_ranks_on_the_kernels_say_what_one_process_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, llm = load_checkpoint(name, dtype="float32"), load_solution("ref")
     want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer)
     monkeypatch.setenv(native.VARIABLE, "on")
-    for number, got in enumerate(rank.answers("ref", name, 2, tmp_path)):
+    found = rank.answers("ref", name, 2, tmp_path)
+    for number, got in enumerate(found):
         assert got["tokens"].tolist() == want["tokens"].tolist(), f"greedy tokens of rank {number}"
         assert_close(got["logits"], want["logits"], F32_MODEL, legend="[L, V]", what=f"rank {number}")
-    first, second = (dict_of(tmp_path / f"{number}.npz") for number in range(2))
-    assert_close(first["logits"], second["logits"], EXACT)
-
-
-def dict_of(path: Path) -> dict[str, object]:
-    import numpy as np
-
-    return dict(np.load(path))
+        assert_close(got["logits"], found[0]["logits"], EXACT, what=f"rank {number} beside rank 0")
 
 
 def main_says(*argv: str) -> subprocess.CompletedProcess[str]:
