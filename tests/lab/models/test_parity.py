@@ -25,6 +25,13 @@ PACKED = [
     "random:qwen2.5-shrunk,tied=1,bits=6",
     "random:qwen3-shrunk,bits=3,seed=1",
 ]
+# Experts: dense and packed, in all layers and in every other, their weights renormalised or not.
+EXPERTS = [
+    "random:qwen3-moe-shrunk",
+    "random:qwen3-moe-shrunk,norm_topk=0,sparse_step=2,tied=1",
+    "random:qwen3-moe-shrunk,bits=4",
+    "random:qwen3-moe-shrunk,bits=8,group=32,active=8,seed=1",
+]
 # Root mean square of the error over that of the logits, twice the largest that was measured. Each of some
 # hundred roundings is off by at most 2^-9 (bfloat16) or 2^-12 (float16), in an order of the engine's own.
 SIXTEEN_BITS = {"bfloat16": 0.06, "float16": 0.0075}
@@ -52,14 +59,14 @@ def greedy(solution: str, name: str, prompt: list[int]) -> tuple[int, ...]:
     return done.token_ids
 
 
-@pytest.mark.parametrize("name", [*SHRUNK, *PACKED, "default"])
+@pytest.mark.parametrize("name", [*SHRUNK, *PACKED, *EXPERTS, "default"])
 def test_logits_equal_those_of_mlx_lm(name: str) -> None:
     ref, mlx_lm = both(name)
     tokens = tokens_of(96)
     assert_close(ref(tokens), mlx_lm(tokens), F32_MODEL, legend="[B, L, V]", dtype=mx.float32)
 
 
-@pytest.mark.parametrize("name", [*SHRUNK, *PACKED, "default"])
+@pytest.mark.parametrize("name", [*SHRUNK, *PACKED, *EXPERTS, "default"])
 def test_logits_with_a_cache_equal_those_of_mlx_lm(name: str) -> None:
     ref, mlx_lm = both(name)
     tokens = tokens_of(80)
@@ -89,7 +96,7 @@ def test_16_bit_logits_are_as_near_to_float32_as_those_of_mlx_lm(model: str, bit
     assert error < SIXTEEN_BITS[dtype] and error < 1.5 * theirs
 
 
-@pytest.mark.parametrize("name", [*SHRUNK, *PACKED, "default"])
+@pytest.mark.parametrize("name", [*SHRUNK, *PACKED, *EXPERTS, "default"])
 def test_greedy_tokens_equal_those_of_mlx_lm(name: str) -> None:
     prompt = np.array(tokens_of(40, seed=1)[0]).tolist()
     mine, theirs = (greedy(solution, name, prompt) for solution in ("ref", "mlx-lm"))

@@ -1,0 +1,135 @@
+"""Checkpoints with experts: numbered as Hugging Face's or stacked as mlx-lm's, loaded as one thing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, tensors_of
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.types import QuantizedWeights
+
+Copy = Callable[[str], Path]
+DENSE, PACKED = "random:qwen3-moe-shrunk", "random:qwen3-moe-shrunk,bits=4"
+MLP = "model.layers.1.mlp"
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+
+
+def save(folder: Path, tensors: dict[str, mx.array]) -> None:
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
+
+
+def test_the_configuration_of_qwen3_moe() -> None:
+    config = load_checkpoint(DENSE).config
+    assert (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size) == (8, 3, 256)
+    assert config.norm_topk_prob and config.qk_norm and not config.qkv_bias
+    assert [config.has_experts(layer) for layer in range(3)] == [True] * 3
+
+
+def test_which_layers_have_experts(copy: Copy) -> None:
+    config = load_checkpoint(f"{DENSE},layers=6,sparse_step=2").config
+    assert [config.has_experts(layer) for layer in range(6)] == [False, True] * 3
+    assert not any(load_checkpoint("random:qwen3-shrunk").config.has_experts(layer) for layer in range(3))
+
+
+def test_random_checkpoints_are_stored_as_real_ones_are() -> None:
+    dense, packed = (tensors_of(find_folder(name)) for name in (DENSE, PACKED))
+    assert dense[f"{MLP}.experts.7.down_proj.weight"].shape == (64, 256)
+    assert packed[f"{MLP}.switch_mlp.down_proj.scales"].shape == (8, 64, 4)
+
+
+def test_numbered_and_stacked_experts_are_the_same(copy: Copy) -> None:
+    folder = copy(DENSE)
+    tensors = tensors_of(folder)
+    for layer in range(3):
+        for part in PROJECTIONS:
+            mlp = f"model.layers.{layer}.mlp"
+            singles = [tensors.pop(f"{mlp}.experts.{expert}.{part}.weight") for expert in range(8)]
+            tensors[f"{mlp}.switch_mlp.{part}.weight"] = mx.stack(singles)
+    save(folder, tensors)
+    numbered, stacked = load_checkpoint(DENSE).weights, load_checkpoint(str(folder)).weights
+    assert numbered.keys() == stacked.keys()
+    for name, w in numbered.items():
+        other = stacked[name]
+        assert isinstance(w, mx.array) and isinstance(other, mx.array) and mx.array_equal(w, other), name
+
+
+def unstacked(folder: Path) -> dict[str, mx.array]:
+    """The tensors of a packed checkpoint with its experts numbered."""
+    tensors: dict[str, mx.array] = {}
+    for name, tensor in tensors_of(folder).items():
+        if "switch_mlp" not in name:
+            tensors[name] = tensor
+            continue
+        for expert in range(8):
+            tensors[name.replace("switch_mlp", f"experts.{expert}")] = tensor[expert]
+    return tensors
+
+
+def test_packed_experts_may_be_numbered_too(copy: Copy) -> None:
+    folder = copy(PACKED)
+    save(folder, unstacked(folder))
+    want = load_checkpoint(PACKED).weights[f"{MLP}.switch_mlp.up_proj.weight"]
+    got = load_checkpoint(str(folder)).weights[f"{MLP}.switch_mlp.up_proj.weight"]
+    assert isinstance(want, QuantizedWeights) and isinstance(got, QuantizedWeights)
+    assert (got.bits, got.group_size) == (4, 64) and got.weight.shape == (8, 256, 8)
+    for part in ("weight", "scales", "biases"):
+        assert mx.array_equal(getattr(got, part), getattr(want, part))
+
+
+def test_a_router_of_its_own_precision(copy: Copy) -> None:
+    """mlx-lm's converted checkpoints keep the router in 8 bits."""
+    folder, gate = copy(PACKED), f"{MLP}.gate"
+    w, scales, biases = mx.quantize(mx.random.normal((8, 64), key=mx.random.key(0)), bits=8)
+    parts = {f"{gate}.weight": w, f"{gate}.scales": scales, f"{gate}.biases": biases}
+    edit_tensors(folder, **{name.replace(".", "__"): tensor for name, tensor in parts.items()})
+    quantization: Any = json.loads((folder / "config.json").read_text())["quantization"]
+    edit_json(folder / "config.json", quantization=quantization | {gate: {"group_size": 64, "bits": 8}})
+    loaded = load_checkpoint(str(folder)).weights[f"{gate}.weight"]
+    assert isinstance(loaded, QuantizedWeights) and loaded.bits == 8
+
+
+def test_experts_that_are_packed_in_different_ways(copy: Copy) -> None:
+    folder = copy(PACKED)
+    tensors, module = unstacked(folder), f"{MLP}.experts.3.up_proj"
+    w, scales, biases = mx.quantize(mx.random.normal((256, 64), key=mx.random.key(0)), bits=8)
+    save(folder, tensors | {f"{module}.weight": w, f"{module}.scales": scales, f"{module}.biases": biases})
+    line = "its experts are packed in different ways: choose another checkpoint"
+    assert complaint(folder) == f"{MLP}.switch_mlp.up_proj.weight: {line}"
+
+
+def test_an_expert_that_is_missing(copy: Copy) -> None:
+    folder = copy(DENSE)
+    edit_tensors(folder, model__layers__1__mlp__experts__5__up_proj__weight=None)
+    assert complaint(folder) == (
+        f"{folder}: tensor {MLP}.experts.5.up_proj.weight is missing: fetch the whole checkpoint again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"num_experts_per_tok": 9}, "9 experts per token of 8: correct num_experts_per_tok"),
+        ({"mlp_only_layers": 1}, "mlp_only_layers must be a list of numbers: fetch the file again"),
+        (
+            {"num_experts": ...},
+            "num_experts must be a whole number above 0, not None: fetch the file again",
+        ),
+        ({"attention_bias": True}, "attention_bias is not supported in qwen3_moe: choose another checkpoint"),
+    ],
+)
+def test_configurations_that_cannot_be(copy: Copy, changes: dict[str, Any], line: str) -> None:
+    folder = copy(DENSE)
+    edit_json(folder / "config.json", **changes)
+    assert complaint(folder) == f"{folder / 'config.json'}: {line}"
+
+
+@pytest.mark.parametrize("change", ["active=9", "experts=0", "expert_inner=0"])
+def test_shapes_that_cannot_be(change: str) -> None:
+    assert complaint(f"{DENSE},{change}") == (
+        f"{DENSE},{change}: experts, active and expert_inner are for qwen3_moe, with active of 1 to experts"
+    )
