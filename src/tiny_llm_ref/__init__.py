@@ -23,7 +23,7 @@ from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, quantized_matmul_metal
 from .paged_attention import PagedAttention, PagedLayer
-from .paged_kv_cache import PagedKvCache, StepLayout, offset_of, select_rows
+from .paged_kv_cache import PagedKvCache, StepLayout
 from .positional_encoding import RoPE
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
@@ -65,14 +65,12 @@ __all__ = [
     "fused_layer",
     "linear",
     "make_sampler",
-    "offset_of",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",
-    "select_rows",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",

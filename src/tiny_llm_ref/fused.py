@@ -13,7 +13,6 @@ from tiny_llm_lab.native import reads
 from tiny_llm_lab.types import QuantizedWeights, Weight
 
 from .paged_attention import LayerCache, PagedLayer
-from .paged_kv_cache import offset_of, select_rows
 
 if TYPE_CHECKING:
     from .qwen import QwenTransformerBlock
@@ -60,11 +59,13 @@ def fused_layer(
     else:
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
-        stored = offset_of(length if cache is None else cache.offset, rows)
-        out = native.attention(q, select_rows(k, rows), select_rows(v, rows), stored, True, scale, True)
+        stored = length if cache is None else cache.offset
+        if rows is not None and not isinstance(stored, int):
+            stored = [stored[row] for row in rows]
+        out = native.attention(q, _picked(k, rows), _picked(v, rows), stored, True, scale, True)
     out = native.linear(out, [attention.weights["o_proj.weight"]])[0]
     norm, mlp = layer.post_attention_layernorm, layer.mlp
-    asked = select_rows(x, rows)
+    asked = _picked(x, rows)
     x, normed = native.rms_norm(asked[:, start:] if start else asked, norm.weight, norm.eps, out)
     return cast(mx.array, native.mlp(normed, mlp.w_gate, mlp.w_up, mlp.w_down, x))
 
@@ -82,6 +83,9 @@ def _heads(
         tables = (rope.cos, rope.sin, rope.traditional)
         return cast(list[mx.array], native.heads(x, matrices, biases, *norms, *tables, offset))
     dim = attention.config.head_dim
+    last = offset + start if isinstance(offset, int) else [row + start for row in offset]
+    if rows is not None and not isinstance(last, int):
+        last = [last[row] for row in rows]
 
     def split(y: mx.array) -> mx.array:
         return y.reshape(*y.shape[:2], y.shape[2] // dim, dim)
@@ -92,10 +96,14 @@ def _heads(
         turned = native.rope(split(y), at, rope.cos, rope.sin, rope.traditional, weight, eps)
         return cast(mx.array, turned).transpose(0, 2, 1, 3)
 
-    q = native.linear(select_rows(x, rows)[:, start:], matrices[:1], biases[:1])[0]
+    q = native.linear(_picked(x, rows)[:, start:], matrices[:1], biases[:1])[0]
     k, v = native.linear(x, matrices[1:], biases[1:])
-    at = offset_of(offset, rows, start)
-    return [place(q, q_norm, at), place(k, k_norm, offset), split(v).transpose(0, 2, 1, 3)]
+    return [place(q, q_norm, last), place(k, k_norm, offset), split(v).transpose(0, 2, 1, 3)]
+
+
+def _picked(x: mx.array, rows: Sequence[int] | None) -> mx.array:
+    """These rows of x, or all."""
+    return x if rows is None else x[mx.array(list(rows), mx.int32)]
 
 
 def _packing(w: Weight) -> tuple[int, int] | None:

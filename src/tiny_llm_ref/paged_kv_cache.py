@@ -146,18 +146,6 @@ class PagedKvCache:
                 raise ValueError(f"{what} lie in 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")
 
 
-def select_rows(x: mx.array, rows: Sequence[int] | None) -> mx.array:
-    """x [B, ...] -> [len(rows), ...]: the rows asked for, in that order; `x` itself when `rows` is None."""
-    return x if rows is None else x[mx.array(list(rows), mx.int32)]
-
-
-def offset_of(offset: int | list[int], rows: Sequence[int] | None, later: int = 0) -> int | list[int]:
-    """`later` tokens behind `offset`, which is a number or one per row of a batch; then of `rows` only."""
-    if isinstance(offset, int):
-        return offset + later
-    return [offset[row] + later for row in (range(len(offset)) if rows is None else rows)]
-
-
 def _padded(tables: list[list[int]]) -> mx.array:
     longest = max(map(len, tables), default=0)
     rows = [table + [0] * (longest - len(table)) for table in tables]

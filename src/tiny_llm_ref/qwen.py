@@ -15,7 +15,6 @@ from .fused import can_fuse, fused_layer
 from .kv_cache import TinyKvFullCache
 from .layer_norm import RMSNorm
 from .paged_attention import LayerCache, PagedLayer
-from .paged_kv_cache import offset_of, select_rows
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
@@ -57,21 +56,24 @@ class QwenMultiHeadAttention:
         """
         start = 0 if keep is None else max(0, x.shape[1] - keep)
         q, k, v = (
-            self._project("q_proj", select_rows(x, rows)[:, start:]),
+            self._project("q_proj", _picked(x, rows)[:, start:]),
             self._project("k_proj", x),
             self._project("v_proj", x),
         )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = self.rope(q, offset_of(offset, rows, start)), self.rope(k, offset)
+        q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
+        if rows is not None and not isinstance(q_offset, int):
+            q_offset = [q_offset[row] for row in rows]
+        q, k = self.rope(q, q_offset), self.rope(k, offset)
         q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
         if isinstance(cache, PagedLayer):
             return linear(cache.attend(q, k, v, rows=rows), self.weights["o_proj.weight"])
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
         if isinstance(mask, mx.array):
-            mask = select_rows(mask[..., mask.shape[-2] - q.shape[2] :, :], rows)
-        out = scaled_dot_product_attention_grouped(q, select_rows(k, rows), select_rows(v, rows), mask=mask)
+            mask = _picked(mask[..., mask.shape[-2] - q.shape[2] :, :], rows)
+        out = scaled_dot_product_attention_grouped(q, _picked(k, rows), _picked(v, rows), mask=mask)
         return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
 
     def _project(self, name: str, x: mx.array) -> mx.array:
@@ -132,7 +134,7 @@ class QwenTransformerBlock:
             return fused_layer(native, self, x, offset, cache, keep, rows)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
         out = self.self_attn(self.input_layernorm(x), offset, cache, mask, keep, rows)
-        x = select_rows(x, rows)[:, start:] + out
+        x = _picked(x, rows)[:, start:] + out
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -182,8 +184,9 @@ class QwenModel:
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):
             # Behind the last layer's keys and values nobody looks at a token without logits.
-            wanted = (logits_to_keep, rows) if i == len(self.layers) - 1 else (None, None)
-            x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
+            keep = logits_to_keep if i == len(self.layers) - 1 else None
+            asked = rows if i == len(self.layers) - 1 else None
+            x = layer(x, offset, None if cache is None else cache[i], mask, keep, asked)
             if is_fused and i % _AHEAD == 0 and i + 1 < len(self.layers):
                 mx.async_eval(x)  # the kernels begin while Python still plans the layers behind
         x = self.norm(x)
@@ -197,6 +200,11 @@ class QwenModel:
 def build_model(checkpoint: Checkpoint) -> QwenModel:
     """The model of a loaded checkpoint."""
     return QwenModel(checkpoint.config, checkpoint.weights)
+
+
+def _picked(x: mx.array, rows: Sequence[int] | None) -> mx.array:
+    """These rows of x, or all."""
+    return x if rows is None else x[mx.array(list(rows), mx.int32)]
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:

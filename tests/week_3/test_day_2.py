@@ -316,17 +316,6 @@ def test_only_some_rows_of_a_layout(llm):
     )
 
 
-@pytest.mark.task("3.2.2")
-@pytest.mark.parametrize("offset", [5, [5, 6, 9]])
-def test_offsets_of_rows(llm, offset):
-    assert llm.offset_of(offset, None) == offset
-    assert llm.offset_of(offset, [2, 0], 3) == (8 if offset == 5 else [12, 8])
-    x = random_array(1, 3, 2)
-    assert llm.select_rows(x, None) is x
-    assert llm.select_rows(x, [2, 0]).tolist() == [x[2].tolist(), x[0].tolist()]
-    assert llm.select_rows(x, []).shape == (0, 2)
-
-
 @pytest.mark.task("3.2.3")
 @pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
 @pytest.mark.parametrize(("lengths", "sizes"), STEPS)
