@@ -21,7 +21,7 @@ from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
-from .metal_kernels import flash_attention_metal, quantized_matmul_metal
+from .metal_kernels import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
 from .paged_attention import PagedAttention, PagedLayer
 from .paged_kv_cache import PagedKvCache, StepLayout
 from .positional_encoding import RoPE
@@ -65,6 +65,7 @@ __all__ = [
     "fused_layer",
     "linear",
     "make_sampler",
+    "paged_attention_metal",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",
