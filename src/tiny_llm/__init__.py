@@ -21,7 +21,9 @@ from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
-from .metal_kernels import flash_attention_metal, quantized_matmul_metal
+from .metal_kernels import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
+from .paged_attention import PagedAttention, PagedLayer
+from .paged_kv_cache import PagedKvCache, StepLayout
 from .positional_encoding import RoPE
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
@@ -34,6 +36,9 @@ __all__ = [
     "BatchingKvCache",
     "ChunkedPrefillMetrics",
     "Embedding",
+    "PagedAttention",
+    "PagedKvCache",
+    "PagedLayer",
     "QwenMLP",
     "QwenModel",
     "QwenMultiHeadAttention",
@@ -42,6 +47,7 @@ __all__ = [
     "Request",
     "RoPE",
     "SimpleMultiHeadAttention",
+    "StepLayout",
     "TextStream",
     "TinyKvFullCache",
     "apply_min_p",
@@ -59,6 +65,7 @@ __all__ = [
     "fused_layer",
     "linear",
     "make_sampler",
+    "paged_attention_metal",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",
