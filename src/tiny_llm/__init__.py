@@ -8,8 +8,6 @@ from .attention import (
 )
 from .basics import linear, silu, softmax
 from .batch import BatchGenerator, batch_generate
-from .block_pool import BlockPool, OutOfBlocksError
-from .block_tables import BlockTables
 from .chunking import (
     AdaptiveChunker,
     ChunkedPrefillMetrics,
@@ -22,46 +20,25 @@ from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
-from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
-from .metal_kernels import flash_attention_metal, quantized_matmul_metal
-from .policies import (
-    MAX_WAITING_STEPS,
-    Lineup,
-    StepBudget,
-    align_to_grid,
-    fair_shares,
-    order_key,
-    reject_narrow_grid,
-)
+from .metal_kernels import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
+from .paged_attention import PagedAttention, PagedLayer
+from .paged_kv_cache import PagedKvCache, StepLayout
 from .positional_encoding import RoPE
-from .prefix_cache import BlockKey, PrefixCache, hash_block
-from .prefix_walk import PrefixWalk
 from .quantize import dequantize_weights, quantized_linear, quantized_matmul
 from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
 from .request import Request, stream_generate
 from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler
-from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_steps
-from .scheduler import Scheduler
-from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
-    "MAX_WAITING_STEPS",
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
-    "BlockKey",
-    "BlockPool",
-    "BlockTables",
     "ChunkedPrefillMetrics",
-    "DecodeWork",
     "Embedding",
-    "LatencyPolicy",
-    "Lineup",
-    "OutOfBlocksError",
-    "PrefillWork",
-    "PrefixCache",
-    "PrefixWalk",
+    "PagedAttention",
+    "PagedKvCache",
+    "PagedLayer",
     "QwenMLP",
     "QwenModel",
     "QwenMultiHeadAttention",
@@ -69,16 +46,10 @@ __all__ = [
     "RMSNorm",
     "Request",
     "RoPE",
-    "ScheduledRequest",
-    "Scheduler",
     "SimpleMultiHeadAttention",
-    "StepBudget",
-    "StepSample",
-    "StepTimeError",
-    "StepTimeModel",
+    "StepLayout",
     "TextStream",
     "TinyKvFullCache",
-    "align_to_grid",
     "apply_min_p",
     "apply_top_k",
     "apply_top_p",
@@ -88,22 +59,16 @@ __all__ = [
     "causal_mask",
     "chunk_spans",
     "chunked_attention_mask",
-    "clamp_new_tokens",
-    "context_work",
     "dequantize_weights",
-    "fair_shares",
     "flash_attention",
     "flash_attention_metal",
     "fused_layer",
-    "hash_block",
     "linear",
     "make_sampler",
-    "num_prefill_steps",
-    "order_key",
+    "paged_attention_metal",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",
-    "reject_narrow_grid",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",

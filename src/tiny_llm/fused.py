@@ -4,12 +4,14 @@ An operator costs some microseconds to plan, to start and to end, whatever it co
 through 28 layers of a dozen operators each loses more time that way than its attention takes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KvCache, Weight
+from tiny_llm_lab.types import Weight
+
+from .paged_attention import LayerCache
 
 if TYPE_CHECKING:
     from .qwen import QwenTransformerBlock
@@ -30,12 +32,14 @@ def fused_layer(
     layer: "QwenTransformerBlock",
     x: mx.array,
     offset: int | list[int] = 0,
-    cache: KvCache | None = None,
+    cache: LayerCache | None = None,
     keep: int | None = None,
+    rows: Sequence[int] | None = None,
 ) -> mx.array:
     """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
 
     Heads, attention, output projection, residual and norm, feed-forward with its residual: five operators
     besides the first norm. A row of a batch sees its own cache's offset tokens, so no mask is needed.
+    With `rows` (from day 3.2 on) only these rows go on, [len(rows), keep, E].
     """
     raise NotImplementedError("task 2.5.6")

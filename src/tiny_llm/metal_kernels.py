@@ -5,10 +5,14 @@ The model does not use them, because MLX brings the same operators, tuned. They 
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import QuantizedWeights
+
+if TYPE_CHECKING:
+    from .paged_kv_cache import StepLayout
 
 KERNELS = Path(__file__).parent / "kernels"
 # In a kernel's file, what stands above this line goes to `header=` and what stands below to `source=`.
@@ -42,3 +46,22 @@ def flash_attention_metal(
     or a causal mask with L above S).
     """
     raise NotImplementedError("task 2.5.2")
+
+
+def paged_attention_metal(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    layout: "StepLayout",
+    scale: float | None = None,
+) -> mx.array:
+    """query [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D].
+
+    The same result as `PagedAttention(layout)`, by our own kernel. Runs `kernels/paged_attention.metal` with
+    the inputs query, keys, values, tables (the layout's), owners [T] int32 (each row's request), visible [T]
+    int32 (stored tokens that it sees) and scale (1 / sqrt(D) if None), the output out [T, H, 1, D] and the
+    template values T (query's dtype) and D, on LANES x T x H threads. The kernel is built once for all calls.
+    The arrays are float32, float16 or bfloat16; accumulates in float32. Raises UserError without a Metal
+    device and unless G divides H.
+    """
+    raise NotImplementedError("task 3.2.4")

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
 
 from .attention import Mask
+from .paged_attention import LayerCache
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
@@ -27,15 +28,17 @@ class QwenMultiHeadAttention:
         self,
         x: mx.array,
         offset: int | list[int] = 0,
-        cache: KvCache | None = None,
+        cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
         a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
-        All L tokens have keys and values; queries exist only for those that are kept.
+        All L tokens have keys and values; queries exist only for those that are kept, and (from day 3.2 on)
+        only in the batch rows `rows`, [len(rows), keep, E]. A `PagedLayer` stores and attends by itself.
         """
         raise NotImplementedError("task 1.5.2")
 
@@ -71,13 +74,15 @@ class QwenTransformerBlock:
         self,
         x: mx.array,
         offset: int | list[int] = 0,
-        cache: KvCache | None = None,
+        cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
 
-        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens.
+        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
+        (from day 3.2 on) only these rows go on, [len(rows), keep, E].
         """
         raise NotImplementedError("task 1.5.3")
 
@@ -96,15 +101,18 @@ class QwenModel:
         self,
         tokens: mx.array,
         offset: int | list[int] = 0,
-        cache: Sequence[KvCache] | None = None,
+        cache: Sequence[LayerCache] | None = None,
         logits_to_keep: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
         `offset` counts the tokens that stand before: one number, or one per row (from day 2.6 on).
         `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
         `logits_to_keep=n` returns only the last n positions, [B, n, V], and spends nothing on the
-        others; 0 is allowed. Raises ValueError when `offset` is not what the cache holds.
+        others; 0 is allowed. `rows` (from day 3.2 on) returns only these rows of the batch, in their order,
+        [len(rows), L, V], and spends on the others what their keys and values take; none is allowed.
+        Raises ValueError when `offset` is not what the cache holds.
         """
         raise NotImplementedError("task 1.5.4")
 

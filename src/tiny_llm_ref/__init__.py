@@ -17,7 +17,7 @@ from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
-from .metal_kernels import flash_attention_metal, quantized_matmul_metal
+from .metal_kernels import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
 from .moe import QwenMoE, expert_linear, group_by_expert, route
 from .paged_attention import PagedAttention, PagedLayer
 from .paged_kv_cache import PagedKvCache, StepLayout
@@ -108,6 +108,7 @@ __all__ = [
     "make_sampler",
     "num_prefill_steps",
     "order_key",
+    "paged_attention_metal",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",

@@ -8,11 +8,14 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import QuantizedWeights, UserError
+
+if TYPE_CHECKING:
+    from .paged_kv_cache import StepLayout
 
 KERNELS = Path(__file__).parent / "kernels"
 # In a kernel's file, what stands above this line goes to `header=` and what stands below to `source=`.
@@ -83,6 +86,44 @@ def flash_attention_metal(
         output_dtypes=[query.dtype],
     )
     return out
+
+
+def paged_attention_metal(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    layout: "StepLayout",
+    scale: float | None = None,
+) -> mx.array:
+    """query [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D].
+
+    The same result as `PagedAttention(layout)`, by our own kernel. Runs `kernels/paged_attention.metal` with
+    the inputs query, keys, values, tables (the layout's), owners [T] int32 (each row's request), visible [T]
+    int32 (stored tokens that it sees) and scale (1 / sqrt(D) if None), the output out [T, H, 1, D] and the
+    template values T (query's dtype) and D, on LANES x T x H threads. The kernel is built once for all calls.
+    The arrays are float32, float16 or bfloat16; accumulates in float32. Raises UserError without a Metal
+    device and unless G divides H.
+    """
+    _require_metal("PagedAttention")
+    _require_float(query, keys, values)
+    rows, heads, _, dim = query.shape
+    if heads % keys.shape[1]:
+        raise UserError(f"{keys.shape[1]} kv heads do not divide {heads} query heads")
+    factor = 1 / math.sqrt(dim) if scale is None else scale
+    starts = layout.query_starts
+    owners = [r for r, start in enumerate(starts[:-1]) for _ in range(start, starts[r + 1])]
+    visible = [position + 1 for position in layout.positions]
+    names = ("query", "keys", "values", "tables", "owners", "visible", "scale")
+    where = (layout.block_tables, mx.array(owners, mx.int32), mx.array(visible, mx.int32))
+    (out,) = _kernel("paged_attention", names)(
+        inputs=[query, keys, values, *where, mx.array(factor, mx.float32)],
+        template=[("T", query.dtype), ("D", dim)],
+        grid=(LANES, rows, heads),
+        threadgroup=(LANES, SIMDGROUPS, 1),
+        output_shapes=[query.shape],
+        output_dtypes=[query.dtype],
+    )
+    return out.reshape(rows, 1, heads * dim)
 
 
 # Each new kernel object is a library to compile: one per file is enough, MLX keeps its variants apart.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "tiles.h"
 
@@ -15,13 +16,39 @@ constexpr int64_t kQueryRows = 24;  // rows that share a decoded block
 
 struct Attention {
   const Tensor &query, &key, &value;
-  const int32_t* lengths;
+  const Requests& requests;
   bool causal;
   float scale;
   const Tensor& out;
   int64_t shared() const { return query.shape[1] / key.shape[1]; }  // query heads of a kv head
   int64_t padded() const { return rounded_up(query.shape[3], 4 * kWidth); }
 };
+
+/// All query heads of one kv head for a few neighbouring tokens of a request.
+struct Item {
+  int64_t request, group;
+  int64_t batch, first_token, num_tokens;  // where the tokens stand in the query
+  int64_t visible;                         // stored tokens that the first of them sees
+};
+
+/// Where a stored token of a request and a kv head lies in key or value: the number of its first element.
+inline int64_t place(const Tensor& t, const Requests& requests, int64_t request, int64_t group, int64_t token) {
+  int64_t block = request, inside = token;
+  if (requests.tables != nullptr) {
+    // BEGIN task 3.2.3
+    throw std::runtime_error("task 3.2.3");
+    // END task 3.2.3
+  }
+  return block * t.stride[0] + group * t.stride[1] + inside * t.stride[2];
+}
+
+/// How many of a request's `count` stored tokens from `token` on lie one behind the other, t.stride[2] apart.
+inline int64_t together(const Tensor& t, const Requests& requests, int64_t token, int64_t count) {
+  if (requests.tables == nullptr) return count;
+  // BEGIN task 3.2.3
+  throw std::runtime_error("task 3.2.3");
+  // END task 3.2.3
+}
 
 /// What one item keeps while blocks go by: rows of queries, of weighted values, of scores.
 struct AttentionRows {
@@ -31,12 +58,16 @@ struct AttentionRows {
   int64_t visible[kQueryRows];
 };
 
-inline void widen_rows(const Tensor& t, int64_t batch, int64_t head, int64_t first, int64_t count, int64_t room,
-                       int64_t padded, float* out) {
-  int64_t at = batch * t.stride[0] + head * t.stride[1] + first * t.stride[2];
-  for (int64_t i = 0; i < count; ++i, at += t.stride[2])
-    widen(t.data, t.dtype, at, t.shape[3], padded, out + i * padded);
-  std::fill_n(out + count * padded, (room - count) * padded, 0.0f);
+/// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
+inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
+                        int64_t padded, float* out) {
+  for (int64_t i = 0; i < count;) {
+    int64_t run = together(t, requests, first + i, count - i);
+    int64_t at = place(t, requests, item.request, item.group, first + i);
+    for (int64_t end = i + run; i < end; ++i, at += t.stride[2])
+      widen(t.data, t.dtype, at, t.shape[3], padded, out + i * padded);
+  }
+  std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
 }
 
 /// Ask memory for a row of the next block. Blocks that were decoded lie in the cache: floats need no asking.
@@ -47,9 +78,10 @@ inline void ask_ahead(const T* row, int64_t count) {
 }
 
 /// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
+/// `next` is the block that will come, to be asked for.
 template <class T>
 void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,
-           int64_t stride) {
+           const T* next, int64_t stride) {
   // BEGIN task 2.4.2
   throw std::runtime_error("task 2.4.2");
   // END task 2.4.2
@@ -57,40 +89,42 @@ void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded,
 
 /// Add a block's values, each times its weight, to kWidth * 4 numbers of M rows' outputs.
 template <int M, class T>
-void gather_tile(const float (*weights)[kBlock], const T* value, int64_t stride, float* out, int64_t padded) {
+void gather_tile(const float (*weights)[kBlock], const T* value, const T* next, int64_t stride, float* out,
+                 int64_t padded) {
   // BEGIN task 2.4.3
   throw std::runtime_error("task 2.4.3");
   // END task 2.4.3
 }
 
 template <class T>
-void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* value, int64_t stride) {
+void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* value, const T* next, int64_t stride) {
   in_tiles(num_rows, [&](auto height, int64_t r) {
     for (int64_t k = 0; k < padded; k += 4 * kWidth)
-      gather_tile<height>(rows.scores + r, value + k, stride, rows.out + r * padded + k, padded);
+      gather_tile<height>(rows.scores + r, value + k, next + k, stride, rows.out + r * padded + k, padded);
   });
 }
 
-/// Call use(pointer, stride) on a block of stored rows: as they are if they are whole and serve a single tile, so that
-/// decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
+/// Call use(block, next block, stride) on a block of stored rows: as they are if they are whole and serve a single tile,
+/// so that decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
 template <class Use>
-void with_block(const Tensor& t, int64_t batch, int64_t group, int64_t first, int64_t count, int64_t padded,
-                bool is_single, float* floats, const Use& use) {
-  if (!is_single || count < kBlock || padded != t.shape[3]) {
-    widen_rows(t, batch, group, first, count, kBlock, padded, floats);
-    return use(floats, padded);
+void with_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
+                int64_t padded, bool is_single, float* floats, const Use& use) {
+  bool is_whole = count == kBlock && together(t, requests, first, count) == kBlock;
+  if (!is_single || !is_whole || padded != t.shape[3]) {
+    widen_block(t, requests, item, first, count, padded, floats);
+    return use(floats, floats, padded);
   }
+  int64_t next = first + kBlock < requests.lengths[item.request] ? first + kBlock : first;
   visit(t.dtype, [&](auto* type) {
     auto* at = static_cast<decltype(type)>(t.data);
-    use(at + batch * t.stride[0] + group * t.stride[1] + first * t.stride[2], t.stride[2]);
+    use(at + place(t, requests, item.request, item.group, first),
+        at + place(t, requests, item.request, item.group, next), t.stride[2]);
   });
 }
 
-/// All query heads of one kv head for `num_tokens` tokens from `first_token` on.
-inline void attend(Team& team, int id, const Attention& a, int64_t batch, int64_t group, int64_t first_token,
-                   int64_t num_tokens) {
-  int64_t shared = a.shared(), padded = a.padded(), num_rows = num_tokens * shared;
-  int64_t length = a.lengths[batch], new_tokens = a.query.shape[2];
+inline void attend(Team& team, int id, const Attention& a, const Item& item) {
+  int64_t shared = a.shared(), padded = a.padded(), num_rows = item.num_tokens * shared;
+  const Tensor &q = a.query, &o = a.out;
   AttentionRows rows{};
   rows.query = buffer<float>(team, id, kValues, 2 * kQueryRows * padded);
   rows.out = rows.query + kQueryRows * padded;
@@ -98,9 +132,10 @@ inline void attend(Team& team, int id, const Attention& a, int64_t batch, int64_
   rows.value = rows.key + kBlock * padded;
   std::fill_n(rows.out, num_rows * padded, 0.0f);
   for (int64_t r = 0; r < num_rows; ++r) {
-    int64_t token = first_token + r / shared;
-    widen_rows(a.query, batch, group * shared + r % shared, token, 1, 1, padded, rows.query + r * padded);
-    rows.visible[r] = a.causal ? length - new_tokens + token + 1 : length;
+    int64_t token = item.first_token + r / shared, head = item.group * shared + r % shared;
+    int64_t at = item.batch * q.stride[0] + head * q.stride[1] + token * q.stride[2];
+    widen(q.data, q.dtype, at, q.shape[3], padded, rows.query + r * padded);
+    rows.visible[r] = a.causal ? item.visible + r / shared : a.requests.lengths[item.request];
     rows.peak[r] = -std::numeric_limits<float>::infinity();
     rows.total[r] = 0.0f;
   }
@@ -109,19 +144,37 @@ inline void attend(Team& team, int id, const Attention& a, int64_t batch, int64_
   // END task 2.5.3
 }
 
-void attention(Team& team, const Tensor& query, const Tensor& key, const Tensor& value, const int32_t* lengths,
+/// Every request's tokens in items of at most `tokens`, the last ones first, as they see most.
+inline std::vector<Item> items_of(const Attention& a, int64_t tokens) {
+  std::vector<Item> items;
+  const Requests& requests = a.requests;
+  for (int64_t r = 0; r < requests.count; ++r) {
+    bool is_packed = requests.starts != nullptr;
+    int64_t start = is_packed ? requests.starts[r] : 0;
+    int64_t count = is_packed ? requests.starts[r + 1] - start : a.query.shape[2];
+    for (int64_t first = (count - 1) / tokens * tokens; first >= 0 && count > 0; first -= tokens)
+      for (int64_t group = 0; group < a.key.shape[1]; ++group)
+        items.push_back({r, group, is_packed ? 0 : r, start + first, std::min(tokens, count - first),
+                         requests.lengths[r] - count + first + 1});
+  }
+  return items;
+}
+
+/// Order items so that those with the most to do are taken first: the team shall end together.
+inline void largest_first(std::vector<Item>& items) {
+  // BEGIN task 3.2.3
+  throw std::runtime_error("task 3.2.3");
+  // END task 3.2.3
+}
+
+void attention(Team& team, const Tensor& query, const Tensor& key, const Tensor& value, const Requests& requests,
                bool causal, float scale, const Tensor& out) {
   if (out.size() == 0) return;
-  Attention a{query, key, value, lengths, causal, scale, out};
-  int64_t tokens = std::max<int64_t>(1, kQueryRows / a.shared()), groups = key.shape[1];
+  Attention a{query, key, value, requests, causal, scale, out};
   if (a.shared() > kQueryRows) throw std::invalid_argument("attention takes at most 24 query heads for a kv head");
-  int64_t blocks = (query.shape[2] + tokens - 1) / tokens;
-  team.each(query.shape[0] * groups * blocks, [&](int id, int64_t item) {
-    // The last tokens see most: their blocks go first, so that the team ends together.
-    int64_t block = blocks - 1 - item / (query.shape[0] * groups), rest = item % (query.shape[0] * groups);
-    int64_t first = block * tokens;
-    attend(team, id, a, rest / groups, rest % groups, first, std::min(tokens, query.shape[2] - first));
-  });
+  std::vector<Item> items = items_of(a, std::max<int64_t>(1, kQueryRows / a.shared()));
+  if (requests.starts != nullptr) largest_first(items);
+  team.each(static_cast<int64_t>(items.size()), [&](int id, int64_t item) { attend(team, id, a, items[item]); });
 }
 
 }  // namespace tiny_llm::TINY_ISA

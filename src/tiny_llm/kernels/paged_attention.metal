@@ -1,0 +1,27 @@
+// Attention over pages: the walk of flash_attention.metal, with the place of every token looked up.
+//
+//   query [T, H, 1, D]   keys, values [blocks, G, block size, D]   tables [R, W]: each request's blocks, in order
+//   owners, visible [T]: a row's request, and how many stored tokens it sees   scale: one float32
+//   out [T, H, 1, D] of type T (template)
+//   grid: LANES x T x H threads. The LANES threads of one query row are a simdgroup.
+//
+// MLX writes the kernel's signature. It holds the inputs in this order, the output, the template values T and D, and of
+// the rest what the body mentions. Arrays of fewer than 8 elements come in `constant` memory: index all under their
+// names, without pointers of your own.
+
+// Every Apple GPU runs 32 threads in lockstep.
+static constant constexpr const uint LANES = 32;
+
+// --- body ---
+
+const uint lane = thread_index_in_simdgroup;
+const uint row = thread_position_in_grid.y;
+const uint head = thread_position_in_grid.z;
+const uint H = query_shape[1];
+const uint G = keys_shape[1];
+const uint BLOCK = keys_shape[2];
+const uint W = tables_shape[1];
+
+// BEGIN task 3.2.4
+#error "task 3.2.4"
+// END task 3.2.4

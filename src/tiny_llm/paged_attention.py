@@ -1,0 +1,68 @@
+"""Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import KvCache
+
+if TYPE_CHECKING:
+    from .paged_kv_cache import PagedKvCache, StepLayout
+
+
+@dataclass(eq=False)
+class PagedAttention:
+    """Attention of the rows of one layout over pools of pages.
+
+    All layers of a step use the same one: what follows from the layout alone is worked out once.
+    """
+
+    layout: "StepLayout"
+
+    def __call__(self, q: mx.array, keys: mx.array, values: mx.array, scale: float | None = None) -> mx.array:
+        """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
+
+        A row sees the stored tokens of its own request, up to itself, and nothing of what else is in their
+        blocks. `scale` None means 1 / sqrt(D).
+        """
+        raise NotImplementedError("task 3.2.1")
+
+
+@dataclass(eq=False)
+class PagedLayer:
+    """The pools of one layer in one step."""
+
+    cache: "PagedKvCache"
+    index: int  # the layer's number
+    layout: "StepLayout"
+    attention: PagedAttention  # of `layout`
+
+    @property
+    def offset(self) -> list[int]:
+        """[T] the rows' positions."""
+        raise NotImplementedError("task 3.2.1")
+
+    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
+        """`attend` itself sees to it that no row looks behind its own token."""
+        raise NotImplementedError("task 3.2.1")
+
+    def attend(
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        scale: float | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> mx.array:
+        """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
+
+        A row sees the tokens of its own request up to itself. `scale` None means 1 / sqrt(D). With `rows`
+        (from task 3.2.2 on) only these rows ask, q [len(rows), H, 1, D] -> [len(rows), 1, H * D], but
+        all are stored.
+        """
+        raise NotImplementedError("task 3.2.1")
+
+
+LayerCache = KvCache | PagedLayer
