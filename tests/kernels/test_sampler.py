@@ -1,4 +1,4 @@
-"""The cuts of the sampler say the same with kernels, which list the highest scores, as when all are sorted."""
+"""With kernels, which list the highest scores, the sampler cuts what it cuts without, when it sorts them all."""
 
 import mlx.core as mx
 import numpy as np
