@@ -1,4 +1,4 @@
-"""With kernels, which list the highest scores, the sampler cuts what it cuts without, when it sorts them all."""
+"""Where kernels list the highest scores, the sampler cuts what it cuts where it sorts them all."""
 
 import mlx.core as mx
 import numpy as np
