@@ -112,8 +112,9 @@ def _nucleus_end(scores: mx.array, top_p: float) -> mx.array | None:
         probs = native.top_k(mx.softmax(scores, axis=-1), _LISTED)
     size = mx.sum(mx.cumsum(probs, axis=-1) - probs < top_p, axis=-1, keepdims=True)
     last = mx.take_along_axis(highest, size - 1, axis=-1)
+    # Beyond the list stands its own last entry, which is not below itself.
     after = mx.take_along_axis(highest, mx.minimum(size, _LISTED - 1), axis=-1)
-    return last if mx.all((size < _LISTED) & (after < last)).item() else None
+    return last if mx.all(after < last).item() else None
 
 
 def _most_likely(logits: mx.array) -> mx.array:
