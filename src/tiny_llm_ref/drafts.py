@@ -1,6 +1,6 @@
 """Guessing the next tokens cheaply: by looking them up in the text so far, or with a small model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import mlx.core as mx
@@ -121,14 +121,12 @@ class _Occurrences:
             self._before.append(self._last.get(token_ids[place], -1))
             self._last[token_ids[place]] = place
 
-    def before_last(self) -> Sequence[int]:
+    def before_last(self) -> Iterator[int]:
         """Where the last token stood before, the most recent place first."""
-        places = []
         place = self._before[-1] if self._before else -1
         while place >= 0:
-            places.append(place)
+            yield place
             place = self._before[place]
-        return places
 
 
 class _Computed:

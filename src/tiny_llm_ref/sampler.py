@@ -8,6 +8,10 @@ from tiny_llm_lab.native import kernels
 
 Sampler = Callable[[mx.array], mx.array]
 
+# How many of the highest scores the kernels list: few enough to be found in one walk, and more than a nucleus
+# has, unless a distribution is nearly flat.
+_LISTED = 1024
+
 
 def make_sampler(
     temp: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, seed: int = 0
@@ -53,8 +57,10 @@ def apply_top_k(scores: mx.array, top_k: int) -> mx.array:
     vocab = scores.shape[-1]
     if not 0 < top_k < vocab:
         return scores
-    threshold = mx.min(mx.topk(scores, top_k, axis=-1), axis=-1, keepdims=True)
-    return mx.where(scores >= threshold, scores, -mx.inf)
+    native = kernels(__package__)
+    if native and top_k <= _LISTED:
+        return _at_least(native.top_k(scores, top_k)[..., -1:], scores)
+    return _at_least(mx.min(mx.topk(scores, top_k, axis=-1), axis=-1, keepdims=True), scores)
 
 
 def apply_top_p(scores: mx.array, top_p: float) -> mx.array:
@@ -65,6 +71,8 @@ def apply_top_p(scores: mx.array, top_p: float) -> mx.array:
     """
     if top_p >= 1:
         return scores
+    if (threshold := _nucleus_end(scores, top_p)) is not None:
+        return _at_least(threshold, scores)
     order = mx.argsort(-scores, axis=-1)
     probs = mx.softmax(mx.take_along_axis(scores, order, axis=-1), axis=-1)
     before = mx.cumsum(probs, axis=-1) - probs
@@ -82,6 +90,31 @@ def apply_min_p(scores: mx.array, min_p: float) -> mx.array:
     probs = mx.softmax(scores, axis=-1)
     floor = min_p * mx.max(probs, axis=-1, keepdims=True)
     return mx.where(probs >= floor, scores, -mx.inf)
+
+
+def _at_least(threshold: mx.array, scores: mx.array) -> mx.array:
+    return mx.where(scores >= threshold, scores, -mx.inf)
+
+
+def _nucleus_end(scores: mx.array, top_p: float) -> mx.array | None:
+    """The lowest score [..., 1] of each row's nucleus from its highest scores alone: no sort of all of them.
+
+    None without kernels, or when a nucleus is larger than that or ends within scores that tie, which a
+    threshold cannot part.
+    """
+    native = kernels(__package__)
+    if native is None or scores.dtype != mx.float32 or scores.shape[-1] <= _LISTED:
+        return None
+    highest = native.top_k(scores, _LISTED)
+    if mx.all(highest[..., -1] == -mx.inf).item():
+        probs = mx.softmax(highest, axis=-1)  # top-k has left nothing besides
+    else:
+        probs = native.top_k(mx.softmax(scores, axis=-1), _LISTED)
+    size = mx.sum(mx.cumsum(probs, axis=-1) - probs < top_p, axis=-1, keepdims=True)
+    last = mx.take_along_axis(highest, size - 1, axis=-1)
+    # Beyond the list stands its own last entry, which is not below itself.
+    after = mx.take_along_axis(highest, mx.minimum(size, _LISTED - 1), axis=-1)
+    return last if mx.all(after < last).item() else None
 
 
 def _most_likely(logits: mx.array) -> mx.array:
