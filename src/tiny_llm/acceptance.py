@@ -44,6 +44,10 @@ class PositionSampler:
         """`draw` for logits [n, V] of the positions from `position` on, each when it is asked for."""
         raise NotImplementedError("task 3.6.2")
 
+    def lazy_draws(self, logits: mx.array, position: int) -> mx.array:
+        """What `draws` would yield for logits [n, V], as an array [n] that is not computed yet."""
+        raise NotImplementedError("task 3.6.2")
+
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
         """A guess for `position` from the logits [1, V] of a draft model, cut as those of the model are.
 

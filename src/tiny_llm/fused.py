@@ -4,7 +4,7 @@ An operator costs some microseconds to plan, to start and to end, whatever it co
 through 28 layers of a dozen operators each loses more time that way than its attention takes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -34,12 +34,12 @@ def fused_layer(
     offset: int | list[int] = 0,
     cache: LayerCache | None = None,
     keep: int | None = None,
-    rows: Sequence[int] | None = None,
+    rows: mx.array | None = None,
 ) -> mx.array:
     """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
 
     Heads, attention, output projection, residual and norm, feed-forward with its residual: five operators
     besides the first norm. A row of a batch sees its own cache's offset tokens, so no mask is needed.
-    With `rows` (from day 3.2 on) only these rows go on, [len(rows), keep, E].
+    With `rows` (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
     """
     raise NotImplementedError("task 2.5.6")

@@ -1,6 +1,5 @@
 """Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -48,19 +47,10 @@ class PagedLayer:
         """`attend` itself sees to it that no row looks behind its own token."""
         raise NotImplementedError("task 3.2.1")
 
-    def attend(
-        self,
-        q: mx.array,
-        k: mx.array,
-        v: mx.array,
-        scale: float | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> mx.array:
+    def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
         """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
 
-        A row sees the tokens of its own request up to itself. `scale` None means 1 / sqrt(D). With `rows`
-        (from task 3.2.2 on) only these rows ask, q [len(rows), H, 1, D] -> [len(rows), 1, H * D], but
-        all are stored.
+        A row sees the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
         """
         raise NotImplementedError("task 3.2.1")
 

@@ -33,13 +33,6 @@ class StepLayout:
         """
         raise NotImplementedError("task 3.1.2")
 
-    def only(self, rows: Sequence[int]) -> "StepLayout":
-        """The layout of a few rows of the same step, in the order of `rows`; what they store goes with them.
-
-        Neighbours that are neighbours here and of the same request stay together as one request's rows.
-        """
-        raise NotImplementedError("task 3.2.2")
-
 
 class PagedKvCache:
     """The keys and values of every layer, for all requests: two pools of blocks a layer, allocated once.

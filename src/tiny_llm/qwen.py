@@ -8,6 +8,7 @@ from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
 
 from .attention import Mask
 from .paged_attention import LayerCache
+from .paged_kv_cache import PagedKvCache
 from .positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
@@ -31,14 +32,13 @@ class QwenMultiHeadAttention:
         cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
-        rows: Sequence[int] | None = None,
     ) -> mx.array:
         """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
         a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
-        All L tokens have keys and values; queries exist only for those that are kept, and (from day 3.2 on)
-        only in the batch rows `rows`, [len(rows), keep, E]. A `PagedLayer` stores and attends by itself.
+        All L tokens have keys and values; queries exist only for those that are kept. A `PagedLayer` (from
+        day 3.2 on) stores and attends by itself.
         """
         raise NotImplementedError("task 1.5.2")
 
@@ -77,12 +77,12 @@ class QwenTransformerBlock:
         cache: LayerCache | None = None,
         mask: Mask = "causal",
         keep: int | None = None,
-        rows: Sequence[int] | None = None,
+        rows: mx.array | None = None,
     ) -> mx.array:
         """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
 
         x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
-        (from day 3.2 on) only these rows go on, [len(rows), keep, E].
+        (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
         """
         raise NotImplementedError("task 1.5.3")
 
@@ -119,6 +119,10 @@ class QwenModel:
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty `TinyKvFullCache` per layer."""
         raise NotImplementedError("task 2.1.2")
+
+    def create_paged_kv_cache(self, num_blocks: int, block_size: int = 32) -> PagedKvCache:
+        """A `PagedKvCache` for this model's layers in the dtype of its norms (from day 3.2 on)."""
+        raise NotImplementedError("task 3.2.2")
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:

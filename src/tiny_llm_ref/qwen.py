@@ -208,7 +208,7 @@ class QwenModel:
         return [TinyKvFullCache() for _ in self.layers]
 
     def create_paged_kv_cache(self, num_blocks: int, block_size: int = 32) -> PagedKvCache:
-        """A `PagedKvCache` for this model's layers in the dtype of its norms (from day 3.1 on)."""
+        """A `PagedKvCache` for this model's layers in the dtype of its norms (from day 3.2 on)."""
         return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype)
 
 

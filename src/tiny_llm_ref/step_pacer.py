@@ -42,5 +42,5 @@ class StepPacer:
         num_tokens = sum(new for _, _, new in parts)
         num_attended = sum(context_work(computed, new) for _, computed, new in parts)
         num_stored = sum(computed + new for _, computed, new in parts)
-        if num_tokens:
+        if num_tokens and seconds > 0:  # a coarse clock may not see a step
             self.policy.model.record(num_tokens, num_attended, num_stored, seconds)

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, random_array, random_tokens, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, UserError
 
@@ -40,6 +40,57 @@ def the_same(done, wanted):
         assert done[i].finish_reason == want.finish_reason
 
 
+def a_request(llm, model, prompt, sampling, **settings):
+    kwargs = {"number": 4, "max_seq_len": 64, "priority": 2, "is_batch_class": True, "arrival_s": 3.0}
+    ticks = iter(range(10, 100))
+    kwargs |= {"clock": lambda: float(next(ticks))} | settings
+    return llm.EngineRequest("r", model, ByteTokenizer(), prompt, sampling, **kwargs)
+
+
+@pytest.mark.task("3.4.5")
+def test_the_two_sides_of_a_request(llm, model):
+    request = a_request(llm, model, "ab", SamplingParams(max_tokens=2))
+    scheduled = request.scheduled
+    assert (scheduled.request_id, list(scheduled.prompt_token_ids)) == ("r", [97, 98])
+    assert (scheduled.priority, scheduled.arrival_s, scheduled.is_batch_class) == (2, 3.0, True)
+    assert (request.answer.prompt_idx, request.answer.max_seq_len) == (4, 64)
+    assert request.last_token_s == 3.0, "nothing was heard of it since it came"
+    with pytest.raises(UserError, match="empty"):
+        a_request(llm, model, "", SamplingParams())
+
+
+@pytest.mark.task("3.4.5")
+def test_tokens_reach_the_user_until_the_answer_ends(llm, model):
+    request = a_request(llm, model, "ab", SamplingParams(max_tokens=3))
+    output = request.accept([99])
+    assert (output.request_id, output.token_ids, output.text, output.completion) == ("r", (99,), "c", None)
+    assert request.last_token_s == 10.0, "when the newest token came"
+    request.scheduled.num_computed_tokens = 2
+    request.scheduled.advance(0, [99])
+    output = request.accept([100, 101, 102])
+    assert (output.token_ids, output.text) == ((100, 101), "de"), "max_tokens is 3: the rest is dropped"
+    assert output.completion.finish_reason == "length"
+    assert output.completion.timing.arrival_s == 3.0
+
+
+@pytest.mark.task("3.4.5")
+def test_an_answer_ends_where_no_token_can_be_stored(llm, model):
+    request = a_request(llm, model, "abc", SamplingParams(), max_seq_len=4)
+    assert request.accept([100]).completion is None, "3 tokens are stored: there is room for this one"
+    request.scheduled.num_computed_tokens = 3
+    request.scheduled.advance(0, [100])
+    assert request.accept([101]).completion.finish_reason == "length", "4 are stored: it has no place"
+
+
+@pytest.mark.task("3.4.5")
+def test_draws_are_those_of_the_sampler(llm, model):
+    sampling = SamplingParams(temperature=1.0, seed=5)
+    request, sample = a_request(llm, model, "ab", sampling), llm.make_sampler(1.0, seed=5)
+    for seed in (1, 2, 3):
+        logits = random_array(seed, 1, 258)
+        assert request.draws(logits).tolist() == sample(logits).tolist(), f"draw {seed}"
+
+
 @pytest.mark.task("3.4.6")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_answers_are_those_of_week_2(llm, model, wanted, config):
@@ -69,7 +120,11 @@ def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
 
 
 @pytest.mark.task("3.4.6")
-def test_nor_does_a_pool_too_small_for_all(llm, model, wanted):
+def test_nor_does_a_pool_too_small_for_all(llm, model):
+    settings = SamplingParams(max_tokens=60, ignore_eos=True)
+    drawn = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1.0, seed=3)
+    prompts = [Prompt(random_tokens(i, 30).tolist(), drawn if i == 2 else settings) for i in range(4)]
+    wanted = llm.batch_generate(model, ByteTokenizer(), prompts, batch_size=1)
     engine = make_engine(llm, model, num_blocks=12, block_size=16)
     preempted = []
     schedule = engine.scheduler.schedule
@@ -80,7 +135,7 @@ def test_nor_does_a_pool_too_small_for_all(llm, model, wanted):
         return plan
 
     engine.scheduler.schedule = watched
-    the_same(serve(engine, PROMPTS), wanted)
+    the_same(serve(engine, prompts), wanted)
     assert preempted, "blocks never ran out: this test shows nothing"
     assert engine.scheduler.pool.num_free == 12, "all blocks are back"
 
@@ -170,7 +225,8 @@ def test_bad_requests_are_their_own_problem(llm, model):
             engine.add("bad", prompt)
     with pytest.raises(UserError, match="another id"):
         engine.add("good", [97])
-    assert set(serve(engine, [])) == set(), "nothing else arrives"
+    engine.step()
+    assert [output.completion.finish_reason for output in engine.step()] == ["length"], "the good one ends"
     assert not engine.has_requests
 
 

@@ -1,0 +1,79 @@
+"""The engine: requests come and go between steps, and every step is one forward pass over packed tokens."""
+
+import time
+from collections.abc import Sequence
+
+from tiny_llm_lab.types import (
+    Clock,
+    EngineOutput,
+    PagedModel,
+    Proposer,
+    SamplingParams,
+    SchedulerConfig,
+    Tokenizer,
+)
+
+from .step_pacer import StepPacer
+
+
+class Engine:
+    """Serves many requests on one model, a step at a time; not to be used from two threads at once."""
+
+    def __init__(
+        self,
+        model: PagedModel,
+        tokenizer: Tokenizer,
+        config: SchedulerConfig = SchedulerConfig(),
+        *,
+        num_blocks: int = 512,
+        block_size: int = 32,
+        enable_prefix_caching: bool = True,
+        proposer: Proposer | None = None,
+        pacer: StepPacer | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """An engine without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
+
+        `proposer` guesses tokens for decodes (None: no speculation). `pacer` chooses every step's budget
+        (None: config.max_num_batched_tokens always). Sets scheduler, kv_cache, prefix_cache (or None) and
+        spec_stats.
+        """
+        raise NotImplementedError("task 3.4.6")
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether anybody waits or runs."""
+        raise NotImplementedError("task 3.4.6")
+
+    def add(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams = SamplingParams(),
+        *,
+        priority: int = 0,
+        is_batch_class: bool = False,
+        arrival_s: float | None = None,
+    ) -> None:
+        """Let a request wait for its turn; its completion's prompt_idx counts the requests before it.
+
+        `arrival_s` None means now. Raises UserError for a request that can never be served, or whose id
+        is in use; nothing else changes then.
+        """
+        raise NotImplementedError("task 3.4.6")
+
+    def step(self) -> list[EngineOutput]:
+        """Plan a step, compute it in one forward pass and one evaluation, and return what is new.
+
+        An output for each request that got a token; ended ones have a completion and are forgotten. Without
+        requests nothing happens. When computing fails, all requests end and the error goes on.
+        """
+        raise NotImplementedError("task 3.4.6")
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request, whatever its state, and give its blocks back; False when there is none."""
+        raise NotImplementedError("task 3.4.6")
+
+    def release(self) -> None:
+        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
+        raise NotImplementedError("task 3.4.6")
