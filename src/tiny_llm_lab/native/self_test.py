@@ -48,18 +48,7 @@ def _cases(k: Any) -> Iterator[tuple[str, mx.array, mx.array]]:
     q, key, value = draw(4, 1, 4, 3, 64), draw(5, 1, 2, 70, 64), draw(6, 1, 2, 70, 64)
     fast = mx.fast.scaled_dot_product_attention(q, key, value, scale=0.125, mask="causal")
     yield "attention", k.attention(q, key, value, 70, True, 0.125), fast
-    # Blocks of 32 in falling order; the tokens of the second request are the first's but for the last 6.
-    pools = [mx.pad(t[0], [(0, 0), (0, 26), (0, 0)]).reshape(2, 3, 32, 64) for t in (key, value)]
-    pools = [mx.contiguous(pool.transpose(1, 0, 2, 3)[::-1]) for pool in pools]
-    rows = mx.concatenate([q[0].transpose(1, 0, 2), q[0, :, -1:].transpose(1, 0, 2)])[:, :, None]
-    tables = mx.array([[2, 1, 0], [2, 1, 0]], mx.int32)
-    last = mx.fast.scaled_dot_product_attention(q[:, :, -1:], key[:, :, :64], value[:, :, :64], scale=0.125)
-    want = mx.concatenate([fast, last], axis=2)[0].swapaxes(0, 1).reshape(4, 1, 256)
-    yield "paged attention", k.paged_attention(rows, *pools, [0, 3, 4], [70, 64], tables, 0.125), want
-    slots = mx.array([65, 2], mx.int32)
-    held = mx.zeros((3, 2, 32, 64))
-    held[mx.array([2, 0]), :, mx.array([1, 2])] = rows[:2, :2, 0]
-    yield "append_rows", k.append_rows(mx.zeros((3, 2, 32, 64)), rows[:2, :2], slots), held
+    yield from _of_pages(k, q, key, value, fast)
     yield "rms_norm", k.rms_norm(x, w[0], 1e-5)[1], mx.fast.rms_norm(x, w[0], 1e-5)
     yield "swiglu", k.swiglu(x, w[:4]), x * mx.sigmoid(x) * w[:4]
     angles = mx.arange(16)[:, None] * mx.power(10000.0, -mx.arange(32) / 32)
@@ -68,3 +57,19 @@ def _cases(k: Any) -> Iterator[tuple[str, mx.array, mx.array]]:
         heads.transpose(0, 2, 1, 3), 64, traditional=False, base=10000.0, scale=1.0, offset=3
     )
     yield "rope", k.rope(heads, 3, mx.cos(angles), mx.sin(angles)), turned.transpose(0, 2, 1, 3)
+
+
+def _of_pages(
+    k: Any, q: mx.array, key: mx.array, value: mx.array, causal: mx.array
+) -> Iterator[tuple[str, mx.array, mx.array]]:
+    """The 3 new tokens among 70 once more in pages, and a request that shares them but for the last 6."""
+    pools = [mx.pad(t[0], [(0, 0), (0, 26), (0, 0)]).reshape(2, 3, 32, 64) for t in (key, value)]
+    pools = [mx.contiguous(pool.transpose(1, 0, 2, 3)[::-1]) for pool in pools]
+    rows = mx.concatenate([q[0].transpose(1, 0, 2), q[0, :, -1:].transpose(1, 0, 2)])[:, :, None]
+    tables = mx.array([[2, 1, 0], [2, 1, 0]], mx.int32)
+    last = mx.fast.scaled_dot_product_attention(q[:, :, -1:], key[:, :, :64], value[:, :, :64], scale=0.125)
+    want = mx.concatenate([causal, last], axis=2)[0].swapaxes(0, 1).reshape(4, 1, 256)
+    yield "paged attention", k.paged_attention(rows, *pools, [0, 3, 4], [70, 64], tables, 0.125), want
+    slots, held = mx.array([65, 2], mx.int32), mx.zeros((3, 2, 32, 64))
+    held[mx.array([2, 0]), :, mx.array([1, 2])] = rows[:2, :2, 0]
+    yield "append_rows", k.append_rows(mx.zeros(held.shape), rows[:2, :2], slots), held
