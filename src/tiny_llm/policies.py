@@ -93,7 +93,8 @@ class StepBudget:
 
         `needs` has all requests that may get tokens, in order, each as in `chunk`. A prefill needs no more
         than the threshold. With a chunk_grid, a prefill that is cut gets enough to reach the grid's next
-        multiple, from later ones that are cut as well: decodes and whole prompts keep their shares.
+        multiple, from later ones that are cut as well, and the first one if need be from any prefill.
+        Decodes keep their shares.
         """
         raise NotImplementedError("task 3.4.4")
 
