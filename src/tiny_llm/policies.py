@@ -92,8 +92,9 @@ class StepBudget:
         """Policy "fair": fair shares of what is left bound what `chunk` gives from now on.
 
         `needs` has all requests that may get tokens, in order, each as in `chunk`. A prefill needs no more
-        than the threshold. With a chunk_grid, earlier prefills get enough to reach the grid's next multiple
-        from the shares of later prefills; decodes keep theirs.
+        than the threshold. With a chunk_grid, a prefill that is cut gets enough to reach the grid's next
+        multiple, from later ones that are cut as well, and the first one if need be from any prefill.
+        Decodes keep their shares.
         """
         raise NotImplementedError("task 3.4.4")
 

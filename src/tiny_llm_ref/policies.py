@@ -142,6 +142,20 @@ def reject_narrow_grid(config: SchedulerConfig) -> None:
         )
 
 
+def _reach_grid(shares: list[int], cut: list[tuple[int, int]], prefills: list[int]) -> None:
+    """Let shares of those who are cut, with their ways to the grid, become enough or nothing."""
+    left = sum(shares[i] for i, _ in cut)
+    whole = set(prefills) - {i for i, _ in cut}
+    for i in sorted(whole, reverse=True):
+        if cut and left < cut[0][1]:
+            taken = min(shares[i], cut[0][1] - left)
+            shares[i] -= taken
+            left += taken
+    for i, way in cut:
+        shares[i] = min(left, max(shares[i], way))
+        left -= shares[i]
+
+
 class StepBudget:
     """The tokens of one step: what is left of them, who got how many, and who was preempted."""
 
@@ -157,18 +171,17 @@ class StepBudget:
         """Policy "fair": fair shares of what is left bound what `chunk` gives from now on.
 
         `needs` has all requests that may get tokens, in order, each as in `chunk`. A prefill needs no more
-        than the threshold. With a chunk_grid, earlier prefills get enough to reach the grid's next multiple
-        from the shares of later prefills; decodes keep theirs.
+        than the threshold. With a chunk_grid, a prefill that is cut gets enough to reach the grid's next
+        multiple, from later ones that are cut as well, and the first one if need be from any prefill.
+        Decodes keep their shares.
         """
         threshold, grid = self.config.long_prefill_token_threshold, self.config.chunk_grid
         wanted = [num if r.is_decoding else clamp_new_tokens(num, threshold, num) for r, _, num in needs]
         shares = fair_shares(wanted, self.left)
         if grid:
-            left = sum(share for share, (r, _, _) in zip(shares, needs, strict=True) if not r.is_decoding)
-            for i, (request, num_computed, _) in enumerate(needs):
-                if not request.is_decoding:
-                    shares[i] = min(left, max(shares[i], grid - num_computed % grid))
-                    left -= shares[i]
+            prefills = [i for i, (r, _, _) in enumerate(needs) if not r.is_decoding]
+            cut = [i for i in prefills if shares[i] < wanted[i]]
+            _reach_grid(shares, [(i, grid - needs[i][1] % grid) for i in cut], prefills)
         self._shares = {r.request_id: share for (r, _, _), share in zip(needs, shares, strict=True)}
 
     def chunk(self, request: ScheduledRequest, num_computed: int, num_missing: int) -> int:

@@ -189,7 +189,9 @@ class Scheduler:
     def _admit(self, step: StepBudget) -> None:
         for request, num_cached, is_follower in self._prospects():
             num_new = 0 if is_follower else step.chunk(request, num_cached, request.num_tokens - num_cached)
-            if step.left == 0 or (num_new == 0 and not is_follower):
+            # A fair share may not reach the grid: nobody else has to wait for that.
+            is_patient = is_follower or (self.config.policy == "fair" and self.config.chunk_grid > 0)
+            if step.left == 0 or (num_new == 0 and not is_patient):
                 break
             self._line.admit()
             self._tables.follow(request)

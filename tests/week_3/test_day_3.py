@@ -200,6 +200,7 @@ def test_a_claim_made_in_part_is_completed_later(llm, cache, pool):
     leader.claim()
     other.claim()
     assert len(cache.claims) == 4, "three blocks of the leader and the one that is only the other's"
+    assert other.is_waiting and not leader.is_waiting, "who claims later takes nothing over"
     leader.close()
     assert not other.is_waiting
     other.claim()

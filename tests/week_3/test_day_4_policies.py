@@ -195,6 +195,15 @@ def test_chunks_on_a_grid_do_not_depend_on_the_company(llm, policy):
 
 
 @pytest.mark.task("3.4.4")
+def test_a_grid_takes_from_the_shares_of_long_prompts_only(llm):
+    # 31 tokens beside d: shares of 16 and 15, of which only one reaches the grid.
+    setting = config(max_num_batched_tokens=32, max_num_seqs=8, chunk_grid=16, policy="fair")
+    run = drive(llm, setting, [Job("a", 200, 1), Job("b", 200, 1), Job("d", 1, 20)])
+    assert all("d" in step for step in run.tokens()[:20])
+    assert run.tokens()[0] == {"a": 16, "d": 1}
+
+
+@pytest.mark.task("3.4.4")
 @pytest.mark.parametrize("changes", [{"long_prefill_token_threshold": 31}, {"max_num_batched_tokens": 94}])
 def test_a_grid_that_a_chunk_may_never_reach_is_refused(llm, changes):
     fine = config(chunk_grid=32, max_num_batched_tokens=95, long_prefill_token_threshold=32)
