@@ -41,8 +41,8 @@ from .parallel import (
     shard_rows,
 )
 from .policies import (
-    MAX_WAITING_STEPS,
     Lineup,
+    MAX_WAITING_STEPS,
     StepBudget,
     align_to_grid,
     fair_shares,
@@ -63,7 +63,6 @@ from .step_pacer import StepPacer
 from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
-    "MAX_WAITING_STEPS",
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
@@ -78,6 +77,7 @@ __all__ = [
     "EngineRequest",
     "LatencyPolicy",
     "Lineup",
+    "MAX_WAITING_STEPS",
     "NgramProposer",
     "OutOfBlocksError",
     "PagedAttention",

@@ -1,12 +1,23 @@
 """A tiny LLM engine: the answers."""
 
 from .acceptance import PositionSampler, accept, accept_with_draft_probs
-from .attention import SimpleMultiHeadAttention, causal_mask, scaled_dot_product_attention_grouped, scaled_dot_product_attention_simple
+from .attention import (
+    SimpleMultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
 from .basics import linear, silu, softmax
 from .batch import BatchGenerator, batch_generate
 from .block_pool import BlockPool, OutOfBlocksError
 from .block_tables import BlockTables
-from .chunking import AdaptiveChunker, ChunkedPrefillMetrics, chunk_spans, chunked_attention_mask, select_optimal_chunk_size
+from .chunking import (
+    AdaptiveChunker,
+    ChunkedPrefillMetrics,
+    chunk_spans,
+    chunked_attention_mask,
+    select_optimal_chunk_size,
+)
 from .drafts import DraftModelProposer, NgramProposer
 from .embedding import Embedding
 from .engine import Engine
@@ -21,8 +32,23 @@ from .metal_kernels import flash_attention_metal, paged_attention_metal, quantiz
 from .moe import QwenMoE, expert_linear, group_by_expert, route
 from .paged_attention import PagedAttention, PagedLayer
 from .paged_kv_cache import PagedKvCache, StepLayout
-from .parallel import build_parallel_model, shard_checkpoint, shard_columns, shard_heads, shard_inner, shard_rows
-from .policies import Lineup, MAX_WAITING_STEPS, StepBudget, align_to_grid, fair_shares, order_key, reject_narrow_grid
+from .parallel import (
+    build_parallel_model,
+    shard_checkpoint,
+    shard_columns,
+    shard_heads,
+    shard_inner,
+    shard_rows,
+)
+from .policies import (
+    Lineup,
+    MAX_WAITING_STEPS,
+    StepBudget,
+    align_to_grid,
+    fair_shares,
+    order_key,
+    reject_narrow_grid,
+)
 from .positional_encoding import RoPE
 from .prefix_cache import BlockKey, PrefixCache, hash_block
 from .prefix_walk import PrefixWalk
