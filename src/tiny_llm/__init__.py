@@ -41,8 +41,8 @@ from .parallel import (
     shard_rows,
 )
 from .policies import (
-    Lineup,
     MAX_WAITING_STEPS,
+    Lineup,
     StepBudget,
     align_to_grid,
     fair_shares,
@@ -63,6 +63,7 @@ from .step_pacer import StepPacer
 from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
 __all__ = [
+    "MAX_WAITING_STEPS",
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
@@ -77,7 +78,6 @@ __all__ = [
     "EngineRequest",
     "LatencyPolicy",
     "Lineup",
-    "MAX_WAITING_STEPS",
     "NgramProposer",
     "OutOfBlocksError",
     "PagedAttention",
