@@ -49,9 +49,9 @@ def fused_layer(
 ) -> mx.array:
     """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
 
-    Heads, attention and the rest of the layer: three operators besides those of the cache. A row of a batch sees its own cache's
-    offset tokens, so no mask is needed. With `rows` (int32, from day 3.2 on) only these rows of the batch go
-    on, [len(rows), keep, E].
+    Heads, attention and the rest of the layer: three operators besides those of the cache. A row of a batch
+    sees its own cache's offset tokens, so no mask is needed. With `rows` (int32, from day 3.2 on) only these
+    rows of the batch go on, [len(rows), keep, E].
     """
     attention, length = layer.self_attn, x.shape[1]
     kept = length if keep is None else min(keep, length)
