@@ -19,11 +19,10 @@ svg{font:12px system-ui,sans-serif;background:#fff}
 .prefill{fill:#2a78b8}.decode{fill:#c2610c}.on{fill:#fff}.num{font-size:10px}
 .wait{stroke:#8b949e;stroke-dasharray:2 3;stroke-width:1.5}
 .budget{stroke:#cf222e;stroke-dasharray:6 4;stroke-width:1.5}
-.over{fill:#cf222e}
 @media(prefers-color-scheme:dark){svg{background:#0d1117}
 .paper{fill:#0d1117}.ink{fill:#e6edf3}.soft{fill:#9198a1}.line{stroke:#30363d}
 .prefill{fill:#58a6ff}.decode{fill:#f0883e}.on{fill:#0d1117}
-.budget{stroke:#ff7b72}.over{fill:#ff7b72}}
+.budget{stroke:#ff7b72}}
 """
 
 
