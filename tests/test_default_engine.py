@@ -1,4 +1,4 @@
-"""The shipped model in the engine: whatever a schedule does, the answers are those of one request at a time."""
+"""The shipped model in the engine: whatever a schedule does, answers are those of one request at a time."""
 
 import random
 
