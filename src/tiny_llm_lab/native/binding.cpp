@@ -43,6 +43,22 @@ Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
   return out;
 }
 
+bool is_one_piece(const Tensor& t) {
+  int64_t step = 1;
+  for (int i = t.ndim - 1; i >= 0; step *= t.shape[i--])
+    if (t.shape[i] != 1 && t.stride[i] != step) return false;
+  return true;
+}
+
+/// Pools of int8 have scales, one for every row; others have none.
+void require_scales(const Array& k, const Array& v, const std::optional<std::pair<Array, Array>>& kv_scales) {
+  require(k.dtype() == v.dtype() && kv_scales.has_value() == (k.dtype() == mx::int8), "pools of int8 come with scales, and only they");
+  mx::Shape rows(k.shape().begin(), k.shape().end() - 1);
+  bool fits = !kv_scales || (kv_scales->first.shape() == rows && kv_scales->second.shape() == rows &&
+                             kv_scales->first.dtype() == mx::float32 && kv_scales->second.dtype() == mx::float32);
+  require(fits, "scales must be float32 [blocks, G, block size], one for every row of their pool");
+}
+
 /// At most one leading dimension may be longer than 1, unless the array is contiguous, which only a copy ensures.
 Array evenly_spaced(const Array& a) {
   int longer = 0;
@@ -278,12 +294,17 @@ class KernelSet {
     return flat ? out : mx::transpose(out, {0, 2, 1, 3}, mx::Device::cpu);
   }
 
-  /// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D].
+  /// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D]; those of int8 come with the
+  /// scales of keys and values [blocks, G, block size].
   Array paged_attention(const Array& q, const Array& k, const Array& v, const std::vector<int>& starts,
-                        const std::vector<int>& lengths, const Array& tables, float scale) const {
+                        const std::vector<int>& lengths, const Array& tables, float scale,
+                        const std::optional<std::pair<Array, Array>>& kv_scales) const {
     require(q.ndim() == 4 && q.shape(2) == 1 && k.ndim() == 4 && v.shape() == k.shape() && q.shape(3) == k.shape(3) &&
                 k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
             "queries must be [T, H, 1, D] and both pools [blocks, G, block size, D], with G a divisor of H");
+    std::vector<Array> inputs{q, k, v};
+    require_scales(k, v, kv_scales);
+    if (kv_scales) inputs.insert(inputs.end(), {kv_scales->first, kv_scales->second});
     auto blocks = numbers(tables, "blocks", k.shape(0));
     int64_t width = tables.ndim() == 2 ? tables.shape(1) : 0;
     require(starts.size() == lengths.size() + 1 && starts.front() == 0 && starts.back() == q.shape(0) &&
@@ -294,7 +315,7 @@ class KernelSet {
       int64_t rows = starts[r + 1] - starts[r];
       require(rows >= 0 && lengths[r] >= rows && lengths[r] <= width * k.shape(2),
               "a request's length must lie between its rows and what its blocks hold");
-      cost.bytes += 2.0 * lengths[r] * k.shape(1) * k.shape(3) * k.itemsize();
+      cost.bytes += 2.0 * lengths[r] * k.shape(1) * (k.shape(3) * k.itemsize() + (kv_scales ? 4 : 0));
       cost.flops += 4.0 * lengths[r] * q.shape(1) * rows * q.shape(3);
     }
     auto body = [table = table_, starts, lengths, blocks = std::move(blocks), width, scale](Team& team, const auto& in, const auto& out) {
@@ -302,10 +323,16 @@ class KernelSet {
       Tensor q = in[0], o = shaped(out[0], {1, q.shape[0], q.shape[1], q.shape[3]});
       std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
       Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(), width};
-      table->attention(team, q, in[1], in[2], requests, true, scale, o);
+      Tensor key = in[1], value = in[2];
+      if (in.size() > 3) {
+        for (auto& t : {in[1], in[2], in[3], in[4]})
+          require(is_one_piece(t), "pools of 8 bits and their scales must lie in one piece");
+        key.scales = static_cast<const float*>(in[3].data), value.scales = static_cast<const float*>(in[4].data);
+      }
+      table->attention(team, q, key, value, requests, true, scale, o);
     };
     mx::Shape shape{q.shape(0), 1, q.shape(1) * q.shape(3)};
-    return make_operator("paged attention", {q, k, v}, {shape}, {q.dtype()}, body, cost)[0];
+    return make_operator("paged attention", std::move(inputs), {shape}, {q.dtype()}, body, cost)[0];
   }
 
   /// (x, norm(x)), or (x + delta, norm(x + delta)).
@@ -359,16 +386,17 @@ class KernelSet {
   }
 
   /// The pool `stored` [blocks, G, block size, D] with row t of `added` [T, G, 1, D] written to slots[t], which is
-  /// block * block size + place.
+  /// block * block size + place; or the pool of the scales of such rows, both without D.
   Array append_rows(const Array& stored, const Array& added, const Array& slots) const {
-    require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(1) == stored.shape(1) && added.shape(2) == 1 &&
-                added.shape(3) == stored.shape(3) && added.dtype() == stored.dtype(),
+    int last = static_cast<int>(stored.ndim()) - 1;
+    require((last == 2 || last == 3) && added.ndim() == stored.ndim() && added.shape(1) == stored.shape(1) && added.shape(2) == 1 &&
+                (last == 2 || added.shape(3) == stored.shape(3)) && added.dtype() == stored.dtype(),
             "what is added does not fit what is stored");
     auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
     require(static_cast<int>(where.size()) == added.shape(0), std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
-    auto body = [where = std::move(where)](Team&, const auto& in, const auto& out) {
+    int64_t size = stored.itemsize(), line = size * (last == 3 ? stored.shape(3) : 1);
+    auto body = [where = std::move(where), size, line](Team&, const auto& in, const auto& out) {
       const Tensor &from = in[1], &to = out[0];
-      int64_t size = from.dtype == DType::f32 ? 4 : 2, line = from.shape[3] * size;
       for (int64_t t = 0; t < from.shape[0]; ++t)
         for (int64_t g = 0; g < from.shape[1]; ++g)
           std::memcpy(static_cast<char*>(to.data) + (where[t] / to.shape[2] * to.stride[0] + g * to.stride[1] + where[t] % to.shape[2] * to.stride[2]) * size,
@@ -430,7 +458,7 @@ NB_MODULE(_binding, m) {
       .def("attention", &KernelSet::attention, "query"_a, "key"_a, "value"_a, "lengths"_a, "causal"_a, "scale"_a,
            "flat"_a = false)
       .def("paged_attention", &KernelSet::paged_attention, "query"_a, "key"_a, "value"_a, "starts"_a, "lengths"_a, "tables"_a,
-           "scale"_a)
+           "scale"_a, "kv_scales"_a = nb::none())
       .def("heads", &KernelSet::heads, "x"_a, "weights"_a, "biases"_a, "query_norm"_a.none(), "key_norm"_a.none(), "eps"_a,
            "cos"_a, "sin"_a, "traditional"_a, "offsets"_a)
       .def("mlp", &KernelSet::mlp, "x"_a, "gate"_a, "up"_a, "down"_a, "residual"_a)

@@ -59,14 +59,29 @@ struct AttentionRows {
   int64_t visible[kQueryRows];
 };
 
+/// A stored row of 8 bits as floats: `count` numbers times their scale, and zeros up to `padded`.
+inline void scale_row(const int8_t* row, float scale, int64_t count, int64_t padded, float* out) {
+  // BEGIN task 3.2.5
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) store(out + i, load(row + i) * set(scale));
+  for (; i < padded; i += kWidth) store(out + i, load_part(row + i, std::max<int64_t>(count - i, 0)) * set(scale));
+  // END task 3.2.5
+}
+
 /// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
 inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
                         int64_t padded, float* out) {
   for (int64_t i = 0; i < count;) {
     int64_t run = together(t, requests, first + i, count - i);
     int64_t at = place(t, requests, item.request, item.group, first + i);
-    for (int64_t end = i + run; i < end; ++i, at += t.stride[2])
-      widen(t.data, t.dtype, at, t.shape[3], padded, out + i * padded);
+    for (int64_t end = i + run; i < end; ++i, at += t.stride[2]) {
+      if (t.dtype == DType::i8) {
+        auto* row = static_cast<const int8_t*>(t.data) + at;
+        scale_row(row, t.scales[at / t.shape[3]], t.shape[3], padded, out + i * padded);
+      } else {
+        widen(t.data, t.dtype, at, t.shape[3], padded, out + i * padded);
+      }
+    }
   }
   std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
 }
@@ -154,12 +169,12 @@ void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* valu
 }
 
 /// Call use(block, next block, stride) on a block of stored rows: as they are if they are whole and serve a single tile,
-/// so that decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
+/// so that decoding them once more costs nothing; otherwise, and with 8 bits, decoded into `floats` for all tiles.
 template <class Use>
 void with_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
                 int64_t padded, bool is_single, float* floats, const Use& use) {
   bool is_whole = count == kBlock && together(t, requests, first, count) == kBlock;
-  if (!is_single || !is_whole || padded != t.shape[3]) {
+  if (!is_single || !is_whole || padded != t.shape[3] || t.dtype == DType::i8) {
     widen_block(t, requests, item, first, count, padded, floats);
     return use(floats, floats, padded);
   }
