@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "tiles.h"
+#include "quantized_rows.h"
 
 namespace tiny_llm::TINY_ISA {
 
@@ -58,15 +58,6 @@ struct AttentionRows {
   float peak[kQueryRows], total[kQueryRows];
   int64_t visible[kQueryRows];
 };
-
-/// A stored row of 8 bits as floats: `count` numbers times their scale, and zeros up to `padded`.
-inline void scale_row(const int8_t* row, float scale, int64_t count, int64_t padded, float* out) {
-  // BEGIN task 3.2.5
-  int64_t i = 0;
-  for (; i + kWidth <= count; i += kWidth) store(out + i, load(row + i) * set(scale));
-  for (; i < padded; i += kWidth) store(out + i, load_part(row + i, std::max<int64_t>(count - i, 0)) * set(scale));
-  // END task 3.2.5
-}
 
 /// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
 inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
