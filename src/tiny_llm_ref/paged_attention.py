@@ -121,18 +121,20 @@ class PagedLayer:
         return self.attention(q, cache.keys[i], cache.values[i], scale, kv_scales)
 
     def _store(self, pools: list[mx.array], scales: list[mx.array], rows: mx.array) -> None:
-        i, slots = self.index, self.layout.slots
-        if native := kernels(__package__):
-            if scales:
-                pools[i], scales[i] = native.append_quantized_rows(pools[i], scales[i], rows, slots)
-            else:
-                pools[i] = native.append_rows(pools[i], rows.astype(pools[i].dtype), slots)
-            return
-        blocks, places = mx.divmod(slots, pools[i].shape[2])
         if scales:
-            rows, factors = quantize_rows(rows)
-            scales[i][blocks, :, places] = factors[:, :, 0]
-        pools[i][blocks, :, places] = rows[:, :, 0].astype(pools[i].dtype)
+            native = kernels(__package__)
+            rows, factors = native.quantize_rows(rows) if native else quantize_rows(rows)
+            self._put(scales, factors)
+        self._put(pools, rows)
+
+    def _put(self, pools: list[mx.array], rows: mx.array) -> None:
+        pool, slots = pools[self.index], self.layout.slots
+        rows = rows.astype(pool.dtype)
+        if native := kernels(__package__):
+            pools[self.index] = native.append_rows(pool, rows, slots)
+        else:
+            blocks, places = mx.divmod(slots, pool.shape[2])
+            pool[blocks, :, places] = rows[:, :, 0]
 
 
 LayerCache = KvCache | PagedLayer

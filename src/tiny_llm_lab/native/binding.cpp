@@ -134,16 +134,6 @@ std::vector<int32_t> numbers(const Array& a, const char* what, int64_t count) {
   return list;
 }
 
-/// For every row of `added` [T, G, 1, D] its slot in the pool `stored` [blocks, G, block size, D].
-std::vector<int32_t> slots_of(const Array& stored, const Array& added, const Array& slots) {
-  require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(1) == stored.shape(1) && added.shape(2) == 1 &&
-              added.shape(3) == stored.shape(3),
-          "what is added does not fit what is stored");
-  auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
-  require(static_cast<int>(where.size()) == added.shape(0), std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
-  return where;
-}
-
 /// Matrices that are multiplied with the same x, each with a bias or none.
 struct Matrices {
   std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
@@ -392,38 +382,37 @@ class KernelSet {
                         static_cast<const char*>(from.data) + (b * from.stride[0] + g * from.stride[1] + l * from.stride[2]) * size,
                         line);
     };
-    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, 1)[0];
+    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
   }
 
   /// The pool `stored` [blocks, G, block size, D] with row t of `added` [T, G, 1, D] written to slots[t], which is
-  /// block * block size + place.
+  /// block * block size + place; or a pool of the scales of such rows, both without D.
   Array append_rows(const Array& stored, const Array& added, const Array& slots) const {
-    require(added.dtype() == stored.dtype(), "what is added does not fit what is stored");
-    auto where = slots_of(stored, added, slots);
-    auto body = [where = std::move(where), size = stored.itemsize()](Team&, const auto& in, const auto& out) {
+    size_t ndim = stored.ndim();
+    require((ndim == 3 || ndim == 4) && added.ndim() == ndim && added.shape(1) == stored.shape(1) && added.shape(2) == 1 &&
+                (ndim == 3 || added.shape(3) == stored.shape(3)) && added.dtype() == stored.dtype(),
+            "what is added does not fit what is stored");
+    auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
+    require(static_cast<int>(where.size()) == added.shape(0), std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
+    int64_t size = stored.itemsize(), line = size * (ndim == 4 ? stored.shape(3) : 1);
+    auto body = [where = std::move(where), size, line](Team&, const auto& in, const auto& out) {
       const Tensor &from = in[1], &to = out[0];
       for (int64_t t = 0; t < from.shape[0]; ++t)
         for (int64_t g = 0; g < from.shape[1]; ++g)
           std::memcpy(static_cast<char*>(to.data) + (where[t] / to.shape[2] * to.stride[0] + g * to.stride[1] + where[t] % to.shape[2] * to.stride[2]) * size,
-                      static_cast<const char*>(from.data) + (t * from.stride[0] + g * from.stride[1]) * size, from.shape[3] * size);
+                      static_cast<const char*>(from.data) + (t * from.stride[0] + g * from.stride[1]) * size, line);
     };
-    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, 1)[0];
+    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
   }
 
-  /// The same for a pool of int8 and the scales of its rows [blocks, G, block size].
-  std::vector<Array> append_quantized_rows(const Array& stored, const Array& scales, const Array& added, const Array& slots) const {
-    require_scales(stored, stored, std::pair{scales, scales});
-    auto where = slots_of(stored, added, slots);
-    auto body = [table = table_, where = std::move(where)](Team& team, const auto& in, const auto& out) {
-      const Tensor& to = out[0];
-      std::vector<int64_t> places;
-      for (int32_t slot : where)
-        for (int64_t g = 0; g < to.shape[1]; ++g)
-          places.push_back((slot / to.shape[2] * to.shape[1] + g) * to.shape[2] + slot % to.shape[2]);
-      table->quantize_rows(team, as_rows(in[2]), places.data(), static_cast<int8_t*>(to.data), static_cast<float*>(out[1].data));
+  /// x [..., D] as int8 [..., D], and the scales [...] of its rows.
+  std::vector<Array> quantize_rows(const Array& x) const {
+    require(x.ndim() >= 1 && x.shape(-1) > 0, "a row has at least one number");
+    mx::Shape rows(x.shape().begin(), x.shape().end() - 1);
+    auto body = [table = table_](Team& team, const auto& in, const auto& out) {
+      table->quantize_rows(team, as_rows(in[0]), static_cast<int8_t*>(out[0].data), static_cast<float*>(out[1].data));
     };
-    return make_operator("append", {stored, scales, evenly_spaced(added)}, {stored.shape(), scales.shape()},
-                         {stored.dtype(), scales.dtype()}, body, {2 * bytes_of(added), 0}, 2);
+    return make_operator("quantize_rows", {evenly_spaced(x)}, {x.shape(), rows}, {mx::int8, mx::float32}, body, {2 * bytes_of(x), 0});
   }
 
   Array swiglu(const Array& gate, const Array& up) const {
@@ -487,7 +476,7 @@ NB_MODULE(_binding, m) {
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)
       .def("append", &KernelSet::append, "stored"_a, "added"_a, "offsets"_a)
       .def("append_rows", &KernelSet::append_rows, "stored"_a, "added"_a, "slots"_a)
-      .def("append_quantized_rows", &KernelSet::append_quantized_rows, "stored"_a, "scales"_a, "added"_a, "slots"_a)
+      .def("quantize_rows", &KernelSet::quantize_rows, "x"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)

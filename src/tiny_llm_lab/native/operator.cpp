@@ -89,17 +89,16 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
       encoder.add_temporary(std::move(copy));
     }
   }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    mx::array& a = outputs[i];
-    if (i < in_place_ && inputs[i].is_donatable() && inputs[i].flags().row_contiguous)
-      a.copy_shared_buffer(inputs[i]);
+  for (auto& a : outputs) {
+    if (in_place_ && out.empty() && inputs[0].is_donatable() && inputs[0].flags().row_contiguous)
+      a.copy_shared_buffer(inputs[0]);
     else
       a.set_data(mx::allocator::malloc(a.nbytes()));
     encoder.set_output_array(a);
     out.push_back(tensor_of(a));
-    if (i < in_place_ && out[i].data != in[i].data)
-      encoder.dispatch([from = in[i], to = out[i], size = a.itemsize()] { copy_elements(from, to, size); });
   }
+  if (in_place_ && out[0].data != in[0].data)
+    encoder.dispatch([from = in[0], to = out[0], size = inputs[0].itemsize()] { copy_elements(from, to, size); });
   encoder.dispatch([body = body_, cost = cost_, name = name_, in = std::move(in), out = std::move(out)] {
     std::lock_guard held(lock);
     auto start = std::chrono::steady_clock::now();
@@ -111,7 +110,7 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
 }
 
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, size_t in_place) {
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, bool in_place) {
   auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost, in_place);
   return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
 }

@@ -24,7 +24,7 @@ using Body = std::function<void(Team&, const std::vector<Tensor>& in, const std:
 /// One node: when MLX comes to it, `body` runs on the stream's thread with the team.
 class Operator : public mx::Primitive {
  public:
-  Operator(mx::Stream stream, const char* name, Body body, Cost cost, size_t in_place)
+  Operator(mx::Stream stream, const char* name, Body body, Cost cost, bool in_place)
       : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost), in_place_(in_place) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
@@ -37,13 +37,13 @@ class Operator : public mx::Primitive {
   const char* name_;
   std::shared_ptr<const Body> body_;
   Cost cost_;
-  size_t in_place_;
+  bool in_place_;
 };
 
-/// Lazy outputs of an operator on the CPU's default stream. The first `in_place` outputs begin as the inputs of the same
-/// number: in their very memory if nobody else needs it any more, otherwise as copies.
+/// Lazy outputs of an operator on the CPU's default stream. With `in_place` the first output begins as the first
+/// input: in its very memory if nobody else needs it any more, otherwise as a copy.
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, size_t in_place = 0);
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, bool in_place = false);
 
 struct Measurement {
   std::string name;

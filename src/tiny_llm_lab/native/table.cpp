@@ -12,7 +12,7 @@ void swiglu(Team&, const Tensor&, const Tensor&, const Tensor&);
 void embedding(Team&, const int32_t*, int64_t, const Matrix&, const Tensor&);
 void argmax(Team&, const Tensor&, uint32_t*);
 void top_k(Team&, const Tensor&, int, float*);
-void quantize_rows(Team&, const Tensor&, const int64_t*, int8_t*, float*);
+void quantize_rows(Team&, const Tensor&, int8_t*, float*);
 
 }  // namespace tiny_llm::TINY_ISA
 

@@ -183,12 +183,12 @@ void top_k(Team& team, const Tensor& x, int k, float* out) {
   });
 }
 
-void quantize_rows(Team& team, const Tensor& x, const int64_t* places, int8_t* out, float* scales) {
+void quantize_rows(Team& team, const Tensor& x, int8_t* numbers, float* scales) {
   int64_t count = x.shape[1], padded = rounded_up(count, kWidth);
   each_row(team, x.shape[0], count, [&](int id, int64_t row) {
     float* line = buffer<float>(team, id, kValues, padded);
     widen(x.data, x.dtype, row * x.stride[0], count, padded, line);
-    scales[places[row]] = quantize_row(line, count, padded, out + places[row] * count);
+    scales[row] = quantize_row(line, count, padded, numbers + row * count);
   });
 }
 

@@ -58,8 +58,8 @@ struct Kernels {
   void (*argmax)(Team&, const Tensor& x, uint32_t* out);
   /// The k largest numbers of each row, in falling order: out [M, k] of x [M, V].
   void (*top_k)(Team&, const Tensor& x, int k, float* out);
-  /// Rows x [M, D] in 8 bits: row r becomes row places[r] of `out`, i8 of rows [D], and its scale scales[places[r]].
-  void (*quantize_rows)(Team&, const Tensor& x, const int64_t* places, int8_t* out, float* scales);
+  /// Rows x [M, D] in 8 bits: numbers [M, D] and scales [M].
+  void (*quantize_rows)(Team&, const Tensor& x, int8_t* numbers, float* scales);
 };
 
 }  // namespace tiny_llm
