@@ -26,6 +26,7 @@ from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvFullCache
+from .kv_quantization import dequantize_rows, quantize_rows
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
 from .metal_kernels import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
@@ -122,6 +123,7 @@ __all__ = [
     "chunked_attention_mask",
     "clamp_new_tokens",
     "context_work",
+    "dequantize_rows",
     "dequantize_weights",
     "expert_linear",
     "fair_shares",
@@ -135,6 +137,7 @@ __all__ = [
     "num_prefill_steps",
     "order_key",
     "paged_attention_metal",
+    "quantize_rows",
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",

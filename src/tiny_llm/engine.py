@@ -27,6 +27,7 @@ class Engine:
         *,
         num_blocks: int = 512,
         block_size: int = 32,
+        kv_bits: int | None = None,
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         pacer: StepPacer | None = None,
@@ -34,6 +35,7 @@ class Engine:
     ) -> None:
         """An engine without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
 
+        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype).
         `proposer` guesses tokens for decodes (None: no speculation). `pacer` chooses every step's budget
         (None: config.max_num_batched_tokens always). Sets scheduler, kv_cache, prefix_cache (or None) and
         spec_stats.

@@ -20,11 +20,19 @@ class PagedAttention:
 
     layout: "StepLayout"
 
-    def __call__(self, q: mx.array, keys: mx.array, values: mx.array, scale: float | None = None) -> mx.array:
+    def __call__(
+        self,
+        q: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        scale: float | None = None,
+        kv_scales: tuple[mx.array, mx.array] | None = None,
+    ) -> mx.array:
         """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
 
         A row sees the stored tokens of its own request, up to itself, and nothing of what else is in their
-        blocks. `scale` None means 1 / sqrt(D).
+        blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
+        those of the keys and those of the values [num_blocks, G, block_size] float32.
         """
         raise NotImplementedError("task 3.2.1")
 

@@ -42,14 +42,28 @@ class PagedKvCache:
     """
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int = 32, dtype: mx.Dtype = mx.float32
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int = 32,
+        dtype: mx.Dtype = mx.float32,
+        kv_bits: int | None = None,
     ) -> None:
-        """keys[i] and values[i] of layer i: [num_blocks, G, block_size, D] of `dtype`, zeros."""
+        """keys[i] and values[i] of layer i: [num_blocks, G, block_size, D] of `dtype`, zeros.
+
+        kv_bits=8 (from task 3.2.5 on) stores int8 instead, and key_scales[i] and value_scales[i] are
+        [num_blocks, G, block_size] float32; with None both lists are empty. Raises UserError for other bits.
+        """
+        raise NotImplementedError("task 3.1.2")
+
+    @property
+    def pools(self) -> list[mx.array]:
+        """All that is stored, of all layers: what has to be computed when a step ends."""
         raise NotImplementedError("task 3.1.2")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both pools of all layers."""
+        """Bytes of the pools of all layers, scales included."""
         raise NotImplementedError("task 3.1.2")
 
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:

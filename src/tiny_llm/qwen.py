@@ -120,8 +120,10 @@ class QwenModel:
         """One empty `TinyKvFullCache` per layer."""
         raise NotImplementedError("task 2.1.2")
 
-    def create_paged_kv_cache(self, num_blocks: int, block_size: int = 32) -> PagedKvCache:
-        """A `PagedKvCache` for this model's layers in the dtype of its norms (from day 3.2 on)."""
+    def create_paged_kv_cache(
+        self, num_blocks: int, block_size: int = 32, kv_bits: int | None = None
+    ) -> PagedKvCache:
+        """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
         raise NotImplementedError("task 3.2.2")
 
 

@@ -39,6 +39,7 @@ class Engine:
         *,
         num_blocks: int = 512,
         block_size: int = 32,
+        kv_bits: int | None = None,
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         pacer: StepPacer | None = None,
@@ -46,6 +47,7 @@ class Engine:
     ) -> None:
         """An engine without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
 
+        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype).
         `proposer` guesses tokens for decodes (None: no speculation). `pacer` chooses every step's budget
         (None: config.max_num_batched_tokens always). Sets scheduler, kv_cache, prefix_cache (or None) and
         spec_stats.
@@ -55,7 +57,7 @@ class Engine:
         pool = BlockPool(num_blocks, block_size)
         self.prefix_cache = PrefixCache(pool) if enable_prefix_caching else None
         self.scheduler = Scheduler(config, pool, self.prefix_cache)
-        self.kv_cache = model.create_paged_kv_cache(num_blocks, block_size)
+        self.kv_cache = model.create_paged_kv_cache(num_blocks, block_size, kv_bits)
         self.spec_stats = None if proposer is None else SpecDecodeStats()
         self._clock = clock
         self._requests: dict[str, EngineRequest] = {}
@@ -173,7 +175,7 @@ class Engine:
         layers = self.kv_cache.begin_step(layout)
         logits = self.model(mx.array(tokens)[:, None], layout.positions, layers, rows=rows)[:, -1]
         draws = self._draws(logits, askers)
-        mx.eval(draws, self.kv_cache.keys, self.kv_cache.values)
+        mx.eval(draws, self.kv_cache.pools)
         return {
             request.scheduled.request_id: self._standing(request, cast(list[int], drawn.tolist()))
             for (request, _), drawn in zip(askers, draws, strict=True)

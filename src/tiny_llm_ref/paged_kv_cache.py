@@ -6,7 +6,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import ModelConfig
+from tiny_llm_lab.types import ModelConfig, UserError
 
 from .paged_attention import PagedAttention, PagedLayer
 
@@ -59,19 +59,38 @@ class PagedKvCache:
     """
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int = 32, dtype: mx.Dtype = mx.float32
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int = 32,
+        dtype: mx.Dtype = mx.float32,
+        kv_bits: int | None = None,
     ) -> None:
-        """keys[i] and values[i] of layer i: [num_blocks, G, block_size, D] of `dtype`, zeros."""
+        """keys[i] and values[i] of layer i: [num_blocks, G, block_size, D] of `dtype`, zeros.
+
+        kv_bits=8 (from task 3.2.5 on) stores int8 instead, and key_scales[i] and value_scales[i] are
+        [num_blocks, G, block_size] float32; with None both lists are empty. Raises UserError for other bits.
+        """
+        if kv_bits not in (None, 8):
+            raise UserError(f"keys and values have 8 bits or, with None, those of the model: not {kv_bits}")
         self.num_blocks, self.block_size = num_blocks, block_size
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
-        self.keys = [mx.zeros(shape, dtype) for _ in range(config.num_hidden_layers)]
-        self.values = [mx.zeros(shape, dtype) for _ in range(config.num_hidden_layers)]
+        layers = range(config.num_hidden_layers)
+        self.keys, self.values = (
+            [mx.zeros(shape, mx.int8 if kv_bits else dtype) for _ in layers] for _ in "kv"
+        )
+        self.key_scales, self.value_scales = ([mx.zeros(shape[:3]) for _ in layers if kv_bits] for _ in "kv")
         self.materialize()
 
     @property
+    def pools(self) -> list[mx.array]:
+        """All that is stored, of all layers: what has to be computed when a step ends."""
+        return [*self.keys, *self.values, *self.key_scales, *self.value_scales]
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of both pools of all layers."""
-        return sum(pool.nbytes for pool in (*self.keys, *self.values))
+        """Bytes of the pools of all layers, scales included."""
+        return sum(pool.nbytes for pool in self.pools)
 
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
         """One cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
@@ -95,7 +114,7 @@ class PagedKvCache:
         if not pairs:
             return
         where, to = mx.array(sources, mx.int32), mx.array(targets, mx.int32)
-        for pool in (*self.keys, *self.values):
+        for pool in self.pools:
             # A copy that is still lazy would read the pool, and a pool with a reader is not changed in place.
             copies = pool[where]
             mx.eval(copies)
@@ -104,11 +123,11 @@ class PagedKvCache:
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph outlives the step that built it."""
-        mx.eval(self.keys, self.values)
+        mx.eval(self.pools)
 
     def release(self) -> None:
         """Give the memory back; no step can begin any more."""
-        self.keys, self.values = [], []
+        self.keys, self.values, self.key_scales, self.value_scales = [], [], [], []
 
     def _require(self, layout: StepLayout) -> None:
         if not self.keys:

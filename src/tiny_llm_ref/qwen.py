@@ -207,9 +207,11 @@ class QwenModel:
         """One empty `TinyKvFullCache` per layer."""
         return [TinyKvFullCache() for _ in self.layers]
 
-    def create_paged_kv_cache(self, num_blocks: int, block_size: int = 32) -> PagedKvCache:
-        """A `PagedKvCache` for this model's layers in the dtype of its norms (from day 3.2 on)."""
-        return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype)
+    def create_paged_kv_cache(
+        self, num_blocks: int, block_size: int = 32, kv_bits: int | None = None
+    ) -> PagedKvCache:
+        """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
+        return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits)
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "tiles.h"
+#include "quantized_rows.h"
 
 namespace tiny_llm::TINY_ISA {
 
@@ -58,23 +58,35 @@ struct AttentionRows {
   int64_t visible[kQueryRows];
 };
 
+/// Ask memory for a row of the next block. Blocks that were decoded lie in the cache: floats need no asking.
+template <class T>
+inline void ask_ahead(const T* row, int64_t count) {
+  if constexpr (sizeof(T) < sizeof(float))
+    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(row + i);
+}
+
 /// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
 inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
                         int64_t padded, float* out) {
   for (int64_t i = 0; i < count;) {
     int64_t run = together(t, requests, first + i, count - i);
     int64_t at = place(t, requests, item.request, item.group, first + i);
+    if (t.dtype == DType::i8) {
+      bool has_next = first + i + kBlock < requests.lengths[item.request];
+      int64_t next = has_next ? place(t, requests, item.request, item.group, first + i + kBlock) : at;
+      auto* row = static_cast<const int8_t*>(t.data);
+      const float* scale = t.scales + at / t.shape[3];
+      for (int64_t j = 0; j < run; ++j) {
+        ask_ahead(row + next + j * t.stride[2], t.shape[3]);
+        scale_row(row + at + j * t.stride[2], scale[j], t.shape[3], padded, out + (i + j) * padded);
+      }
+      i += run;
+      continue;
+    }
     for (int64_t end = i + run; i < end; ++i, at += t.stride[2])
       widen(t.data, t.dtype, at, t.shape[3], padded, out + i * padded);
   }
   std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
-}
-
-/// Ask memory for a row of the next block. Blocks that were decoded lie in the cache: floats need no asking.
-template <class T>
-inline void ask_ahead(const T* row, int64_t count) {
-  if constexpr (sizeof(T) < sizeof(float))
-    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(row + i);
 }
 
 /// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
@@ -105,12 +117,12 @@ void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* valu
 }
 
 /// Call use(block, next block, stride) on a block of stored rows: as they are if they are whole and serve a single tile,
-/// so that decoding them once more costs nothing; otherwise decoded into `floats` for all tiles.
+/// so that decoding them once more costs nothing; otherwise, and with 8 bits, decoded into `floats` for all tiles.
 template <class Use>
 void with_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
                 int64_t padded, bool is_single, float* floats, const Use& use) {
   bool is_whole = count == kBlock && together(t, requests, first, count) == kBlock;
-  if (!is_single || !is_whole || padded != t.shape[3]) {
+  if (!is_single || !is_whole || padded != t.shape[3] || t.dtype == DType::i8) {
     widen_block(t, requests, item, first, count, padded, floats);
     return use(floats, floats, padded);
   }

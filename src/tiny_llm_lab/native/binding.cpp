@@ -76,12 +76,17 @@ class KernelSet {
     return flat ? out : mx::transpose(out, {0, 2, 1, 3}, mx::Device::cpu);
   }
 
-  /// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D].
+  /// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D]; those of int8 come with the
+  /// scales of keys and values [blocks, G, block size].
   Array paged_attention(const Array& q, const Array& k, const Array& v, const std::vector<int>& starts,
-                        const std::vector<int>& lengths, const Array& tables, float scale) const {
+                        const std::vector<int>& lengths, const Array& tables, float scale,
+                        const std::optional<std::pair<Array, Array>>& kv_scales) const {
     require(q.ndim() == 4 && q.shape(2) == 1 && k.ndim() == 4 && v.shape() == k.shape() && q.shape(3) == k.shape(3) &&
                 k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
             "queries must be [T, H, 1, D] and both pools [blocks, G, block size, D], with G a divisor of H");
+    std::vector<Array> inputs{q, k, v};
+    require_scales(k, v, kv_scales);
+    if (kv_scales) inputs.insert(inputs.end(), {kv_scales->first, kv_scales->second});
     auto blocks = numbers(tables, "blocks", k.shape(0));
     int64_t width = tables.ndim() == 2 ? tables.shape(1) : 0;
     require(starts.size() == lengths.size() + 1 && starts.front() == 0 && starts.back() == q.shape(0) &&
@@ -92,7 +97,7 @@ class KernelSet {
       int64_t rows = starts[r + 1] - starts[r];
       require(rows >= 0 && lengths[r] >= rows && lengths[r] <= width * k.shape(2),
               "a request's length must lie between its rows and what its blocks hold");
-      cost.bytes += 2.0 * lengths[r] * k.shape(1) * k.shape(3) * k.itemsize();
+      cost.bytes += 2.0 * lengths[r] * k.shape(1) * (k.shape(3) * k.itemsize() + (kv_scales ? 4 : 0));
       cost.flops += 4.0 * lengths[r] * q.shape(1) * rows * q.shape(3);
     }
     auto body = [table = table_, starts, lengths, blocks = std::move(blocks), width, scale](Team& team, const auto& in, const auto& out) {
@@ -100,10 +105,16 @@ class KernelSet {
       Tensor q = in[0], o = shaped(out[0], {1, q.shape[0], q.shape[1], q.shape[3]});
       std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
       Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(), width};
-      table->attention(team, q, in[1], in[2], requests, true, scale, o);
+      Tensor key = in[1], value = in[2];
+      if (in.size() > 3) {
+        for (auto& t : {in[1], in[2], in[3], in[4]})
+          require(is_one_piece(t), "pools of 8 bits and their scales must lie in one piece");
+        key.scales = static_cast<const float*>(in[3].data), value.scales = static_cast<const float*>(in[4].data);
+      }
+      table->attention(team, q, key, value, requests, true, scale, o);
     };
     mx::Shape shape{q.shape(0), 1, q.shape(1) * q.shape(3)};
-    return make_operator("paged attention", {q, k, v}, {shape}, {q.dtype()}, body, cost)[0];
+    return make_operator("paged attention", std::move(inputs), {shape}, {q.dtype()}, body, cost)[0];
   }
 
   /// (x, norm(x)), or (x + delta, norm(x + delta)).
@@ -148,7 +159,7 @@ class KernelSet {
   }
 
   /// The pool `stored` [blocks, G, block size, D] with row t of `added` [T, G, 1, D] written to slots[t], which is
-  /// block * block size + place.
+  /// block * block size + place; or a pool of the scales of such rows, both without D.
   Array append_rows(const Array& stored, const Array& added, const Array& slots) const {
     require_fit(stored, added);
     auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
@@ -157,6 +168,16 @@ class KernelSet {
     return append_at(stored, added, [where = std::move(where)](const Tensor& to, int64_t t, int64_t) {
       return std::pair<int64_t, int64_t>{where[t] / to.shape[2], where[t] % to.shape[2]};
     });
+  }
+
+  /// x [..., D] as int8 [..., D], and the scales [...] of its rows.
+  std::vector<Array> quantize_rows(const Array& x) const {
+    require(x.ndim() >= 1 && x.shape(-1) > 0, "a row has at least one number");
+    mx::Shape rows(x.shape().begin(), x.shape().end() - 1);
+    auto body = [table = table_](Team& team, const auto& in, const auto& out) {
+      table->quantize_rows(team, as_rows(in[0]), static_cast<int8_t*>(out[0].data), static_cast<float*>(out[1].data));
+    };
+    return make_operator("quantize_rows", {evenly_spaced(x)}, {x.shape(), rows}, {mx::int8, mx::float32}, body, {2 * bytes_of(x), 0});
   }
 
   Array swiglu(const Array& gate, const Array& up) const {
@@ -199,8 +220,9 @@ class KernelSet {
 
  private:
   static void require_fit(const Array& stored, const Array& added) {
-    require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(1) == stored.shape(1) &&
-                added.shape(3) == stored.shape(3) && added.dtype() == stored.dtype(),
+    size_t ndim = stored.ndim();
+    require((ndim == 3 || ndim == 4) && added.ndim() == ndim && added.shape(1) == stored.shape(1) &&
+                (ndim == 3 || added.shape(3) == stored.shape(3)) && added.dtype() == stored.dtype(),
             "what is added does not fit what is stored");
   }
 
@@ -208,9 +230,9 @@ class KernelSet {
   /// appended one by one: MLX gives an operator its input's memory only if that is the single output of another.
   template <class Place>
   static Array append_at(const Array& stored, const Array& added, Place place) {
-    auto body = [place = std::move(place)](Team&, const auto& in, const auto& out) {
+    int64_t size = stored.itemsize(), line = size * (stored.ndim() == 4 ? stored.shape(3) : 1);
+    auto body = [place = std::move(place), size, line](Team&, const auto& in, const auto& out) {
       const Tensor &from = in[1], &to = out[0];
-      int64_t size = bytes_per(from.dtype), line = from.shape[3] * size;
       for (int64_t b = 0; b < from.shape[0]; ++b)
         for (int64_t l = 0; l < from.shape[2]; ++l) {
           auto [row, token] = place(to, b, l);
@@ -237,7 +259,7 @@ NB_MODULE(_binding, m) {
       .def("attention", &KernelSet::attention, "query"_a, "key"_a, "value"_a, "lengths"_a, "causal"_a, "scale"_a,
            "flat"_a = false)
       .def("paged_attention", &KernelSet::paged_attention, "query"_a, "key"_a, "value"_a, "starts"_a, "lengths"_a, "tables"_a,
-           "scale"_a)
+           "scale"_a, "kv_scales"_a = nb::none())
       .def("heads", &KernelSet::heads, "x"_a, "norm"_a, "eps"_a, "weights"_a, "biases"_a, "query_norm"_a.none(),
            "key_norm"_a.none(), "cos"_a, "sin"_a, "traditional"_a, "offsets"_a, "kept"_a)
       .def("rest", &KernelSet::rest, "x"_a, "attended"_a, "out"_a, "norm"_a, "eps"_a, "gate"_a, "up"_a, "down"_a)
@@ -245,6 +267,7 @@ NB_MODULE(_binding, m) {
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)
       .def("append", &KernelSet::append, "stored"_a, "added"_a, "offsets"_a)
       .def("append_rows", &KernelSet::append_rows, "stored"_a, "added"_a, "slots"_a)
+      .def("quantize_rows", &KernelSet::quantize_rows, "x"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)

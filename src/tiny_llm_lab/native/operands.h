@@ -47,6 +47,22 @@ inline Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
   return out;
 }
 
+inline bool is_one_piece(const Tensor& t) {
+  int64_t step = 1;
+  for (int i = t.ndim - 1; i >= 0; step *= t.shape[i--])
+    if (t.shape[i] != 1 && t.stride[i] != step) return false;
+  return true;
+}
+
+/// Pools of int8 have scales, one for every row; others have none.
+inline void require_scales(const Array& k, const Array& v, const std::optional<std::pair<Array, Array>>& kv_scales) {
+  require(k.dtype() == v.dtype() && kv_scales.has_value() == (k.dtype() == mx::int8), "pools of int8 come with scales, and only they");
+  mx::Shape rows(k.shape().begin(), k.shape().end() - 1);
+  bool fits = !kv_scales || (kv_scales->first.shape() == rows && kv_scales->second.shape() == rows &&
+                             kv_scales->first.dtype() == mx::float32 && kv_scales->second.dtype() == mx::float32);
+  require(fits, "scales must be float32 [blocks, G, block size], one for every row of their pool");
+}
+
 /// A stretch of a matrix' rows.
 inline Tensor rows_of(Tensor t, int64_t first, int64_t count) {
   t.data = static_cast<char*>(t.data) + first * t.stride[0] * bytes_per(t.dtype);

@@ -26,6 +26,7 @@ DType dtype_of(const mx::array& a) {
     case mx::Dtype::Val::bfloat16: return DType::bf16;
     case mx::Dtype::Val::uint32: return DType::u32;
     case mx::Dtype::Val::int32: return DType::i32;
+    case mx::Dtype::Val::int8: return DType::i8;
     default: throw std::invalid_argument("a kernel takes float32, float16 or bfloat16");
   }
 }

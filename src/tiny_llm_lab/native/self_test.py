@@ -70,6 +70,15 @@ def _of_pages(
     last = mx.fast.scaled_dot_product_attention(q[:, :, -1:], key[:, :, :64], value[:, :, :64], scale=0.125)
     want = mx.concatenate([causal, last], axis=2)[0].swapaxes(0, 1).reshape(4, 1, 256)
     yield "paged attention", k.paged_attention(rows, *pools, [0, 3, 4], [70, 64], tables, 0.125), want
+    scales = [mx.max(mx.abs(pool), axis=-1) / 127 for pool in pools]
+    numbers = [
+        mx.round(pool / scale[..., None]).astype(mx.int8) for pool, scale in zip(pools, scales, strict=True)
+    ]
+    yield "quantize_rows", k.quantize_rows(pools[0][2])[0], numbers[0][2]
+    restored = [whole * scale[..., None] for whole, scale in zip(numbers, scales, strict=True)]
+    over = k.paged_attention(rows, *restored, [0, 3, 4], [70, 64], tables, 0.125)
+    got = k.paged_attention(rows, *numbers, [0, 3, 4], [70, 64], tables, 0.125, tuple(scales))
+    yield "paged attention of 8 bits", got, over
     slots, held = mx.array([65, 2], mx.int32), mx.zeros((3, 2, 32, 64))
     held[mx.array([2, 0]), :, mx.array([1, 2])] = rows[:2, :2, 0]
     yield "append_rows", k.append_rows(mx.zeros(held.shape), rows[:2, :2], slots), held

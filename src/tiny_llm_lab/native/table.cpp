@@ -12,12 +12,14 @@ void swiglu(Team&, const Tensor&, const Tensor&, const Tensor&);
 void embedding(Team&, const int32_t*, int64_t, const Matrix&, const Tensor&);
 void argmax(Team&, const Tensor&, uint32_t*);
 void top_k(Team&, const Tensor&, int, float*);
+void quantize_rows(Team&, const Tensor&, int8_t*, float*);
 
 }  // namespace tiny_llm::TINY_ISA
 
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
   static const tiny_llm::Kernels table{linear,    quantized_matmul_step, attention, rms_norm, rope,
-                                    swiglu,    embedding,             argmax,    top_k};
+                                    swiglu,    embedding,             argmax,    top_k,
+                                    quantize_rows};
   return &table;
 }

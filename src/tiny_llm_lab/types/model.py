@@ -167,6 +167,9 @@ class PagedModel(Model, Protocol):
         """tokens [T, 1] int32 at positions `offset` [T] -> logits [len(rows), 1, V] of the rows asked for."""
         ...
 
-    def create_paged_kv_cache(self, num_blocks: int, block_size: int) -> Any:
-        """Storage for the keys and values of all layers in blocks of `block_size` tokens."""
+    def create_paged_kv_cache(self, num_blocks: int, block_size: int, kv_bits: int | None = None) -> Any:
+        """Storage for the keys and values of all layers in blocks of `block_size` tokens.
+
+        `kv_bits` 8 stores them in 8 bits, None in the model's dtype.
+        """
         ...

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "tiles.h"
+#include "quantized_rows.h"
 
 namespace tiny_llm::TINY_ISA {
 
@@ -180,6 +180,15 @@ void top_k(Team& team, const Tensor& x, int k, float* out) {
       }
     }
     std::sort(heap, heap + k, std::greater<>());
+  });
+}
+
+void quantize_rows(Team& team, const Tensor& x, int8_t* numbers, float* scales) {
+  int64_t count = x.shape[1], padded = rounded_up(count, kWidth);
+  each_row(team, x.shape[0], count, [&](int id, int64_t row) {
+    float* line = buffer<float>(team, id, kValues, padded);
+    widen(x.data, x.dtype, row * x.stride[0], count, padded, line);
+    scales[row] = quantize_row(line, count, padded, numbers + row * count);
   });
 }
 

@@ -58,6 +58,8 @@ struct Kernels {
   void (*argmax)(Team&, const Tensor& x, uint32_t* out);
   /// The k largest numbers of each row, in falling order: out [M, k] of x [M, V].
   void (*top_k)(Team&, const Tensor& x, int k, float* out);
+  /// Rows x [M, D] in 8 bits: numbers [M, D] and scales [M].
+  void (*quantize_rows)(Team&, const Tensor& x, int8_t* numbers, float* scales);
 };
 
 }  // namespace tiny_llm

@@ -33,6 +33,7 @@ typedef uint32_t WordVec __attribute__((vector_size(4 * TINY_WIDTH)));
 typedef uint32_t LooseWordVec __attribute__((vector_size(4 * TINY_WIDTH), aligned(4), may_alias));
 typedef uint16_t HalfVec __attribute__((vector_size(2 * TINY_WIDTH)));
 typedef uint16_t LooseHalfVec __attribute__((vector_size(2 * TINY_WIDTH), aligned(2), may_alias));
+typedef int8_t LooseByteVec __attribute__((vector_size(TINY_WIDTH), aligned(1), may_alias));
 
 inline Vec as_floats(WordVec bits) { return reinterpret_cast<Vec>(bits); }
 inline WordVec as_words(Vec v) { return reinterpret_cast<WordVec>(v); }
@@ -67,6 +68,17 @@ inline WordVec load_halves(const void* p) {
   return reinterpret_cast<WordVec>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
 #else
   return __builtin_convertvector(*static_cast<const LooseHalfVec*>(p), WordVec);
+#endif
+}
+
+/// Whole numbers of 8 bits as floats. Left alone, GCC 12 converts one number at a time.
+inline Vec load(const int8_t* p) {
+#if defined(__AVX512F__) && TINY_WIDTH == 16
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__) && TINY_WIDTH == 8
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const LooseByteVec*>(p), IntVec), Vec);
 #endif
 }
 

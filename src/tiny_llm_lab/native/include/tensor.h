@@ -14,7 +14,7 @@ struct f16 {
   uint16_t bits;
 };
 
-enum class DType : int { f32, f16, bf16, u32, i32 };
+enum class DType : int { f32, f16, bf16, u32, i32, i8 };
 
 /// An array of up to four dimensions; strides count elements.
 struct Tensor {
@@ -23,6 +23,8 @@ struct Tensor {
   int ndim = 0;
   int64_t shape[4] = {};
   int64_t stride[4] = {};
+  // Of i8, which then lies in one piece: a factor for every row of the last dimension, in the same order.
+  const float* scales = nullptr;
 
   int64_t size() const {
     int64_t n = 1;

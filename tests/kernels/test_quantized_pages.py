@@ -1,0 +1,85 @@
+"""Blocks of 8 bits with the C++ kernels on: one bit never depends on chunks, company, blocks or threads."""
+
+import mlx.core as mx
+import pytest
+from tests.helpers.matrices import assert_same_bits, evaluated
+from tests.helpers.toy import random_array
+from tests.kernels.test_invariance import copy, in_both_dtypes, kernels_on, model_of, on_every_copy
+from tests.kernels.test_paged_model import TEXT, Engine
+
+__all__ = ["copy", "kernels_on"]
+
+SCHEDULES = [
+    [[0, 50, 20, 0], [64, 1, 1, 1], [56, 1, 1, 0], [0, 1, 11, 0]],
+    [[7, 11, 1, 0]] * 3 + [[40, 3, 29, 1], [1, 16, 1, 0], [58, 1, 0, 0]],
+]
+
+
+class Engine8(Engine):
+    def __init__(self, llm, model, prompts, block_size, dtype):
+        super().__init__(llm, model, prompts, block_size, dtype)
+        self.cache = llm.PagedKvCache(model.config, self.cache.num_blocks, block_size, dtype, kv_bits=8)
+
+
+@on_every_copy
+@in_both_dtypes
+def test_logits_over_pages_of_8_bits(llm, kernels_on, threads, model_dtype):
+    model, tokenizer = model_of(llm, model_dtype)
+    ids, dtype = tokenizer.encode(TEXT), getattr(mx, model_dtype)
+    prompts = [ids[:120], ids[7:60], ids[3:36], ids[50:51]]
+    want = Engine8(llm, model, prompts, 32, dtype).run([[120, 53, 33, 1]])
+    for num, block_size, steps in ((2, 32, SCHEDULES[0]), (1, 64, SCHEDULES[1]), (2, 5, SCHEDULES[1])):
+        threads(num)
+        got = Engine8(llm, model, prompts, block_size, dtype).run(steps)
+        for r, logits in enumerate(got):
+            assert_same_bits(logits, want[r], f"request {r}, blocks of {block_size}, {num} threads")
+
+
+def test_stored_numbers_are_those_of_mlx(llm, k, dtype):
+    x = random_array(3, 40, 2, 1, 72, dtype=dtype)
+    for got, want in zip(k.quantize_rows(x), llm.quantize_rows(x), strict=True):
+        assert_same_bits(got.astype(mx.float32), want.astype(mx.float32), "quantized rows")
+    # Rows with gaps between them.
+    numbers, _ = k.quantize_rows(x[:, :1])
+    assert_same_bits(
+        numbers.astype(mx.float32), k.quantize_rows(x)[0][:, :1].astype(mx.float32), "every other"
+    )
+
+
+def test_scales_and_pools_that_do_not_fit(k):
+    q, pool, scales = evaluated(mx.zeros((1, 4, 1, 8)), mx.zeros((3, 2, 4, 8), mx.int8), mx.zeros((3, 2, 4)))
+    table = mx.array([[0]], mx.int32)
+
+    def attend(pool, kv_scales):
+        return k.paged_attention(q, pool, pool, [0, 1], [1], table, 1.0, kv_scales)
+
+    mx.eval(attend(pool, (scales, scales)))
+    for pools, kv_scales in (
+        (pool, None),
+        (pool.astype(mx.float32), (scales, scales)),
+        (pool, (scales, scales[:2])),
+        (pool, (scales.astype(mx.float16), scales)),
+    ):
+        with pytest.raises(ValueError):
+            attend(pools, kv_scales)
+
+
+@on_every_copy
+def test_a_step_of_8_bits_changes_the_pools_in_place(llm, kernels_on):
+    model, tokenizer = model_of(llm, "bfloat16")
+    prompt = tokenizer.encode(TEXT)[:64]
+    cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, kv_bits=8)
+
+    def step(at):
+        layout = llm.StepLayout.of(32, [([9, 4], at, 8)])
+        tokens = mx.array(prompt[at : at + 8])[:, None]
+        mx.eval(model(tokens, layout.positions, cache.begin_step(layout)), cache.pools)
+
+    step(0)
+    mx.synchronize()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    for at in range(8, 64, 8):
+        step(at)
+    mx.synchronize()
+    assert mx.get_peak_memory() - before < cache.key_scales[0].nbytes / 2, "a step allocates a second pool"
