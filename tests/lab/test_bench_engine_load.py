@@ -145,6 +145,10 @@ def test_the_policy_is_compared_with_the_best_budget_inside_the_slo() -> None:
     }
     report = slo_report(runs | {"budget 64": run(1, 2), "budget 128": run(1, 2)}, load, machine)
     assert "No fixed budget" in report.notes[1] and len(report.ratios) == 2
+    errors = [SimpleNamespace(count=9, p50=p50, p90=0.3) for p50 in (0.1, 0.2, 0.4)]
+    report = slo_report(runs, load, machine, errors)
+    assert "errors of p50 20.0% and p90 30.0%" in report.notes[1]
+    assert report.data["policy_errors"][0] == [9, 0.1, 0.3]
 
 
 def test_a_contest_has_streams_long_prompts_and_short_ones_behind() -> None:

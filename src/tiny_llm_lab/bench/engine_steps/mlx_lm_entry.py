@@ -36,12 +36,15 @@ class CountingNetwork:
 
 def mlx_lm_entries(setting: Setting) -> list[Entry]:
     """The same chunk as ours, and mlx-lm's own default, on one network."""
-    loaded = load(str(setting.checkpoint.name), "mlx-lm")
+    # On a CPU `load` picks the width that mlx-lm computes in; elsewhere both take the same.
+    on_cpu = mx.default_device() == mx.cpu
+    dtype = None if on_cpu else str(setting.checkpoint.dtype).split(".")[-1]
+    loaded = load(str(setting.checkpoint.name), "mlx-lm", dtype=dtype)
     model: Any = loaded.model
     about = ""
     if loaded.checkpoint.dtype != setting.checkpoint.dtype:
         names = [str(each.dtype).split(".")[-1] for each in (loaded.checkpoint, setting.checkpoint)]
-        about = f"mlx-lm computes in {names[0]}, which is faster for it on this CPU; ours in {names[1]}."
+        about = f"mlx-lm computes in {names[0]}, ours in {names[1]}."
     return [
         Entry(
             f"mlx-lm {step}", partial(_run, loaded.solution, model, loaded.checkpoint.tokenizer, step), text

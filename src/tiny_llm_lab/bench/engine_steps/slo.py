@@ -55,14 +55,17 @@ def slo(setting: Setting) -> Report:
     load = bursts(setting, machine)
     names = [UNCHUNKED, *(f"budget {budget}" for budget in STATIC), POLICY]
     runs: dict[str, list[Latencies]] = {name: [] for name in names}
+    errors: list[Any] = []
     for repeat in range(setting.repeats):
         for name in names if repeat % 2 == 0 else reversed(names):
             engine = _engine(setting, machine, load, name)
             try:
                 runs[name].append(latencies(serve(engine, load.prompts), load.itl_slo_s, load.ttft_slo_s))
+                if engine.pacer is not None:
+                    errors.append(engine.pacer.policy.model.error())
             finally:
                 engine.release()
-    return slo_report(runs, load, machine)
+    return slo_report(runs, load, machine, errors)
 
 
 def measured_machine(setting: Setting) -> Machine:
@@ -113,7 +116,9 @@ def sized(kinds: Sequence[LengthKind], machine: Machine, streams: int, load_s: f
     return max(_FEWEST, round(rate * load_s)), rate
 
 
-def slo_report(runs: Mapping[str, Sequence[Latencies]], load: Load, machine: Machine) -> Report:
+def slo_report(
+    runs: Mapping[str, Sequence[Latencies]], load: Load, machine: Machine, errors: Sequence[Any] = ()
+) -> Report:
     """The table of medians, and the policy's goodput against the best fixed budget and whole prompts."""
     statics = [name for name in runs if name not in (UNCHUNKED, POLICY)]
     meeting = [name for name in statics if _median(runs[name], "itl_p99_s") <= load.itl_slo_s]
@@ -121,6 +126,9 @@ def slo_report(runs: Mapping[str, Sequence[Latencies]], load: Load, machine: Mac
         f"{len(load.prompts)} requests; ITL SLO {load.itl_slo_s * 1e3:.1f} ms ({_ITL_STEPS:g} decode steps), "
         f"TTFT SLO {load.ttft_slo_s * 1e3:.0f} ms. Goodput: requests inside both, per second."
     ]
+    if errors:
+        p50, p90 = (median(getattr(error, name) for error in errors) for name in ("p50", "p90"))
+        notes.append(f"The policy foretold its own steps with errors of p50 {p50:.1%} and p90 {p90:.1%}.")
     ratios = []
     if meeting:
         best = max(meeting, key=lambda name: _median(runs[name], "goodput"))
@@ -143,6 +151,7 @@ def slo_report(runs: Mapping[str, Sequence[Latencies]], load: Load, machine: Mac
             "requests": [
                 [prompt.arrival_s, len(prompt.content), prompt.sampling.max_tokens] for prompt in load.prompts
             ],
+            "policy_errors": [[error.count, error.p50, error.p90] for error in errors],
             "runs": {name: [asdict(each) for each in values] for name, values in runs.items()},
         },
     )
