@@ -14,6 +14,7 @@ COMMANDS = {
     "bench": "tiny_llm_lab.bench.engine",
     "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
     "bench-kernels": "tiny_llm_lab.bench.kernels",
+    "bench-engine": "tiny_llm_lab.bench.engine_steps.command",
     "simulate": "tiny_llm_lab.simulate.command",
     "trace": "tiny_llm_lab.timeline.command",
     "test": "tiny_llm_lab.course.run_tests",

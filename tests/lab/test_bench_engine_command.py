@@ -1,0 +1,61 @@
+"""bench-engine as a command: which experiments run, what it writes, and how it ends."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.bench.engine_steps import command
+from tiny_llm_lab.bench.engine_steps.report import Report
+from tiny_llm_lab.bench.engine_steps.setting import Setting
+from tiny_llm_lab.simulate.cost import load_calibration
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[..., Any]:
+    """Run the command with experiments that only say their names; what it returned, stdout and stderr."""
+
+    def experiment(name: str) -> Callable[[Setting], Report]:
+        zeros = {"split_tokens": 1, "small": [0.0] * 4, "large": [0.0] * 4}
+        return lambda setting: Report(
+            name, f"chunk {setting.chunk}", ("a",), [("b",)], data={"calibration": zeros}
+        )
+
+    monkeypatch.setattr(command, "EXPERIMENTS", {name: experiment(name) for name in command.EXPERIMENTS})
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = cli.main(["bench-engine", *argv])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "calibration.json"
+    argv = ("--experiment", "slo", "--experiment", "chunk-position", "--calibration-out", str(file))
+    code, out, _ = bench(*argv, "--chunk", "64", "--json")
+    result = json.loads(out.splitlines()[-1])
+    assert code == 0 and [each["experiment"] for each in result["reports"]] == ["chunk-position", "slo"]
+    assert result["reports"][0]["title"] == "chunk 64" and result["settings"]["model"] == "default"
+    assert load_calibration(file).split_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("--rounds", "0"), "--rounds must be 1 or more"),
+        (("--load-s", "0"), "--load-s must be above 0"),
+        (("--experiment", "slo", "--calibration-out", "x"), "goes with --experiment chunk-position"),
+        (("--solution", "mlx-lm"), "mlx-lm has no Engine"),
+    ],
+)
+def test_the_command_says_what_makes_no_sense(
+    bench: Callable[..., Any], argv: tuple[str, ...], complaint: str
+) -> None:
+    code, _, err = bench(*argv)
+    assert code == 2 and complaint in err
