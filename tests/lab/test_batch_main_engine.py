@@ -175,3 +175,13 @@ def test_bad_input_is_one_line_with_the_cure(
     assert cli.main(["batch-main", *flags]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: ") and said in last
+
+
+@pytest.mark.usefixtures("toy")
+def test_the_first_line_tells_only_what_is_not_usual(prompts: str, capsys: Capture) -> None:
+    flags = ["--engine", "--policy", "fair", "--no-enable-prefix-caching", "--max-tokens", "1", "--raw"]
+    assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 0
+    said = (
+        "default · ref · 5 prompts · engine · max_model_len 1024 · policy fair · enable_prefix_caching False"
+    )
+    assert capsys.readouterr().err.splitlines()[0] == said

@@ -263,10 +263,3 @@ def test_every_token_of_a_guess_that_stands_has_its_own(llm, model):
     assert engine.spec_stats.num_accepted_tokens > 3, "no guess stood: this test shows nothing"
     assert [each.token_id for each in guessed] == [each.token_id for each in alone]
     assert_close([each.logprob for each in guessed], [each.logprob for each in alone], F32_MODEL)
-
-
-@pytest.mark.task("3.4.8")
-@pytest.mark.parametrize("count", [-1, 21])
-def test_how_many_may_be_asked_for(count):
-    with pytest.raises(UserError, match="logprobs must be 0 to 20"):
-        SamplingParams(logprobs=count)

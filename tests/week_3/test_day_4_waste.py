@@ -1,4 +1,4 @@
-"""Day 3.4: how much of the memory that requests hold is empty, while they are computed and while they answer."""
+"""Day 3.4: how much of the memory that requests hold is empty while they answer."""
 
 import numpy as np
 import pytest

@@ -82,10 +82,9 @@ def run(args: Namespace) -> int:
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
     settings = _loop_settings(args, limit) if served is None else served.shown()
-    say(
-        f"{model_name(args)} · {args.solution} · {counted(len(prompts), 'prompt')} · "
-        + " · ".join(f"{name} {value}" for name, value in settings.items())
-    )
+    told = settings if served is None else {"engine": ""} | served.changed()
+    parts = [model_name(args), args.solution, counted(len(prompts), "prompt")]
+    say(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
     stats = None
     if served is None:
         progress, total_s, interrupted = serve(loaded, prompts, settings)

@@ -41,18 +41,23 @@ _NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, "kv_cache_memory")
 class EngineSettings:
     """All that an engine is built from, besides model and tokenizer."""
 
-    config: SchedulerConfig
-    block_size: int
-    kv_cache_memory: str
-    enable_prefix_caching: bool
-    itl_slo_ms: float | None
-    speculate: str
+    config: SchedulerConfig = SchedulerConfig()
+    block_size: int = 32
+    kv_cache_memory: str = _MEMORY_DEFAULT
+    enable_prefix_caching: bool = True
+    itl_slo_ms: float | None = None
+    speculate: str = "off"
 
     def shown(self) -> dict[str, Any]:
         """Every setting by name, those of the scheduler first."""
         config = {each.name: getattr(self.config, each.name) for each in fields(self.config)}
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "config"}
         return config | own
+
+    def changed(self) -> dict[str, Any]:
+        """Those that are not the defaults."""
+        defaults = EngineSettings().shown()
+        return {name: value for name, value in self.shown().items() if value != defaults[name]}
 
 
 def add_engine_arguments(parser: ArgumentParser) -> None:
@@ -87,14 +92,8 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
         raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
     given.setdefault("max_model_len", min(limit, _LONGEST_DEFAULT))
     known = {each.name for each in fields(SchedulerConfig)}
-    settings = EngineSettings(
-        SchedulerConfig(**{name: value for name, value in given.items() if name in known}),
-        given.get("block_size", 32),
-        given.get("kv_cache_memory", _MEMORY_DEFAULT),
-        given.get("enable_prefix_caching", True),
-        given.get("itl_slo_ms"),
-        given.get("speculate", "off"),
-    )
+    config = SchedulerConfig(**{name: value for name, value in given.items() if name in known})
+    settings = EngineSettings(config, **{name: value for name, value in given.items() if name not in known})
     if settings.block_size < 1:
         raise UserError(f"--block-size must be 1 or more, not {settings.block_size}")
     if settings.itl_slo_ms is not None and not settings.itl_slo_ms > 0:
