@@ -38,8 +38,8 @@ def fused_layer(
 ) -> mx.array:
     """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
 
-    Heads, attention, output projection, residual and norm, feed-forward with its residual: five operators
-    besides the first norm. A row of a batch sees its own cache's offset tokens, so no mask is needed.
-    With `rows` (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
+    Heads, attention and the rest of the layer: three operators besides those of the cache. A row of a batch
+    sees its own cache's offset tokens, so no mask is needed. With `rows` (int32, from day 3.2 on) only these
+    rows of the batch go on, [len(rows), keep, E].
     """
     raise NotImplementedError("task 2.5.6")

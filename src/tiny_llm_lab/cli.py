@@ -15,6 +15,7 @@ COMMANDS = {
     "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
     "bench-kernels": "tiny_llm_lab.bench.kernels",
     "simulate": "tiny_llm_lab.simulate.command",
+    "trace": "tiny_llm_lab.timeline.command",
     "test": "tiny_llm_lab.course.run_tests",
     "test-ref": "tiny_llm_lab.course.run_tests",
     "check": "tiny_llm_lab.course.checking.check",

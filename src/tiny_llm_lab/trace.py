@@ -2,14 +2,26 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from tiny_llm_lab.models.loading import load_checkpoint
 from tiny_llm_lab.solution import load_solution
-from tiny_llm_lab.types import Policy, SamplingParams, SchedulerConfig, StepPlan, UserError
+from tiny_llm_lab.types import Checkpoint, Policy, SamplingParams, SchedulerConfig, StepPlan, UserError
 
 _BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """One request of a traced run: there before step `arrival_step` is planned, steps counted from 0."""
+
+    name: str
+    arrival_step: int
+    prompt_len: int
+    max_tokens: int
+    priority: int = 0  # lower = more urgent, with policy "priority"
 
 
 class ScheduleProbe:
@@ -42,33 +54,52 @@ def schedule_trace(
     in the order given. Runs the default model on prompts of random tokens to the last token, whatever
     it says: no end of sequence, no prefix cache, blocks enough for all. Raises UserError for bad settings.
     """
-    if any(step < 0 for step, *_ in requests):
-        raise UserError("an arrival step must be 0 or more: steps are counted from 0")
-    engine = _engine(
-        solution,
+    return trace_run(
+        [TraceRequest(name, step, length, tokens) for step, name, length, tokens in requests],
         SchedulerConfig(
             max_num_batched_tokens=max_num_batched_tokens,
             # More never run at a time: each takes a token of the budget.
             max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
-            max_model_len=_default()[0].config.max_position_embeddings,
+            max_model_len=max_trace_len(),
             long_prefill_token_threshold=long_prefill_token_threshold,
             policy=policy,
         ),
-        sum(-(-(length + tokens) // _BLOCK_SIZE) for _, _, length, tokens in requests),
+        solution=solution,
     )
+
+
+def trace_run(
+    requests: Sequence[TraceRequest],
+    config: SchedulerConfig,
+    *,
+    solution: str = "ref",
+    checkpoint: Checkpoint | None = None,
+) -> list[dict[str, int]]:
+    """`schedule_trace` with a whole configuration, and with the default model or that of `checkpoint`."""
+    if any(request.arrival_step < 0 for request in requests):
+        raise UserError("an arrival step must be 0 or more: steps are counted from 0")
+    num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
+    engine = _engine(solution, config, num_blocks, checkpoint)
     probe, draw = ScheduleProbe(engine.scheduler), random.Random(0)
-    queue = sorted(requests, key=lambda request: request[0])
+    vocabulary = range(3, min(2000, engine.model.config.vocab_size))
+    queue = sorted(requests, key=lambda request: request.arrival_step)
     while queue or engine.has_requests:
-        while queue and queue[0][0] <= len(probe.steps):
-            _, name, length, max_tokens = queue.pop(0)
-            prompt = [draw.randrange(3, 2000) for _ in range(length)]
-            engine.add(name, prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+        while queue and queue[0].arrival_step <= len(probe.steps):
+            request = queue.pop(0)
+            prompt = [draw.choice(vocabulary) for _ in range(request.prompt_len)]
+            sampling = SamplingParams(max_tokens=request.max_tokens, ignore_eos=True)
+            engine.add(request.name, prompt, sampling, priority=request.priority)
         if engine.has_requests:
             engine.step()
         else:
             probe.steps.append({})
     engine.release()
     return probe.steps
+
+
+def max_trace_len() -> int:
+    """The tokens that the default model has positions for: a traced prompt and its answer."""
+    return int(_default()[0].config.max_position_embeddings)
 
 
 def decode_step_costs(
@@ -88,12 +119,17 @@ def decode_step_costs(
     return [sum(step.values()) for step in steps if "decode" in step][1:]
 
 
-def _engine(solution: str, config: SchedulerConfig, num_blocks: int) -> Any:
+def _engine(solution: str, config: SchedulerConfig, num_blocks: int, checkpoint: Checkpoint | None) -> Any:
     package: Any = load_solution(solution)
     if not hasattr(package, "Engine"):
         raise UserError(f"solution {solution!r} has no Engine: choose --solution ref or mine")
-    checkpoint, models = _default()
-    model = models.setdefault(solution, package.build_model(checkpoint))
+    if checkpoint is None:
+        checkpoint, models = _default()
+        if solution not in models:
+            models[solution] = package.build_model(checkpoint)
+        model = models[solution]
+    else:
+        model = package.build_model(checkpoint)
     return package.Engine(
         model,
         checkpoint.tokenizer,
@@ -105,6 +141,6 @@ def _engine(solution: str, config: SchedulerConfig, num_blocks: int) -> Any:
 
 
 @cache
-def _default() -> tuple[Any, dict[str, Any]]:
+def _default() -> tuple[Checkpoint, dict[str, Any]]:
     """The default model's checkpoint, and the models made of it by solution."""
     return load_checkpoint("default"), {}

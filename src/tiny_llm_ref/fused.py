@@ -49,13 +49,13 @@ def fused_layer(
 ) -> mx.array:
     """What `layer` makes of x [B, L, E] with a causal mask -> [B, keep, E], by the operators of `native`.
 
-    Heads, attention, output projection, residual and norm, feed-forward with its residual: five operators
-    besides the first norm. A row of a batch sees its own cache's offset tokens, so no mask is needed.
-    With `rows` (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
+    Heads, attention and the rest of the layer: three operators besides those of the cache. A row of a batch
+    sees its own cache's offset tokens, so no mask is needed. With `rows` (int32, from day 3.2 on) only these
+    rows of the batch go on, [len(rows), keep, E].
     """
     attention, length = layer.self_attn, x.shape[1]
     kept = length if keep is None else min(keep, length)
-    q, k, v = _heads(native, attention, layer.input_layernorm(x), offset, kept)
+    q, k, v = _heads(native, layer, x, offset, kept)
     scale = attention.config.head_dim**-0.5
     if isinstance(cache, PagedLayer):
         out = cache.attend(q, k, v, scale)
@@ -64,41 +64,32 @@ def fused_layer(
             k, v = cache.update_and_fetch(k, v)
         stored = length if cache is None else cache.offset
         out = native.attention(q, k, v, stored, True, scale, True)
+    x = x if kept == length else x[:, length - kept :]
     if rows is not None:
         x, out = x[rows], out[rows]
-    out = layer.all_sum(native.linear(out, [attention.weights["o_proj.weight"]])[0])
-    norm, mlp = layer.post_attention_layernorm, layer.mlp
-    x, normed = native.rms_norm(x if kept == length else x[:, length - kept :], norm.weight, norm.eps, out)
+    w_out, norm, mlp = attention.weights["o_proj.weight"], layer.post_attention_layernorm, layer.mlp
     if layer.is_whole and not isinstance(mlp, QwenMoE):
-        return cast(mx.array, native.mlp(normed, mlp.w_gate, mlp.w_up, mlp.w_down, x))
+        return cast(
+            mx.array,
+            native.rest(x, out, w_out, norm.weight, norm.eps, mlp.w_gate, mlp.w_up, mlp.w_down),
+        )
+    x, normed = native.rms_norm(x, norm.weight, norm.eps, layer.all_sum(native.linear(out, [w_out])[0]))
     return x + layer.all_sum(mlp(normed))
 
 
-def _heads(native: Any, attention: Any, x: mx.array, offset: int | list[int], kept: int) -> list[mx.array]:
+def _heads(
+    native: Any, layer: "QwenTransformerBlock", x: mx.array, offset: int | list[int], kept: int
+) -> list[mx.array]:
     """Queries [B, H, kept, D], keys and values [B, G, L, D]."""
+    attention, norm = layer.self_attn, layer.input_layernorm
     w, rope, q_norm, k_norm = attention.weights, attention.rope, attention.q_norm, attention.k_norm
     names = ("q_proj", "k_proj", "v_proj")
     matrices, biases = [w[f"{name}.weight"] for name in names], [w.get(f"{name}.bias") for name in names]
-    if kept == x.shape[1]:
-        has_norms = q_norm is not None and k_norm is not None
-        norms = (q_norm.weight, k_norm.weight, q_norm.eps) if has_norms else (None, None, 0.0)
-        tables = (rope.cos, rope.sin, rope.traditional)
-        return cast(list[mx.array], native.heads(x, matrices, biases, *norms, *tables, offset))
-    start, dim = x.shape[1] - kept, attention.config.head_dim
-    last = offset + start if isinstance(offset, int) else [row + start for row in offset]
-
-    def split(y: mx.array) -> mx.array:
-        return y.reshape(*y.shape[:2], y.shape[2] // dim, dim)
-
-    def place(y: mx.array, norm: Any, at: int | list[int]) -> mx.array:
-        # Norm and rotation in one go, as in `heads`: a rounding in between would tell these rows apart.
-        weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-        turned = native.rope(split(y), at, rope.cos, rope.sin, rope.traditional, weight, eps)
-        return cast(mx.array, turned).transpose(0, 2, 1, 3)
-
-    q = native.linear(x[:, start:], matrices[:1], biases[:1])[0]
-    k, v = native.linear(x, matrices[1:], biases[1:])
-    return [place(q, q_norm, last), place(k, k_norm, offset), split(v).transpose(0, 2, 1, 3)]
+    norms = (None if q_norm is None else q_norm.weight, None if k_norm is None else k_norm.weight)
+    turns = (rope.cos, rope.sin, rope.traditional, offset)
+    return cast(
+        list[mx.array], native.heads(x, norm.weight, norm.eps, matrices, biases, *norms, *turns, kept)
+    )
 
 
 def _packing(w: Weight) -> tuple[int, int] | None:

@@ -1,165 +1,10 @@
 // The kernels of one package as Python functions on mx.array. Shapes: the course's legend.
 #include <dlfcn.h>
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/variant.h>
-#include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <cstring>
-#include <optional>
-
-#include "operator.h"
-
-namespace nb = nanobind;
-using namespace nb::literals;
+#include "layer.h"
 
 namespace tiny_llm {
 namespace {
-
-using Array = mx::array;
-
-void require(bool holds, const std::string& otherwise) {
-  if (!holds) throw std::invalid_argument(otherwise);
-}
-
-/// Leading dimensions as one: [M, K]. Rows must be evenly spaced, which `evenly_spaced` sees to.
-Tensor as_rows(const Tensor& t) {
-  Tensor rows{t.data, t.dtype, 2, {1, t.shape[t.ndim - 1]}, {t.shape[t.ndim - 1], 1}};
-  for (int i = 0; i < t.ndim - 1; ++i) rows.shape[0] *= t.shape[i];
-  for (int i = 0; i < t.ndim - 1; ++i)
-    if (t.shape[i] != 1) rows.stride[0] = t.stride[i];  // the innermost one that counts
-  return rows;
-}
-
-/// The same memory as a contiguous array of another shape.
-Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
-  Tensor out{t.data, t.dtype, static_cast<int>(shape.size())};
-  std::copy(shape.begin(), shape.end(), out.shape);
-  for (int64_t i = out.ndim - 1, step = 1; i >= 0; step *= out.shape[i--]) out.stride[i] = step;
-  return out;
-}
-
-/// At most one leading dimension may be longer than 1, unless the array is contiguous, which only a copy ensures.
-Array evenly_spaced(const Array& a) {
-  int longer = 0;
-  for (int i = 0; i < static_cast<int>(a.ndim()) - 1; ++i) longer += a.shape(i) != 1;
-  return longer <= 1 ? a : mx::contiguous(a, false, mx::Device::cpu);
-}
-
-/// Matrices and tables are read as one piece of memory. Those of a model are one, and evaluated: they stay as they are.
-Array one_piece(const Array& a) {
-  bool is_one = a.status() != Array::Status::unscheduled && a.flags().row_contiguous;
-  return is_one ? a : mx::contiguous(a, false, mx::Device::cpu);
-}
-
-double bytes_of(const Array& a) { return static_cast<double>(a.nbytes()); }
-
-/// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and bits.
-/// Its arrays become inputs of an operator; what the operator keeps is their layout.
-struct Weight {
-  int rows, columns, group_size = 0, bits = 0;
-  size_t first;  // its arrays' place among the inputs
-  double bytes = 0;
-
-  Weight(nb::handle object, std::vector<Array>& inputs) : first(inputs.size()) {
-    if (nb::isinstance<Array>(object)) {
-      inputs.push_back(one_piece(nb::cast<Array>(object)));
-    } else {
-      for (const char* part : {"weight", "scales", "biases"})
-        inputs.push_back(one_piece(nb::cast<Array>(object.attr(part))));
-      require(inputs[first + 1].dtype() == inputs[first + 2].dtype(), "scales and biases must be of one dtype");
-      group_size = nb::cast<int>(object.attr("group_size"));
-      bits = nb::cast<int>(object.attr("bits"));
-    }
-    rows = inputs[first].shape(0);
-    columns = bits ? inputs[first].shape(1) * 32 / bits : inputs[first].shape(1);
-    for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
-  }
-
-  void require_fit(const Array& x) const {
-    require(columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
-                                        std::to_string(columns));
-  }
-
-  void require_like(const Weight& other) const {
-    bool is_alike = bits == other.bits && group_size == other.group_size;
-    require(is_alike, "matrices multiplied together must be packed alike");
-  }
-
-  Matrix matrix(const std::vector<Tensor>& in) const {
-    Matrix m{in[first].data, nullptr, nullptr, in[first].dtype, rows, columns, group_size, bits};
-    if (bits) m.scales = in[first + 1].data, m.biases = in[first + 2].data, m.dtype = in[first + 1].dtype;
-    return m;
-  }
-};
-
-// A buffer of the team that no kernel uses.
-constexpr int kBindingSlot = 15;
-
-std::vector<int32_t> per_row(const std::variant<int, std::vector<int>>& value, int rows) {
-  if (auto* one = std::get_if<int>(&value)) return std::vector<int32_t>(rows, *one);
-  auto& many = std::get<std::vector<int>>(value);
-  require(static_cast<int>(many.size()) == rows, std::to_string(many.size()) + " numbers for " + std::to_string(rows) + " rows");
-  return {many.begin(), many.end()};
-}
-
-/// The numbers of an int32 array, each below `count`.
-std::vector<int32_t> numbers(const Array& a, const char* what, int64_t count) {
-  require(a.dtype() == mx::int32, std::string(what) + " must be int32");
-  Array whole = one_piece(a);
-  whole.eval();
-  std::vector<int32_t> list(whole.data<int32_t>(), whole.data<int32_t>() + whole.size());
-  for (int32_t n : list)
-    require(n >= 0 && n < count, std::string(what) + " lie in 0 to " + std::to_string(count - 1) + ", not " + std::to_string(n));
-  return list;
-}
-
-/// Matrices that are multiplied with the same x, each with a bias or none.
-struct Matrices {
-  std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
-  Cost cost;
-
-  Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs) : cost{bytes_of(x), 0} {
-    double rows = static_cast<double>(x.size()) / x.shape(-1);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      Weight w(weights[i], inputs);
-      w.require_fit(x);
-      if (i > 0) w.require_like(all[0].first);
-      bool has_bias = i < biases.size() && !biases[i].is_none();
-      all.emplace_back(w, has_bias ? inputs.size() : 0);
-      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
-      cost.bytes += w.bytes + rows * w.rows * x.itemsize();
-      cost.flops += 2 * rows * w.rows * w.columns;
-    }
-  }
-
-  /// The products of x [M, K] into contiguous outputs.
-  std::vector<Product> products(const Tensor& x, const std::vector<Tensor>& in, const std::vector<Tensor>& out) const {
-    std::vector<Product> list;
-    for (size_t i = 0; i < all.size(); ++i) {
-      auto& [w, bias] = all[i];
-      list.push_back({w.matrix(in), bias ? in[bias] : Tensor{}, shaped(out[i], {x.shape[0], w.rows}), {}});
-    }
-    return list;
-  }
-};
-
-/// The tables of rotations [P, D / 2] as inputs, and a position for each row of x [B, L, ...].
-std::vector<int32_t> positions(const Array& x, const std::variant<int, std::vector<int>>& offsets, const Array& cos,
-                               const Array& sin, std::vector<Array>& inputs) {
-  require(cos.ndim() == 2 && cos.dtype() == mx::float32 && sin.dtype() == mx::float32 && sin.shape() == cos.shape(),
-          "the tables must be float32, and alike");
-  auto rows = per_row(offsets, x.shape(0));
-  for (int offset : rows)
-    require(offset >= 0 && offset + x.shape(1) <= cos.shape(0),
-            "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
-  inputs.insert(inputs.end(), {one_piece(cos), one_piece(sin)});
-  return rows;
-}
 
 class KernelSet {
  public:
@@ -183,62 +28,15 @@ class KernelSet {
     return make_operator("linear", std::move(inputs), std::move(shapes), std::move(dtypes), body, matrices.cost);
   }
 
-  /// Queries, keys and values [B, heads, L, D] of x [B, L, E]: projected, normalised if there are norms, rotated.
-  std::vector<Array> heads(const Array& x, nb::list weights, nb::list biases, const std::optional<Array>& query_norm,
-                           const std::optional<Array>& key_norm, float eps, const Array& cos, const Array& sin,
-                           bool traditional, const std::variant<int, std::vector<int>>& offsets) const {
-    int batch = x.shape(0), length = x.shape(1), dim = 2 * cos.shape(1);
-    std::vector<Array> inputs{evenly_spaced(x)};
-    auto rows = positions(x, offsets, cos, sin, inputs);
-    if (query_norm) inputs.insert(inputs.end(), {*query_norm, *key_norm});
-    Matrices matrices(x, weights, biases, inputs);
-    std::vector<mx::Shape> shapes;
-    for (auto& [w, bias] : matrices.all) {
-      // One token a row lies in memory alike in both orders of the dimensions.
-      int count = w.rows / dim;
-      shapes.push_back(length == 1 ? mx::Shape{batch, count, 1, dim} : mx::Shape{batch, length, count, dim});
-    }
-    auto body = [table = table_, matrices, rows, eps, traditional, length, has_norms = query_norm.has_value()](
-                    Team& team, const auto& in, const auto& out) {
-      Tensor x = as_rows(in[0]);
-      auto products = matrices.products(x, in, out);
-      table->linear(team, x, products.data(), static_cast<int>(products.size()));
-      for (size_t i = 0; i < 2; ++i) {
-        int64_t dim = out[i].shape[3], count = matrices.all[i].first.rows / dim;
-        Tensor t = shaped(out[i], {x.shape[0] / length, length, count, dim});
-        table->rope(team, t, has_norms ? in[3 + i] : Tensor{}, eps, in[1], in[2], rows.data(), traditional, t);
-      }
-    };
-    std::vector<mx::Dtype> dtypes(shapes.size(), x.dtype());
-    auto out = make_operator("heads", std::move(inputs), std::move(shapes), std::move(dtypes), body, matrices.cost);
-    if (length > 1)
-      for (auto& part : out) part = mx::transpose(part, {0, 2, 1, 3}, mx::Device::cpu);
-    return out;
+  std::vector<Array> heads(const Array& x, const Array& norm, float eps, nb::list weights, nb::list biases,
+                           const std::optional<Array>& query_norm, const std::optional<Array>& key_norm,
+                           const Array& cos, const Array& sin, bool traditional, const Offsets& offsets, int kept) const {
+    return layer_heads(table_, x, norm, eps, weights, biases, query_norm, key_norm, cos, sin, traditional, offsets, kept);
   }
 
-  /// residual + (silu(x gate^T) * (x up^T)) down^T.
-  Array mlp(const Array& x, nb::handle gate, nb::handle up, nb::handle down, const Array& residual) const {
-    std::vector<Array> inputs{evenly_spaced(x), evenly_spaced(residual)};
-    Weight g(gate, inputs), u(up, inputs), d(down, inputs);
-    require(g.columns == x.shape(-1) && d.columns == g.rows && u.rows == g.rows && residual.shape(-1) == d.rows,
-            "the matrices do not fit x, or each other");
-    u.require_like(g);
-    double rows = static_cast<double>(x.size()) / x.shape(-1);
-    Cost cost{2 * bytes_of(x) + g.bytes + u.bytes + d.bytes, 6.0 * rows * g.rows * g.columns};
-    auto body = [table = table_, g, u, d](Team& team, const auto& in, const auto& out) {
-      Tensor x = as_rows(in[0]);
-      int64_t width = g.rows, bytes = x.shape[0] * width * (x.dtype == DType::f32 ? 4 : 2);
-      auto* scratch = static_cast<char*>(team.scratch(0, kBindingSlot, 2 * bytes));
-      Tensor gated = shaped({scratch, x.dtype}, {x.shape[0], width}), raised = gated;
-      raised.data = scratch + bytes;
-      Product first[] = {{g.matrix(in), {}, gated, {}}, {u.matrix(in), {}, raised, {}}};
-      table->linear(team, x, first, 2);
-      table->swiglu(team, gated, raised, gated);
-      Product last{d.matrix(in), {}, as_rows(out[0]), as_rows(in[1])};
-      table->linear(team, gated, &last, 1);
-    };
-    mx::Shape shape = residual.shape();
-    return make_operator("mlp", std::move(inputs), {shape}, {x.dtype()}, body, cost)[0];
+  Array rest(const Array& x, const Array& attended, nb::handle out, const Array& norm, float eps, nb::handle gate,
+             nb::handle up, nb::handle down) const {
+    return layer_rest(table_, x, attended, out, norm, eps, gate, up, down);
   }
 
   Array quantized_matmul_step(int step, const Array& x, nb::handle weight) const {
@@ -255,7 +53,7 @@ class KernelSet {
   }
 
   /// [B, H, L, D], or [B, L, H * D] if `flat`.
-  Array attention(const Array& q, const Array& k, const Array& v, const std::variant<int, std::vector<int>>& lengths,
+  Array attention(const Array& q, const Array& k, const Array& v, const Offsets& lengths,
                   bool causal, float scale, bool flat) const {
     require(q.ndim() == 4 && k.ndim() == 4 && v.shape() == k.shape(), "query, key and value must have 4 dimensions, key and value the same");
     require(q.shape(0) == k.shape(0) && q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
@@ -325,7 +123,7 @@ class KernelSet {
     return {delta ? out[1] : x, out[0]};
   }
 
-  Array rope(const Array& x, const std::variant<int, std::vector<int>>& offsets, const Array& cos, const Array& sin, bool traditional,
+  Array rope(const Array& x, const Offsets& offsets, const Array& cos, const Array& sin, bool traditional,
              const std::optional<Array>& weight, float eps) const {
     require(x.ndim() == 4 && cos.ndim() == 2 && 2 * cos.shape(1) == x.shape(3), "the tables do not fit the heads");
     std::vector<Array> inputs{x};
@@ -338,43 +136,27 @@ class KernelSet {
   }
 
   /// `stored` [R, G, S, D] with `added` [B, G, L, D] written into its first B rows from offsets[b] on.
-  Array append(const Array& stored, const Array& added, const std::variant<int, std::vector<int>>& offsets) const {
-    require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(0) <= stored.shape(0) &&
-                added.shape(1) == stored.shape(1) && added.shape(3) == stored.shape(3) && added.dtype() == stored.dtype(),
-            "what is added does not fit what is stored");
+  Array append(const Array& stored, const Array& added, const Offsets& offsets) const {
+    require_fit(stored, added);
+    require(added.shape(0) <= stored.shape(0), "what is added does not fit what is stored");
     auto rows = per_row(offsets, added.shape(0));
     for (int offset : rows)
       require(offset >= 0 && offset + added.shape(2) <= stored.shape(2), "what is added does not fit into the room");
-    auto body = [rows](Team&, const auto& in, const auto& out) {
-      const Tensor &from = in[1], &to = out[0];
-      int64_t size = from.dtype == DType::f32 ? 4 : 2, line = from.shape[3] * size;
-      for (int64_t b = 0; b < from.shape[0]; ++b)
-        for (int64_t g = 0; g < from.shape[1]; ++g)
-          for (int64_t l = 0; l < from.shape[2]; ++l)
-            std::memcpy(static_cast<char*>(to.data) + (b * to.stride[0] + g * to.stride[1] + (rows[b] + l) * to.stride[2]) * size,
-                        static_cast<const char*>(from.data) + (b * from.stride[0] + g * from.stride[1] + l * from.stride[2]) * size,
-                        line);
-    };
-    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
+    return append_at(stored, added, [rows = std::move(rows)](const Tensor&, int64_t b, int64_t l) {
+      return std::pair<int64_t, int64_t>{b, rows[b] + l};
+    });
   }
 
   /// The pool `stored` [blocks, G, block size, D] with row t of `added` [T, G, 1, D] written to slots[t], which is
   /// block * block size + place.
   Array append_rows(const Array& stored, const Array& added, const Array& slots) const {
-    require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(1) == stored.shape(1) && added.shape(2) == 1 &&
-                added.shape(3) == stored.shape(3) && added.dtype() == stored.dtype(),
-            "what is added does not fit what is stored");
+    require_fit(stored, added);
     auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
-    require(static_cast<int>(where.size()) == added.shape(0), std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
-    auto body = [where = std::move(where)](Team&, const auto& in, const auto& out) {
-      const Tensor &from = in[1], &to = out[0];
-      int64_t size = from.dtype == DType::f32 ? 4 : 2, line = from.shape[3] * size;
-      for (int64_t t = 0; t < from.shape[0]; ++t)
-        for (int64_t g = 0; g < from.shape[1]; ++g)
-          std::memcpy(static_cast<char*>(to.data) + (where[t] / to.shape[2] * to.stride[0] + g * to.stride[1] + where[t] % to.shape[2] * to.stride[2]) * size,
-                      static_cast<const char*>(from.data) + (t * from.stride[0] + g * from.stride[1]) * size, line);
-    };
-    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
+    require(static_cast<int>(where.size()) == added.shape(0) && added.shape(2) == 1,
+            std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
+    return append_at(stored, added, [where = std::move(where)](const Tensor& to, int64_t t, int64_t) {
+      return std::pair<int64_t, int64_t>{where[t] / to.shape[2], where[t] % to.shape[2]};
+    });
   }
 
   Array swiglu(const Array& gate, const Array& up) const {
@@ -416,6 +198,31 @@ class KernelSet {
   }
 
  private:
+  static void require_fit(const Array& stored, const Array& added) {
+    require(stored.ndim() == 4 && added.ndim() == 4 && added.shape(1) == stored.shape(1) &&
+                added.shape(3) == stored.shape(3) && added.dtype() == stored.dtype(),
+            "what is added does not fit what is stored");
+  }
+
+  /// Token l of row b goes to place(stored, b, l): a row of what is stored, and a token of it. Keys and values are
+  /// appended one by one: MLX gives an operator its input's memory only if that is the single output of another.
+  template <class Place>
+  static Array append_at(const Array& stored, const Array& added, Place place) {
+    auto body = [place = std::move(place)](Team&, const auto& in, const auto& out) {
+      const Tensor &from = in[1], &to = out[0];
+      int64_t size = bytes_per(from.dtype), line = from.shape[3] * size;
+      for (int64_t b = 0; b < from.shape[0]; ++b)
+        for (int64_t l = 0; l < from.shape[2]; ++l) {
+          auto [row, token] = place(to, b, l);
+          for (int64_t g = 0; g < from.shape[1]; ++g)
+            std::memcpy(static_cast<char*>(to.data) + (row * to.stride[0] + g * to.stride[1] + token * to.stride[2]) * size,
+                        static_cast<const char*>(from.data) + (b * from.stride[0] + g * from.stride[1] + l * from.stride[2]) * size,
+                        line);
+        }
+    };
+    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
+  }
+
   const Kernels* table_;
 };
 
@@ -431,9 +238,9 @@ NB_MODULE(_binding, m) {
            "flat"_a = false)
       .def("paged_attention", &KernelSet::paged_attention, "query"_a, "key"_a, "value"_a, "starts"_a, "lengths"_a, "tables"_a,
            "scale"_a)
-      .def("heads", &KernelSet::heads, "x"_a, "weights"_a, "biases"_a, "query_norm"_a.none(), "key_norm"_a.none(), "eps"_a,
-           "cos"_a, "sin"_a, "traditional"_a, "offsets"_a)
-      .def("mlp", &KernelSet::mlp, "x"_a, "gate"_a, "up"_a, "down"_a, "residual"_a)
+      .def("heads", &KernelSet::heads, "x"_a, "norm"_a, "eps"_a, "weights"_a, "biases"_a, "query_norm"_a.none(),
+           "key_norm"_a.none(), "cos"_a, "sin"_a, "traditional"_a, "offsets"_a, "kept"_a)
+      .def("rest", &KernelSet::rest, "x"_a, "attended"_a, "out"_a, "norm"_a, "eps"_a, "gate"_a, "up"_a, "down"_a)
       .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false, "weight"_a = nb::none(), "eps"_a = 0.0f)
       .def("append", &KernelSet::append, "stored"_a, "added"_a, "offsets"_a)

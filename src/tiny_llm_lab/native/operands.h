@@ -1,0 +1,175 @@
+// What an operator is given: arrays as tensors, weights and positions as inputs of its node.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "operator.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tiny_llm {
+
+using Array = mx::array;
+/// Tokens before those of a call: one number, or one for each row of the batch.
+using Offsets = std::variant<int, std::vector<int>>;
+
+inline void require(bool holds, const std::string& otherwise) {
+  if (!holds) throw std::invalid_argument(otherwise);
+}
+
+inline int64_t bytes_per(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+
+/// Leading dimensions as one: [M, K]. Rows must be evenly spaced, which `evenly_spaced` sees to.
+inline Tensor as_rows(const Tensor& t) {
+  Tensor rows{t.data, t.dtype, 2, {1, t.shape[t.ndim - 1]}, {t.shape[t.ndim - 1], 1}};
+  for (int i = 0; i < t.ndim - 1; ++i) rows.shape[0] *= t.shape[i];
+  for (int i = 0; i < t.ndim - 1; ++i)
+    if (t.shape[i] != 1) rows.stride[0] = t.stride[i];  // the innermost one that counts
+  return rows;
+}
+
+/// The same memory as a contiguous array of another shape.
+inline Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
+  Tensor out{t.data, t.dtype, static_cast<int>(shape.size())};
+  std::copy(shape.begin(), shape.end(), out.shape);
+  for (int64_t i = out.ndim - 1, step = 1; i >= 0; step *= out.shape[i--]) out.stride[i] = step;
+  return out;
+}
+
+/// A stretch of a matrix' rows.
+inline Tensor rows_of(Tensor t, int64_t first, int64_t count) {
+  t.data = static_cast<char*>(t.data) + first * t.stride[0] * bytes_per(t.dtype);
+  t.shape[0] = count;
+  return t;
+}
+
+/// At most one leading dimension may be longer than 1, unless the array is contiguous, which only a copy ensures.
+inline Array evenly_spaced(const Array& a) {
+  int longer = 0;
+  for (int i = 0; i < static_cast<int>(a.ndim()) - 1; ++i) longer += a.shape(i) != 1;
+  return longer <= 1 ? a : mx::contiguous(a, false, mx::Device::cpu);
+}
+
+/// Matrices and tables are read as one piece of memory. Those of a model are one, and evaluated: they stay as they are.
+inline Array one_piece(const Array& a) {
+  bool is_one = a.status() != Array::Status::unscheduled && a.flags().row_contiguous;
+  return is_one ? a : mx::contiguous(a, false, mx::Device::cpu);
+}
+
+inline double bytes_of(const Array& a) { return static_cast<double>(a.nbytes()); }
+
+/// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and bits.
+/// Its arrays become inputs of an operator; what the operator keeps is their layout.
+struct Weight {
+  int rows, columns, group_size = 0, bits = 0;
+  size_t first;  // its arrays' place among the inputs
+  double bytes = 0;
+
+  Weight(nb::handle object, std::vector<Array>& inputs) : first(inputs.size()) {
+    if (nb::isinstance<Array>(object)) {
+      inputs.push_back(one_piece(nb::cast<Array>(object)));
+    } else {
+      for (const char* part : {"weight", "scales", "biases"})
+        inputs.push_back(one_piece(nb::cast<Array>(object.attr(part))));
+      require(inputs[first + 1].dtype() == inputs[first + 2].dtype(), "scales and biases must be of one dtype");
+      group_size = nb::cast<int>(object.attr("group_size"));
+      bits = nb::cast<int>(object.attr("bits"));
+    }
+    rows = inputs[first].shape(0);
+    columns = bits ? inputs[first].shape(1) * 32 / bits : inputs[first].shape(1);
+    for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
+  }
+
+  void require_fit(const Array& x) const {
+    require(columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
+                                        std::to_string(columns));
+  }
+
+  void require_like(const Weight& other) const {
+    bool is_alike = bits == other.bits && group_size == other.group_size;
+    require(is_alike, "matrices multiplied together must be packed alike");
+  }
+
+  Matrix matrix(const std::vector<Tensor>& in) const {
+    Matrix m{in[first].data, nullptr, nullptr, in[first].dtype, rows, columns, group_size, bits};
+    if (bits) m.scales = in[first + 1].data, m.biases = in[first + 2].data, m.dtype = in[first + 1].dtype;
+    return m;
+  }
+};
+
+// A buffer of the team that no kernel uses.
+constexpr int kBindingSlot = 15;
+
+inline std::vector<int32_t> per_row(const Offsets& value, int rows) {
+  if (auto* one = std::get_if<int>(&value)) return std::vector<int32_t>(rows, *one);
+  auto& many = std::get<std::vector<int>>(value);
+  require(static_cast<int>(many.size()) == rows, std::to_string(many.size()) + " numbers for " + std::to_string(rows) + " rows");
+  return {many.begin(), many.end()};
+}
+
+/// The numbers of an int32 array, each below `count`.
+inline std::vector<int32_t> numbers(const Array& a, const char* what, int64_t count) {
+  require(a.dtype() == mx::int32, std::string(what) + " must be int32");
+  Array whole = one_piece(a);
+  whole.eval();
+  std::vector<int32_t> list(whole.data<int32_t>(), whole.data<int32_t>() + whole.size());
+  for (int32_t n : list)
+    require(n >= 0 && n < count, std::string(what) + " lie in 0 to " + std::to_string(count - 1) + ", not " + std::to_string(n));
+  return list;
+}
+
+/// Matrices that are multiplied with the same x, each with a bias or none.
+struct Matrices {
+  std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
+  Cost cost;
+
+  Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs) : cost{bytes_of(x), 0} {
+    double rows = static_cast<double>(x.size()) / x.shape(-1);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      Weight w(weights[i], inputs);
+      w.require_fit(x);
+      if (i > 0) w.require_like(all[0].first);
+      bool has_bias = i < biases.size() && !biases[i].is_none();
+      all.emplace_back(w, has_bias ? inputs.size() : 0);
+      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
+      cost.bytes += w.bytes + rows * w.rows * x.itemsize();
+      cost.flops += 2 * rows * w.rows * w.columns;
+    }
+  }
+
+  /// The products of x [M, K] into contiguous outputs.
+  std::vector<Product> products(const Tensor& x, const std::vector<Tensor>& in, const std::vector<Tensor>& out) const {
+    std::vector<Product> list;
+    for (size_t i = 0; i < all.size(); ++i) {
+      auto& [w, bias] = all[i];
+      list.push_back({w.matrix(in), bias ? in[bias] : Tensor{}, shaped(out[i], {x.shape[0], w.rows}), {}});
+    }
+    return list;
+  }
+};
+
+/// The tables of rotations [P, D / 2] as inputs, and a position for each row of x [B, L, ...].
+inline std::vector<int32_t> positions(const Array& x, const Offsets& offsets, const Array& cos,
+                               const Array& sin, std::vector<Array>& inputs) {
+  require(cos.ndim() == 2 && cos.dtype() == mx::float32 && sin.dtype() == mx::float32 && sin.shape() == cos.shape(),
+          "the tables must be float32, and alike");
+  auto rows = per_row(offsets, x.shape(0));
+  for (int offset : rows)
+    require(offset >= 0 && offset + x.shape(1) <= cos.shape(0),
+            "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
+  inputs.insert(inputs.end(), {one_piece(cos), one_piece(sin)});
+  return rows;
+}
+
+}  // namespace tiny_llm

@@ -1,0 +1,1 @@
+"""`trace`: a run of the engine as a picture, step by step."""

@@ -1,0 +1,122 @@
+"""`trace` from its arguments to its last line, and its picture."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.cells import cell_len
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.timeline.inputs import parse_request
+from tiny_llm_lab.timeline.svg import as_svg
+from tiny_llm_lab.timeline.text import timeline_lines
+from tiny_llm_lab.timeline.timeline import Cell, Timeline
+from tiny_llm_lab.trace import TraceRequest
+
+Capture = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.usefixtures("kernels_on")
+
+A, B = TraceRequest("A", 0, 1, 4), TraceRequest("B & <b>", 1, 20, 2)
+STEPS = [{"A": 1}, {"A": 1}, {"A": 1, B.name: 16}, {"A": 1, B.name: 4}, {B.name: 1}]
+RUN = Timeline([A, B], STEPS, budget=17)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_what_a_timeline_knows() -> None:
+    assert RUN.totals == [1, 1, 17, 5, 1]
+    assert RUN.prefill_totals == [1, 0, 16, 4, 0]
+    assert list(RUN.cells(B)) == [
+        Cell(1, "waiting", 0), Cell(2, "prefill", 16), Cell(3, "prefill", 4), Cell(4, "decode", 1)
+    ]  # fmt: skip
+    assert (RUN.ttft_steps(A), RUN.ttft_steps(B)) == (1, 3)
+    assert (RUN.decode_costs(A), RUN.decode_costs(B)) == ([1, 17, 5], [1])
+    assert RUN.shows_budget and not Timeline([A, B], STEPS, budget=100).shows_budget
+
+
+def test_the_picture_in_the_terminal() -> None:
+    lines = [line.plain.rstrip() for line in timeline_lines(RUN, "two", 80)]
+    assert lines == [
+        "two",
+        "",
+        "step    0",
+        "A       ▁111",
+        "B & <b>  ·█▂1",
+        "budget  17 ┄┄",
+        "          █",
+        "          █",
+        "          █▂",
+        "        ▂▂██▂",
+        "sum ↓     1",
+        "        11751",
+        "",
+        "▁▄█ prefill, █ = 16 · 1 decode · · waits",
+        "5 steps · 25 tokens computed · largest step 17 of 17",
+        "TTFT in steps · cost = all tokens of a step that brings a token after the first",
+    ]
+
+
+def test_a_long_run_is_drawn_in_bands_that_fit() -> None:
+    long = Timeline([TraceRequest("x" * 40, 0, 1, 95)], [{"x" * 40: 1}] * 95, budget=512)
+    lines = [line.plain for line in timeline_lines(long, "long", 60)]
+    assert max(map(cell_len, lines[:-3])) <= 60
+    heads = [line.split() for line in lines if line.startswith("step ")]
+    assert heads == [["step", "0", "10", "20", "30"], ["step", "40", "50", "60", "70"], ["step", "80", "90"]]
+    assert "budget 512 is above the picture" in lines[-3]
+
+
+def test_the_svg_has_every_request_and_step() -> None:
+    root = ElementTree.fromstring(as_svg(RUN, "a < b & c"))
+    said = [text.text or "".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+    assert {"a < b & c", "step", "tokens in the step", "request", "budget 17", "decode", "waits"} <= set(said)
+    boxes = [box for box in root.iter(f"{SVG}rect") if box.find(f"{SVG}title") is not None]
+    titles = [box.findtext(f"{SVG}title") for box in boxes]
+    assert "step 2, B & <b>: 16 (prefill)" in titles and "step 4, B & <b>: 1 (decode)" in titles
+    # The chart under the requests is to scale: 17 tokens are as high as it is.
+    heights = {title: float(box.get("height", 0)) for title, box in zip(titles, boxes, strict=True)}
+    assert heights["step 2: 16 (prefill)"] == pytest.approx(16 * heights["step 2: 1 (decode)"], rel=0.01)
+    names = [node.findtext(f"{SVG}title") for node in root.iter(f"{SVG}text")]
+    assert {"A", "B & <b>"} <= set(names)
+
+
+def test_command_prints_the_steps_as_json_and_writes_the_picture(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "run.svg"
+    asked = ["--request", "A:0:1:4", "--request", "B:1:20:2", "--threshold", "8", "--budget", "16"]
+    assert cli.main(["trace", *asked, "--json", "--svg", str(file)]) == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out.splitlines()[-1])
+    assert document["steps"] == [{"A": 1}, {"A": 1, "B": 8}, {"A": 1, "B": 8}, {"A": 1, "B": 4}, {"B": 1}]
+    assert document["totals"] == [1, 9, 9, 5, 1]
+    assert [request["ttft_steps"] for request in document["requests"]] == [1, 3]
+    assert document["requests"][0]["decode_step_costs"] == [9, 9, 5]
+    assert document["settings"]["long_prefill_token_threshold"] == 8
+    ElementTree.parse(file)
+    assert f"wrote {file}" in said.err
+
+
+@pytest.mark.parametrize(("preset", "largest"), [("spike", 257), ("two-prompts", 48), ("storm", 259)])
+def test_presets_are_drawn(preset: str, largest: int, capsys: Capture) -> None:
+    assert cli.main(["trace", "--preset", preset]) == 0
+    said = capsys.readouterr().out
+    assert f"largest step {largest} of" in said and "cost p50" in said
+
+
+def test_a_request_may_have_a_priority() -> None:
+    assert parse_request("chat:3:10:5:-1") == TraceRequest("chat", 3, 10, 5, priority=-1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [(["--request", "a:1"], "NAME:ARRIVAL_STEP"), (["--request", "a:x:1:1"], "NAME:ARRIVAL_STEP"),
+     (["--request", ":0:1:1"], "NAME:ARRIVAL_STEP"), (["--request", "a:0:0:1"], "1 or more"),
+     (["--request", "a:-1:1:1"], "ARRIVAL_STEP must be"), (["--request", "a:0:4000:98"], "4096 positions"),
+     (["--request", "a:0:1:1", "--request", "a:1:1:1"], "given twice"), (["--budget", "0"], "1 or more"),
+     (["--threshold", "-1"], "long_prefill"), (["--max-num-seqs", "999"], "at least max_num_seqs"),
+     (["--request", "a:0:1:1", "--preset", "storm"], "its own requests"),
+     (["--solution", "mlx-lm"], "no Engine"), (["--svg", "no-such-folder/x.svg"], "another --svg")],
+)  # fmt: skip
+def test_command_refuses_in_one_line(argv: list[str], complaint: str, capsys: Capture) -> None:
+    assert cli.main(["trace", *argv]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert complaint in said[-1] and len(said) == 1

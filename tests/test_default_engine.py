@@ -1,0 +1,104 @@
+"""The shipped model in the engine: whatever a schedule does, answers are those of one request at a time."""
+
+import random
+
+import pytest
+
+from tiny_llm_lab import load_checkpoint, native
+from tiny_llm_lab.corpus.chatml import render_prompt
+from tiny_llm_lab.corpus.recall import recall_questions
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
+
+CONFIGS = {
+    "defaults": (SchedulerConfig(), {}),
+    "budget 16": (SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8), {}),
+    "threshold 7": (SchedulerConfig(max_num_batched_tokens=128, long_prefill_token_threshold=7), {}),
+    "fair": (SchedulerConfig(max_num_batched_tokens=96, policy="fair"), {"block_size": 16}),
+    "priority": (SchedulerConfig(max_num_batched_tokens=96, policy="priority"), {"block_size": 5}),
+    "alternate": (SchedulerConfig(max_num_batched_tokens=64, step_mode="alternate"), {}),
+    "grid": (SchedulerConfig(max_num_batched_tokens=128, chunk_grid=32), {}),
+    "tiny pool": (SchedulerConfig(max_num_batched_tokens=128, max_model_len=400), {"num_blocks": 13}),
+    "no prefix cache": (SchedulerConfig(), {"enable_prefix_caching": False}),
+}
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def served(request, llm):
+    """The model with its kernels, prompts of all kinds, and what week 2 answers to one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(native.VARIABLE, "on")
+        native.switch(llm.__name__, True)
+        checkpoint = load_checkpoint("default", dtype=request.param)
+        model = llm.build_model(checkpoint)
+        prompts = _prompts(checkpoint)
+        wanted = llm.batch_generate(model, checkpoint.tokenizer, prompts, max_seq_len=400, batch_size=1)
+        yield checkpoint, model, prompts, wanted
+    native.switch(llm.__name__, False)
+
+
+def _prompts(checkpoint):
+    draw = random.Random(7)
+    questions = recall_questions(3, 3, 120, checkpoint.tokenizer.encode)
+    texts = [render_prompt(question.user) for question in questions]
+    greedy = SamplingParams(max_tokens=24)
+    drawn = SamplingParams(max_tokens=24, temperature=0.9, top_p=0.9, seed=11, ignore_eos=True)
+    numbers = [[draw.randrange(5, 2000) for _ in range(length)] for length in (1, 64, 150)]
+    again = texts[0]  # a prompt twice, in flight together
+    return [*(Prompt(text, greedy) for text in (*texts, again)), *(Prompt(each, drawn) for each in numbers)]
+
+
+def serve(engine, prompts, order, neighbours=()):
+    """Answer in this order of arrival, two a step; `neighbours` come along and are aborted later."""
+    waiting, done, step = list(order), {}, 0
+    for i, neighbour in enumerate(neighbours):
+        engine.add(f"neighbour {i}", neighbour.content, neighbour.sampling)
+    while waiting or engine.has_requests:
+        for i in waiting[:2]:
+            engine.add(str(i), prompts[i].content, prompts[i].sampling)
+        del waiting[:2]
+        if step < len(neighbours):
+            engine.abort(f"neighbour {step}")
+        for output in engine.step():
+            if output.completion is not None:
+                done[output.request_id] = output.completion.token_ids
+        step += 1
+    engine.scheduler.check()
+    assert engine.scheduler.pool.num_free == engine.scheduler.pool.num_blocks, "all blocks are back"
+    return [done[str(i)] for i in range(len(prompts))]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_schedule_changes_an_answer(llm, served, name):
+    checkpoint, model, prompts, wanted = served
+    config, settings = CONFIGS[name]
+    engine = llm.Engine(model, checkpoint.tokenizer, config, **({"num_blocks": 256} | settings))
+    order = list(range(len(prompts)))
+    random.Random(name).shuffle(order)
+    neighbours = [Prompt([9] * 90, SamplingParams(max_tokens=30, ignore_eos=True)) for _ in range(2)]
+    got = serve(engine, prompts, order, neighbours)
+    assert got == [completion.token_ids for completion in wanted]
+
+
+@pytest.mark.parametrize("speculate", ["ngram", "draft model"])
+def test_no_guess_changes_an_answer(llm, served, speculate):
+    checkpoint, model, prompts, wanted = served
+    proposer = llm.NgramProposer() if speculate == "ngram" else llm.DraftModelProposer(model)
+    config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=16)
+    engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=128, proposer=proposer)
+    got = serve(engine, prompts, range(len(prompts)))
+    assert got == [completion.token_ids for completion in wanted]
+    assert engine.spec_stats.num_accepted_tokens > 0, "no guess ever stood: this test shows nothing"
+
+
+def test_recall_through_the_engine(llm, served):
+    checkpoint, model, _, _ = served
+    questions = recall_questions(1, 20, 96, checkpoint.tokenizer.encode)
+    config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8, policy="fair")
+    engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=64)
+    for i, question in enumerate(questions):
+        engine.add(str(i), render_prompt(question.user), SamplingParams(max_tokens=16))
+    texts = {}
+    while engine.has_requests:
+        texts |= {o.request_id: o.completion.text for o in engine.step() if o.completion is not None}
+    wrong = [i for i, question in enumerate(questions) if texts[str(i)].strip() != question.answer]
+    assert wrong == []
