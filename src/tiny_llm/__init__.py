@@ -22,6 +22,7 @@ from .drafts import DraftModelProposer, NgramProposer
 from .embedding import Embedding
 from .engine import Engine
 from .engine_request import EngineRequest
+from .engine_run import EngineRun
 from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
@@ -29,6 +30,7 @@ from .kv_cache import BatchingKvCache, TinyKvFullCache
 from .kv_quantization import dequantize_rows, quantize_rows
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .layer_norm import RMSNorm
+from .logprobs import read_logprobs, score_tokens
 from .metal_kernels import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
 from .moe import QwenMoE, expert_linear, group_by_expert, route
 from .paged_attention import PagedAttention, PagedLayer
@@ -77,6 +79,7 @@ __all__ = [
     "Embedding",
     "Engine",
     "EngineRequest",
+    "EngineRun",
     "LatencyPolicy",
     "Lineup",
     "NgramProposer",
@@ -141,10 +144,12 @@ __all__ = [
     "quantized_linear",
     "quantized_matmul",
     "quantized_matmul_metal",
+    "read_logprobs",
     "reject_narrow_grid",
     "route",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
+    "score_tokens",
     "select_optimal_chunk_size",
     "shard_checkpoint",
     "shard_columns",

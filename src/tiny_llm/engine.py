@@ -5,8 +5,11 @@ from collections.abc import Sequence
 
 from tiny_llm_lab.types import (
     Clock,
+    Completion,
     EngineOutput,
+    EventCallback,
     PagedModel,
+    Prompt,
     Proposer,
     SamplingParams,
     SchedulerConfig,
@@ -56,11 +59,12 @@ class Engine:
         priority: int = 0,
         is_batch_class: bool = False,
         arrival_s: float | None = None,
+        prompt_idx: int | None = None,
     ) -> None:
-        """Let a request wait for its turn; its completion's prompt_idx counts the requests before it.
+        """Let a request wait for its turn.
 
-        `arrival_s` None means now. Raises UserError for a request that can never be served, or whose id
-        is in use; nothing else changes then.
+        `arrival_s` None means now; `prompt_idx` None, the number of requests before it. Raises UserError
+        for a request that can never be served, or whose id is in use; nothing else changes then.
         """
         raise NotImplementedError("task 3.4.6")
 
@@ -69,6 +73,18 @@ class Engine:
 
         An output for each request that got a token; ended ones have a completion and are forgotten. Without
         requests nothing happens. When computing fails, all requests end and the error goes on.
+        """
+        raise NotImplementedError("task 3.4.6")
+
+    def generate(
+        self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
+    ) -> list[Completion]:
+        """Answer every prompt (from 3.4.7 on); return one completion per prompt, in prompt order.
+
+        Each is added when its arrival_s has passed, counted from the call. `on_event` is called as in
+        `batch_generate`: with what is newly computed of a prompt, each token and each end. A prompt that
+        cannot be served becomes a completion with finish_reason "error"; the others are not affected.
+        Whatever is raised, no request is left. Raises ValueError when the engine has requests already.
         """
         raise NotImplementedError("task 3.4.6")
 

@@ -30,8 +30,8 @@ class EngineRequest:
     ) -> None:
         """Tokenize and check the prompt as `Request` does, which becomes `answer`; `number` its prompt_idx.
 
-        Sets scheduled, the scheduler's side, and last_token_s, when the user last heard of it. Raises
-        UserError for a prompt that cannot be served.
+        Sets scheduled, the scheduler's side, last_token_s, when the user last heard of it, and scores = (),
+        what `score` prepared. Raises UserError for a prompt that cannot be served.
         """
         raise NotImplementedError("task 3.4.5")
 
@@ -47,6 +47,13 @@ class EngineRequest:
         """
         raise NotImplementedError("task 3.4.5")
 
+    def score(self, logits: mx.array, drawn: mx.array) -> None:
+        """Prepare the logprobs of the tokens `drawn` [n] from logits [n, V], if it asked (task 3.4.8).
+
+        Sets scores, what `score_tokens` returns, not computed yet; `accept` will read it.
+        """
+        raise NotImplementedError("task 3.4.5")
+
     @property
     def room_for_guesses(self) -> int:
         """How many guesses (day 3.6) have a use and a place: a step brings one token more than stand."""
@@ -55,6 +62,7 @@ class EngineRequest:
     def accept(self, tokens: Sequence[int]) -> EngineOutput:
         """Take the tokens that a step brought, up to the one that ends the answer; what is new for the user.
 
-        To be called before the scheduler's `commit`, which counts them as well.
+        To be called before the scheduler's `commit`, which counts them as well. The output's logprobs are
+        those of its token_ids (from 3.4.8 on), none unless `score` prepared them.
         """
         raise NotImplementedError("task 3.4.5")

@@ -74,8 +74,44 @@ class Scheduling(Protocol):
 
 def load_scheduling(name: str = "mine") -> Scheduling:
     """The same package as `load_solution`, asked for its scheduler. Raises UserError when it has none."""
+    return cast(Scheduling, _with(Scheduling, name))
+
+
+class Engine(Protocol):
+    """Week 3's engine, as far as the lab calls it."""
+
+    scheduler: Any
+    prefix_cache: Any  # None when off
+    spec_stats: Any  # None without speculation
+
+    def generate(
+        self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
+    ) -> list[Completion]: ...
+
+    def release(self) -> None: ...
+
+
+class Serving(Protocol):
+    """The classes of week 3 that an engine is built from."""
+
+    Engine: Callable[..., Engine]
+    StepLayout: Any
+    StepSample: Callable[..., Any]
+    StepTimeModel: Callable[..., Any]
+    StepPacer: Callable[..., Any]
+    LatencyPolicy: Callable[..., Any]
+    NgramProposer: Callable[..., Any]
+    context_work: Callable[[int, int], int]
+
+
+def load_serving(name: str = "mine") -> Serving:
+    """The same package as `load_solution`, asked for its engine. Raises UserError when it has none."""
+    return cast(Serving, _with(Serving, name))
+
+
+def _with(protocol: type, name: str) -> object:
     module = load_solution(name)
-    missing = [each for each in Scheduling.__annotations__ if not hasattr(module, each)]
+    missing = [each for each in protocol.__annotations__ if not hasattr(module, each)]
     if missing:
         raise UserError(f"solution {name!r} has no {missing[0]}: choose --solution ref or mine")
-    return cast(Scheduling, module)
+    return module

@@ -9,8 +9,11 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import (
     Clock,
+    Completion,
     EngineOutput,
+    EventCallback,
     PagedModel,
+    Prompt,
     Proposer,
     SamplingParams,
     SchedulerConfig,
@@ -20,6 +23,7 @@ from tiny_llm_lab.types import (
 
 from .block_pool import BlockPool
 from .engine_request import EngineRequest
+from .engine_run import EngineRun
 from .paged_kv_cache import StepLayout
 from .prefix_cache import PrefixCache
 from .sampler import make_sampler
@@ -78,11 +82,12 @@ class Engine:
         priority: int = 0,
         is_batch_class: bool = False,
         arrival_s: float | None = None,
+        prompt_idx: int | None = None,
     ) -> None:
-        """Let a request wait for its turn; its completion's prompt_idx counts the requests before it.
+        """Let a request wait for its turn.
 
-        `arrival_s` None means now. Raises UserError for a request that can never be served, or whose id
-        is in use; nothing else changes then.
+        `arrival_s` None means now; `prompt_idx` None, the number of requests before it. Raises UserError
+        for a request that can never be served, or whose id is in use; nothing else changes then.
         """
         request = EngineRequest(
             request_id,
@@ -90,7 +95,7 @@ class Engine:
             self.tokenizer,
             prompt,
             sampling,
-            number=self._num_added,
+            number=self._num_added if prompt_idx is None else prompt_idx,
             max_seq_len=min(self.scheduler.max_num_tokens, self.model.config.max_position_embeddings),
             priority=priority,
             is_batch_class=is_batch_class,
@@ -123,6 +128,18 @@ class Engine:
             for request_id in list(self._requests):
                 self.abort(request_id)
             raise
+
+    def generate(
+        self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
+    ) -> list[Completion]:
+        """Answer every prompt (from 3.4.7 on); return one completion per prompt, in prompt order.
+
+        Each is added when its arrival_s has passed, counted from the call. `on_event` is called as in
+        `batch_generate`: with what is newly computed of a prompt, each token and each end. A prompt that
+        cannot be served becomes a completion with finish_reason "error"; the others are not affected.
+        Whatever is raised, no request is left. Raises ValueError when the engine has requests already.
+        """
+        return EngineRun(self, prompts, on_event, self._clock).run()
 
     def abort(self, request_id: str) -> bool:
         """Drop a request, whatever its state, and give its blocks back; False when there is none."""
@@ -175,7 +192,8 @@ class Engine:
         layers = self.kv_cache.begin_step(layout)
         logits = self.model(mx.array(tokens)[:, None], layout.positions, layers, rows=rows)[:, -1]
         draws = self._draws(logits, askers)
-        mx.eval(draws, self.kv_cache.pools)
+        scores = [request.scores for request, _ in askers]
+        mx.eval(draws, scores, self.kv_cache.pools)
         return {
             request.scheduled.request_id: self._standing(request, cast(list[int], drawn.tolist()))
             for (request, _), drawn in zip(askers, draws, strict=True)
@@ -190,6 +208,7 @@ class Engine:
         for greedy, (request, count) in zip(is_greedy, askers, strict=True):
             rows = slice(first, first + count)
             draws.append(likeliest[rows] if greedy and likeliest is not None else request.draws(logits[rows]))
+            request.score(logits[rows], draws[-1])
             first += count
         return draws
 

@@ -8,6 +8,7 @@ import mlx.core as mx
 from tiny_llm_lab.types import Clock, EngineOutput, Model, SamplingParams, TokenEvent, Tokenizer
 
 from .acceptance import PositionSampler
+from .logprobs import read_logprobs, score_tokens
 from .request import Request
 from .scheduled_request import ScheduledRequest
 
@@ -32,8 +33,8 @@ class EngineRequest:
     ) -> None:
         """Tokenize and check the prompt as `Request` does, which becomes `answer`; `number` its prompt_idx.
 
-        Sets scheduled, the scheduler's side, and last_token_s, when the user last heard of it. Raises
-        UserError for a prompt that cannot be served.
+        Sets scheduled, the scheduler's side, last_token_s, when the user last heard of it, and scores = (),
+        what `score` prepared. Raises UserError for a prompt that cannot be served.
         """
         self.answer = Request(
             model,
@@ -48,6 +49,7 @@ class EngineRequest:
         tokens = self.answer.prefill_tokens
         self.scheduled = ScheduledRequest(request_id, tokens, priority, arrival_s, is_batch_class)
         self.last_token_s = arrival_s
+        self.scores: tuple[mx.array, ...] = ()
 
     @cached_property
     def sampler(self) -> PositionSampler:
@@ -63,6 +65,15 @@ class EngineRequest:
             return self.sampler.lazy_draws(logits, self.scheduled.num_tokens)
         return self.answer.sample(logits)
 
+    def score(self, logits: mx.array, drawn: mx.array) -> None:
+        """Prepare the logprobs of the tokens `drawn` [n] from logits [n, V], if it asked (task 3.4.8).
+
+        Sets scores, what `score_tokens` returns, not computed yet; `accept` will read it.
+        """
+        num_top = self.answer.sampling.logprobs
+        if num_top is not None:
+            self.scores = score_tokens(logits, drawn, num_top)
+
     @property
     def room_for_guesses(self) -> int:
         """How many guesses (day 3.6) have a use and a place: a step brings one token more than stand."""
@@ -74,7 +85,8 @@ class EngineRequest:
     def accept(self, tokens: Sequence[int]) -> EngineOutput:
         """Take the tokens that a step brought, up to the one that ends the answer; what is new for the user.
 
-        To be called before the scheduler's `commit`, which counts them as well.
+        To be called before the scheduler's `commit`, which counts them as well. The output's logprobs are
+        those of its token_ids (from 3.4.8 on), none unless `score` prepared them.
         """
         answer = self.answer
         answer.offset = self.scheduled.num_tokens
@@ -82,12 +94,16 @@ class EngineRequest:
             if not answer.is_done:
                 answer.accept(token)
                 answer.offset += 1
-        events = [event for event in answer.take_events() if isinstance(event, TokenEvent)]
+        news = tuple(answer.take_events())
+        events = [event for event in news if isinstance(event, TokenEvent)]
         if events:
             self.last_token_s = events[-1].time_s
+        shown = tuple(event.token_id for event in events if event.token_id is not None)
         return EngineOutput(
             self.scheduled.request_id,
-            tuple(event.token_id for event in events if event.token_id is not None),
+            shown,
             "".join(event.text for event in events),
             answer.completion() if answer.is_done else None,
+            read_logprobs(shown, self.scores) if self.scores else (),
+            news,
         )

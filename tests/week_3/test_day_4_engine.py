@@ -80,6 +80,10 @@ def test_an_answer_ends_where_no_token_can_be_stored(llm, model):
     request.scheduled.num_computed_tokens = 3
     request.scheduled.advance(0, [100])
     assert request.accept([101]).completion.finish_reason == "length", "4 are stored: it has no place"
+    request = a_request(llm, model, "abc", SamplingParams(), max_seq_len=5)
+    output = request.accept([100, 101, 102, 103])
+    assert output.token_ids == (100, 101, 102), "3 are stored, then 4, then 5, and the next has no place"
+    assert output.completion.finish_reason == "length"
 
 
 @pytest.mark.task("3.4.5")

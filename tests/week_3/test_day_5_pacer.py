@@ -39,7 +39,7 @@ def test_what_the_policy_is_asked(llm):
     assert none == []
     assert first == [llm.PrefillWork(0, 3, 0.25)]
     assert [(d.num_computed, d.is_batch_class) for d in decodes] == [(3, False)]
-    assert 0 < decodes[0].last_token_s < policy.asked[1][0], "when its first token came"
+    assert policy.asked[0][0] < decodes[0].last_token_s < policy.asked[1][0], "when its first token came"
     assert second == [llm.PrefillWork(0, 100, 0.5, True)]
     assert third == [llm.PrefillWork(63, 37, 0.5, True)], "63 of its tokens ran beside the decode"
 

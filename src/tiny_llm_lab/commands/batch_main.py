@@ -1,16 +1,26 @@
-"""`batch-main`: serve many prompts at once with the solution's `batch_generate`."""
+"""`batch-main`: serve many prompts at once with the solution's `batch_generate`, or with its engine."""
 
 import json
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from tiny_llm_lab.corpus.recall import recall_questions
-from tiny_llm_lab.types import Event, Prompt, SamplingParams, Tokenizer, UserError
+from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.types import Event, EventCallback, Prompt, SamplingParams, Tokenizer, UserError
 
 from .batch_report import as_json, print_report
 from .chat import as_chat
+from .engine_options import (
+    EngineSettings,
+    add_engine_arguments,
+    build_engine,
+    engine_settings,
+    reject_loop_flags,
+)
+from .engine_stats import EngineStats
 from .live_view import choose_view
 from .manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
@@ -19,6 +29,7 @@ from .options import (
     add_prefill_step,
     add_sampling_arguments,
     add_thread_argument,
+    import_solution,
     load,
     model_name,
     sampling_from,
@@ -54,31 +65,39 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--max-seq-len", type=int, help="most tokens of prompt and answer together")
     add_sampling_arguments(parser, max_tokens=128)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    add_engine_arguments(parser)
 
 
 @well_mannered
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
+    if args.engine:
+        reject_loop_flags(args.argv, ("--batch-size", "--prefill-step", "--max-seq-len"))
+        import_solution(args.solution)
+        load_serving(args.solution)  # a solution without an engine costs no download
     prompts = read_prompts(args.prompts, sampling) if args.prompts else None
     loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
+    served = engine_settings(args, limit)
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
-    settings = {
-        "max_seq_len": min(limit, _LONGEST_DEFAULT) if args.max_seq_len is None else args.max_seq_len,
-        "batch_size": args.batch_size,
-        "prefill_step": args.prefill_step,
-    }
-    say(
-        f"{model_name(args)} · {args.solution} · {counted(len(prompts), 'prompt')} · "
-        + " · ".join(f"{name} {value}" for name, value in settings.items())
-    )
-    progress, total_s, interrupted = serve(loaded, prompts, settings)
+    settings = _loop_settings(args, limit) if served is None else served.shown()
+    told = settings if served is None else {"engine": ""} | served.changed()
+    parts = [model_name(args), args.solution, counted(len(prompts), "prompt")]
+    say(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
+    stats = None
+    if served is None:
+        progress, total_s, interrupted = serve(loaded, prompts, settings)
+    else:
+        progress, total_s, interrupted, stats = serve_with_engine(loaded, args.solution, prompts, served)
     if args.json:
         named = {"model": model_name(args), "solution": args.solution}
-        print(json.dumps(as_json(progress, total_s, named | settings), indent=1))
+        document = as_json(progress, total_s, named | settings)
+        print(json.dumps(document if stats is None else document | {"engine": stats.as_json()}, indent=1))
     else:
         print_report(progress, total_s)
+        if stats is not None:
+            print(stats.line())
     if interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in progress.requests)
@@ -92,7 +111,44 @@ def serve(
     """Run the solution's loop under a view; returns what became of all requests, also after Ctrl-C."""
     if settings["batch_size"] < 1:
         raise UserError("batch_size must be 1 or more")
-    progress = BatchProgress(prompts, settings["batch_size"], time.perf_counter())
+
+    def generate(on_event: EventCallback) -> object:
+        return loaded.solution.batch_generate(
+            loaded.model,
+            loaded.checkpoint.tokenizer,
+            prompts,
+            on_event=on_event,
+            clock=time.perf_counter,
+            **settings,
+        )
+
+    return _watch(prompts, settings["batch_size"], generate)
+
+
+def serve_with_engine(
+    loaded: Loaded, solution: str, prompts: list[Prompt], settings: EngineSettings
+) -> tuple[BatchProgress, float, bool, EngineStats]:
+    """The same through the solution's engine, with what it counted."""
+    checkpoint, config = loaded.checkpoint, settings.config
+    llm = load_serving(solution)
+    engine = build_engine(
+        llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=len(prompts)
+    )
+    if config.enable_chunked_prefill:
+        say(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
+    stats = EngineStats(engine)
+    try:
+        num_slots = min(config.max_num_seqs, len(prompts))
+        watched = _watch(prompts, num_slots, lambda on_event: engine.generate(prompts, on_event))
+    finally:
+        engine.release()
+    return *watched, stats
+
+
+def _watch(
+    prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]
+) -> tuple[BatchProgress, float, bool]:
+    progress = BatchProgress(prompts, num_slots, time.perf_counter())
     interrupted = False
     with choose_view(progress) as view:
 
@@ -100,17 +156,18 @@ def serve(
             view.show(event, progress.update(event))
 
         try:
-            loaded.solution.batch_generate(
-                loaded.model,
-                loaded.checkpoint.tokenizer,
-                prompts,
-                on_event=on_event,
-                clock=time.perf_counter,
-                **settings,
-            )
+            generate(on_event)
         except KeyboardInterrupt:
             interrupted = True
     return progress, time.perf_counter() - progress.start_s, interrupted
+
+
+def _loop_settings(args: Namespace, limit: int) -> dict[str, Any]:
+    return {
+        "max_seq_len": min(limit, _LONGEST_DEFAULT) if args.max_seq_len is None else args.max_seq_len,
+        "batch_size": args.batch_size,
+        "prefill_step": args.prefill_step,
+    }
 
 
 def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) -> list[Prompt]:

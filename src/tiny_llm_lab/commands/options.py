@@ -104,6 +104,16 @@ def model_name(args: Namespace) -> str:
     return f"{name},bits={args.bits}"
 
 
+def import_solution(name: str) -> Solution:
+    """The solution called `name`; raises UserError when it is not there."""
+    try:
+        return load_solution(name)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGES[name]:
+            raise
+        raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
+
+
 def load(
     model: str,
     solution: str,
@@ -120,12 +130,7 @@ def load(
         if threads < 1:
             raise UserError(f"--threads must be 1 or more, not {threads}")
         os.environ[native.THREADS_VARIABLE] = str(threads)
-    try:
-        llm = load_solution(solution)
-    except ModuleNotFoundError as error:
-        if error.name != PACKAGES[solution]:
-            raise
-        raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
+    llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(model, device, dtype)

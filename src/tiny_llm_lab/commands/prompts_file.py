@@ -11,7 +11,7 @@ from typing import Any, Final
 from tiny_llm_lab.types import Prompt, SamplingParams, UserError
 
 _NUMBER: Final = (int, float)
-# What an object may hold besides `prompt`: the fields of SamplingParams, and when the request arrives.
+# What an object may hold besides `prompt`: fields of SamplingParams, its arrival, its urgency.
 _FIELDS: Final[dict[str, tuple[type, ...]]] = {
     "max_tokens": (int,),
     "temperature": _NUMBER,
@@ -22,6 +22,7 @@ _FIELDS: Final[dict[str, tuple[type, ...]]] = {
     "stop": (str, list),
     "ignore_eos": (bool,),
     "arrival_s": _NUMBER,
+    "priority": (int,),
 }
 
 
@@ -84,12 +85,12 @@ def _prompt(entry: object, sampling: SamplingParams) -> Prompt:
     given: dict[str, Any] = {key: value for key, value in entry.items() if key != "prompt"}
     for key, value in given.items():
         _check(key, value)
-    arrival_s = float(given.pop("arrival_s", 0.0))
+    arrival_s, priority = float(given.pop("arrival_s", 0.0)), given.pop("priority", 0)
     if isinstance(given.get("stop"), str):
         given["stop"] = [given["stop"]]
     if "stop" in given:
         given["stop"] = tuple(given["stop"])
-    return Prompt(entry["prompt"], replace(sampling, **given), arrival_s)
+    return Prompt(entry["prompt"], replace(sampling, **given), arrival_s, priority)
 
 
 def _check(key: str, value: object) -> None:

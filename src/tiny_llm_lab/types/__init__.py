@@ -5,7 +5,7 @@ D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic 
 """
 
 from tiny_llm_lab.types.draft import Draft, DraftSampler, Proposer
-from tiny_llm_lab.types.engine import EngineOutput, Policy, SchedulerConfig, StepMode, StepPlan
+from tiny_llm_lab.types.engine import EngineOutput, Policy, SchedulerConfig, StepMode, StepPlan, TokenLogprobs
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.model import (
     Checkpoint,
@@ -61,6 +61,7 @@ __all__ = [
     "StepPlan",
     "Timing",
     "TokenEvent",
+    "TokenLogprobs",
     "Tokenizer",
     "UserError",
     "Weight",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tiny_llm_lab.types.errors import UserError
-from tiny_llm_lab.types.request import Completion
+from tiny_llm_lab.types.request import Completion, Event
 
 Policy = Literal["fcfs", "fair", "priority"]
 StepMode = Literal["mixed", "alternate"]
@@ -62,6 +62,15 @@ class StepPlan:
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """How likely the model found a token of an answer: natural logarithms, before temperature and cuts."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob) of the likeliest tokens, best first
+
+
+@dataclass(frozen=True)
 class EngineOutput:
     """What a step brought to one request."""
 
@@ -69,3 +78,5 @@ class EngineOutput:
     token_ids: tuple[int, ...]  # without the end-of-sequence token
     text: str  # that is certain to be part of the answer now
     completion: Completion | None = None  # once the request has ended
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of token_ids, if the request asked for them
+    events: tuple[Event, ...] = ()  # the same as events: a TokenEvent per token, the DoneEvent last

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from tiny_llm_lab.types.errors import UserError
 
 FinishReason = Literal["stop", "length", "error"]
+MAX_LOGPROBS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class SamplingParams:
     max_tokens: int | None = None  # None = as many as fit in max_seq_len
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None  # of each token, and of so many likeliest ones beside it; None = off
 
     def __post_init__(self) -> None:
         checks = {
@@ -30,6 +32,8 @@ class SamplingParams:
             "min_p must be at least 0 and below 1": 0 <= self.min_p < 1,
             "max_tokens must be 1 or more": self.max_tokens is None or self.max_tokens >= 1,
             "a stop string must not be empty": all(self.stop),
+            f"logprobs must be 0 to {MAX_LOGPROBS}": self.logprobs is None
+            or 0 <= self.logprobs <= MAX_LOGPROBS,
         }
         for complaint, holds in checks.items():
             if not holds:
@@ -38,11 +42,12 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request as it reaches `batch_generate`: text or token ids, and when it arrives."""
+    """One request as it reaches `batch_generate` or an engine: text or token ids, and when it arrives."""
 
     content: str | Sequence[int]
     sampling: SamplingParams = SamplingParams()
     arrival_s: float = 0.0  # after the call began; earlier ones are served first
+    priority: int = 0  # lower is more urgent, in an engine with policy "priority"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""How many blocks of keys and values fit into how much memory."""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import ModelConfig, UserError
+
+_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def block_bytes(config: ModelConfig, dtype: mx.Dtype, block_size: int) -> int:
+    """Bytes of one block: keys and values of `block_size` tokens, [G, block_size, D] each, in every layer."""
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype.size
+    return per_token * block_size
+
+
+def num_blocks_for(config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bytes: int) -> int:
+    """How many blocks `kv_bytes` hold. Raises UserError when that is none, or for a block_size below 1."""
+    if block_size < 1:
+        raise UserError(f"block_size must be 1 or more, not {block_size}")
+    one = block_bytes(config, dtype, block_size)
+    if kv_bytes < one:
+        raise UserError(
+            f"one block of {block_size} tokens takes {readable(one)} and the KV cache has "
+            f"{readable(kv_bytes)}: give it more memory, or choose smaller blocks"
+        )
+    return kv_bytes // one
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of "512M", "2G" or "4096" (K, M, G, T are powers of 1024); "0.5" is that share of free memory.
+
+    Raises UserError for anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UserError(f"{text!r} is no amount of memory: write 512M, 2G, or 0.5 for half of what is free")
+    number, unit = float(found[1]), found[2].upper()
+    if unit or number >= 1:
+        return int(number * _UNITS[unit])
+    return int(number * free_memory())
+
+
+def free_memory() -> int:
+    """Bytes that a new cache could take on MLX's default device, roughly."""
+    info = mx.device_info() if mx.default_device() == mx.gpu else {}
+    if "memory_size" in info:
+        return max(0, int(info["memory_size"]) - mx.get_active_memory())
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        [available] = [line for line in lines if line.startswith("MemAvailable:")]
+        return int(available.split()[1]) * 1024
+    except (OSError, ValueError):
+        # No Linux: the whole memory, less what MLX has.
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return max(0, pages * size - mx.get_active_memory())
+
+
+def readable(num_bytes: float) -> str:
+    """512 B, 1.5 MiB and the like."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    while num_bytes >= 1024 and len(units) > 1:
+        num_bytes /= 1024
+        del units[0]
+    return f"{num_bytes:.0f} B" if units[0] == "B" else f"{num_bytes:.1f} {units[0]}"

@@ -1,0 +1,187 @@
+"""`batch-main --engine`: the same answers through the engine, its flags, and what it says about itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.fake_serving import parse
+from tests.helpers.toy import toy_checkpoint
+
+import tiny_llm_ref
+from tiny_llm_lab import cli
+from tiny_llm_lab.commands import batch_main, options
+from tiny_llm_lab.commands.engine_options import build_engine, engine_settings
+from tiny_llm_lab.solution import PACKAGES, load_serving
+from tiny_llm_lab.types import SchedulerConfig
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.json"
+    texts = ["Read this: " + "x" * 90 + str(i) for i in range(3)]
+    path.write_text(json.dumps([*texts, "Hello", {"prompt": "Bye", "max_tokens": 2, "priority": 3}]))
+    return str(path)
+
+
+def document(capsys: Capture, *argv: str) -> Any:
+    assert cli.main(["batch-main", "--json", *argv]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_default_model_says_the_same_with_and_without(capsys: Capture) -> None:
+    flags = ("--max-tokens", "12")
+    loop = document(capsys, *flags)
+    engine = document(capsys, *flags, "--engine", "--speculate", "ngram", "--max-num-batched-tokens", "256")
+    texts = [[request["text"] for request in each["requests"]] for each in (loop, engine)]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 8 and all(texts[0])
+    prompt_tokens = sum(request["num_prompt_tokens"] for request in engine["requests"])
+    assert engine["engine"]["num_computed_prompt_tokens"] == prompt_tokens, "nothing is shared, nothing lost"
+    assert engine["engine"]["num_steps"] >= prompt_tokens / 256
+    assert "engine" not in loop
+
+
+def test_flags_reach_the_engine(capsys: Capture) -> None:
+    given = parse(
+        batch_main,
+        *("--engine", "--max-num-batched-tokens", "300", "--max-num-seqs", "3", "--max-model-len", "200"),
+        *("--long-prefill-token-threshold", "50", "--policy", "fair", "--step-mode", "alternate"),
+        *("--chunk-grid", "16", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
+        *("--block-size", "8", "--kv-cache-memory", "64K", "--itl-slo-ms", "50", "--speculate", "ngram"),
+    )
+    settings = engine_settings(given, limit=1024)
+    assert settings is not None
+    assert settings.config == SchedulerConfig(300, 3, 200, 50, False, "fair", "alternate", 16)
+    checkpoint = toy_checkpoint()
+    engine: Any = build_engine(
+        load_serving("ref"),
+        tiny_llm_ref.build_model(checkpoint),
+        checkpoint.tokenizer,
+        checkpoint.dtype,
+        settings,
+    )
+    # A block takes 2 * 2 layers * 2 heads * 24 numbers * 8 tokens * 4 bytes = 6144.
+    assert (engine.kv_cache.num_blocks, engine.kv_cache.block_size) == (10, 8)
+    assert engine.scheduler.config == settings.config
+    assert engine.prefix_cache is None
+    assert engine.pacer.policy.itl_slo_s == 0.05
+    assert engine.proposer is not None
+
+
+def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
+    settings = engine_settings(parse(batch_main, "--engine"), limit=1000)
+    assert settings is not None
+    assert settings.config == SchedulerConfig(max_model_len=1000)
+    assert (settings.enable_prefix_caching, settings.itl_slo_ms, settings.speculate) == (True, None, "off")
+    assert engine_settings(parse(batch_main), limit=1000) is None
+    checkpoint = toy_checkpoint()
+    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
+    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=2)
+    assert engine.kv_cache.num_blocks == 2 * 32, "no more than two requests can fill"
+    assert engine.proposer is engine.pacer is None
+
+
+@pytest.mark.usefixtures("toy")
+def test_what_it_says(prompts: str, capsys: Capture) -> None:
+    flags = ["--engine", "--block-size", "16", "--max-tokens", "4", "--max-num-batched-tokens", "64"]
+    assert cli.main(["batch-main", "--prompts", prompts, "--raw", *flags]) == 0
+    out, err = capsys.readouterr()
+    assert "Chunked prefill is enabled with max_num_batched_tokens=64." in err.splitlines()
+    assert "0: started: 102 tokens to prefill" in err and "0: prefilled: 102 tokens" in err
+    rows = out.splitlines()
+    assert [row.split()[0] for row in rows[1:6]] == ["0", "1", "2", "3", "4"]
+    # 102 + 5 + 3 tokens, and of the second and third prompt what comes after six blocks: 6 each.
+    assert "122 prompt tokens computed" in rows[-1]
+    # The two short ones have no full block, and so ask for nothing.
+    assert f"prefix cache hit rate {2 * 96 / (3 * 102):.1%}" in rows[-1]
+    assert "preemptions 0 · acceptance rate off" in rows[-1]
+
+
+@pytest.mark.usefixtures("toy")
+def test_whole_prompts_and_an_slo(prompts: str, capsys: Capture) -> None:
+    flags = ["--engine", "--no-enable-chunked-prefill", "--max-model-len", "256", "--max-tokens", "4"]
+    flags += ["--itl-slo-ms", "100", "--no-enable-prefix-caching"]
+    assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 0
+    out, err = capsys.readouterr()
+    assert "Chunked prefill" not in err
+    assert "prefix cache hit rate off" in out
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_prompt_that_does_not_fit_fails_alone(prompts: str, capsys: Capture) -> None:
+    flags = ["--engine", "--max-model-len", "50", "--max-tokens", "4", "--raw", "--json"]
+    assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 1
+    requests = json.loads(capsys.readouterr().out)["requests"]
+    assert [request["status"] == "error" for request in requests] == [True, True, True, False, False]
+    assert "50" in requests[0]["error"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_ctrl_c_still_prints_what_there_is(
+    prompts: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, step = [], tiny_llm_ref.Engine.step
+
+    def interrupted(engine: Any) -> Any:
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return step(engine)
+
+    monkeypatch.setattr(tiny_llm_ref.Engine, "step", interrupted)
+    assert cli.main(["batch-main", "--prompts", prompts, "--engine", "--max-tokens", "9"]) == 130
+    assert "interrupted" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--max-num-seqs", "3"], "--max-num-seqs is for the engine: add --engine"),
+        (["--engine", "--prefill-step=64"], "--prefill-step is not for the engine: leave it out"),
+        (["--engine", "--batch-size", "4"], "--batch-size is not for the engine: leave it out"),
+        (["--engine", "--max-num-batched-tokens", "8"], "(8) must be at least max_num_seqs (64)"),
+        (["--engine", "--max-num-seqs", "0"], "max_num_seqs must be 1 or more"),
+        (
+            ["--engine", "--max-model-len", "5000"],
+            "--max-model-len must be 1 to 1024 for this model, not 5000",
+        ),
+        (["--engine", "--max-model-len", "0"], "max_model_len must be 1 or more"),
+        (
+            ["--engine", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "512"],
+            "raise max_num_batched_tokens (512) to max_model_len (1024)",
+        ),
+        (["--engine", "--chunk-grid", "4096"], "chunk_grid (4096) must be at most max_num_batched_tokens"),
+        (["--engine", "--block-size", "0"], "--block-size must be 1 or more, not 0"),
+        (["--engine", "--kv-cache-memory", "lots"], "'lots' is no amount of memory: write 512M"),
+        (["--engine", "--kv-cache-memory", "1K"], "give it more memory, or choose smaller blocks"),
+        (["--engine", "--itl-slo-ms", "0"], "--itl-slo-ms must be above 0, not 0"),
+        (["--engine", "--solution", "mine"], "there is no tiny_llm_that_is_not_there in this checkout"),
+        (["--engine", "--solution", "mlx-lm"], "has no Engine: choose --solution ref or mine"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_cure(
+    flags: list[str], said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
+    assert cli.main(["batch-main", *flags]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ") and said in last
+
+
+@pytest.mark.usefixtures("toy")
+def test_the_first_line_tells_only_what_is_not_usual(prompts: str, capsys: Capture) -> None:
+    flags = ["--engine", "--policy", "fair", "--no-enable-prefix-caching", "--max-tokens", "1", "--raw"]
+    assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 0
+    said = (
+        "default · ref · 5 prompts · engine · max_model_len 1024 · policy fair · enable_prefix_caching False"
+    )
+    assert capsys.readouterr().err.splitlines()[0] == said

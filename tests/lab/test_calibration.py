@@ -1,0 +1,63 @@
+"""Timing steps before the first request: which ones, how often, and what remains of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.helpers.fakes import FakeClock
+from tests.helpers.toy import QWEN3, toy_model
+
+import tiny_llm_ref
+from tiny_llm_lab.calibration import calibrate
+from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.types import UserError
+
+
+class Watched:
+    """A model that counts the rows of its passes and remembers its caches; each pass costs `cost_s`."""
+
+    def __init__(self, clock: FakeClock, cost_s: float = 0.001, limit: int = 1024) -> None:
+        self.model = toy_model(tiny_llm_ref, replace(QWEN3, max_position_embeddings=limit))
+        self.config, self.clock, self.cost_s = self.model.config, clock, cost_s
+        self.passes: list[int] = []
+        self.caches: list[Any] = []
+
+    def create_paged_kv_cache(self, num_blocks: int, block_size: int) -> Any:
+        self.caches.append(self.model.create_paged_kv_cache(num_blocks, block_size))
+        return self.caches[-1]
+
+    def __call__(self, tokens: Any, *args: Any, **kwargs: Any) -> Any:
+        self.passes.append(len(tokens))
+        self.clock.now += self.cost_s * len(tokens)
+        return self.model(tokens, *args, **kwargs)
+
+
+def test_samples_say_what_a_step_costs() -> None:
+    clock = FakeClock()
+    model = Watched(clock)
+    samples = calibrate(model, load_serving("ref"), clock=clock, limit_s=1e9)
+    assert len(samples) == 18
+    assert {sample.num_tokens for sample in samples} == {1, 4, 16, 64, 256}
+    assert all(sample.seconds == pytest.approx(0.001 * sample.num_tokens) for sample in samples)
+    shapes = {(sample.num_tokens, sample.num_attended, sample.num_stored) for sample in samples}
+    assert {(1, 1, 1), (1, 129, 129), (16, 16, 16), (16, 136, 16), (16, 8208, 8208)} <= shapes
+    assert len(model.passes) == 1 + 18 * 4, "one to warm up, then each once more than it counts"
+    assert [cache.nbytes for cache in model.caches] == [0], "the memory is given back"
+    fitted = tiny_llm_ref.StepTimeModel(samples)
+    assert fitted.predict(64, 64 * 65 // 2, 64) == pytest.approx(0.064, rel=0.05)
+
+
+def test_a_slow_machine_is_not_asked_for_long() -> None:
+    clock = FakeClock()
+    model = Watched(clock, cost_s=0.1)
+    samples = calibrate(model, load_serving("ref"), clock=clock, limit_s=3.0)
+    assert 3 <= len(samples) < 18
+    assert clock.now < 3.0 + 1.6 * 4, "no step began after the limit"
+    assert len(calibrate(Watched(clock, 100.0), load_serving("ref"), clock=clock)) == 3
+
+
+def test_a_model_without_room_cannot_be_timed() -> None:
+    clock = FakeClock()
+    assert len(calibrate(Watched(clock, limit=17), load_serving("ref"), clock=clock)) == 4
+    with pytest.raises(UserError, match="leave the SLO out"):
+        calibrate(Watched(clock, limit=0), load_serving("ref"), clock=clock)
