@@ -30,7 +30,8 @@ class PeerSpec:
     @staticmethod
     def from_json(text: str) -> "PeerSpec":
         value = json.loads(text)
-        return PeerSpec(**value | {"config": ModelConfig(**value["config"])})
+        config = value["config"] | {"mlp_only_layers": tuple(value["config"]["mlp_only_layers"])}
+        return PeerSpec(**value | {"config": ModelConfig(**config)})
 
 
 @dataclass(frozen=True)
