@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.helpers.serving import serve
 
 from tiny_llm_lab import load_checkpoint, native
 from tiny_llm_lab.corpus.chatml import render_prompt
@@ -47,24 +48,14 @@ def _prompts(checkpoint):
     return [*(Prompt(text, greedy) for text in (*texts, again)), *(Prompt(each, drawn) for each in numbers)]
 
 
-def serve(engine, prompts, order, neighbours=()):
-    """Answer in this order of arrival, two a step; `neighbours` come along and are aborted later."""
-    waiting, done, step = list(order), {}, 0
-    for i, neighbour in enumerate(neighbours):
-        engine.add(f"neighbour {i}", neighbour.content, neighbour.sampling)
-    while waiting or engine.has_requests:
-        for i in waiting[:2]:
-            engine.add(str(i), prompts[i].content, prompts[i].sampling)
-        del waiting[:2]
-        if step < len(neighbours):
-            engine.abort(f"neighbour {step}")
-        for output in engine.step():
-            if output.completion is not None:
-                done[output.request_id] = output.completion.token_ids
-        step += 1
-    engine.scheduler.check()
+def answers(engine, prompts, order, neighbours=()):
+    """Answer in this order of arrival, two a step; `neighbours` come at once and are aborted one by one."""
+    first = len(prompts)
+    arrivals = {i: place // 2 for place, i in enumerate(order)}
+    aborts = {first + i: i for i in range(len(neighbours))}
+    done = serve(engine, [*prompts, *neighbours], arrivals, aborts)
     assert engine.scheduler.pool.num_free == engine.scheduler.pool.num_blocks, "all blocks are back"
-    return [done[str(i)] for i in range(len(prompts))]
+    return [done[i].token_ids for i in range(first)]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -75,7 +66,7 @@ def test_no_schedule_changes_an_answer(llm, served, name):
     order = list(range(len(prompts)))
     random.Random(name).shuffle(order)
     neighbours = [Prompt([9] * 90, SamplingParams(max_tokens=30, ignore_eos=True)) for _ in range(2)]
-    got = serve(engine, prompts, order, neighbours)
+    got = answers(engine, prompts, order, neighbours)
     assert got == [completion.token_ids for completion in wanted]
 
 
@@ -85,7 +76,7 @@ def test_no_guess_changes_an_answer(llm, served, speculate):
     proposer = llm.NgramProposer() if speculate == "ngram" else llm.DraftModelProposer(model)
     config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=16)
     engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=128, proposer=proposer)
-    got = serve(engine, prompts, range(len(prompts)))
+    got = answers(engine, prompts, range(len(prompts)))
     assert got == [completion.token_ids for completion in wanted]
     assert engine.spec_stats.num_accepted_tokens > 0, "no guess ever stood: this test shows nothing"
 

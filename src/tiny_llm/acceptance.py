@@ -1,6 +1,6 @@
 """Which guesses stand: drafts are checked so that the answer keeps its distribution, and its seed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import mlx.core as mx
 
@@ -64,6 +64,14 @@ def accept(logits: mx.array, draft: Sequence[int], sampler: PositionSampler, pos
     the one that `sampler` draws there from its row, and they end with the first that was not guessed. So
     guesses change how many tokens a step brings, never which; a guess d stands with probability p(d).
     Raises ValueError unless there is one row more than guesses.
+    """
+    raise NotImplementedError("task 3.6.2")
+
+
+def standing_tokens(drawn: Iterable[int], draft: Sequence[int]) -> list[int]:
+    """The first of the tokens `drawn`, up to and with the one that differs from its guess in `draft`.
+
+    There is one more drawn than guessed: when all guesses stand, all of them. No more are taken from `drawn`.
     """
     raise NotImplementedError("task 3.6.2")
 

@@ -1,6 +1,6 @@
 """A tiny LLM engine: the answers."""
 
-from .acceptance import PositionSampler, accept, accept_with_draft_probs
+from .acceptance import PositionSampler, accept, accept_with_draft_probs, standing_tokens
 from .attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -161,6 +161,7 @@ __all__ = [
     "simple_generate_with_kv_cache",
     "softmax",
     "speculative_generate",
+    "standing_tokens",
     "stream_generate",
     "truncated_logits",
 ]

@@ -1,6 +1,6 @@
 """Which guesses stand: drafts are checked so that the answer keeps its distribution, and its seed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import cast
 
@@ -53,9 +53,7 @@ class PositionSampler:
 
     def draw(self, logits: mx.array, position: int) -> int:
         """The token at `position`, from logits [1, V]: a function of these, the seed and the position."""
-        if self.is_greedy:
-            return cast(int, self._most_likely(logits).item())
-        return cast(int, mx.random.categorical(self.scores(logits), key=self.key(position)).item())
+        return cast(int, self.lazy_draws(logits, position).item())
 
     def draws(self, logits: mx.array, position: int) -> Iterator[int]:
         """`draw` for logits [n, V] of the positions from `position` on, each when it is asked for."""
@@ -103,8 +101,16 @@ def accept(logits: mx.array, draft: Sequence[int], sampler: PositionSampler, pos
     Raises ValueError unless there is one row more than guesses.
     """
     _reject_shape(logits, draft)
+    return standing_tokens(sampler.draws(logits, position), draft)
+
+
+def standing_tokens(drawn: Iterable[int], draft: Sequence[int]) -> list[int]:
+    """The first of the tokens `drawn`, up to and with the one that differs from its guess in `draft`.
+
+    There is one more drawn than guessed: when all guesses stand, all of them. No more are taken from `drawn`.
+    """
     tokens = []
-    for token, guess in zip_longest(sampler.draws(logits, position), draft):
+    for token, guess in zip_longest(drawn, draft):
         tokens.append(token)
         if token != guess:
             break

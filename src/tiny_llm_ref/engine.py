@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import cast
 
 import mlx.core as mx
@@ -21,6 +20,7 @@ from tiny_llm_lab.types import (
     Tokenizer,
 )
 
+from .acceptance import standing_tokens
 from .block_pool import BlockPool
 from .engine_request import EngineRequest
 from .engine_run import EngineRun
@@ -217,13 +217,9 @@ class Engine:
         guess = request.scheduled.spec_token_ids[: len(drawn) - 1]
         if self.spec_stats is None or not guess:
             return list(drawn)
-        num_right = 0
-        for token, guessed in zip_longest(drawn, guess):
-            if token != guessed:
-                break
-            num_right += 1
-        self.spec_stats.observe(len(guess), num_right)
-        return list(drawn[: num_right + 1])
+        standing = standing_tokens(drawn, guess)
+        self.spec_stats.observe(len(guess), len(standing) - 1)
+        return standing
 
     def _publish(self, plan: StepPlan, sampled: Mapping[str, list[int]]) -> list[EngineOutput]:
         outputs = [self._requests[name].accept(tokens) for name, tokens in sampled.items()]

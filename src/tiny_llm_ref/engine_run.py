@@ -1,7 +1,6 @@
 """Many prompts through one engine: who has arrived goes in, and each has its completion in the end."""
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,15 +13,15 @@ from tiny_llm_lab.types import (
     EventCallback,
     PrefillEvent,
     Prompt,
+    SamplingParams,
     Timing,
     UserError,
 )
 
+from .batch import _LONGEST_NAP_S, _by_arrival
+
 if TYPE_CHECKING:
     from .engine import Engine
-
-# Longest sleep while nothing has arrived, so that an interrupt is never far away.
-_LONGEST_NAP_S = 0.05
 
 
 class EngineRun:
@@ -39,13 +38,10 @@ class EngineRun:
 
         Raises UserError for a string in place of a list, ValueError when the engine has requests already.
         """
-        if isinstance(prompts, str):
-            raise UserError("prompts is one string: pass a list of prompts")
+        self._queue = _by_arrival(prompts, SamplingParams())
         if engine.has_requests:
             raise ValueError("the engine has requests already: step it until they end, or abort them")
-        full = [prompt if isinstance(prompt, Prompt) else Prompt(prompt) for prompt in prompts]
         self._engine, self._on_event, self._clock = engine, on_event, clock
-        self._queue = deque(sorted(enumerate(full), key=lambda numbered: numbered[1].arrival_s))
         self._start_s = clock()
         self._active: dict[str, int] = {}  # what is known to be computed of its prompt
         self._done: list[Completion] = []
