@@ -86,11 +86,30 @@ def test_events_tell_of_chunks_tokens_and_ends(llm, model):
 
 @pytest.mark.task("3.4.7")
 def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
-    chunks = []
-    prompts = [Prompt(random_tokens(i, 30).tolist(), replace(FOREVER, max_tokens=60)) for i in range(4)]
-    engine = make_engine(llm, model, num_blocks=12, block_size=16, enable_prefix_caching=False)
-    engine.generate(prompts, lambda e: chunks.append(e) if isinstance(e, PrefillEvent) else None)
-    assert sorted(chunk.prompt_idx for chunk in chunks) == [0, 1, 2, 3], "one chunk each, preempted or not"
+    told = {i: [] for i in range(4)}
+
+    def note(event):
+        if isinstance(event, PrefillEvent):
+            told[event.prompt_idx].append(event.num_computed_tokens)
+
+    prompts = [Prompt(random_tokens(i, 30).tolist(), replace(FOREVER, max_tokens=60)) for i in told]
+    # Twelve blocks hold two answers of 90 tokens, and eight tokens a step never a whole prompt.
+    small = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=4)
+    engine = make_engine(llm, model, small, num_blocks=12, block_size=16, enable_prefix_caching=False)
+    step, preempted = engine.scheduler.schedule, []
+    engine.scheduler.schedule = lambda *args: preempted.extend((plan := step(*args)).preempted) or plan
+    engine.generate(prompts, note)
+    assert preempted, "or nothing is computed again"
+    for chunks in told.values():
+        assert chunks == sorted(set(chunks)) and chunks[-1] == 30
+
+
+@pytest.mark.task("3.4.7")
+def test_waiting_counts_from_the_arrival(llm, model):
+    engine = make_engine(llm, model, clock=FakeClock(tick=0.05))
+    prompts = [Prompt([97], FOREVER, arrival_s=0.01 * i) for i in range(3)]
+    arrivals = [completion.timing.arrival_s for completion in engine.generate(prompts)]
+    assert np.diff(arrivals) == pytest.approx([0.01, 0.01]), "however late its turn came"
 
 
 @pytest.mark.task("3.4.7")
