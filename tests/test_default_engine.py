@@ -20,6 +20,8 @@ CONFIGS = {
     "grid": (SchedulerConfig(max_num_batched_tokens=128, chunk_grid=32), {}),
     "tiny pool": (SchedulerConfig(max_num_batched_tokens=128, max_model_len=400), {"num_blocks": 13}),
     "no prefix cache": (SchedulerConfig(), {"enable_prefix_caching": False}),
+    "a step ahead": (SchedulerConfig(max_num_batched_tokens=128), {"async_scheduling": True}),
+    "ahead, tiny pool": (SchedulerConfig(max_model_len=400), {"num_blocks": 13, "async_scheduling": True}),
 }
 
 

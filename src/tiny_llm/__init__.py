@@ -23,6 +23,7 @@ from .embedding import Embedding
 from .engine import Engine
 from .engine_request import EngineRequest
 from .engine_run import EngineRun
+from .engine_step import EngineStep
 from .flash_attention import flash_attention
 from .fused import can_fuse, fused_layer
 from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
@@ -62,6 +63,7 @@ from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, trunca
 from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_steps
 from .scheduler import Scheduler
 from .speculative import SpecDecodeStats, speculative_generate
+from .step_ahead import step_behind
 from .step_pacer import StepPacer
 from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
 
@@ -80,6 +82,7 @@ __all__ = [
     "Engine",
     "EngineRequest",
     "EngineRun",
+    "EngineStep",
     "LatencyPolicy",
     "Lineup",
     "NgramProposer",
@@ -162,6 +165,7 @@ __all__ = [
     "softmax",
     "speculative_generate",
     "standing_tokens",
+    "step_behind",
     "stream_generate",
     "truncated_logits",
 ]

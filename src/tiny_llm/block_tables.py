@@ -1,5 +1,7 @@
 """Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
 
+from collections.abc import Sequence
+
 from .block_pool import BlockPool
 from .prefix_cache import PrefixCache
 from .scheduled_request import ScheduledRequest
@@ -18,6 +20,13 @@ class BlockTables:
 
     def num_promised(self, request: ScheduledRequest) -> int:
         """How many blocks it lacks to have all of its known tokens computed."""
+        raise NotImplementedError("task 3.4.3")
+
+    def extend(self, requests: Sequence[ScheduledRequest]) -> bool:
+        """Give each the block, if it lacks one, for a token behind its known ones (from task 3.4.10 on).
+
+        False, and nobody gets any, when there are not enough free ones.
+        """
         raise NotImplementedError("task 3.4.3")
 
     def peek(self, request: ScheduledRequest) -> tuple[int, int, bool]:

@@ -30,8 +30,8 @@ class EngineRequest:
     ) -> None:
         """Tokenize and check the prompt as `Request` does, which becomes `answer`; `number` its prompt_idx.
 
-        Sets scheduled, the scheduler's side, last_token_s, when the user last heard of it, and scores = (),
-        what `score` prepared. Raises UserError for a prompt that cannot be served.
+        Sets scheduled, the scheduler's side, and last_token_s, when the user last heard of it. Raises
+        UserError for a prompt that cannot be served.
         """
         raise NotImplementedError("task 3.4.5")
 
@@ -47,10 +47,10 @@ class EngineRequest:
         """
         raise NotImplementedError("task 3.4.5")
 
-    def score(self, logits: mx.array, drawn: mx.array) -> None:
-        """Prepare the logprobs of the tokens `drawn` [n] from logits [n, V], if it asked (task 3.4.8).
+    def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
+        """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
 
-        Sets scores, what `score_tokens` returns, not computed yet; `accept` will read it.
+        Nothing unless the request asked for them (task 3.4.9).
         """
         raise NotImplementedError("task 3.4.5")
 
@@ -59,10 +59,10 @@ class EngineRequest:
         """How many guesses (day 3.6) have a use and a place: a step brings one token more than stand."""
         raise NotImplementedError("task 3.4.5")
 
-    def accept(self, tokens: Sequence[int]) -> EngineOutput:
+    def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> EngineOutput:
         """Take the tokens that a step brought, up to the one that ends the answer; what is new for the user.
 
         To be called before the scheduler's `commit`, which counts them as well. The output's logprobs are
-        those of its token_ids (from 3.4.8 on), none unless `score` prepared them.
+        those of its token_ids (from 3.4.9 on), read from `scores`, which `score` returned before.
         """
         raise NotImplementedError("task 3.4.5")

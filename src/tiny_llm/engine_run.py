@@ -23,11 +23,11 @@ class EngineRun:
 
         Raises UserError for a string in place of a list, ValueError when the engine has requests already.
         """
-        raise NotImplementedError("task 3.4.7")
+        raise NotImplementedError("task 3.4.8")
 
     def run(self) -> list[Completion]:
         """Step the engine until all prompts have their completions; return these in prompt order.
 
         Whatever ends it early, an interrupt or an error, takes the requests out of the engine.
         """
-        raise NotImplementedError("task 3.4.7")
+        raise NotImplementedError("task 3.4.8")

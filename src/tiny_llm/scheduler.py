@@ -60,6 +60,15 @@ class Scheduler:
         """
         raise NotImplementedError("task 3.4.2")
 
+    def schedule_behind(self, plan: StepPlan) -> StepPlan | None:
+        """Plan the step behind `plan`, which is not committed yet (from task 3.4.10 on).
+
+        The plan that `schedule` would make after `commit`, as long as nobody comes or goes; None when
+        `step_behind` is not certain of it, or when blocks would have to be taken from somebody. Its
+        blocks are allocated. It is committed after `plan`.
+        """
+        raise NotImplementedError("task 3.4.2")
+
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
         """Take note of a forward pass: the planned tokens are computed, and new ones were sampled.
 

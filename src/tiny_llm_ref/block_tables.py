@@ -1,5 +1,7 @@
 """Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
 
+from collections.abc import Sequence
+
 from .block_pool import BlockPool
 from .prefix_cache import PrefixCache
 from .prefix_walk import PrefixWalk
@@ -23,6 +25,18 @@ class BlockTables:
     def num_promised(self, request: ScheduledRequest) -> int:
         """How many blocks it lacks to have all of its known tokens computed."""
         return self.num_lacking(request, request.num_tokens - request.num_computed_tokens)
+
+    def extend(self, requests: Sequence[ScheduledRequest]) -> bool:
+        """Give each the block, if it lacks one, for a token behind its known ones (from task 3.4.10 on).
+
+        False, and nobody gets any, when there are not enough free ones.
+        """
+        lacking = [self.num_lacking(r, r.num_tokens + 1 - r.num_computed_tokens) for r in requests]
+        if sum(lacking) > self.pool.num_free:
+            return False
+        for request, count in zip(requests, lacking, strict=True):
+            request.block_ids += self.pool.allocate(count) if count else []
+        return True
 
     def peek(self, request: ScheduledRequest) -> tuple[int, int, bool]:
         """What a waiting request would find in the cache: cached tokens, the blocks it takes from the free

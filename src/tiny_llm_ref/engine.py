@@ -2,9 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import cast
-
-import mlx.core as mx
 
 from tiny_llm_lab.types import (
     Clock,
@@ -16,7 +13,6 @@ from tiny_llm_lab.types import (
     Proposer,
     SamplingParams,
     SchedulerConfig,
-    StepPlan,
     Tokenizer,
 )
 
@@ -24,9 +20,8 @@ from .acceptance import standing_tokens
 from .block_pool import BlockPool
 from .engine_request import EngineRequest
 from .engine_run import EngineRun
-from .paged_kv_cache import StepLayout
+from .engine_step import EngineStep
 from .prefix_cache import PrefixCache
-from .sampler import make_sampler
 from .scheduler import Scheduler
 from .speculative import SpecDecodeStats
 from .step_pacer import StepPacer
@@ -47,14 +42,16 @@ class Engine:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         pacer: StepPacer | None = None,
+        async_scheduling: bool = False,
         clock: Clock = time.perf_counter,
     ) -> None:
         """An engine without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
 
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype).
         `proposer` guesses tokens for decodes (None: no speculation). `pacer` chooses every step's budget
-        (None: config.max_num_batched_tokens always). Sets scheduler, kv_cache, prefix_cache (or None) and
-        spec_stats.
+        (None: config.max_num_batched_tokens always). `async_scheduling` (from task 3.4.10 on) begins a step
+        of decodes before the tokens of the one in front are read; a proposer and a pacer, which need them,
+        turn it off. Sets scheduler, kv_cache, prefix_cache (or None), spec_stats and async_scheduling.
         """
         self.model, self.tokenizer, self.proposer = model, tokenizer, proposer
         self.pacer = pacer
@@ -66,7 +63,8 @@ class Engine:
         self._clock = clock
         self._requests: dict[str, EngineRequest] = {}
         self._num_added = 0
-        self._likeliest = make_sampler()
+        self.async_scheduling = async_scheduling and proposer is None and pacer is None
+        self._ahead: EngineStep | None = None  # begun, and not told of yet
 
     @property
     def has_requests(self) -> bool:
@@ -115,15 +113,12 @@ class Engine:
         if not self._requests:
             return []
         try:
-            self._guess()
-            budget = None if self.pacer is None else self.pacer.token_budget(self._clock(), self._requests)
-            start_s = self._clock()
-            plan = self.scheduler.schedule(budget)
-            parts = self._parts(plan)
-            sampled = self._compute(plan, parts)
+            step = self._ahead or self._begin()
+            self._ahead = self._begin_behind(step) if self.async_scheduling else None
+            drawn = step.read()
             if self.pacer is not None:
-                self.pacer.record(parts, self._clock() - start_s)
-            return self._publish(plan, sampled)
+                self.pacer.record(step.parts, self._clock() - step.start_s)
+            return self._publish(step, drawn)
         except BaseException:
             for request_id in list(self._requests):
                 self.abort(request_id)
@@ -132,7 +127,7 @@ class Engine:
     def generate(
         self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
     ) -> list[Completion]:
-        """Answer every prompt (from 3.4.7 on); return one completion per prompt, in prompt order.
+        """Answer every prompt (from 3.4.8 on); return one completion per prompt, in prompt order.
 
         Each is added when its arrival_s has passed, counted from the call. `on_event` is called as in
         `batch_generate`: with what is newly computed of a prompt, each token and each end. A prompt that
@@ -149,6 +144,7 @@ class Engine:
         if self.proposer is not None:
             self.proposer.forget(request_id)
         if not self._requests:
+            self._ahead = None  # for nobody
             self.scheduler.check()
         return True
 
@@ -167,50 +163,23 @@ class Engine:
                 draft = self.proposer.propose(scheduled.token_ids, scheduled.request_id, request.sampler)
                 scheduled.spec_token_ids = list(draft.token_ids[: request.room_for_guesses])
 
-    def _parts(self, plan: StepPlan) -> list[tuple[Sequence[int], int, int]]:
-        """(block_ids, num_computed_tokens, num_new_tokens) of each planned request."""
-        planned = [
-            (self._requests[name].scheduled, count) for name, count in plan.num_scheduled_tokens.items()
-        ]
-        return [(request.block_ids, request.num_computed_tokens, count) for request, count in planned]
+    def _begin(self) -> EngineStep:
+        """Plan a step by all that is known, and begin it."""
+        self._guess()
+        budget = None if self.pacer is None else self.pacer.token_budget(self._clock(), self._requests)
+        start_s = self._clock()
+        plan = self.scheduler.schedule(budget)
+        requests = [self._requests[name] for name in plan.num_scheduled_tokens]
+        return EngineStep(self.model, self.kv_cache, plan, requests, start_s)
 
-    def _compute(
-        self, plan: StepPlan, parts: Sequence[tuple[Sequence[int], int, int]]
-    ) -> dict[str, list[int]]:
-        """The new tokens of every request whose known tokens are all computed after this step."""
-        layout = StepLayout.of(self.kv_cache.block_size, parts)
-        tokens: list[int] = []
-        rows: list[int] = []
-        askers: list[tuple[EngineRequest, int]] = []  # with the number of rows to draw from
-        for name, (_, computed, new) in zip(plan.num_scheduled_tokens, parts, strict=True):
-            request = self._requests[name]
-            tokens += request.scheduled.tokens_between(computed, computed + new)
-            if request.scheduled.needs_sample(new):
-                num_rows = computed + new - request.scheduled.num_tokens + 1
-                rows += range(len(tokens) - num_rows, len(tokens))
-                askers.append((request, num_rows))
-        layers = self.kv_cache.begin_step(layout)
-        logits = self.model(mx.array(tokens)[:, None], layout.positions, layers, rows=rows)[:, -1]
-        draws = self._draws(logits, askers)
-        scores = [request.scores for request, _ in askers]
-        mx.eval(draws, scores, self.kv_cache.pools)
-        return {
-            request.scheduled.request_id: self._standing(request, cast(list[int], drawn.tolist()))
-            for (request, _), drawn in zip(askers, draws, strict=True)
-        }
-
-    def _draws(self, logits: mx.array, askers: Sequence[tuple[EngineRequest, int]]) -> list[mx.array]:
-        """What every request draws from its rows of `logits` [rows, V], lazily."""
-        # One pass over all rows serves the greedy ones together.
-        is_greedy = [request.answer.sampling.temperature == 0 for request, _ in askers]
-        likeliest = self._likeliest(logits) if any(is_greedy) else None
-        draws, first = [], 0
-        for greedy, (request, count) in zip(is_greedy, askers, strict=True):
-            rows = slice(first, first + count)
-            draws.append(likeliest[rows] if greedy and likeliest is not None else request.draws(logits[rows]))
-            request.score(logits[rows], draws[-1])
-            first += count
-        return draws
+    def _begin_behind(self, step: EngineStep) -> EngineStep | None:
+        """The step behind one that is still computed, if there will be one for just these requests."""
+        if any(request.room_for_guesses <= 0 for request in step.requests):
+            return None  # somebody's last token is under way
+        plan = self.scheduler.schedule_behind(step.plan)
+        if plan is None:
+            return None
+        return EngineStep(self.model, self.kv_cache, plan, step.requests, self._clock(), behind=step)
 
     def _standing(self, request: EngineRequest, drawn: Sequence[int]) -> list[int]:
         """The tokens that stand: up to the first that was not guessed."""
@@ -221,9 +190,15 @@ class Engine:
         self.spec_stats.observe(len(guess), len(standing) - 1)
         return standing
 
-    def _publish(self, plan: StepPlan, sampled: Mapping[str, list[int]]) -> list[EngineOutput]:
-        outputs = [self._requests[name].accept(tokens) for name, tokens in sampled.items()]
-        self.scheduler.commit(plan, sampled)
+    def _publish(self, step: EngineStep, drawn: Mapping[EngineRequest, list[int]]) -> list[EngineOutput]:
+        """Tell everybody but those who left while the step was computed."""
+        outputs, sampled = [], {}
+        for request, tokens in drawn.items():
+            name = request.scheduled.request_id
+            if self._requests.get(name) is request:
+                sampled[name] = self._standing(request, tokens)
+                outputs.append(request.accept(sampled[name], step.scores.get(request, ())))
+        self.scheduler.commit(step.plan, sampled)
         for output in outputs:
             if output.completion is not None:
                 self.abort(output.request_id)

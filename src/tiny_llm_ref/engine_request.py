@@ -33,8 +33,8 @@ class EngineRequest:
     ) -> None:
         """Tokenize and check the prompt as `Request` does, which becomes `answer`; `number` its prompt_idx.
 
-        Sets scheduled, the scheduler's side, last_token_s, when the user last heard of it, and scores = (),
-        what `score` prepared. Raises UserError for a prompt that cannot be served.
+        Sets scheduled, the scheduler's side, and last_token_s, when the user last heard of it. Raises
+        UserError for a prompt that cannot be served.
         """
         self.answer = Request(
             model,
@@ -49,7 +49,6 @@ class EngineRequest:
         tokens = self.answer.prefill_tokens
         self.scheduled = ScheduledRequest(request_id, tokens, priority, arrival_s, is_batch_class)
         self.last_token_s = arrival_s
-        self.scores: tuple[mx.array, ...] = ()
 
     @cached_property
     def sampler(self) -> PositionSampler:
@@ -65,14 +64,13 @@ class EngineRequest:
             return self.sampler.lazy_draws(logits, self.scheduled.num_tokens)
         return self.answer.sample(logits)
 
-    def score(self, logits: mx.array, drawn: mx.array) -> None:
-        """Prepare the logprobs of the tokens `drawn` [n] from logits [n, V], if it asked (task 3.4.8).
+    def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
+        """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
 
-        Sets scores, what `score_tokens` returns, not computed yet; `accept` will read it.
+        Nothing unless the request asked for them (task 3.4.9).
         """
         num_top = self.answer.sampling.logprobs
-        if num_top is not None:
-            self.scores = score_tokens(logits, drawn, num_top)
+        return () if num_top is None else score_tokens(logits, drawn, num_top)
 
     @property
     def room_for_guesses(self) -> int:
@@ -82,11 +80,11 @@ class EngineRequest:
         left = answer.max_seq_len - stored
         return (left if most is None else min(left, most - len(answer.token_ids) - 1)) if left > 0 else 0
 
-    def accept(self, tokens: Sequence[int]) -> EngineOutput:
+    def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> EngineOutput:
         """Take the tokens that a step brought, up to the one that ends the answer; what is new for the user.
 
         To be called before the scheduler's `commit`, which counts them as well. The output's logprobs are
-        those of its token_ids (from 3.4.8 on), none unless `score` prepared them.
+        those of its token_ids (from 3.4.9 on), read from `scores`, which `score` returned before.
         """
         answer = self.answer
         answer.offset = self.scheduled.num_tokens
@@ -104,6 +102,6 @@ class EngineRequest:
             shown,
             "".join(event.text for event in events),
             answer.completion() if answer.is_done else None,
-            read_logprobs(shown, self.scores) if self.scores else (),
+            read_logprobs(shown, scores) if scores else (),
             news,
         )

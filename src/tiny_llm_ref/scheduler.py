@@ -10,6 +10,7 @@ from .block_tables import BlockTables
 from .policies import Lineup, StepBudget, reject_narrow_grid
 from .prefix_cache import PrefixCache
 from .scheduled_request import ScheduledRequest
+from .step_ahead import step_behind
 
 _Kind = Literal["mixed", "prefill", "decode"]
 
@@ -106,6 +107,21 @@ class Scheduler:
                 self._last_kind = kind
                 break
         return StepPlan(step.granted, tuple(step.preempted))
+
+    def schedule_behind(self, plan: StepPlan) -> StepPlan | None:
+        """Plan the step behind `plan`, which is not committed yet (from task 3.4.10 on).
+
+        The plan that `schedule` would make after `commit`, as long as nobody comes or goes; None when
+        `step_behind` is not certain of it, or when blocks would have to be taken from somebody. Its
+        blocks are allocated. It is committed after `plan`.
+        """
+        running = self._line.running
+        granted = step_behind(plan, running, len(self._line.waiting))
+        if not granted or not self._tables.extend(running):
+            return None
+        self._line.next_step()
+        self._last_kind = "decode"
+        return StepPlan(granted)
 
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
         """Take note of a forward pass: the planned tokens are computed, and new ones were sampled.

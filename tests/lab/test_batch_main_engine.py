@@ -13,7 +13,7 @@ from tiny_llm_lab import cli
 from tiny_llm_lab.commands import batch_main, options
 from tiny_llm_lab.commands.engine_options import build_engine, engine_settings
 from tiny_llm_lab.solution import PACKAGES, load_serving
-from tiny_llm_lab.types import SchedulerConfig
+from tiny_llm_lab.types import SchedulerConfig, UserError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -87,6 +87,18 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=2)
     assert engine.kv_cache.num_blocks == 2 * 32, "no more than two requests can fill"
     assert engine.proposer is engine.pacer is None
+
+
+def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
+    settings = engine_settings(parse(batch_main, "--engine", "--async-scheduling"), limit=1000)
+    assert settings is not None and settings.async_scheduling
+    checkpoint = toy_checkpoint()
+    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
+    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=1)
+    assert engine.async_scheduling
+    for flags in (("--speculate", "ngram"), ("--itl-slo-ms", "50")):
+        with pytest.raises(UserError, match="leave out"):
+            engine_settings(parse(batch_main, "--engine", "--async-scheduling", *flags), limit=1000)
 
 
 @pytest.mark.usefixtures("toy")

@@ -1,11 +1,13 @@
 """Day 3.4: the engine, whose every step is one forward pass; what it answers does not depend on the steps."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import pytest
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_array, random_tokens, toy_model
 
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan, UserError
 
 PROMPTS = mixed_prompts()
 CONFIGS = {
@@ -96,19 +98,54 @@ def test_draws_are_those_of_the_sampler(llm, model):
 
 
 @pytest.mark.task("3.4.6")
+def test_a_step_by_itself(llm, model):
+    """A decode, a whole prompt and a chunk in one pass: who draws, and what."""
+    greedy = SamplingParams(ignore_eos=True)
+    drawn = SamplingParams(temperature=1.0, seed=5, logprobs=2)
+    prompts = {
+        "decode": (3, replace(drawn, seed=6)),
+        "whole": (7, drawn),
+        "chunk": (9, greedy),
+    }
+    requests, wanted = [], {}
+    for i, (name, (length, sampling)) in enumerate(prompts.items()):
+        tokens = random_tokens(i, length).tolist()
+        request = a_request(llm, model, tokens, sampling)
+        request.scheduled.request_id, request.scheduled.block_ids = name, [3 * i, 3 * i + 1, 3 * i + 2]
+        requests.append(request)
+        logits = model(mx.array([tokens]))[:, -1]
+        sample = llm.make_sampler(sampling.temperature, seed=sampling.seed)
+        wanted[name] = (sample(logits).tolist(), logits)
+    cache = model.create_paged_kv_cache(9, 4)
+    first = llm.EngineStep(model, cache, StepPlan({"decode": 2}), requests[:1], 1.5)
+    assert first.start_s == 1.5 and first.parts == [([0, 1, 2], 0, 2)]
+    assert first.read() == {} and first.drawn.tolist() == [], "a token is not computed yet"
+    requests[0].scheduled.advance(2)
+    step = llm.EngineStep(model, cache, StepPlan({"decode": 1, "whole": 7, "chunk": 4}), requests, 2.0)
+    assert step.parts == [([0, 1, 2], 2, 1), ([3, 4, 5], 0, 7), ([6, 7, 8], 0, 4)]
+    got = step.read()
+    assert got == {requests[0]: wanted["decode"][0], requests[1]: wanted["whole"][0]}
+    assert list(step.scores) == requests[:2], "who asked"
+    for request, (tokens, logits) in zip(requests, wanted.values(), strict=False):
+        if request in step.scores:
+            want = (logits - mx.logsumexp(logits, axis=-1, keepdims=True))[0, tokens[0]]
+            assert step.scores[request][0].item() == pytest.approx(want.item(), abs=1e-4)
+
+
+@pytest.mark.task("3.4.7")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_answers_are_those_of_week_2(llm, model, wanted, config):
     the_same(serve(make_engine(llm, model, config), PROMPTS), wanted)
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 @pytest.mark.parametrize("block_size", [1, 5, 32])
 def test_the_size_of_blocks_changes_nothing(llm, model, wanted, block_size):
     engine = make_engine(llm, model, num_blocks=800 // block_size + 8, block_size=block_size)
     the_same(serve(engine, PROMPTS), wanted)
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=32, max_num_seqs=8))
     neighbours = [Prompt(random_tokens(20 + i, 90).tolist(), SamplingParams(max_tokens=50)) for i in range(3)]
@@ -123,7 +160,7 @@ def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     the_same(done, wanted)
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_nor_does_a_pool_too_small_for_all(llm, model):
     settings = SamplingParams(max_tokens=60, ignore_eos=True)
     drawn = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1.0, seed=3)
@@ -144,7 +181,7 @@ def test_nor_does_a_pool_too_small_for_all(llm, model):
     assert engine.scheduler.pool.num_free == 12, "all blocks are back"
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     engine = make_engine(llm, model)
     the_same(serve(engine, PROMPTS), wanted)
@@ -157,7 +194,7 @@ def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     assert off.prefix_cache is None
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_one_forward_pass_a_step(llm, model):
     calls = []
 
@@ -184,7 +221,7 @@ def test_one_forward_pass_a_step(llm, model):
     ]
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_what_a_step_returns(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64))
     assert engine.step() == []
@@ -204,7 +241,7 @@ def test_what_a_step_returns(llm, model):
     assert engine.scheduler.pool.num_free == 256
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_stop_strings_and_lengths_end_answers(llm, model):
     settings = {
         "stop": SamplingParams(max_tokens=40, ignore_eos=True),
@@ -220,7 +257,7 @@ def test_stop_strings_and_lengths_end_answers(llm, model):
     assert (len(done[1].token_ids), done[1].finish_reason) == (31, "length")
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_bad_requests_are_their_own_problem(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50), num_blocks=8)
     engine.add("good", [97], SamplingParams(max_tokens=2, ignore_eos=True))
@@ -234,7 +271,7 @@ def test_bad_requests_are_their_own_problem(llm, model):
     assert not engine.has_requests
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_an_error_gives_all_memory_back(llm, model):
     class Failing:
         config = model.config
@@ -253,7 +290,7 @@ def test_an_error_gives_all_memory_back(llm, model):
     assert not engine.abort("a"), "nobody is there any more"
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.4.7")
 def test_release_gives_the_blocks_back(llm, model):
     engine = make_engine(llm, model)
     engine.add("a", [97] * 40)

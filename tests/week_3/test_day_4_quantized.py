@@ -7,7 +7,7 @@ from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
-pytestmark = pytest.mark.task("3.4.6")
+pytestmark = pytest.mark.task("3.4.7")
 
 PROMPTS = mixed_prompts()
 

@@ -34,7 +34,8 @@ _SWITCHES: Final = {
     "enable_prefix_caching": "prompts that begin alike are computed once",
     "enable_chunked_prefill": "a prompt may take several steps",
 }
-_NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, "kv_cache_memory")
+_EXTRAS: Final = {"async_scheduling": "a step of decodes begins before the one in front is read"}
+_NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, *_EXTRAS, "kv_cache_memory")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class EngineSettings:
     block_size: int = 32
     kv_cache_memory: str = _MEMORY_DEFAULT
     enable_prefix_caching: bool = True
+    async_scheduling: bool = False
     itl_slo_ms: float | None = None
     speculate: str = "off"
 
@@ -71,6 +73,8 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
         _add(group, name, _about(about, name, defaults), choices=choices)
     for name, about in _SWITCHES.items():
         _add(group, name, f"{about} (default: on)", action=argparse.BooleanOptionalAction)
+    for name, about in _EXTRAS.items():
+        _add(group, name, f"{about} (default: off)", action=argparse.BooleanOptionalAction)
     _add(
         group,
         "kv_cache_memory",
@@ -96,6 +100,10 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     settings = EngineSettings(config, **{name: value for name, value in given.items() if name not in known})
     if settings.block_size < 1:
         raise UserError(f"--block-size must be 1 or more, not {settings.block_size}")
+    if settings.async_scheduling and (settings.itl_slo_ms is not None or settings.speculate != "off"):
+        raise UserError(
+            "--async-scheduling plans before tokens are known: leave out --itl-slo-ms and --speculate"
+        )
     if settings.itl_slo_ms is not None and not settings.itl_slo_ms > 0:
         raise UserError(f"--itl-slo-ms must be above 0, not {settings.itl_slo_ms:g}")
     parse_memory(settings.kv_cache_memory)  # now, and not after the model is loaded
@@ -132,6 +140,7 @@ def build_engine(
         enable_prefix_caching=settings.enable_prefix_caching,
         proposer=llm.NgramProposer() if settings.speculate == "ngram" else None,
         pacer=pacer,
+        async_scheduling=settings.async_scheduling,
     )
 
 

@@ -153,19 +153,20 @@ class KernelSet {
     auto rows = per_row(offsets, added.shape(0));
     for (int offset : rows)
       require(offset >= 0 && offset + added.shape(2) <= stored.shape(2), "what is added does not fit into the room");
-    return append_at(stored, added, [rows = std::move(rows)](const Tensor&, int64_t b, int64_t l) {
+    return append_at(InPlace::if_free, stored, added, [rows = std::move(rows)](const Tensor&, int64_t b, int64_t l) {
       return std::pair<int64_t, int64_t>{b, rows[b] + l};
     });
   }
 
   /// The pool `stored` [blocks, G, block size, D] with row t of `added` [T, G, 1, D] written to slots[t], which is
-  /// block * block size + place; or a pool of the scales of such rows, both without D.
+  /// block * block size + place; or a pool of the scales of such rows, both without D. Written in its own memory, even
+  /// while the step before reads it: a copy would cost more than the step.
   Array append_rows(const Array& stored, const Array& added, const Array& slots) const {
     require_fit(stored, added);
     auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
     require(static_cast<int>(where.size()) == added.shape(0) && added.shape(2) == 1,
             std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
-    return append_at(stored, added, [where = std::move(where)](const Tensor& to, int64_t t, int64_t) {
+    return append_at(InPlace::always, stored, added, [where = std::move(where)](const Tensor& to, int64_t t, int64_t) {
       return std::pair<int64_t, int64_t>{where[t] / to.shape[2], where[t] % to.shape[2]};
     });
   }
@@ -229,7 +230,7 @@ class KernelSet {
   /// Token l of row b goes to place(stored, b, l): a row of what is stored, and a token of it. Keys and values are
   /// appended one by one: MLX gives an operator its input's memory only if that is the single output of another.
   template <class Place>
-  static Array append_at(const Array& stored, const Array& added, Place place) {
+  static Array append_at(InPlace in_place, const Array& stored, const Array& added, Place place) {
     int64_t size = stored.itemsize(), line = size * (stored.ndim() == 4 ? stored.shape(3) : 1);
     auto body = [place = std::move(place), size, line](Team&, const auto& in, const auto& out) {
       const Tensor &from = in[1], &to = out[0];
@@ -242,7 +243,7 @@ class KernelSet {
                         line);
         }
     };
-    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, true)[0];
+    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, in_place)[0];
   }
 
   const Kernels* table_;

@@ -55,7 +55,14 @@ bool has_whole_rows(const mx::array& a) { return a.ndim() == 0 || a.shape(-1) ==
 
 /// All elements of one array, of any strides, in order.
 void copy_elements(const Tensor& from, const Tensor& to, size_t size) {
-  int64_t count = from.size();
+  int64_t count = from.size(), step = 1;
+  bool is_one_piece = true;
+  for (int dim = from.ndim - 1; dim >= 0; step *= from.shape[dim--])
+    is_one_piece &= from.shape[dim] == 1 || from.stride[dim] == step;
+  if (is_one_piece) {
+    std::memcpy(to.data, from.data, count * size);
+    return;
+  }
   for (int64_t i = 0; i < count; ++i) {
     int64_t at = 0, rest = i;
     for (int dim = from.ndim - 1; dim >= 0; --dim) {
@@ -90,14 +97,15 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
     }
   }
   for (auto& a : outputs) {
-    if (in_place_ && out.empty() && inputs[0].is_donatable() && inputs[0].flags().row_contiguous)
+    bool may_write = in_place_ == InPlace::always || (in_place_ == InPlace::if_free && inputs[0].is_donatable());
+    if (may_write && out.empty() && inputs[0].flags().row_contiguous)
       a.copy_shared_buffer(inputs[0]);
     else
       a.set_data(mx::allocator::malloc(a.nbytes()));
     encoder.set_output_array(a);
     out.push_back(tensor_of(a));
   }
-  if (in_place_ && out[0].data != in[0].data)
+  if (in_place_ != InPlace::no && out[0].data != in[0].data)
     encoder.dispatch([from = in[0], to = out[0], size = inputs[0].itemsize()] { copy_elements(from, to, size); });
   encoder.dispatch([body = body_, cost = cost_, name = name_, in = std::move(in), out = std::move(out)] {
     std::lock_guard held(lock);
@@ -110,7 +118,7 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
 }
 
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, bool in_place) {
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, InPlace in_place) {
   auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost, in_place);
   return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
 }

@@ -19,12 +19,17 @@ struct Cost {
   double bytes = 0, flops = 0;
 };
 
+/// Whether an operator's first output begins as its first input, and where it lies then: not at all; in the input's
+/// memory if nobody else needs it any more, otherwise in a copy; or always in that memory. Then whoever still holds the
+/// input sees it change, but steps that MLX has begun and not finished do not count as such a holder.
+enum class InPlace { no, if_free, always };
+
 using Body = std::function<void(Team&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;
 
 /// One node: when MLX comes to it, `body` runs on the stream's thread with the team.
 class Operator : public mx::Primitive {
  public:
-  Operator(mx::Stream stream, const char* name, Body body, Cost cost, bool in_place)
+  Operator(mx::Stream stream, const char* name, Body body, Cost cost, InPlace in_place)
       : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost), in_place_(in_place) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
@@ -37,13 +42,12 @@ class Operator : public mx::Primitive {
   const char* name_;
   std::shared_ptr<const Body> body_;
   Cost cost_;
-  bool in_place_;
+  InPlace in_place_;
 };
 
-/// Lazy outputs of an operator on the CPU's default stream. With `in_place` the first output begins as the first
-/// input: in its very memory if nobody else needs it any more, otherwise as a copy.
+/// Lazy outputs of an operator on the CPU's default stream.
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, bool in_place = false);
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, InPlace in_place = InPlace::no);
 
 struct Measurement {
   std::string name;
