@@ -9,6 +9,7 @@ import pytest
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.bench.engine_steps import calibration
+from tiny_llm_lab.bench.engine_steps.ahead import ahead_report
 from tiny_llm_lab.bench.engine_steps.calibration import calibrate, calibration_json, grid, held_out
 from tiny_llm_lab.bench.engine_steps.chunk_position import chunk_report, depths, foretold
 from tiny_llm_lab.bench.engine_steps.memory import chunk_starts, memory_report
@@ -171,6 +172,13 @@ def test_the_speed_of_pages_is_that_of_dense_rows_over_ours() -> None:
     report = paged_report(seconds, setting())
     assert report.ratios[0].value == pytest.approx(0.9) and report.ratios[0].is_met is False
     assert "25.0% is not the forward pass" in report.notes[0]
+
+
+def test_steps_ahead_are_compared_stream_by_stream() -> None:
+    names = ("each read first, 1 streams", "a step ahead, 1 streams", "each read first, 8", "a step ahead, 8")
+    report = ahead_report(dict(zip(names, [(32.0,), (16.0,), (48.0,), (64.0,)], strict=True)), setting())
+    assert [each.value for each in report.ratios] == [2.0, 0.75]
+    assert "1000.00 ms, -1000.00 ms" in report.notes[0], "16 steps in a turn"
 
 
 def test_planning_costs_by_step_by_request_and_beside_the_model() -> None:

@@ -15,6 +15,7 @@ from tiny_llm_lab.commands.manners import say, well_mannered
 from tiny_llm_lab.commands.options import add_model_arguments, add_thread_argument, load, model_name
 from tiny_llm_lab.types import UserError
 
+from .ahead import ahead
 from .chunk_position import chunk_position
 from .memory import memory
 from .mixed import mixed
@@ -29,6 +30,7 @@ HELP = "Measure the steps of the engine, its scheduler, its memory, and its late
 EXPERIMENTS: Final[dict[str, Callable[[Setting], Report]]] = {
     "mixed": mixed,
     "paged": paged,
+    "ahead": ahead,
     "scheduler": scheduler,
     "chunk-position": chunk_position,
     "memory": memory,

@@ -23,7 +23,7 @@ def paged(setting: Setting) -> Report:
     setting.require_room(length, "--context and --rounds")
     prompts = setting.prompts(setting.streams, setting.context)
     sampling = answering(length - setting.context)
-    engine = _engine(setting, [Prompt(tokens, sampling) for tokens in prompts], length)
+    engine = decoding_engine(setting, setting.streams, length)
     dense = _dense(setting, [Prompt(tokens, sampling) for tokens in prompts], length)
     forward = decodes(setting.streams, setting.context)
     runner = StepRunner(setting.llm, setting.model, [forward], setting.seed)
@@ -56,15 +56,14 @@ def paged_report(seconds: Seconds, setting: Setting) -> Report:
     )
 
 
-def _engine(setting: Setting, prompts: list[Prompt], length: int) -> Any:
+def decoding_engine(setting: Setting, streams: int, length: int, **others: Any) -> Any:
+    """An engine with so many streams, all of which decode at setting.context, up to `length` tokens."""
     config = SchedulerConfig(
-        max_num_batched_tokens=setting.streams * setting.context,
-        max_num_seqs=setting.streams,
-        max_model_len=length,
+        max_num_batched_tokens=streams * setting.context, max_num_seqs=streams, max_model_len=length
     )
-    engine = setting.engine(config, setting.streams * length)
-    for number, prompt in enumerate(prompts):
-        engine.add(str(number), prompt.content, prompt.sampling)
+    engine = setting.engine(config, streams * length, **others)
+    for number, tokens in enumerate(setting.prompts(streams, setting.context)):
+        engine.add(str(number), tokens, answering(length - setting.context))
     engine.step()  # all prompts at once, so that nobody has more tokens than the others
     return engine
 
