@@ -12,17 +12,22 @@ from tiny_llm_lab.types import ModelConfig, UserError
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def block_bytes(config: ModelConfig, dtype: mx.Dtype, block_size: int) -> int:
-    """Bytes of one block: keys and values of `block_size` tokens, [G, block_size, D] each, in every layer."""
-    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype.size
-    return per_token * block_size
+def block_bytes(config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bits: int | None = None) -> int:
+    """Bytes of one block: keys and values of `block_size` tokens, [G, block_size, D] each, in every layer.
+
+    With kv_bits=8 a row has a byte for each number and a float32 scale.
+    """
+    row = config.head_dim * dtype.size if kv_bits is None else config.head_dim + 4
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * row * block_size
 
 
-def num_blocks_for(config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bytes: int) -> int:
+def num_blocks_for(
+    config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bytes: int, kv_bits: int | None = None
+) -> int:
     """How many blocks `kv_bytes` hold. Raises UserError when that is none, or for a block_size below 1."""
     if block_size < 1:
         raise UserError(f"block_size must be 1 or more, not {block_size}")
-    one = block_bytes(config, dtype, block_size)
+    one = block_bytes(config, dtype, block_size, kv_bits)
     if kv_bytes < one:
         raise UserError(
             f"one block of {block_size} tokens takes {readable(one)} and the KV cache has "

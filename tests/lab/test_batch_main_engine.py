@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from tests.helpers.fake_serving import parse
 from tests.helpers.toy import toy_checkpoint
@@ -99,6 +100,19 @@ def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
     for flags in (("--speculate", "ngram"), ("--itl-slo-ms", "50")):
         with pytest.raises(UserError, match="leave out"):
             engine_settings(parse(batch_main, "--engine", "--async-scheduling", *flags), limit=1000)
+
+
+def test_blocks_of_8_bits_are_smaller_and_so_more(capsys: Capture) -> None:
+    settings = engine_settings(
+        parse(batch_main, "--engine", "--kv-cache-dtype", "int8", "--kv-cache-memory", "64K"), limit=1000
+    )
+    assert settings is not None and settings.changed()["kv_cache_dtype"] == "int8"
+    checkpoint = toy_checkpoint()
+    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
+    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings)
+    # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 32 tokens = 7168 bytes, of float32 24,576.
+    assert engine.kv_cache.num_blocks == 9
+    assert engine.kv_cache.keys[0].dtype == mx.int8
 
 
 @pytest.mark.usefixtures("toy")

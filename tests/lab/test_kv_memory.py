@@ -19,9 +19,11 @@ def test_a_block_has_keys_and_values_of_every_layer() -> None:
     assert num_blocks_for(QWEN3, mx.float32, 16, 12_288 * 7 + 12_287) == 7
 
 
-def test_a_cache_of_so_many_blocks_has_that_size() -> None:
-    cache = toy_model(tiny_llm_ref).create_paged_kv_cache(num_blocks_for(QWEN3, mx.float32, 8, 2**20), 8)
-    assert 2**20 - block_bytes(QWEN3, mx.float32, 8) < cache.nbytes <= 2**20
+@pytest.mark.parametrize("kv_bits", [None, 8])
+def test_a_cache_of_so_many_blocks_has_that_size(kv_bits: int | None) -> None:
+    num_blocks = num_blocks_for(QWEN3, mx.float32, 8, 2**20, kv_bits)
+    cache = toy_model(tiny_llm_ref).create_paged_kv_cache(num_blocks, 8, kv_bits)
+    assert 2**20 - block_bytes(QWEN3, mx.float32, 8, kv_bits) < cache.nbytes <= 2**20
 
 
 def test_too_little_for_one_block_is_one_line_with_the_cure() -> None:

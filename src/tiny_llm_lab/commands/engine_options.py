@@ -28,6 +28,7 @@ _NUMBERS: Final = {
 _CHOICES: Final = {
     "policy": (get_args(Policy), "who goes first"),
     "step_mode": (get_args(StepMode), "whether chunks and decodes share steps"),
+    "kv_cache_dtype": (("auto", "int8"), "of keys and values; auto is the model's (default: auto)"),
     "speculate": (("off", "ngram"), "guess tokens by looking them up in the text (default: off)"),
 }
 _SWITCHES: Final = {
@@ -45,6 +46,7 @@ class EngineSettings:
     config: SchedulerConfig = SchedulerConfig()
     block_size: int = 32
     kv_cache_memory: str = _MEMORY_DEFAULT
+    kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
     async_scheduling: bool = False
     itl_slo_ms: float | None = None
@@ -124,7 +126,8 @@ def build_engine(
     time, or `num_requests` when there will never be more.
     """
     size, config = settings.block_size, settings.config
-    room = num_blocks_for(model.config, dtype, size, parse_memory(settings.kv_cache_memory))
+    kv_bits = 8 if settings.kv_cache_dtype == "int8" else None
+    room = num_blocks_for(model.config, dtype, size, parse_memory(settings.kv_cache_memory), kv_bits)
     most = config.max_num_seqs if num_requests is None else min(config.max_num_seqs, num_requests)
     usable = most * -(-config.max_model_len // size)
     pacer = None
@@ -137,6 +140,7 @@ def build_engine(
         config,
         num_blocks=min(room, usable),
         block_size=size,
+        kv_bits=kv_bits,
         enable_prefix_caching=settings.enable_prefix_caching,
         proposer=llm.NgramProposer() if settings.speculate == "ngram" else None,
         pacer=pacer,
