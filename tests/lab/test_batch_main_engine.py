@@ -110,7 +110,7 @@ def test_blocks_of_8_bits_are_smaller_and_so_more(capsys: Capture) -> None:
     checkpoint = toy_checkpoint()
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings)
-    # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 32 tokens = 7168 bytes, of float32 24,576.
+    # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 32 tokens: 7168 bytes, not 24,576.
     assert engine.kv_cache.num_blocks == 9
     assert engine.kv_cache.keys[0].dtype == mx.int8
 
@@ -129,6 +129,16 @@ def test_what_it_says(prompts: str, capsys: Capture) -> None:
     # The two short ones have no full block, and so ask for nothing.
     assert f"prefix cache hit rate {2 * 96 / (3 * 102):.1%}" in rows[-1]
     assert "preemptions 0 · acceptance rate off" in rows[-1]
+
+
+@pytest.mark.usefixtures("toy")
+def test_steps_ahead_count_as_well(prompts: str, capsys: Capture) -> None:
+    counted = []
+    for flags in ((), ("--async-scheduling",)):
+        argv = ["batch-main", "--prompts", prompts, "--raw", "--engine", "--max-tokens", "9"]
+        assert cli.main([*argv, "--json", *flags]) == 0
+        counted.append(json.loads(capsys.readouterr().out)["engine"])
+    assert counted[0] == counted[1] and counted[0]["num_steps"] >= 9
 
 
 @pytest.mark.usefixtures("toy")

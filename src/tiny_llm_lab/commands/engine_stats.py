@@ -1,5 +1,6 @@
 """What the engine spared and what it did twice: counted beside it, and said in one line."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiny_llm_lab.solution import Engine
@@ -7,12 +8,13 @@ from tiny_llm_lab.types import StepPlan
 
 
 class EngineStats:
-    """Counts what an engine's scheduler plans, from now on."""
+    """Counts what an engine computes, from now on."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._schedule = engine.scheduler.schedule
-        engine.scheduler.schedule = self._watched
+        # Whichever way a step was planned, it is committed.
+        self._commit = engine.scheduler.commit
+        engine.scheduler.commit = self._watched
         self.num_steps = self.num_prompt_tokens = self.num_preemptions = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -39,15 +41,14 @@ class EngineStats:
         ]
         return " · ".join(parts)
 
-    def _watched(self, *args: Any, **kwargs: Any) -> StepPlan:
-        plan: StepPlan = self._schedule(*args, **kwargs)
+    def _watched(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
         self.num_steps += 1
         self.num_preemptions += len(plan.preempted)
         for request in self._engine.scheduler.running:
             num_new = plan.num_scheduled_tokens.get(request.request_id, 0)
             left = max(0, len(request.prompt_token_ids) - request.num_computed_tokens)
             self.num_prompt_tokens += min(num_new, left)
-        return plan
+        self._commit(plan, sampled)
 
 
 def _percent(share: float | None, source: object) -> str:
