@@ -190,7 +190,7 @@ def rows_of_many_sizes(seed, rows, inner, dtype):
 @pytest.mark.task("2.3.3")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
-@pytest.mark.parametrize(("rows", "outputs", "groups"), [(1, 1, 1), (1, 9, 3), (2, 130, 1), (2, 33, 17)])
+@pytest.mark.parametrize(("rows", "outputs", "groups"), [(1, 1, 1), (2, 9, 3), (7, 130, 1), (8, 33, 17)])
 def test_linear_of_few_rows(kernels, bits, group_size, rows, outputs, groups):
     inner = groups * group_size
     w = quantized(random_array(30, outputs, inner), bits, group_size)
@@ -204,7 +204,7 @@ def test_linear_of_few_rows(kernels, bits, group_size, rows, outputs, groups):
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 128), (8, 64)])
 def test_linear_of_few_rows_of_16_bits(kernels, dtype, bits, group_size):
     w = quantized(random_array(46, 9, 384), bits, group_size)
-    x = rows_of_many_sizes(47, 2, 384, dtype)
+    x = rows_of_many_sizes(47, 6, 384, dtype)
     (got,) = times(kernels, x, w)
     assert_close(got, as_float64(x) @ dense(w).T, rounding(dtype, 1), legend="[M, O]", dtype=dtype)
 
@@ -229,7 +229,7 @@ def test_linear_of_several_matrices(kernels):
 @pytest.mark.task("2.3.4")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
-@pytest.mark.parametrize(("rows", "outputs", "groups"), [(3, 1, 1), (5, 9, 3), (49, 33, 1), (7, 40, 19)])
+@pytest.mark.parametrize(("rows", "outputs", "groups"), [(9, 1, 1), (10, 9, 3), (49, 33, 1), (11, 40, 19)])
 def test_linear_of_many_rows(kernels, bits, group_size, rows, outputs, groups):
     inner = groups * group_size
     w = quantized(random_array(40, outputs, inner), bits, group_size)
@@ -243,7 +243,7 @@ def test_linear_of_many_rows(kernels, bits, group_size, rows, outputs, groups):
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 128), (8, 64)])
 def test_linear_of_many_rows_of_16_bits(kernels, dtype, bits, group_size):
     w = quantized(random_array(48, 9, 640), bits, group_size)
-    x = rows_of_many_sizes(49, 7, 640, dtype)
+    x = rows_of_many_sizes(49, 11, 640, dtype)
     (got,) = times(kernels, x, w)
     assert_close(got, as_float64(x) @ dense(w).T, rounding(dtype, 1), legend="[M, O]", dtype=dtype)
 

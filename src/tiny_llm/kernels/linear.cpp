@@ -9,7 +9,7 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kFewRows = 2;  // up to here decoding twice is cheaper than a panel
+constexpr int kFewRows = 8;  // up to here decoding in registers is cheaper than a panel
 constexpr int64_t kBlockRows = 48, kBlockColumns = 32, kBlockElements = 1024;  // what the caches hold
 constexpr int64_t kStripColumns = 8;
 constexpr int64_t kFewColumns = 128;  // columns that are taken at a time when there are few rows
@@ -49,34 +49,32 @@ inline void add_span(const Span* spans, const float* x, int64_t stride, Vec (*to
   // END task 2.3.3
 }
 
-/// The sums of M rows of x and kTileColumns rows of the matrix are finished by the biases' share, which is read once
-/// for all of them.
-template <int M>
+/// The sums of M rows of x and N rows of the matrix are finished by the biases' share, which is read once for all of
+/// them.
+template <int M, int N>
 void add_biases(const float* sums, const float* const* biases, int64_t groups, Vec* totals) {
-  Vec total[M * kTileColumns];
+  Vec total[M * N];
 #pragma GCC unroll 24
-  for (int i = 0; i < M * kTileColumns; ++i) total[i] = totals[i];
+  for (int i = 0; i < M * N; ++i) total[i] = totals[i];
   for (int64_t g = 0; g < groups; g += kWidth)
 #pragma GCC unroll 4
-    for (int n = 0; n < kTileColumns; ++n) {
+    for (int n = 0; n < N; ++n) {
       Vec bias = load(biases[n] + g);
-#pragma GCC unroll 6
-      for (int m = 0; m < M; ++m)
-        total[m * kTileColumns + n] = fma(bias, load(sums + m * groups + g), total[m * kTileColumns + n]);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) total[m * N + n] = fma(bias, load(sums + m * groups + g), total[m * N + n]);
     }
 #pragma GCC unroll 24
-  for (int i = 0; i < M * kTileColumns; ++i) totals[i] = total[i];
+  for (int i = 0; i < M * N; ++i) totals[i] = total[i];
 }
 
-/// `M` rows of x times kTileColumns rows of the matrix, decoded in registers: `column` of the stretch and those at
-/// distances of `apart`. Each of them is a long piece of memory to be read on from, which a CPU foresees best.
-template <class Rows, int M>
-void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64_t column, int64_t apart,
-              float (*lines)[kFewColumns]) {
-  constexpr int N = kTileColumns;
+/// `M` rows of x from `first_row` on times N rows of the matrix, decoded in registers: `column` of the stretch and those
+/// at distances of `apart`. Each of them is a long piece of memory to be read on from, which a CPU foresees best.
+template <class Rows, int M, int N>
+void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const Stretch& part, int64_t column,
+              int64_t apart, float (*lines)[kFewColumns]) {
   int64_t whole = rows.matrix.columns / Rows::kSpan, last = part.count - 1, index[N];
   decltype(rows.row(0)) row[N];
-  const float *scales[N], *biases[N];
+  const float *scales[N], *biases[N], *values = x.values + first_row * x.stride;
   for (int n = 0; n < N; ++n) {
     index[n] = std::min(column + n * apart, last);  // beyond the end the last one is computed again
     row[n] = rows.row(part.first + index[n]);
@@ -90,19 +88,36 @@ void few_rows(const Rows& rows, const Activations& x, const Stretch& part, int64
     typename Rows::Span spans[N];
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) spans[n] = rows.span(row[n], span, scales[n]);
-    add_span<Rows, M, N>(spans, x.values + span * kPrepared<Rows>, x.stride, total);
+    add_span<Rows, M, N>(spans, values + span * kPrepared<Rows>, x.stride, total);
   }
   if (whole < x.spans) {
     typename Rows::End spans[N];
     for (int n = 0; n < N; ++n) spans[n] = rows.end(row[n], whole, scales[n]);
-    add_span<Rows, M, N>(spans, x.values + whole * kPrepared<Rows>, x.stride, total);
+    add_span<Rows, M, N>(spans, values + whole * kPrepared<Rows>, x.stride, total);
   }
-  add_biases<M>(x.sums, biases, x.groups, total[0]);
-  for (int m = 0; m < M; ++m) {
-    float results[N];
-    sum4(total[m], results);
-    for (int n = 0; n < N; ++n) lines[m][index[n]] = results[n];
+  add_biases<M, N>(x.sums + first_row * x.groups, biases, x.groups, total[0]);
+  for (int i = 0; i < M * N; i += 4) {
+    float results[4];
+    sum4(total[0] + i, results);
+    for (int j = 0; j < 4; ++j) lines[first_row + (i + j) / N][index[(i + j) % N]] = results[j];
   }
+}
+
+/// All of a few rows of x times a stretch of columns: as many sums at a time as there are registers for.
+template <class Rows>
+void few_rows_of(const Rows& rows, const Activations& x, const Stretch& part) {
+  float lines[kFewRows][kFewColumns];
+  auto some = [&](auto height, int64_t first_row) {
+    constexpr int kHeight = decltype(height)::value, kColumns = kHeight == 1 ? 4 : 8 / kHeight;
+    int64_t apart = (part.count + kColumns - 1) / kColumns;
+    for (int64_t n = 0; n < apart; ++n) few_rows<Rows, kHeight, kColumns>(rows, x, first_row, part, n, apart, lines);
+  };
+  int64_t row = 0;
+  for (; row + 8 <= x.rows; row += 8) some(std::integral_constant<int, 8>(), row);
+  for (; row + 4 <= x.rows; row += 4) some(std::integral_constant<int, 4>(), row);
+  for (; row + 2 <= x.rows; row += 2) some(std::integral_constant<int, 2>(), row);
+  for (; row < x.rows; ++row) some(std::integral_constant<int, 1>(), row);
+  for (int64_t m = 0; m < x.rows; ++m) put(part.product, m, part.first, part.count, lines[m]);
 }
 
 /// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
@@ -149,7 +164,7 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
   each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
     const float* biases[kTileColumns];
     for (int j = 0; j < kTileColumns; ++j) biases[j] = part.biases + std::min(n + j, part.count - 1) * x.groups;
-    add_biases<height>(x.sums + (first_row + m) * x.groups, biases, x.groups, at);
+    add_biases<height, kTileColumns>(x.sums + (first_row + m) * x.groups, biases, x.groups, at);
     for (int i = 0; i < height; ++i) sum4(at + i * kTileColumns, lines[m + i] + n);
   });
   for (int64_t m = 0; m < num_rows; ++m) put(part.product, first_row + m, part.first, part.count, lines[m]);
@@ -174,14 +189,7 @@ void compute(Team& team, int id, const Activations& x, const Product& product, i
     widen_groups(w, w.biases, first, count, x.groups, part.biases);
   }
   Rows rows{w};
-  if (x.rows <= kFewRows) {
-    float lines[kFewRows][kFewColumns];
-    int64_t apart = (count + kTileColumns - 1) / kTileColumns;
-    for (int64_t n = 0; n < apart; ++n)
-      x.rows == 1 ? few_rows<Rows, 1>(rows, x, part, n, apart, lines) : few_rows<Rows, 2>(rows, x, part, n, apart, lines);
-    for (int64_t m = 0; m < x.rows; ++m) put(product, m, first, count, lines[m]);
-    return;
-  }
+  if (x.rows <= kFewRows) return few_rows_of(rows, x, part);
   float* panel = buffer<float>(team, id, kPanel, 2 * kBlockColumns * kBlockElements);
   Vec* sums = buffer<Vec>(team, id, kTotals, kBlockRows * kBlockColumns);
   for (int64_t m = 0; m < x.rows; m += kBlockRows)

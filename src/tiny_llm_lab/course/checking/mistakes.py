@@ -1,6 +1,7 @@
 """Known mistakes: wrong versions of the reference, each of which the tests of its task must reject."""
 
 import enum
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from tiny_llm_lab.course.checking.worker import Result
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.types import UserError
 
+# Not wrong but broken: Python that cannot run, C++ that did not compile (within the time limit, perhaps).
+_BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError)|CompileError")
 TIME_LIMIT = "the time limit"
 
 
@@ -79,6 +82,6 @@ def _judged(result: Result | TimeoutError) -> tuple[Verdict, str]:
     failed = result.having("failed")
     if not failed:
         return Verdict.MISSED, f"{len(result.tests)} tests pass"
-    if failed[0].headline.startswith(("NameError", "UnboundLocalError", "SyntaxError")):
+    if _BROKEN.search(failed[0].headline):
         return Verdict.INVALID, failed[0].headline
     return Verdict.CAUGHT, failed[0].test.rpartition("::")[2]
