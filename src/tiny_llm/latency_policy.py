@@ -34,14 +34,15 @@ class LatencyPolicy:
         itl_slo_s: float,
         ttft_slo_s: float | None = None,
         *,
-        safety: float = 1.2,
+        safety: float | None = None,
         min_prefill_tokens: int = 16,
     ) -> None:
         """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
 
-        `safety` multiplies every predicted time. `min_prefill_tokens` is the progress floor: so many
-        prompt tokens fit in every step, however late the decodes are. Raises ValueError when an SLO is
-        not above 0, `safety` below 1 or the floor below 1.
+        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked anew
+        for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in every
+        step, however late the decodes are. Raises ValueError when an SLO is not above 0, `safety` below
+        1 or the floor below 1.
         """
         raise NotImplementedError("task 3.5.2")
 

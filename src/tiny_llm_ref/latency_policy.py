@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from .step_time import StepTimeModel, context_work
 
+# Of the steps with prompt tokens, the share that is to be inside the slack: SLOs speak of a p99.
+_INSIDE = 0.99
+
 
 @dataclass(frozen=True)
 class DecodeWork:
@@ -35,17 +38,18 @@ class LatencyPolicy:
         itl_slo_s: float,
         ttft_slo_s: float | None = None,
         *,
-        safety: float = 1.2,
+        safety: float | None = None,
         min_prefill_tokens: int = 16,
     ) -> None:
         """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
 
-        `safety` multiplies every predicted time. `min_prefill_tokens` is the progress floor: so many
-        prompt tokens fit in every step, however late the decodes are. Raises ValueError when an SLO is
-        not above 0, `safety` below 1 or the floor below 1.
+        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked anew
+        for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in every
+        step, however late the decodes are. Raises ValueError when an SLO is not above 0, `safety` below
+        1 or the floor below 1.
         """
         slos = [itl_slo_s] + ([] if ttft_slo_s is None else [ttft_slo_s])
-        if min(slos) <= 0 or safety < 1 or min_prefill_tokens < 1:
+        if min(slos) <= 0 or (safety is not None and safety < 1) or min_prefill_tokens < 1:
             raise ValueError("SLOs must be above 0, safety and min_prefill_tokens 1 or more")
         self.model = model
         self.itl_slo_s = itl_slo_s
@@ -99,6 +103,7 @@ class LatencyPolicy:
         self, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> Callable[[int], float]:
         """The seconds, safety included, of a step with so many prompt tokens besides the decodes."""
+        safety = self.model.margin(_INSIDE) if self.safety is None else self.safety
         decodes_attend = sum(decode.num_computed + 1 for decode in decodes)
 
         def step_s(num_prefill: int) -> float:
@@ -111,7 +116,7 @@ class LatencyPolicy:
                 num_attended += context_work(work.num_computed, taken)
                 num_stored += work.num_computed + taken
                 left -= taken
-            return self.safety * self.model.predict(len(decodes) + num_prefill, num_attended, num_stored)
+            return safety * self.model.predict(len(decodes) + num_prefill, num_attended, num_stored)
 
         return step_s
 
