@@ -60,7 +60,7 @@ def slo(setting: Setting) -> Report:
     errors: list[Any] = []
     for repeat in range(setting.repeats):
         for name in names if repeat % 2 == 0 else reversed(names):
-            engine = _engine(setting, machine, load, name)
+            engine = engine_for(setting, machine, load, name)
             try:
                 runs[name].append(latencies(serve(engine, load.prompts), load.itl_slo_s, load.ttft_slo_s))
                 if engine.pacer is not None:
@@ -187,14 +187,15 @@ def _median(values: Sequence[Latencies], field: str) -> float:
     return float(median(getattr(each, field) for each in values))
 
 
-def _engine(setting: Setting, machine: Machine, load: Load, name: str) -> Any:
+def engine_for(setting: Setting, machine: Machine, load: Load, name: str) -> Any:
+    """The engine of one row of the table: whole prompts, a fixed budget, or the policy."""
     llm = setting.llm
     longest = max(len(each.content) + (each.sampling.max_tokens or 0) for each in load.prompts)
     whole = longest + _SEATS
     fixed = None if name in (UNCHUNKED, POLICY) else int(name.split()[-1])
     config = SchedulerConfig(
         max_num_batched_tokens=fixed or whole,
-        max_num_seqs=_SEATS,
+        max_num_seqs=min(_SEATS, fixed or _SEATS),  # a scheduler wants a token for everyone who runs
         max_model_len=longest,
         enable_chunked_prefill=name != UNCHUNKED,
     )
