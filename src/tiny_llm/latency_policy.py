@@ -8,11 +8,12 @@ from .step_time import StepTimeModel
 
 @dataclass(frozen=True)
 class DecodeWork:
-    """A running request that takes one token: stored tokens, and when its last token came."""
+    """A running request that gets its next token: stored tokens, and when its last token came."""
 
     num_computed: int
     last_token_s: float
     is_batch_class: bool = False  # nobody reads along: its tokens have no deadline
+    num_new: int = 1  # tokens that it takes of the step: more with guesses (day 3.6)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class LatencyPolicy:
     ) -> int | None:
         """How many tokens the next step may hold, decodes included; None = no limit.
 
-        Every decode takes one token. The rest goes to `prefills` in their order, interactive ones before
+        Every decode takes its `num_new`. The rest goes to `prefills` in their order, interactive ones before
         batch-class ones; it is the largest number whose step, in predicted seconds times `safety`, is
         inside the slack. Never below the progress floor (of the interactive prompts, if there are any),
         never more than the prompts can take. With a TTFT SLO, what batch-class prompts get must also leave

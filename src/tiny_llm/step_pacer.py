@@ -20,8 +20,9 @@ class StepPacer:
 
         The policy is asked about who runs, in the scheduler's order, then about those who wait, as far as
         there are places and tokens (max_num_seqs, max_num_batched_tokens): behind them nobody gets a
-        token of this step. A prompt takes as much as long_prefill_token_threshold lets it.
-        `last_token_s` tells for the id of a decode when its last token came.
+        token of this step. A decode takes its token and its guesses, a prompt as much as
+        long_prefill_token_threshold lets it. `last_token_s` tells for the id of a decode when its last
+        token came.
         """
         raise NotImplementedError("task 3.5.3")
 

@@ -1,7 +1,7 @@
 """Forward passes shaped like the engine's, over requests of any length, as often as one likes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -45,8 +45,8 @@ class StepRunner:
         tokens = mx.array(self._tokens[:num_rows])[:, None]
         logits = self.model(tokens, layout.positions, layers, rows=rows)[:, -1]
         drawn = mx.argmax(logits, axis=-1) if rows else logits
-        mx.eval(drawn, self.cache.keys, self.cache.values)
-        return [int(token) for token in drawn.tolist()] if rows else []
+        mx.eval(drawn, self.cache.pools)
+        return cast(list[int], drawn.tolist()) if rows else []
 
     def release(self) -> None:
         """Give the memory back."""

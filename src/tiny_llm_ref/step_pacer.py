@@ -22,19 +22,26 @@ class StepPacer:
 
         The policy is asked about who runs, in the scheduler's order, then about those who wait, as far as
         there are places and tokens (max_num_seqs, max_num_batched_tokens): behind them nobody gets a
-        token of this step. A prompt takes as much as long_prefill_token_threshold lets it.
-        `last_token_s` tells for the id of a decode when its last token came.
+        token of this step. A decode takes its token and its guesses, a prompt as much as
+        long_prefill_token_threshold lets it. `last_token_s` tells for the id of a decode when its last
+        token came.
         """
         config, running = scheduler.config, scheduler.running
         decodes = [
-            DecodeWork(each.num_computed_tokens, last_token_s(each.request_id), each.is_batch_class)
+            DecodeWork(
+                each.num_computed_tokens,
+                last_token_s(each.request_id),
+                each.is_batch_class,
+                each.num_tokens_with_spec - each.num_computed_tokens,
+            )
             for each in running
             if each.is_decoding
         ]
         prefills = [
             _prefill(each, config.long_prefill_token_threshold) for each in running if not each.is_decoding
         ]
-        room = config.max_num_batched_tokens - len(decodes) - sum(work.num_new for work in prefills)
+        room = config.max_num_batched_tokens
+        room -= sum(work.num_new for work in decodes) + sum(work.num_new for work in prefills)
         for each in scheduler.waiting[: max(0, config.max_num_seqs - len(running))]:
             if room <= 0:
                 break

@@ -155,3 +155,21 @@ def test_without_a_prompt_there_is_no_limit(llm):
     policy = RecordingPolicy(budget=5)
     assert llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5) is None
     assert policy.asked == []
+
+
+@pytest.mark.task("3.5.3")
+def test_guesses_are_part_of_what_a_decode_takes(llm):
+    # Else the guesses of the first decodes would take the tokens of the last ones.
+    requests = waiting(llm, 9, 9, 30)
+    scheduler = llm.Scheduler(
+        SchedulerConfig(max_num_batched_tokens=18, max_num_seqs=8), llm.BlockPool(64, 16)
+    )
+    for request in requests:
+        scheduler.add(request)
+    scheduler.commit(scheduler.schedule(), {"0": [97], "1": [97]})
+    requests[0].spec_token_ids = [98, 99, 97]
+    policy = RecordingPolicy()
+    llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    [(_, decodes, prefills)] = policy.asked
+    assert [(work.num_computed, work.num_new) for work in decodes] == [(9, 4), (9, 1)]
+    assert [work.num_new for work in prefills] == [30]

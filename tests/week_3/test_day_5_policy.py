@@ -55,6 +55,17 @@ def test_budget_is_the_largest_step_inside_the_slack(llm):
 
 
 @pytest.mark.task("3.5.2")
+def test_a_decode_that_guessed_takes_more_than_one_token(llm):
+    # 4 tokens behind 1,000 look 1,001 + ... + 1,004 = 4,010 times; with the other decode and n of a prompt:
+    # 1 ms (5 + n) + 1 us (4,011 + n (n + 1) / 2) <= 60.5 ms: n = 50 makes 60.286, n = 51 61.337.
+    guessing = llm.DecodeWork(1000, 5.0 - 0.0395, num_new=4)
+    policy = policy_of(llm)
+    budget = policy.token_budget(5.0, [guessing, *decoding(llm, 0.0)], [llm.PrefillWork(0, 1000)])
+    assert budget == 4 + 1 + 50
+    assert policy.model.asked[-1][2] - policy.model.asked[-1][0] == 1000, "stored: 1,000 and what is new"
+
+
+@pytest.mark.task("3.5.2")
 def test_budget_equals_trying_every_size(llm):
     rng = random.Random(3)
     model = llm.StepTimeModel(measured(llm))
