@@ -8,11 +8,12 @@ from .step_time import StepTimeModel
 
 @dataclass(frozen=True)
 class DecodeWork:
-    """A running request that takes one token: stored tokens, and when its last token came."""
+    """A running request that gets its next token: stored tokens, and when its last token came."""
 
     num_computed: int
     last_token_s: float
     is_batch_class: bool = False  # nobody reads along: its tokens have no deadline
+    num_new: int = 1  # tokens that it takes of the step: more with guesses (day 3.6)
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,15 @@ class LatencyPolicy:
         itl_slo_s: float,
         ttft_slo_s: float | None = None,
         *,
-        safety: float = 1.2,
+        safety: float | None = None,
         min_prefill_tokens: int = 16,
     ) -> None:
         """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
 
-        `safety` multiplies every predicted time. `min_prefill_tokens` is the progress floor: so many
-        prompt tokens fit in every step, however late the decodes are. Raises ValueError when an SLO is
-        not above 0, `safety` below 1 or the floor below 1.
+        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked anew
+        for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in every
+        step, however late the decodes are. Raises ValueError when an SLO is not above 0, `safety` below
+        1 or the floor below 1.
         """
         raise NotImplementedError("task 3.5.2")
 
@@ -57,7 +59,7 @@ class LatencyPolicy:
     ) -> int | None:
         """How many tokens the next step may hold, decodes included; None = no limit.
 
-        Every decode takes one token. The rest goes to `prefills` in their order, interactive ones before
+        Every decode takes its `num_new`. The rest goes to `prefills` in their order, interactive ones before
         batch-class ones; it is the largest number whose step, in predicted seconds times `safety`, is
         inside the slack. Never below the progress floor (of the interactive prompts, if there are any),
         never more than the prompts can take. With a TTFT SLO, what batch-class prompts get must also leave

@@ -1,12 +1,9 @@
-"""What the engine tells the latency policy, and what it lets the step-time model learn."""
+"""What a scheduler's next step means for the latency policy, and what the step-time model learns from it."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from .latency_policy import LatencyPolicy
-
-if TYPE_CHECKING:
-    from .engine_request import EngineRequest
+from .scheduler import Scheduler
 
 
 class StepPacer:
@@ -16,8 +13,17 @@ class StepPacer:
         """Sets policy."""
         raise NotImplementedError("task 3.5.3")
 
-    def token_budget(self, now_s: float, requests: Mapping[str, "EngineRequest"]) -> int | None:
-        """The budget of the next step for `requests`, in the order in which they came; None = no limit."""
+    def token_budget(
+        self, now_s: float, scheduler: Scheduler, last_token_s: Callable[[str], float]
+    ) -> int | None:
+        """The budget of the scheduler's next step; None = no limit, also when there is no prompt to compute.
+
+        The policy is asked about who runs, in the scheduler's order, then about those who wait, as far as
+        there are places and tokens (max_num_seqs, max_num_batched_tokens): behind them nobody gets a
+        token of this step. A decode takes its token and its guesses, a prompt as much as
+        long_prefill_token_threshold lets it. `last_token_s` tells for the id of a decode when its last
+        token came.
+        """
         raise NotImplementedError("task 3.5.3")
 
     def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None:

@@ -67,11 +67,21 @@ class StepTimeModel:
 
         The correction becomes (1 - newest) times its value plus `newest` times measured / fitted seconds.
         One measurement counts at most as twice and at least as half the correction so far: a hiccup must
-        not look like a new machine. The error of the prediction before this step is remembered for
-        `error`, for the last 256 steps. Raises ValueError when `seconds` is not above 0.
+        not look like a new machine. How wrong the prediction before this step was is remembered for `error`
+        and `margin`. Raises ValueError when `seconds` is not above 0.
         """
         raise NotImplementedError("task 3.5.1")
 
     def error(self) -> StepTimeError:
-        """How wrong the predictions were: of the recorded steps, or of the fit while there are none."""
+        """How wrong the predictions of the last 256 steps were, or the fit while there are none."""
+        raise NotImplementedError("task 3.5.1")
+
+    def margin(self, share: float) -> float:
+        """What to multiply predictions by, so that a `share` (0 to 1) of the steps is inside: 1 to 2.
+
+        The nearest-rank percentile of measured / predicted seconds of the last 256 steps, the fitted
+        samples counted as the first ones. A step of decodes alone (num_attended == num_stored: one token
+        each) does not count: nobody chooses how long it takes. A quiet phase cannot push the margin
+        below 1, nor hiccups above 2.
+        """
         raise NotImplementedError("task 3.5.1")

@@ -1,94 +1,90 @@
-"""How long steps of the engine take here: a few of each size, timed before the first request comes."""
+"""How long steps of the engine take here: timed before the first request comes, and by `bench-engine`."""
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Final
 
-import mlx.core as mx
-
 from tiny_llm_lab.solution import Serving
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import Step, StepGrid, work_of
 from tiny_llm_lab.types import Clock, UserError
 
-# Requests in a step with the new tokens of each: decodes, chunks.
-_SHAPES: Final = ((1, 1), (4, 1), (16, 1), (1, 16), (1, 64), (1, 256))
-# Tokens that each of them has stored before.
-_CONTEXTS: Final = (0, 128, 512)
-_REPEATS: Final = 3
+# Where seconds count; and where a fit is to be judged.
+AT_START: Final = StepGrid(stored=(0, 128, 512), decodes=(1, 4, 16), chunks=(16, 64, 256))
+THOROUGH: Final = StepGrid(
+    stored=(0, 512, 2048),
+    decodes=(1, 4, 8, 16),
+    chunks=(16, 32, 64, 128, 256, 512),
+    mixed=((8, 64), (8, 256)),
+)
 _FEWEST_SAMPLES: Final = 3  # a StepTimeModel needs so many
 
 
 def calibrate(
     model: Any,
     llm: Serving,
+    steps: Sequence[Step] | None = None,
     *,
     block_size: int = 32,
+    rounds: int = 3,
     limit_s: float = 3.0,
     clock: Clock = time.perf_counter,
 ) -> list[Any]:
-    """Time steps of up to 256 tokens behind up to 512 stored ones; return `llm.StepSample`s of their medians.
+    """Time `steps` (None: those of AT_START) in rounds; return `llm.StepSample`s of their medians.
 
-    They run on a paged cache of their own, given back at the end, with tokens 0. Small steps come first;
-    after `limit_s` no other begins, and after a third of it each is run once. Raises UserError when
-    the model has no room for three of them.
+    They run on a paged cache of their own, given back at the end, with random tokens. Small steps come
+    first and none begins after `limit_s`, as in `time_steps`; what was not timed is left out. Raises
+    UserError when the model has no room for three of them.
     """
     limit = model.config.max_position_embeddings
-    grid = [
-        [(context, new)] * count for context in _CONTEXTS for count, new in _SHAPES if context + new <= limit
+    fitting = [
+        step
+        for step in (AT_START.steps() if steps is None else steps)
+        if all(part.stored + part.new <= limit for part in step)
     ]
-    grid.sort(key=lambda requests: sum(new for _, new in requests))
-    if len(grid) < _FEWEST_SAMPLES:
+    fitting.sort(key=lambda step: sum(part.new for part in step))
+    if len(fitting) < _FEWEST_SAMPLES:
         raise UserError(f"the model takes only {limit} tokens, too few to time its steps: leave the SLO out")
-    most = max(sum(_num_blocks(*request, block_size) for request in requests) for requests in grid)
-    cache = model.create_paged_kv_cache(most, block_size)
-    samples: list[Any] = []
-    start_s = clock()
+    runner = StepRunner(llm, model, fitting, block_size=block_size)
     try:
-        _run(model, llm, cache, grid[0])  # the first pass of all builds what later ones find
-        for requests in grid:
-            elapsed_s = clock() - start_s
-            if elapsed_s > limit_s and len(samples) >= _FEWEST_SAMPLES:
-                break
-            repeats = _REPEATS if elapsed_s < limit_s / 3 else 1
-            seconds = list(_timed(model, llm, cache, requests, repeats, clock))
-            samples.append(_sample(llm, requests, median(seconds)))
+        runner.run(fitting[0])  # the first pass of all builds what later ones find
+        times = time_steps(runner.run, fitting, rounds, limit_s=limit_s, clock=clock)
     finally:
-        cache.release()
-    return samples
+        runner.release()
+    return samples_of(llm, fitting[: len(times)], times)
 
 
-def _timed(
-    model: Any, llm: Serving, cache: Any, requests: Sequence[tuple[int, int]], repeats: int, clock: Clock
-) -> Iterator[float]:
-    if repeats > 1:
-        _run(model, llm, cache, requests)  # a shape is slower when it is new
-    for _ in range(repeats):
-        start_s = clock()
-        _run(model, llm, cache, requests)
-        yield max(clock() - start_s, 1e-9)
+def time_steps(
+    run: Callable[[Step], object],
+    steps: Sequence[Step],
+    rounds: int,
+    *,
+    limit_s: float = math.inf,
+    clock: Clock = time.perf_counter,
+) -> list[list[float]]:
+    """Seconds of each step, once a round, so that a slow phase of the machine meets them all.
+
+    A shape is slower when it is new: a first round counts only for steps that come to no other. After
+    `limit_s` no step begins, except for the first three; those that never began have no entry.
+    """
+    first: list[float] = []
+    later: list[list[float]] = [[] for _ in steps]
+    start_s = clock()
+    for number in range(rounds + 1):
+        for step, seconds in zip(steps, later, strict=True):
+            began_s = clock()
+            if began_s - start_s > limit_s and len(first) >= _FEWEST_SAMPLES:
+                break
+            run(step)
+            (seconds if number else first).append(max(clock() - began_s, 1e-9))
+    return [seconds or [cold] for cold, seconds in zip(first, later, strict=False)]
 
 
-def _run(model: Any, llm: Serving, cache: Any, requests: Sequence[tuple[int, int]]) -> None:
-    parts, first = [], 0
-    for context, new in requests:
-        count = _num_blocks(context, new, cache.block_size)
-        parts.append((range(first, first + count), context, new))
-        first += count
-    layout = llm.StepLayout.of(cache.block_size, parts)
-    tokens = mx.zeros((len(layout.positions), 1), mx.int32)
-    rows = [end - 1 for end in layout.query_starts[1:]]
-    logits = model(tokens, layout.positions, cache.begin_step(layout), rows=rows)
-    mx.eval(mx.argmax(logits, axis=-1), cache.pools)
-
-
-def _sample(llm: Serving, requests: Sequence[tuple[int, int]], seconds: float) -> Any:
-    return llm.StepSample(
-        sum(new for _, new in requests),
-        sum(llm.context_work(context, new) for context, new in requests),
-        sum(context + new for context, new in requests),
-        seconds,
-    )
-
-
-def _num_blocks(context: int, new: int, block_size: int) -> int:
-    return -(-(context + new) // block_size)
+def samples_of(llm: Serving, steps: Sequence[Step], times: Sequence[Sequence[float]]) -> list[Any]:
+    """An `llm.StepSample` of each step and the median of its times."""
+    return [
+        llm.StepSample(*work_of(llm.context_work, step), median(seconds))
+        for step, seconds in zip(steps, times, strict=True)
+    ]

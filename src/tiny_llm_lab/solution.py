@@ -67,9 +67,9 @@ class Scheduling(Protocol):
     ScheduledRequest: Callable[..., Any]
     StepSample: Callable[..., Any]
     StepTimeModel: Callable[..., Any]
-    DecodeWork: Callable[..., Any]
-    PrefillWork: Callable[..., Any]
+    StepPacer: Callable[..., Any]
     LatencyPolicy: Callable[..., Any]
+    context_work: Callable[[int, int], int]
 
 
 def load_scheduling(name: str = "mine") -> Scheduling:

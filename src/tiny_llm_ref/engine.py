@@ -166,7 +166,11 @@ class Engine:
     def _begin(self) -> EngineStep:
         """Plan a step by all that is known, and begin it."""
         self._guess()
-        budget = None if self.pacer is None else self.pacer.token_budget(self._clock(), self._requests)
+        budget = None
+        if self.pacer is not None:
+            budget = self.pacer.token_budget(
+                self._clock(), self.scheduler, lambda name: self._requests[name].last_token_s
+            )
         start_s = self._clock()
         plan = self.scheduler.schedule(budget)
         requests = [self._requests[name] for name in plan.num_scheduled_tokens]

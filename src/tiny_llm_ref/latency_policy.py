@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 from .step_time import StepTimeModel, context_work
 
+# Of the steps with prompt tokens, the share that is to be inside the slack: SLOs speak of a p99.
+_INSIDE = 0.99
+
 
 @dataclass(frozen=True)
 class DecodeWork:
-    """A running request that takes one token: stored tokens, and when its last token came."""
+    """A running request that gets its next token: stored tokens, and when its last token came."""
 
     num_computed: int
     last_token_s: float
     is_batch_class: bool = False  # nobody reads along: its tokens have no deadline
+    num_new: int = 1  # tokens that it takes of the step: more with guesses (day 3.6)
 
 
 @dataclass(frozen=True)
@@ -35,17 +39,18 @@ class LatencyPolicy:
         itl_slo_s: float,
         ttft_slo_s: float | None = None,
         *,
-        safety: float = 1.2,
+        safety: float | None = None,
         min_prefill_tokens: int = 16,
     ) -> None:
         """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
 
-        `safety` multiplies every predicted time. `min_prefill_tokens` is the progress floor: so many
-        prompt tokens fit in every step, however late the decodes are. Raises ValueError when an SLO is
-        not above 0, `safety` below 1 or the floor below 1.
+        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked anew
+        for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in every
+        step, however late the decodes are. Raises ValueError when an SLO is not above 0, `safety` below
+        1 or the floor below 1.
         """
         slos = [itl_slo_s] + ([] if ttft_slo_s is None else [ttft_slo_s])
-        if min(slos) <= 0 or safety < 1 or min_prefill_tokens < 1:
+        if min(slos) <= 0 or (safety is not None and safety < 1) or min_prefill_tokens < 1:
             raise ValueError("SLOs must be above 0, safety and min_prefill_tokens 1 or more")
         self.model = model
         self.itl_slo_s = itl_slo_s
@@ -66,7 +71,7 @@ class LatencyPolicy:
     ) -> int | None:
         """How many tokens the next step may hold, decodes included; None = no limit.
 
-        Every decode takes one token. The rest goes to `prefills` in their order, interactive ones before
+        Every decode takes its `num_new`. The rest goes to `prefills` in their order, interactive ones before
         batch-class ones; it is the largest number whose step, in predicted seconds times `safety`, is
         inside the slack. Never below the progress floor (of the interactive prompts, if there are any),
         never more than the prompts can take. With a TTFT SLO, what batch-class prompts get must also leave
@@ -93,16 +98,19 @@ class LatencyPolicy:
         if fitting >= num_urgent:
             limit_s = min(slack_s, ttft_slack_s)
             fitting = max(fitting, _largest(num_wanted, lambda count: step_s(count) <= limit_s))
-        return len(decodes) + fitting
+        return sum(decode.num_new for decode in decodes) + fitting
 
     def _predictor(
         self, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> Callable[[int], float]:
         """The seconds, safety included, of a step with so many prompt tokens besides the decodes."""
-        decodes_attend = sum(decode.num_computed + 1 for decode in decodes)
+        safety = self.model.margin(_INSIDE) if self.safety is None else self.safety
+        num_decoded = sum(decode.num_new for decode in decodes)
+        decodes_attend = sum(context_work(decode.num_computed, decode.num_new) for decode in decodes)
+        decodes_store = sum(decode.num_computed + decode.num_new for decode in decodes)
 
         def step_s(num_prefill: int) -> float:
-            num_attended = num_stored = decodes_attend
+            num_attended, num_stored = decodes_attend, decodes_store
             left = num_prefill
             for work in prefills:
                 if left == 0:
@@ -111,7 +119,7 @@ class LatencyPolicy:
                 num_attended += context_work(work.num_computed, taken)
                 num_stored += work.num_computed + taken
                 left -= taken
-            return self.safety * self.model.predict(len(decodes) + num_prefill, num_attended, num_stored)
+            return safety * self.model.predict(num_decoded + num_prefill, num_attended, num_stored)
 
         return step_s
 

@@ -1,17 +1,11 @@
-"""What the engine tells the latency policy, and what it lets the step-time model learn."""
+"""What a scheduler's next step means for the latency policy, and what the step-time model learns from it."""
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
+from .scheduled_request import ScheduledRequest, clamp_new_tokens
+from .scheduler import Scheduler
 from .step_time import context_work
-
-if TYPE_CHECKING:
-    from .engine_request import EngineRequest
-
-# Prompts that are looked at: behind the first few nobody gets a token of this step.
-_LOOK_AHEAD = 16
 
 
 class StepPacer:
@@ -21,21 +15,39 @@ class StepPacer:
         """Sets policy."""
         self.policy = policy
 
-    def token_budget(self, now_s: float, requests: Mapping[str, "EngineRequest"]) -> int | None:
-        """The budget of the next step for `requests`, in the order in which they came; None = no limit."""
-        decodes, prefills = [], []
-        for request in requests.values():
-            each = request.scheduled
-            if each.is_decoding:
-                decodes.append(
-                    DecodeWork(each.num_computed_tokens, request.last_token_s, each.is_batch_class)
-                )
-            else:
-                missing = each.num_tokens - each.num_computed_tokens
-                prefills.append(
-                    PrefillWork(each.num_computed_tokens, missing, each.arrival_s, each.is_batch_class)
-                )
-        return self.policy.token_budget(now_s, decodes, list(islice(prefills, _LOOK_AHEAD)))
+    def token_budget(
+        self, now_s: float, scheduler: Scheduler, last_token_s: Callable[[str], float]
+    ) -> int | None:
+        """The budget of the scheduler's next step; None = no limit, also when there is no prompt to compute.
+
+        The policy is asked about who runs, in the scheduler's order, then about those who wait, as far as
+        there are places and tokens (max_num_seqs, max_num_batched_tokens): behind them nobody gets a
+        token of this step. A decode takes its token and its guesses, a prompt as much as
+        long_prefill_token_threshold lets it. `last_token_s` tells for the id of a decode when its last
+        token came.
+        """
+        config, running = scheduler.config, scheduler.running
+        decodes = [
+            DecodeWork(
+                each.num_computed_tokens,
+                last_token_s(each.request_id),
+                each.is_batch_class,
+                each.num_tokens_with_spec - each.num_computed_tokens,
+            )
+            for each in running
+            if each.is_decoding
+        ]
+        prefills = [
+            _prefill(each, config.long_prefill_token_threshold) for each in running if not each.is_decoding
+        ]
+        room = config.max_num_batched_tokens
+        room -= sum(work.num_new for work in decodes) + sum(work.num_new for work in prefills)
+        for each in scheduler.waiting[: max(0, config.max_num_seqs - len(running))]:
+            if room <= 0:
+                break
+            prefills.append(_prefill(each, config.long_prefill_token_threshold))
+            room -= prefills[-1].num_new
+        return self.policy.token_budget(now_s, decodes, prefills) if prefills else None
 
     def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None:
         """Learn from a step over `parts`, (block_ids, num_computed_tokens, num_new_tokens) each."""
@@ -44,3 +56,9 @@ class StepPacer:
         num_stored = sum(computed + new for _, computed, new in parts)
         if num_tokens and seconds > 0:  # a coarse clock may not see a step
             self.policy.model.record(num_tokens, num_attended, num_stored, seconds)
+
+
+def _prefill(request: ScheduledRequest, threshold: int) -> PrefillWork:
+    missing = request.num_tokens - request.num_computed_tokens
+    num_new = clamp_new_tokens(missing, threshold, missing)
+    return PrefillWork(request.num_computed_tokens, num_new, request.arrival_s, request.is_batch_class)

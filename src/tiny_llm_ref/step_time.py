@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # Where "small" may end, and below how many samples a regime is not fitted on its own.
@@ -10,7 +10,7 @@ _SPLITS = (16, 32, 64, 128, 256, 512, 1024)
 _FEWEST = 6
 # Rounds of reweighting, and the relative error below which a sample is taken to be met.
 _ROUNDS, _MET = 20, 1e-3
-# How far one measurement may pull the correction, and how many errors are remembered.
+# How far one measurement may pull the correction or the margin, and how many steps are remembered.
 _PULL, _WINDOW = 2.0, 256
 
 _Coefficients = tuple[float, float, float, float]
@@ -67,12 +67,13 @@ class StepTimeModel:
         self.newest = newest
         self.small_correction = self.large_correction = 1.0
         self._errors: deque[float] = deque(maxlen=_WINDOW)
+        self._ratios: deque[float] = deque(maxlen=_WINDOW)
         whole = _robust_fit(samples)
         splits = _SPLITS if split_tokens is None else (split_tokens,)
         fits = [(split, *_two_fits(samples, split, whole)) for split in splits]
         self.split_tokens, self.small, self.large = min(fits, key=lambda fit: _total_error(samples, *fit))
         self._fit_errors = [
-            abs(self.predict(each.num_tokens, each.num_attended, each.num_stored) / each.seconds - 1)
+            self._compare(each.num_tokens, each.num_attended, each.num_stored, each.seconds)
             for each in samples
         ]
 
@@ -96,12 +97,12 @@ class StepTimeModel:
 
         The correction becomes (1 - newest) times its value plus `newest` times measured / fitted seconds.
         One measurement counts at most as twice and at least as half the correction so far: a hiccup must
-        not look like a new machine. The error of the prediction before this step is remembered for
-        `error`, for the last 256 steps. Raises ValueError when `seconds` is not above 0.
+        not look like a new machine. How wrong the prediction before this step was is remembered for `error`
+        and `margin`. Raises ValueError when `seconds` is not above 0.
         """
         if seconds <= 0:
             raise ValueError(f"a step cannot take {seconds} s")
-        self._errors.append(abs(self.predict(num_tokens, num_attended, num_stored) / seconds - 1))
+        self._errors.append(self._compare(num_tokens, num_attended, num_stored, seconds))
         is_small = num_tokens <= self.split_tokens
         fitted_s = _seconds(self.small if is_small else self.large, num_tokens, num_attended, num_stored)
         correction = self.small_correction if is_small else self.large_correction
@@ -114,10 +115,32 @@ class StepTimeModel:
             self.large_correction = correction
 
     def error(self) -> StepTimeError:
-        """How wrong the predictions were: of the recorded steps, or of the fit while there are none."""
-        errors = sorted(self._errors or self._fit_errors)
-        p50, p90 = (errors[math.ceil(share * len(errors)) - 1] for share in (0.5, 0.9))
-        return StepTimeError(len(errors), p50, p90)
+        """How wrong the predictions of the last 256 steps were, or the fit while there are none."""
+        errors = self._errors or self._fit_errors
+        return StepTimeError(len(errors), _nearest_rank(errors, 0.5), _nearest_rank(errors, 0.9))
+
+    def margin(self, share: float) -> float:
+        """What to multiply predictions by, so that a `share` (0 to 1) of the steps is inside: 1 to 2.
+
+        The nearest-rank percentile of measured / predicted seconds of the last 256 steps, the fitted
+        samples counted as the first ones. A step of decodes alone (num_attended == num_stored: one token
+        each) does not count: nobody chooses how long it takes. A quiet phase cannot push the margin
+        below 1, nor hiccups above 2.
+        """
+        wanted = _nearest_rank(self._ratios, share) if self._ratios else 1.0
+        return min(max(wanted, 1.0), _PULL)
+
+    def _compare(self, num_tokens: int, num_attended: int, num_stored: int, seconds: float) -> float:
+        """The relative error of the prediction, after the ratio is remembered."""
+        predicted_s = self.predict(num_tokens, num_attended, num_stored)
+        if num_attended > num_stored and predicted_s > 0:
+            self._ratios.append(seconds / predicted_s)
+        return abs(predicted_s / seconds - 1)
+
+
+def _nearest_rank(values: Iterable[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[max(1, math.ceil(share * len(ordered))) - 1]
 
 
 def _seconds(fit: _Coefficients, num_tokens: int, num_attended: int, num_stored: int) -> float:

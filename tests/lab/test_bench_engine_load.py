@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import pytest
@@ -14,17 +14,19 @@ from tiny_llm_lab.bench.engine_steps.peers import is_loss, peers_report
 from tiny_llm_lab.bench.engine_steps.setting import Setting, answering
 from tiny_llm_lab.bench.engine_steps.slo import (
     POLICY,
+    STATIC,
     UNCHUNKED,
     Load,
     Machine,
     bursts,
+    engine_for,
     long_prompt,
     sized,
     slo_report,
 )
 from tiny_llm_lab.bench.engine_steps.turns import Ratio
 from tiny_llm_lab.simulate.traffic import LengthKind
-from tiny_llm_lab.types import Completion, EngineOutput, Prompt, Timing, UserError
+from tiny_llm_lab.types import Completion, EngineOutput, Prompt, SchedulerConfig, Timing, UserError
 
 RUN = latencies([Timing(0.0, (1.0, 2.0))], 1.0, 1.0)
 
@@ -121,6 +123,18 @@ def test_bursts_are_seeded_fit_the_model_and_have_two_tokens_at_least() -> None:
     for prompt in load.prompts:
         answer = prompt.sampling.max_tokens
         assert answer is not None and answer >= 2 and len(prompt.content) + answer <= 4096
+
+
+@pytest.mark.parametrize("budget", STATIC)
+def test_a_fixed_budget_has_a_token_for_everyone_who_runs(budget: int) -> None:
+    class Configured(Setting):
+        def engine(self, config: SchedulerConfig, num_tokens: int, **others: Any) -> Any:
+            return config
+
+    model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096))
+    load, machine = Load([Prompt([1] * 9, answering(2))], 0.5, 1.0), Machine(0.1, 0.001, ())
+    config = engine_for(Configured(None, model, cast(Any, None)), machine, load, f"budget {budget}")
+    assert config.max_num_batched_tokens == budget >= config.max_num_seqs
 
 
 def test_the_policy_is_compared_with_the_best_budget_inside_the_slo() -> None:

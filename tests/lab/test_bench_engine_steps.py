@@ -7,28 +7,26 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.bench.engine_steps import calibration
+from tiny_llm_lab import calibration, load_checkpoint, load_solution
 from tiny_llm_lab.bench.engine_steps.ahead import ahead_report
-from tiny_llm_lab.bench.engine_steps.calibration import calibrate, calibration_json, grid, held_out
-from tiny_llm_lab.bench.engine_steps.chunk_position import chunk_report, depths, foretold
+from tiny_llm_lab.bench.engine_steps.chunk_position import (
+    calibration_json,
+    chunk_report,
+    depths,
+    foretold,
+    held_out,
+)
 from tiny_llm_lab.bench.engine_steps.memory import chunk_starts, memory_report
 from tiny_llm_lab.bench.engine_steps.mixed import mixed_report
 from tiny_llm_lab.bench.engine_steps.paged import paged_report
 from tiny_llm_lab.bench.engine_steps.report import Report, lines_below, table_of
 from tiny_llm_lab.bench.engine_steps.scheduling import COUNTS, decoding, scheduler_report
 from tiny_llm_lab.bench.engine_steps.setting import Setting
-from tiny_llm_lab.bench.engine_steps.step_runner import (
-    Part,
-    Step,
-    StepRunner,
-    blocks_of,
-    chunk,
-    decodes,
-    work_of,
-)
 from tiny_llm_lab.bench.engine_steps.turns import Ratio, Side, ratio, take_turns
+from tiny_llm_lab.calibration import THOROUGH, calibrate
 from tiny_llm_lab.simulate.cost import load_calibration
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import Part, Step, blocks_of, chunk, decodes, work_of
 from tiny_llm_lab.types import UserError
 
 REF: Any = load_solution("ref")
@@ -88,8 +86,8 @@ def test_a_report_says_whether_its_aims_are_met() -> None:
 def test_the_work_of_a_step() -> None:
     step = (*decodes(2, 10), *chunk(100, 3))
     # Two rows that see 11 tokens each; three that see 101, 102 and 103.
-    assert work_of(step) == (5, 2 * 11 + 101 + 102 + 103, 2 * 11 + 103)
-    assert blocks_of((Part(31, 1), Part(32, 1), Part(0, 64))) == 1 + 2 + 2
+    assert work_of(REF.context_work, step) == (5, 2 * 11 + 101 + 102 + 103, 2 * 11 + 103)
+    assert blocks_of((Part(31, 1), Part(32, 1), Part(0, 64)), 32) == 1 + 2 + 2
 
 
 def test_a_step_can_be_repeated_and_draws_what_it_is_asked_to() -> None:
@@ -104,12 +102,14 @@ def test_a_step_can_be_repeated_and_draws_what_it_is_asked_to() -> None:
 
 @pytest.mark.parametrize("max_len", [300, 2560])
 def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len: int) -> None:
-    for steps in (grid(max_len, 128), held_out(max_len, 128, seed=1)):
+    for steps in (THOROUGH.steps(max_len, 128), held_out(max_len, 128, seed=1)):
         assert steps and max(part.stored + part.new for step in steps for part in step) <= max_len
         assert max(part.new for step in steps for part in step) <= 128
     assert held_out(max_len, 128, 1) == held_out(max_len, 128, 1) != held_out(max_len, 128, 2)
-    seen = {work_of(step) for step in grid(max_len, 128)}
-    assert not seen & {work_of(step) for step in held_out(max_len, 128, 1)}, "they are new to the model"
+    seen = {work_of(REF.context_work, step) for step in THOROUGH.steps(max_len, 128)}
+    assert not seen & {work_of(REF.context_work, step) for step in held_out(max_len, 128, 1)}, (
+        "they are new to the model"
+    )
 
 
 def test_a_calibration_of_a_linear_machine_foretells_it_and_simulate_reads_it(
@@ -118,11 +118,11 @@ def test_a_calibration_of_a_linear_machine_foretells_it_and_simulate_reads_it(
     clock = Clock()
 
     def seconds_of(step: Step) -> float:
-        num_tokens, num_attended, num_stored = work_of(step)
+        num_tokens, num_attended, num_stored = work_of(REF.context_work, step)
         return 0.004 + 1e-4 * num_tokens + 1e-8 * num_attended + 1e-7 * num_stored
 
     class FakeRunner:
-        def __init__(self, *args: Any) -> None: ...
+        def __init__(self, *args: Any, **others: Any) -> None: ...
 
         def run(self, step: Step) -> None:
             clock.pass_by(seconds_of(step))
@@ -130,20 +130,21 @@ def test_a_calibration_of_a_linear_machine_foretells_it_and_simulate_reads_it(
         def release(self) -> None: ...
 
     monkeypatch.setattr(calibration, "StepRunner", FakeRunner)
-    samples = calibrate(REF, setting().model, clock=clock)
+    samples = calibrate(setting().model, REF, THOROUGH.steps(2560), limit_s=1e9, clock=clock)
     model = REF.StepTimeModel(samples, newest=0.0)
     unseen = held_out(2560, 512, seed=3)
-    errors, _ = foretold(model, unseen, [[seconds_of(step)] for step in unseen])
+    works = [work_of(REF.context_work, step) for step in unseen]
+    errors, _ = foretold(model, works, [[seconds_of(step)] for step in unseen])
     assert max(errors) < 0.05
     file = tmp_path / "calibration.json"
     file.write_text(json.dumps(calibration_json(model)), encoding="utf-8")
-    step = decodes(4, 512)
-    assert load_calibration(file).seconds(*work_of(step)) == pytest.approx(model.predict(*work_of(step)))
+    work = work_of(REF.context_work, decodes(4, 512))
+    assert load_calibration(file).seconds(*work) == pytest.approx(model.predict(*work))
 
 
 def test_errors_against_the_median_and_against_every_run() -> None:
     model = SimpleNamespace(predict=lambda *work: 1.0)
-    of_medians, of_runs = foretold(model, [chunk(0, 8)], [[1.0, 2.0, 4.0]])
+    of_medians, of_runs = foretold(model, [(8, 36, 8)], [[1.0, 2.0, 4.0]])
     assert of_medians == [0.5] and of_runs == [0.0, 0.5, 0.75]
     model.split_tokens, model.small, model.large = 8, (1, 0, 0, 0), (1, 0, 0, 0)
     report = chunk_report({"at 0": (1.0,), "at 9": (3.0,)}, 128, model, 40, (of_medians, of_runs))

@@ -1,5 +1,6 @@
 """Timing steps before the first request: which ones, how often, and what remains of them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,9 @@ from tests.helpers.fakes import FakeClock
 from tests.helpers.toy import QWEN3, toy_model
 
 import tiny_llm_ref
-from tiny_llm_lab.calibration import calibrate
+from tiny_llm_lab.calibration import calibrate, time_steps
 from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.step_shapes import Step, chunk, decodes
 from tiny_llm_lab.types import UserError
 
 
@@ -61,3 +63,46 @@ def test_a_model_without_room_cannot_be_timed() -> None:
     assert len(calibrate(Watched(clock, limit=17), load_serving("ref"), clock=clock)) == 4
     with pytest.raises(UserError, match="leave the SLO out"):
         calibrate(Watched(clock, limit=0), load_serving("ref"), clock=clock)
+
+
+def clocked(clock: FakeClock, cold_s: float, warm_s: float) -> tuple[list[Step], Callable[[Step], None]]:
+    """What was run, and a `run` that takes `cold_s` for a step the first time and `warm_s` later."""
+    ran: list[Step] = []
+
+    def run(step: Step) -> None:
+        clock.now += warm_s if step in ran else cold_s
+        ran.append(step)
+
+    return ran, run
+
+
+def test_steps_take_turns_and_the_first_time_of_each_does_not_count() -> None:
+    clock, steps = FakeClock(), [chunk(0, n) for n in (1, 2, 4)]
+    ran, run = clocked(clock, 5.0, 1.0)
+    assert time_steps(run, steps, 2, clock=clock) == [[1.0, 1.0]] * 3
+    assert ran == steps * 3, "in rounds, so that a slow phase meets them all"
+
+
+def test_when_time_is_up_the_first_times_stand_in() -> None:
+    clock, steps = FakeClock(), [chunk(0, n) for n in range(1, 6)]
+    _, run = clocked(clock, 2.0, 1.0)
+    # Begun at 0, 2, 4, 6, 8; the second round at 10 and 11, and 12 is after the limit.
+    assert time_steps(run, steps, 3, limit_s=11.5, clock=clock) == [[1.0], [1.0], [2.0], [2.0], [2.0]]
+    _, run = clocked(clock, 2.0, 1.0)
+    assert time_steps(run, steps, 3, limit_s=7.0, clock=clock) == [[2.0]] * 4, "the fifth never began"
+    _, run = clocked(clock, 2.0, 1.0)
+    assert time_steps(run, steps, 3, limit_s=0.5, clock=clock) == [[2.0]] * 3, "three are the least"
+
+
+def test_the_steps_may_be_given() -> None:
+    clock = FakeClock()
+    model = Watched(clock, limit=64)
+    steps = [decodes(2, 8) + chunk(0, 3), decodes(1, 8), chunk(60, 5), chunk(60, 4), chunk(0, 3)]
+    samples = calibrate(model, load_serving("ref"), steps, rounds=1, clock=clock)
+    # Small ones first; the chunk up to token 65 does not fit.
+    assert [(each.num_tokens, each.num_attended, each.num_stored) for each in samples] == [
+        (1, 9, 9),
+        (3, 6, 3),
+        (4, 61 + 62 + 63 + 64, 64),
+        (5, 2 * 9 + 6, 2 * 9 + 3),
+    ]

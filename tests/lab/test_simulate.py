@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tiny_llm_lab.simulate.budget import TokenBudget
 from tiny_llm_lab.simulate.capacity import capacity
 from tiny_llm_lab.simulate.cluster import Route, replay
 from tiny_llm_lab.simulate.cost import Calibrated
@@ -36,7 +35,7 @@ def machine(**options: object) -> Machine:
 def run(
     requests: list[SimRequest], num_replicas: int = 1, route: Route = "round-robin", **options: object
 ) -> Ledger:
-    return replay(requests, machine(**options), TokenBudget, num_replicas, route, itl_slo_s=5.0)
+    return replay(requests, machine(**options), num_replicas, route, itl_slo_s=5.0)
 
 
 # One replica
@@ -138,7 +137,7 @@ def test_round_robin_and_least_loaded() -> None:
 
 
 def test_a_request_counts_as_load_until_its_last_step_is_over() -> None:
-    replica = Replica(machine(), TokenBudget(), 5.0)
+    replica = Replica(machine(), 5.0)
     replica.submit(SimRequest(0, 0.0, 8, 1))
     replica.run_until(2.0)
     assert replica.now_s == 8.0

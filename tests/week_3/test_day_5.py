@@ -154,3 +154,54 @@ def test_error_forgets_all_but_the_last_256_steps(llm):
         model.record(*work, model.predict(*work) * share)
     assert model.error().count == 256
     assert model.error().p90 == pytest.approx(0)
+
+
+def recorded(llm, ratios, model=None, work=None):
+    """A model that never corrects itself, after chunks that took so many times what it predicts."""
+    model = model or llm.StepTimeModel(measured(llm), newest=0)
+    work = work or prompt_chunk(llm, 0, 512)
+    for ratio in ratios:
+        model.record(*work, model.predict(*work) * ratio)
+    return model
+
+
+@pytest.mark.task("3.5.1")
+def test_margin_is_the_percentile_of_measured_over_predicted(llm):
+    ratios = [1 + n / 512 for n in range(1, 257)]
+    random.Random(4).shuffle(ratios)
+    model = recorded(llm, ratios)
+    # By nearest rank of 256 steps: the 254th, the 128th, the first and the last.
+    for share, rank in ((0.99, 254), (0.5, 128), (0.0, 1), (1.0, 256)):
+        assert model.margin(share) == pytest.approx(1 + rank / 512), f"share {share}"
+
+
+@pytest.mark.task("3.5.1")
+def test_margin_does_not_count_decodes_alone(llm):
+    model = recorded(llm, [1.25] * 256)
+    recorded(llm, [1.9] * 100, model, decodes_at(8, 1000))
+    assert model.margin(0.99) == pytest.approx(1.25)
+    assert model.error().count == 256 and model.error().p90 == pytest.approx(1 - 1 / 1.9), "errors count all"
+
+
+@pytest.mark.task("3.5.1")
+def test_margin_stays_between_one_and_two(llm):
+    assert recorded(llm, [0.5] * 256).margin(0.99) == 1, "a fast phase is no promise"
+    assert recorded(llm, [30.0] * 256).margin(0.99) == 2, "however bad it gets, prompts go on"
+
+
+@pytest.mark.task("3.5.1")
+def test_margin_begins_with_what_the_fit_gets_wrong(llm):
+    wild = {17: 1.5, 31: 1.5}  # two of 48 chunks
+    model = llm.StepTimeModel(measured(llm, wrong=lambda number: wild.get(number, 1.0)), newest=0)
+    assert model.margin(1.0) == pytest.approx(1.5, rel=0.02)
+    assert model.margin(0.9) == pytest.approx(1, rel=0.02)
+    recorded(llm, [1.8], model)
+    assert model.margin(1.0) == pytest.approx(1.8)
+    assert model.margin(0.9) == pytest.approx(1, rel=0.02), "one hiccup among 49 steps"
+    recorded(llm, [1.0] * 255, model)
+    assert model.margin(0.99) == pytest.approx(1, rel=1e-6), "the window has moved on"
+
+
+@pytest.mark.task("3.5.1")
+def test_margin_without_any_chunk_is_one(llm):
+    assert llm.StepTimeModel([llm.StepSample(n, n, n, 0.01) for n in (1, 2, 3)]).margin(0.99) == 1

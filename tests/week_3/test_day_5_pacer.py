@@ -88,7 +88,7 @@ def test_a_real_policy_paces_a_real_engine(llm):
     # A made-up machine: 1 ms a step and 0.1 ms a token, so that 10 ms hold 73 tokens with a safety of 1.2.
     sizes = [(n, seen) for n in (1, 2, 4, 8, 16, 32, 64, 128) for seen in (1, 50)]
     samples = [llm.StepSample(n, n * seen, n + seen, 0.001 + 0.0001 * n) for n, seen in sizes]
-    policy = llm.LatencyPolicy(llm.StepTimeModel(samples, newest=0.0), itl_slo_s=0.010)
+    policy = llm.LatencyPolicy(llm.StepTimeModel(samples, newest=0.0), itl_slo_s=0.010, safety=1.2)
     clock = FakeClock()
     engine = make_engine(llm, toy_model(llm), pacer=llm.StepPacer(policy), clock=clock)
     engine.add("reader", [97], SamplingParams(max_tokens=30, ignore_eos=True))
@@ -101,3 +101,75 @@ def test_a_real_policy_paces_a_real_engine(llm):
         engine.step()
     computed = [step.num_scheduled_tokens.get("long") for step in computed]
     assert computed == [72, 72, 72, 72, 12, None], "the reader's token takes one place of 73"
+
+
+def asked_about(llm, requests, **config):
+    """What a pacer asks its policy about requests of a scheduler that has planned nothing yet."""
+    scheduler = llm.Scheduler(SchedulerConfig(**config), llm.BlockPool(64, 16))
+    for request in requests:
+        scheduler.add(request)
+    policy = RecordingPolicy(budget=5)
+    budget = llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    return budget, policy.asked, scheduler
+
+
+def waiting(llm, *lengths, **options):
+    return [llm.ScheduledRequest(str(i), [97] * length, **options) for i, length in enumerate(lengths)]
+
+
+@pytest.mark.task("3.5.3")
+def test_a_prompt_takes_no_more_than_the_threshold_lets_it(llm):
+    limits = {"max_num_batched_tokens": 100, "long_prefill_token_threshold": 30}
+    budget, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, 200, 10, 40, 200, 200), **limits)
+    assert budget == 5
+    # 30 + 10 + 30 leave 30 tokens for the fourth and nothing for the fifth.
+    assert [work.num_new for work in prefills] == [30, 10, 30, 30]
+
+
+@pytest.mark.task("3.5.3")
+def test_the_policy_is_asked_about_those_whom_the_step_can_reach(llm):
+    _, [(_, _, prefills)], scheduler = asked_about(llm, waiting(llm, *[9] * 5), max_num_seqs=3)
+    assert len(prefills) == 3, "the others find no place"
+    scheduler.schedule()
+    policy = RecordingPolicy()
+    llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    assert [len(works) for works in policy.asked[0][1:]] == [0, 3], "who runs holds the places"
+    _, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, *[40] * 5), max_num_batched_tokens=64)
+    assert len(prefills) == 2, "the second takes what the first leaves"
+
+
+@pytest.mark.task("3.5.3")
+def test_prompts_are_priced_in_the_schedulers_order(llm):
+    first, urgent = llm.ScheduledRequest("a", [97] * 9, 1), llm.ScheduledRequest("b", [97] * 7, 0)
+    for policy, lengths in (("priority", [7, 9]), ("fcfs", [9, 7])):
+        _, [(_, _, prefills)], _ = asked_about(llm, [first, urgent], policy=policy)
+        assert [work.num_new for work in prefills] == lengths, policy
+
+
+@pytest.mark.task("3.5.3")
+def test_without_a_prompt_there_is_no_limit(llm):
+    # Whoever decodes takes one token, and its guesses: a budget could only take these away.
+    scheduler = llm.Scheduler(SchedulerConfig(), llm.BlockPool(64, 16))
+    scheduler.add(waiting(llm, 9)[0])
+    scheduler.commit(scheduler.schedule(), {"0": [97]})
+    policy = RecordingPolicy(budget=5)
+    assert llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5) is None
+    assert policy.asked == []
+
+
+@pytest.mark.task("3.5.3")
+def test_guesses_are_part_of_what_a_decode_takes(llm):
+    # Else the guesses of the first decodes would take the tokens of the last ones.
+    requests = waiting(llm, 9, 9, 30)
+    scheduler = llm.Scheduler(
+        SchedulerConfig(max_num_batched_tokens=18, max_num_seqs=8), llm.BlockPool(64, 16)
+    )
+    for request in requests:
+        scheduler.add(request)
+    scheduler.commit(scheduler.schedule(), {"0": [97], "1": [97]})
+    requests[0].spec_token_ids = [98, 99, 97]
+    policy = RecordingPolicy()
+    llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    [(_, decodes, prefills)] = policy.asked
+    assert [(work.num_computed, work.num_new) for work in decodes] == [(9, 4), (9, 1)]
+    assert [work.num_new for work in prefills] == [30]

@@ -3,14 +3,18 @@
 import random
 
 import pytest
-from tests.helpers.step_samples import measured, prompt_chunk, together
+from tests.helpers.step_samples import measured, prompt_chunk, seconds, together
 
 
 class PerToken:
     """A model without surprises: a millisecond per token and a microsecond per attended token."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.shares = [], []
+
+    def margin(self, share):
+        self.shares.append(share)
+        return 1.0 + 0.25 * len(self.shares)
 
     def predict(self, num_tokens, num_attended, num_stored=0):
         self.asked.append((num_tokens, num_attended, num_stored))
@@ -48,6 +52,17 @@ def test_budget_is_the_largest_step_inside_the_slack(llm):
     policy = policy_of(llm)
     budget = policy.token_budget(5.0, decoding(llm, 0.0395, 0.0, 0.0, 0.0), [llm.PrefillWork(0, 1000)])
     assert budget == 4 + 54
+
+
+@pytest.mark.task("3.5.2")
+def test_a_decode_that_guessed_takes_more_than_one_token(llm):
+    # 4 tokens behind 1,000 look 1,001 + ... + 1,004 = 4,010 times; with the other decode and n of a prompt:
+    # 1 ms (5 + n) + 1 us (4,011 + n (n + 1) / 2) <= 60.5 ms: n = 50 makes 60.286, n = 51 61.337.
+    guessing = llm.DecodeWork(1000, 5.0 - 0.0395, num_new=4)
+    policy = policy_of(llm)
+    budget = policy.token_budget(5.0, [guessing, *decoding(llm, 0.0)], [llm.PrefillWork(0, 1000)])
+    assert budget == 4 + 1 + 50
+    assert policy.model.asked[-1][2] - policy.model.asked[-1][0] == 1000, "stored: 1,000 and what is new"
 
 
 @pytest.mark.task("3.5.2")
@@ -194,3 +209,34 @@ def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
 def test_policy_rejects_what_cannot_be_meant(llm, options):
     with pytest.raises(ValueError):
         policy_of(llm, **options)
+
+
+@pytest.mark.task("3.5.2")
+def test_without_a_safety_the_models_margin_multiplies_the_prediction(llm):
+    policy = llm.LatencyPolicy(PerToken(), 0.1)
+    decodes, prompts = decoding(llm, 0.0), [llm.PrefillWork(0, 500)]
+    for margin in (1.25, 1.5, 1.75):  # PerToken wants more each time
+        wanted = policy_of(llm, safety=margin).token_budget(5.0, decodes, prompts)
+        assert policy.token_budget(5.0, decodes, prompts) == wanted, f"margin {margin}"
+    assert policy.model.shares == [0.99] * 3, "once for every budget"
+
+
+@pytest.mark.task("3.5.2")
+@pytest.mark.parametrize("sigma", [0.02, 0.1, 0.2])
+def test_the_promise_is_kept_on_a_machine_with_noise(llm, sigma):
+    rng = random.Random(5)
+    model = llm.StepTimeModel(measured(llm))
+    policy = llm.LatencyPolicy(model, 0.05)
+    num_late, sizes = 0, []
+    for _ in range(1000):
+        decodes = [llm.DecodeWork(rng.randrange(4000), 0.0) for _ in range(8)]
+        prompt = llm.PrefillWork(rng.randrange(6000), 2000)
+        sizes.append(policy.token_budget(0.0, decodes, [prompt]))
+        chunk = prompt_chunk(llm, prompt.num_computed, sizes[-1] - 8)
+        work = together(*[(1, each.num_computed + 1, each.num_computed + 1) for each in decodes], chunk)
+        took_s = seconds(work) * rng.lognormvariate(0, sigma)
+        num_late += took_s > 0.05
+        model.record(*work, took_s)
+    # 1 % are meant to be late. The correction follows the noise as well, which makes some more.
+    assert num_late <= 25, f"{num_late} of 1000 steps were longer than the SLO"
+    assert sum(sizes) / 1000 > 100, f"a mean budget of {sum(sizes) / 1000:.0f} is timid"

@@ -1,9 +1,8 @@
 """Requests over replicas: who gets which, and what all of them did together."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from .budget import TokenBudget
 from .ledger import Ledger
 from .replica import Machine, Replica
 from .traffic import SimRequest
@@ -16,17 +15,17 @@ _FOREVER: Final = float("inf")
 def replay(
     requests: Sequence[SimRequest],
     machine: Machine,
-    make_budget: Callable[[], TokenBudget],
     num_replicas: int,
     route: Route,
     itl_slo_s: float,
+    make_pacer: Callable[[], Any] = lambda: None,
 ) -> Ledger:
     """Send `requests`, in order of their arrival, to replicas of `machine`, and let all of them end.
 
     round-robin takes the replicas in turn; least-loaded the one with the fewest requests that have not ended
-    at the arrival, the first of equals.
+    at the arrival, the first of equals. `make_pacer` makes each replica its own StepPacer, or None.
     """
-    replicas = [Replica(machine, make_budget(), itl_slo_s) for _ in range(num_replicas)]
+    replicas = [Replica(machine, itl_slo_s, make_pacer()) for _ in range(num_replicas)]
     for request in requests:
         if route == "round-robin":
             chosen = replicas[request.number % num_replicas]

@@ -41,7 +41,6 @@ _NUMBERS: Final[dict[str, tuple[float, str]]] = {
     "--block-size": (32, "tokens of a block of it"),
     "--itl-slo-ms": (50.0, "longest gap between two tokens"),
     "--ttft-slo-ms": (2000.0, "longest time to the first token"),
-    "--safety": (1.2, "factor on predicted times, with --budget slo"),
     "--gb-s": (_GB_S, "bytes that the machine reads, in GB/s"),
     "--tflop-s": (_TFLOP_S, "its arithmetic, in TFLOP/s"),
     "--overhead-ms": (1.0, "fixed time of a step"),
@@ -54,6 +53,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     for flag, (default, what) in _NUMBERS.items():
         kind = type(default)
         parser.add_argument(flag, type=kind, default=default, help=f"{what} (default: %(default)s)")
+    parser.add_argument(
+        "--safety", type=float, help="factor on predicted times, with --budget slo (default: from the errors)"
+    )
     names = ", ".join(LENGTHS)
     parser.add_argument("--lengths", default="sharegpt", help=f"{names} or fixed:PROMPT:OUTPUT (%(default)s)")
     parser.add_argument("--policy", default="fcfs", choices=["fcfs", "fair", "priority"])
@@ -134,7 +136,8 @@ def _setting(args: Namespace) -> Setting:
         >= 1,
         "--rate and --burstiness must be above 0": min(args.rate, args.burstiness) > 0,
         "--itl-slo-ms and --ttft-slo-ms must be above 0": min(args.itl_slo_ms, args.ttft_slo_ms) > 0,
-        "--safety must be 1 or more and --noise 0 or more": args.safety >= 1 and args.noise >= 0,
+        "--safety must be 1 or more": args.safety is None or args.safety >= 1,
+        "--noise must be 0 or more": args.noise >= 0,
         "--kv-tokens must be at least twice --block-size": args.kv_tokens >= 2 * args.block_size,
         "--max-model-len must be 2 or more": args.max_model_len >= 2,
     }

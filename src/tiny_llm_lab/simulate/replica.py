@@ -10,7 +10,6 @@ from typing import Any
 from tiny_llm_lab.solution import Scheduling
 from tiny_llm_lab.types import SchedulerConfig, StepPlan
 
-from .budget import TokenBudget
 from .cost import StepCost
 from .ledger import Ledger, Served
 from .traffic import SimRequest
@@ -48,14 +47,15 @@ class Live:
 class Replica:
     """Runs whatever is submitted. `now_s` is the end of its last step, or the arrival that woke it."""
 
-    def __init__(self, machine: Machine, budget: TokenBudget, itl_slo_s: float) -> None:
+    def __init__(self, machine: Machine, itl_slo_s: float, pacer: Any = None) -> None:
+        """`pacer`, a StepPacer, chooses every step's budget; None: the scheduler's own limit always."""
         self.machine = machine
         self.now_s = 0.0
         self.ledger = Ledger(itl_slo_s)
         pool = machine.llm.BlockPool(machine.num_blocks, machine.block_size)
         self._pool = pool
         self._scheduler = machine.llm.Scheduler(machine.config, pool)
-        self._budget = budget
+        self._pacer = pacer
         self._inbox: deque[SimRequest] = deque()
         self._live: dict[str, Live] = {}
         self._rng = random.Random(machine.seed)
@@ -92,16 +92,19 @@ class Replica:
             self._live[request.request_id] = Live(asked, request)
 
     def _step(self) -> None:
-        plan: StepPlan = self._scheduler.schedule(
-            self._budget.of_step(self._scheduler, self._live, self.now_s)
-        )
+        budget = None
+        if self._pacer is not None:
+            budget = self._pacer.token_budget(
+                self.now_s, self._scheduler, lambda name: self._live[name].last_s
+            )
+        plan: StepPlan = self._scheduler.schedule(budget)
         self.ledger.num_preemptions += len(plan.preempted)
         num_attended = num_stored = 0
         sampled = {}
         for request_id, num_new in plan.num_scheduled_tokens.items():
             request = self._live[request_id].request
             num_computed = request.num_computed_tokens
-            num_attended += num_new * num_computed + num_new * (num_new + 1) // 2
+            num_attended += self.machine.llm.context_work(num_computed, num_new)
             num_stored += num_computed + num_new
             if request.needs_sample(num_new):
                 sampled[request_id] = _TOKEN
@@ -116,7 +119,8 @@ class Replica:
         seconds = self.machine.cost.seconds(num_tokens, num_attended, num_stored)
         if self.machine.noise:
             seconds *= self._rng.lognormvariate(0, self.machine.noise)
-        self._budget.record(num_tokens, num_attended, num_stored, seconds)
+        if self._pacer is not None:
+            self._pacer.policy.model.record(num_tokens, num_attended, num_stored, seconds)
         self.now_s += seconds
         self.ledger.busy_s += seconds
         self.ledger.num_steps += 1

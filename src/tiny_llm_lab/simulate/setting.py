@@ -1,13 +1,13 @@
 """One configuration to be simulated, and the one function that does it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Final, Literal
 
 from tiny_llm_lab.solution import Scheduling
+from tiny_llm_lab.step_shapes import StepGrid, work_of
 from tiny_llm_lab.types import SchedulerConfig
 
-from .budget import SloBudget, TokenBudget, measured_steps
 from .cluster import Route, replay
 from .cost import StepCost
 from .outcome import Outcome, Slo, outcome
@@ -15,6 +15,12 @@ from .replica import Machine
 from .traffic import LengthKind, SimRequest, draw_requests
 
 Budget = int | Literal["slo"]
+_CALIBRATED: Final = StepGrid(
+    stored=(0, 512, 2048, 8192),
+    decodes=(1, 4, 16, 48),
+    chunks=(16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048),
+    mixed=tuple((count, new) for count in (1, 4, 16, 48) for new in (64, 256, 1024)),
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Setting:
     block_size: int
     cost: StepCost
     slo: Slo
-    safety: float
+    safety: float | None  # None: what the model gets wrong decides
     noise: float
     fast_forward: bool
 
@@ -58,16 +64,26 @@ def simulate(llm: Scheduling, setting: Setting) -> Outcome:
         seed=setting.seed + 2,
         fast_forward=setting.fast_forward,
     )
-    samples = list(measured_steps(llm, setting.cost)) if setting.budget == "slo" else []
-
-    def make_budget() -> TokenBudget:
-        if setting.budget != "slo":
-            return TokenBudget()
-        model = llm.StepTimeModel(samples)
-        policy = llm.LatencyPolicy(model, setting.slo.itl_s, setting.slo.ttft_s, safety=setting.safety)
-        return SloBudget(llm, policy, config)
-
     ledger = replay(
-        setting.requests(), machine, make_budget, setting.num_replicas, setting.route, setting.slo.itl_s
+        setting.requests(),
+        machine,
+        setting.num_replicas,
+        setting.route,
+        setting.slo.itl_s,
+        _pacers(llm, setting) if setting.budget == "slo" else lambda: None,
     )
     return outcome(ledger, setting.slo, setting.num_replicas)
+
+
+def _pacers(llm: Scheduling, setting: Setting) -> Callable[[], Any]:
+    """Makes pacers whose models are fitted to steps as a calibration would measure them."""
+    steps = [work_of(llm.context_work, step) for step in _CALIBRATED.steps()]
+    samples = [llm.StepSample(*work, setting.cost.seconds(*work)) for work in steps]
+
+    def make_pacer() -> Any:
+        model = llm.StepTimeModel(samples)
+        return llm.StepPacer(
+            llm.LatencyPolicy(model, setting.slo.itl_s, setting.slo.ttft_s, safety=setting.safety)
+        )
+
+    return make_pacer

@@ -1,22 +1,25 @@
 """`chunk-position`: what a chunk costs deep in its prompt, and how well a step's time is foretold."""
 
+import random
 from collections.abc import Sequence
 from functools import partial
 from statistics import median
 from typing import Any, Final
 
+from tiny_llm_lab.calibration import THOROUGH, samples_of, time_steps
 from tiny_llm_lab.metrics import percentile
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import Step, chunk, decodes, work_of
 
-from .calibration import calibration_json, grid, held_out, samples_of
 from .report import Report
 from .setting import Setting
-from .step_runner import Step, StepRunner, chunk, work_of
 from .turns import TIME_COLUMNS, Seconds, Side, ratio, take_turns, times_row
 
 _DEPTHS: Final = (0, 1024, 2048, 4096)
 _MAX_LEN: Final = 2560
 _MAX_CHUNK: Final = 512
 _CALIBRATION_ROUNDS: Final = 3
+_NUM_HELD_OUT: Final = 24
 
 
 def depths(limit: int, new: int) -> list[int]:
@@ -33,23 +36,26 @@ def chunk_position(setting: Setting) -> Report:
     runner = StepRunner(llm, setting.model, [*known, *unknown, *chunks], setting.seed)
     sides = [Side(f"at {part.stored}", partial(runner.run, (part,))) for (part,) in chunks]
     seconds = take_turns(sides, setting.rounds)
-    sides = [Side(str(i), partial(runner.run, step)) for i, step in enumerate([*known, *unknown])]
-    times = list(take_turns(sides, _CALIBRATION_ROUNDS).values())
+    times = time_steps(runner.run, [*known, *unknown], _CALIBRATION_ROUNDS)
     runner.release()
-    samples = samples_of(llm, known, [median(values) for values in times[: len(known)]])
+    samples = samples_of(llm, known, times[: len(known)])
     # Corrections off: what is asked is how good the fit is, not how fast it is mended.
     model = llm.StepTimeModel(samples, newest=0.0)
-    errors = foretold(model, unknown, times[len(known) :])
+    works = [work_of(llm.context_work, step) for step in unknown]
+    errors = foretold(model, works, times[len(known) :])
     return chunk_report(seconds, setting.chunk, model, len(known), errors)
 
 
 def foretold(
-    model: Any, steps: Sequence[Step], times: Sequence[Sequence[float]]
+    model: Any, works: Sequence[tuple[int, int, int]], times: Sequence[Sequence[float]]
 ) -> tuple[list[float], list[float]]:
-    """Relative errors against the median of a step's runs, and against every single run."""
+    """Relative errors against the median of a step's runs, and against every single run.
+
+    `works` are the steps' num_tokens, num_attended and num_stored.
+    """
     of_medians, of_runs = [], []
-    for step, seconds in zip(steps, times, strict=True):
-        predicted_s = model.predict(*work_of(step))
+    for work, seconds in zip(works, times, strict=True):
+        predicted_s = model.predict(*work)
         of_medians.append(abs(predicted_s / median(seconds) - 1))
         of_runs += [abs(predicted_s / took - 1) for took in seconds]
     return of_medians, of_runs
@@ -86,4 +92,28 @@ def chunk_report(
 
 def _steps(limit: int, seed: int) -> tuple[list[Step], list[Step]]:
     max_len = min(limit, _MAX_LEN)
-    return grid(max_len, _MAX_CHUNK), held_out(max_len, _MAX_CHUNK, seed)
+    return THOROUGH.steps(max_len, _MAX_CHUNK), held_out(max_len, _MAX_CHUNK, seed)
+
+
+def held_out(max_len: int, max_chunk: int, seed: int) -> list[Step]:
+    """Steps inside the same bounds, drawn at random: what a model fitted to the grid has not seen."""
+    draw = random.Random(seed)
+    deepest = min(max_len, max(THOROUGH.stored) + 1)
+    steps: list[Step] = []
+    for _ in range(_NUM_HELD_OUT):
+        count = draw.randrange(0, max(THOROUGH.decodes) + 1)
+        step = decodes(count, draw.randrange(1, deepest))
+        if count == 0 or draw.random() < 0.6:
+            new = draw.randrange(8, min(max_chunk, max_len) + 1)
+            step += chunk(draw.randrange(0, min(deepest, max_len - new + 1)), new)
+        steps.append(step)
+    return steps
+
+
+def calibration_json(step_time: Any) -> dict[str, Any]:
+    """A fitted step-time model as `simulate --calibration` reads it, in seconds; corrections left out."""
+    return {
+        "split_tokens": step_time.split_tokens,
+        "small": list(step_time.small),
+        "large": list(step_time.large),
+    }

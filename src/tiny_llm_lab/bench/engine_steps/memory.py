@@ -7,10 +7,11 @@ from typing import Final
 import mlx.core as mx
 
 from tiny_llm_lab import native
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import Step, chunk
 
 from .report import Report
 from .setting import Setting, free_memory
-from .step_runner import Step, StepRunner, chunk
 
 _CHUNKS: Final = (128, 512, 2048)
 # The most bytes of scores that a chunk may make where attention is not computed in tiles.

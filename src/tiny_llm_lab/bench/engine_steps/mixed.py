@@ -2,9 +2,11 @@
 
 from functools import partial
 
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import Step, chunk, decodes
+
 from .report import Report
 from .setting import Setting
-from .step_runner import Step, StepRunner, chunk, decodes
 from .turns import TIME_COLUMNS, Seconds, Side, ratio, take_turns, times_row
 
 # What riding along may add to a chunk.

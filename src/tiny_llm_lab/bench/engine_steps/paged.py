@@ -4,11 +4,12 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import decodes
 from tiny_llm_lab.types import Prompt, SchedulerConfig
 
 from .report import Report
 from .setting import Setting, answering
-from .step_runner import StepRunner, decodes
 from .turns import TIME_COLUMNS, Seconds, Side, ratio, take_turns, times_row
 
 # Speed over blocks, as a share of the speed over dense rows.

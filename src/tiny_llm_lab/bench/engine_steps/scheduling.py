@@ -4,11 +4,12 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import decodes
 from tiny_llm_lab.types import SchedulerConfig
 
 from .report import Report
 from .setting import BLOCK_SIZE, Setting
-from .step_runner import StepRunner, decodes
 from .turns import Seconds, Side, ratio, take_turns
 
 COUNTS: Final = (8, 64, 512)

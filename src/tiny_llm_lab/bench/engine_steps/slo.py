@@ -1,22 +1,24 @@
 """`slo`: bursts on the real engine, whole prompts, fixed budgets, and the budget that follows an ITL SLO."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import Any, Final
 
+from tiny_llm_lab.calibration import THOROUGH, calibrate
 from tiny_llm_lab.simulate.traffic import LengthKind, draw_requests
+from tiny_llm_lab.step_runner import StepRunner
+from tiny_llm_lab.step_shapes import chunk, decodes
 from tiny_llm_lab.types import Prompt, SchedulerConfig
 
-from .calibration import calibrate
 from .load import Latencies, latencies, serve
 from .report import Report
 from .setting import Setting, answering
-from .step_runner import StepRunner, chunk, decodes
 from .turns import Ratio, Side, take_turns
 
-STATIC: Final = (64, 128, 256, 512)
+STATIC: Final = (16, 32, 64, 128, 256, 512)
 UNCHUNKED, POLICY = "whole prompts", "SLO policy"
 _SEATS: Final = 32
 # The ITL SLO in decode steps, and the TTFT SLO in prefills of a whole long prompt.
@@ -58,7 +60,7 @@ def slo(setting: Setting) -> Report:
     errors: list[Any] = []
     for repeat in range(setting.repeats):
         for name in names if repeat % 2 == 0 else reversed(names):
-            engine = _engine(setting, machine, load, name)
+            engine = engine_for(setting, machine, load, name)
             try:
                 runs[name].append(latencies(serve(engine, load.prompts), load.itl_slo_s, load.ttft_slo_s))
                 if engine.pacer is not None:
@@ -77,9 +79,8 @@ def measured_machine(setting: Setting) -> Machine:
     runner.release()
     token_s = median(seconds["chunk"]) / setting.chunk
     long = long_prompt(setting, token_s)
-    samples = calibrate(
-        setting.llm, setting.model, max_len=2 * long, max_chunk=min(_MOST_CHUNK, long), seed=setting.seed
-    )
+    steps = THOROUGH.steps(2 * long, min(_MOST_CHUNK, long))
+    samples = calibrate(setting.model, setting.llm, steps, limit_s=math.inf)
     return Machine(median(seconds["decode"]), token_s, samples)
 
 
@@ -186,14 +187,15 @@ def _median(values: Sequence[Latencies], field: str) -> float:
     return float(median(getattr(each, field) for each in values))
 
 
-def _engine(setting: Setting, machine: Machine, load: Load, name: str) -> Any:
+def engine_for(setting: Setting, machine: Machine, load: Load, name: str) -> Any:
+    """The engine of one row of the table: whole prompts, a fixed budget, or the policy."""
     llm = setting.llm
     longest = max(len(each.content) + (each.sampling.max_tokens or 0) for each in load.prompts)
     whole = longest + _SEATS
     fixed = None if name in (UNCHUNKED, POLICY) else int(name.split()[-1])
     config = SchedulerConfig(
         max_num_batched_tokens=fixed or whole,
-        max_num_seqs=_SEATS,
+        max_num_seqs=min(_SEATS, fixed or _SEATS),  # a scheduler wants a token for everyone who runs
         max_model_len=longest,
         enable_chunked_prefill=name != UNCHUNKED,
     )
