@@ -59,9 +59,24 @@ def test_scales_and_pools_that_do_not_fit(k):
         (pool.astype(mx.float32), (scales, scales)),
         (pool, (scales, scales[:2])),
         (pool, (scales.astype(mx.float16), scales)),
+        (pool.astype(mx.int32), None),
     ):
         with pytest.raises(ValueError):
             attend(pools, kv_scales)
+
+
+def test_pools_that_are_views(k):
+    q, wide = random_array(1, 3, 4, 1, 8), random_array(2, 6, 2, 4, 8)
+    pool, scales = evaluated(*k.quantize_rows(wide))
+    table = mx.array([[2, 0]], mx.int32)
+
+    def attend(pool, scales):
+        return k.paged_attention(q, pool, pool, [0, 3], [7], table, 1.0, (scales, scales))
+
+    for view in (lambda a: a[::2], lambda a: a[3:], lambda a: a[:3, ::-1]):
+        views = view(pool), view(scales)
+        want = attend(*(mx.contiguous(each) for each in views))
+        assert_same_bits(attend(*views), want, "attention over a view")
 
 
 @on_every_copy
