@@ -68,8 +68,11 @@ inline double bytes_of(const Array& a) { return static_cast<double>(a.nbytes());
 
 /// An argument that nanobind has not looked into.
 inline Array array_of(nb::handle object, const char* what) {
-  require(nb::isinstance<Array>(object), what, " must be mx.array");
-  return nb::cast<Array>(object);
+  try {  // asking first would cost as much as the cast
+    return nb::cast<Array>(object);
+  } catch (const nb::cast_error&) {
+    refuse(what, " must be mx.array");
+  }
 }
 
 /// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and bits.
