@@ -1,15 +1,12 @@
 // Every operator of the table with random shapes, strides, dtypes and numbers, against plain loops in double.
 //
 //   fuzz SEED CALLS    (built and run by sanitize.py)
-#include "fuzz.h"
-
 #include <algorithm>
+
+#include "fuzz_attention.h"
 
 namespace fuzz {
 namespace {
-
-const Kernels& kernels = *tiny_llm_kernels();
-Judge judge;
 
 /// A matrix in buffers of its exact size, and its numbers.
 struct AnyMatrix {
@@ -100,102 +97,6 @@ void quantized_matmul_step(Team& team) {
   judge.begin("quantized_matmul_step", dtype);
   kernels.quantized_matmul_step(team, int(whole(1, 4)), x.t, {w.m, {}, out.t, {}});
   check_product(x, w, nullptr, out, 2 * size);  // the first steps add everything up in one lane
-}
-
-void attention(Team& team) {
-  DType dtype = any_dtype(), stored = any_dtype();
-  int64_t B = whole(1, 3), G = whole(1, 3), H = G * one_of<int64_t>({1, 2, 3, 4, 7, 8, 24});
-  int64_t L = one_in(2) ? whole(1, 3) : whole(1, 40), S = L + one_of<int64_t>({0, 1, whole(0, 130)});
-  int64_t D = one_of<int64_t>({64, 80, 128, whole(1, 70)});
-  bool causal = !one_in(4);
-  float scale = 1.0f / std::sqrt(float(D));
-  double size = std::ldexp(1.0, int(whole(-4, 3)));
-  Array q = filled(dtype, {B, H, L, D}, 1.0, false), out = empty(dtype, {B, L, H, D});
-  Array k = filled(stored, {B, G, S, D}, size, false), v = filled(stored, {B, G, S, D}, 1.0, false);
-  std::vector<int32_t> lengths;
-  for (int64_t b = 0; b < B; ++b) {
-    // Repeated rows share their memory, and so the length up to which it means anything.
-    bool is_shared = b > 0 && (k.t.stride[0] == 0 || v.t.stride[0] == 0);
-    lengths.push_back(is_shared ? lengths[0] : int32_t(whole(L, S)));
-  }
-  for (Array* a : {&k, &v})
-    each(a->t, [&](int64_t b, int64_t g, int64_t s, int64_t d) {
-      if (a->t.stride[2] != 0 && s >= lengths[b]) encode(a->at(b, g, s, d), stored, one_in(2) ? NAN : INFINITY);
-    });
-  judge.begin("attention", dtype);
-  kernels.attention(team, q.t, k.t, v.t, {B, lengths.data()}, causal, scale, out.t);
-  std::vector<double> scores(S), keys(S * D), values(S * D);
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t h = 0; h < H; ++h) {
-      int64_t g = h / (H / G);
-      for (int64_t i = 0; i < S * D; ++i) keys[i] = k(b, g, i / D, i % D), values[i] = v(b, g, i / D, i % D);
-      for (int64_t l = 0; l < L; ++l) {
-        int64_t visible = causal ? lengths[b] - L + l + 1 : lengths[b];
-        double peak = -INFINITY, total = 0;
-        for (int64_t s = 0; s < visible; ++s) {
-          scores[s] = 0;
-          for (int64_t d = 0; d < D; ++d) scores[s] += q(b, h, l, d) * keys[s * D + d] * scale;
-          peak = std::max(peak, scores[s]);
-        }
-        for (int64_t s = 0; s < visible; ++s) total += scores[s] = std::exp(scores[s] - peak);
-        for (int64_t d = 0; d < D; ++d) {
-          double want = 0;
-          for (int64_t s = 0; s < visible; ++s) want += scores[s] / total * values[s * D + d];
-          judge.check(out(b, l, h, d), want, 1 + size, "of attention");
-        }
-      }
-    }
-}
-
-/// Requests of a step over pools in which every request's blocks lie anywhere, with NaN where nothing is stored.
-void paged_attention(Team& team) {
-  DType dtype = any_dtype(), stored = any_dtype();
-  int64_t R = whole(1, 4), G = whole(1, 3), H = G * one_of<int64_t>({1, 2, 3, 7, 24}), D = one_of<int64_t>({64, 80, whole(1, 70)});
-  int64_t size = one_of<int64_t>({1, 3, 16, 32, 64, 96});
-  std::vector<int32_t> starts{0}, lengths;
-  for (int64_t r = 0; r < R; ++r) {
-    int64_t L = one_in(2) ? 1 : whole(0, 40);
-    starts.push_back(int32_t(starts.back() + L)), lengths.push_back(int32_t(L + whole(L == 0, 130)));
-  }
-  int64_t T = starts.back(), width = (*std::max_element(lengths.begin(), lengths.end()) + size - 1) / size;
-  int64_t blocks = R * width + whole(0, 3);
-  std::vector<int32_t> free(blocks);
-  for (int64_t i = 0; i < blocks; ++i) free[i] = int32_t(i);
-  std::shuffle(free.begin(), free.end(), random_bits);
-  Memory table = exactly(4 * R * width);
-  auto* tables = static_cast<int32_t*>(table.get());
-  std::copy_n(free.begin(), R * width, tables);
-  float scale = 1.0f / std::sqrt(float(D));
-  Array q = filled(dtype, {1, H, T, D}, 1.0), out = empty(dtype, {1, T, H, D});
-  Array k = filled(stored, {blocks, G, size, D}), v = filled(stored, {blocks, G, size, D});
-  std::vector<bool> is_stored(blocks * size);
-  auto slot = [&](int64_t r, int64_t s) { return tables[r * width + s / size] * size + s % size; };
-  for (int64_t r = 0; r < R; ++r)
-    for (int64_t s = 0; s < lengths[r]; ++s) is_stored[slot(r, s)] = true;
-  for (Array* a : {&k, &v})
-    each(a->t, [&](int64_t b, int64_t g, int64_t s, int64_t d) {
-      if (!is_stored[b * size + s]) encode(a->at(b, g, s, d), stored, one_in(2) ? NAN : INFINITY);
-    });
-  judge.begin("paged attention", dtype);
-  kernels.attention(team, q.t, k.t, v.t, {R, lengths.data(), starts.data(), tables, width}, true, scale, out.t);
-  for (int64_t r = 0; r < R; ++r)
-    for (int64_t row = starts[r]; row < starts[r + 1]; ++row)
-      for (int64_t h = 0; h < H; ++h) {
-        int64_t g = h / (H / G), visible = lengths[r] - (starts[r + 1] - row) + 1;
-        std::vector<double> scores(visible);
-        double peak = -INFINITY, total = 0;
-        for (int64_t s = 0; s < visible; ++s) {
-          int64_t at = slot(r, s);
-          for (int64_t d = 0; d < D; ++d) scores[s] += q(0, h, row, d) * k(at / size, g, at % size, d) * scale;
-          peak = std::max(peak, scores[s]);
-        }
-        for (int64_t s = 0; s < visible; ++s) total += scores[s] = std::exp(scores[s] - peak);
-        for (int64_t d = 0; d < D; ++d) {
-          double want = 0;
-          for (int64_t s = 0; s < visible; ++s) want += scores[s] / total * v(slot(r, s) / size, g, slot(r, s) % size, d);
-          judge.check(out(0, row, h, d), want, 2, "of attention");
-        }
-      }
 }
 
 double inverse_rms(const std::vector<double>& x, double eps) {
@@ -352,8 +253,8 @@ int main(int argc, char** argv) {
   StrictTeam strict(3), alone(1);
   std::unique_ptr<Team> pair = make_team(2), crowd = make_team(4);
   Team* teams[] = {&strict, &alone, pair.get(), crowd.get()};
-  void (*operators[])(Team&) = {linear, linear, linear,    attention, paged_attention, quantized_matmul_step, rms_norm,
-                                conversions, rope, swiglu, embedding, argmax, top_k};
+  void (*operators[])(Team&) = {linear, linear, linear, attention, paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
+                                rms_norm, conversions, rope, swiglu, embedding, argmax, top_k};
   for (int64_t call = 0; call < calls; ++call) {
     random_bits.seed(seed + uint64_t(call));  // a failure is repeated alone: fuzz SEED+CALL 1
     Team& team = *teams[whole(0, 3)];

@@ -32,7 +32,7 @@ T one_of(std::initializer_list<T> choices) {
 }
 inline DType any_dtype() { return one_of({DType::f32, DType::f16, DType::bf16}); }
 
-inline int bytes_of(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+inline int bytes_of(DType dtype) { return dtype == DType::i8 ? 1 : dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
 /// Half the distance of neighbouring numbers of size one.
 inline double unit(DType dtype) { return dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
 inline double smallest(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 0x1p-130; }
@@ -41,6 +41,7 @@ inline double largest(DType dtype) { return dtype == DType::f16 ? 65504.0 : 3.38
 /// Written apart from simd.h's, from the definition of the formats.
 inline double decode(const void* at, DType dtype) {
   if (dtype == DType::f32) return *static_cast<const float*>(at);
+  if (dtype == DType::i8) return *static_cast<const int8_t*>(at);
   uint16_t bits = *static_cast<const uint16_t*>(at);
   if (dtype == DType::bf16) return std::bit_cast<float>(uint32_t(bits) << 16);
   int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -194,5 +195,8 @@ struct Judge {
     std::exit(1);
   }
 };
+
+inline const Kernels& kernels = *tiny_llm_kernels();
+inline Judge judge;
 
 }  // namespace fuzz

@@ -1,23 +1,15 @@
 """The kernels are compiled once, by content, and what goes wrong is said in a line."""
 
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tests.helpers.matrices import packed, product
-from tests.helpers.tolerance import assert_close, of_kernel
-from tests.helpers.toy import random_array
-from tests.kernels.conftest import fails_in_kernel
 
 from tiny_llm_lab import native
 from tiny_llm_lab.native import build as building
 from tiny_llm_lab.native import isa
 from tiny_llm_lab.native.build import CompileError, Library, NoCompilerError, build
-from tiny_llm_lab.types import QuantizedWeights, UserError
+from tiny_llm_lab.types import UserError
 
 SOURCE = '#include "number.h"\nextern "C" int number() { return NUMBER; }\n'
 
@@ -155,46 +147,6 @@ def test_off_means_off(monkeypatch):
     native.switch("tiny_llm_ref", True)
     assert native.kernels("tiny_llm_ref") is None
     native.switch("tiny_llm_ref", False)
-
-
-def test_an_error_in_a_kernel_reaches_python(k):
-    x, w = random_array(1, 5, 64), random_array(2, 300, 64)
-    good = packed(3, 8, 64)
-    wrong = QuantizedWeights(good.weight, good.scales, good.biases, 16, 4)
-    many_heads = [random_array(1, 1, heads, 2, 8) for heads in (25, 1, 1)]
-    for _ in range(3):
-        with fails_in_kernel("group_size must be 32, 64 or 128"):
-            mx.eval(k.linear(x, [wrong]))
-        with fails_in_kernel("at most 24 query heads"):
-            mx.eval(k.attention(*many_heads, 2, True, 1.0))
-        # This one is a member's, in the middle of its work.
-        with fails_in_kernel("float32, float16 or bfloat16"):
-            mx.eval(k.linear(x, [w], [mx.zeros(300, dtype=mx.int32)]))
-        want = product(x, w)
-        assert_close(k.linear(x, [w])[0], want, of_kernel(want, mx.float32), what="what comes after an error")
-
-
-PROGRAM = """
-import mlx.core as mx
-from tiny_llm_lab import native
-from tiny_llm_lab.types import QuantizedWeights
-k = native.load("tiny_llm_ref", "plain")
-arrays = mx.quantize(mx.ones((8, 64)), group_size=64, bits=4)
-try:
-    mx.eval(k.linear(mx.ones((1, 64)), [QuantizedWeights(*arrays, 16, 4)]))
-except RuntimeError as error:
-    print(error)
-print(k.linear(mx.ones((1, 64)), [QuantizedWeights(*arrays, 64, 4)])[0][0, 0].item())
-"""
-
-
-def test_a_program_goes_on_after_an_error_and_ends_well():
-    command = [sys.executable, "-c", PROGRAM]
-    package = Path(native.__file__).parents[2]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(package)}
-    )
-    assert (done.returncode, done.stdout) == (0, "group_size must be 32, 64 or 128\n64.0\n"), done.stderr
 
 
 def test_a_compiler_with_a_space_in_its_path(library, tmp_path, monkeypatch):

@@ -188,6 +188,7 @@ def test_swiglu_of_views(k, dtype):
 def test_embedding(k, dtype):
     tokens = mx.array([[3, 0, 3], [69, 5, 68]])
     dense = random_array(1, 70, 33, dtype=dtype)
+    assert k.embedding(mx.array([]), dense).shape == (0, 33)
     assert_close(k.embedding(tokens, dense), dense[tokens], EXACT, dtype=dtype)
     for bits, group in ((4, 32), (4, 128), (8, 64)):
         w = packed(2, 70, 3 * group, bits, group, dtype)

@@ -59,9 +59,37 @@ def test_scales_and_pools_that_do_not_fit(k):
         (pool.astype(mx.float32), (scales, scales)),
         (pool, (scales, scales[:2])),
         (pool, (scales.astype(mx.float16), scales)),
+        (pool.astype(mx.int32), None),
     ):
         with pytest.raises(ValueError):
             attend(pools, kv_scales)
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 32, 64])
+def test_a_stored_number_counts_times_its_scale(k, block_size):
+    q, rows = random_array(1, 3, 4, 1, 40), random_array(2, 7, 2, block_size, 40) * 3
+    numbers, scales = k.quantize_rows(rows)
+    table, length = mx.array([[5, 0, 3]], mx.int32), 3 * block_size
+
+    def attend(pool, kv_scales):
+        return k.paged_attention(q, pool, pool, [0, 3], [length], table, 1.0, kv_scales)
+
+    want = attend(numbers * scales[..., None], None)
+    assert_same_bits(attend(numbers, (scales, scales)), want, "attention over 8 bits")
+
+
+def test_pools_that_are_views(k):
+    q, wide = random_array(1, 3, 4, 1, 8), random_array(2, 6, 2, 4, 8)
+    pool, scales = evaluated(*k.quantize_rows(wide))
+    table = mx.array([[2, 0]], mx.int32)
+
+    def attend(pool, scales):
+        return k.paged_attention(q, pool, pool, [0, 3], [7], table, 1.0, (scales, scales))
+
+    for view in (lambda a: a[::2], lambda a: a[3:], lambda a: a[:3, ::-1]):
+        views = view(pool), view(scales)
+        want = attend(*(mx.contiguous(each) for each in views))
+        assert_same_bits(attend(*views), want, "attention over a view")
 
 
 @on_every_copy

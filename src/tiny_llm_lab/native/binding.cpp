@@ -1,6 +1,7 @@
 // The kernels of one package as Python functions on mx.array. Shapes: the course's legend.
 #include <dlfcn.h>
 
+#include "attention.h"
 #include "layer.h"
 
 namespace tiny_llm {
@@ -17,6 +18,7 @@ class KernelSet {
   std::vector<Array> linear(const Array& x, nb::list weights, nb::list biases) const {
     std::vector<Array> inputs{evenly_spaced(x)};
     Matrices matrices(x, weights, biases, inputs);
+    require(!matrices.all.empty(), "linear takes one matrix or more");
     std::vector<mx::Shape> shapes(matrices.all.size(), x.shape());
     for (size_t i = 0; i < shapes.size(); ++i) shapes[i].back() = matrices.all[i].first.rows;
     std::vector<mx::Dtype> dtypes(shapes.size(), x.dtype());
@@ -40,6 +42,7 @@ class KernelSet {
   }
 
   Array quantized_matmul_step(int step, const Array& x, nb::handle weight) const {
+    require_rows(x, "x");
     std::vector<Array> inputs{evenly_spaced(x)};
     Weight w(weight, inputs);
     require(w.bits > 0 && step >= 1 && step <= 4, "steps 1 to 4 take packed weights");
@@ -52,76 +55,24 @@ class KernelSet {
     return make_operator("quantized_matmul_step", std::move(inputs), {shape}, {x.dtype()}, body, {w.bytes, 0})[0];
   }
 
-  /// [B, H, L, D], or [B, L, H * D] if `flat`.
-  Array attention(const Array& q, const Array& k, const Array& v, const Offsets& lengths,
-                  bool causal, float scale, bool flat) const {
-    require(q.ndim() == 4 && k.ndim() == 4 && v.shape() == k.shape(), "query, key and value must have 4 dimensions, key and value the same");
-    require(q.shape(0) == k.shape(0) && q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
-            std::to_string(k.shape(1)) + " kv heads do not divide " + std::to_string(q.shape(1)) + " query heads");
-    auto rows = per_row(lengths, q.shape(0));
-    double stored = 0;
-    for (int n : rows) {
-      require(n >= q.shape(2) && n <= k.shape(2), "a row's length must lie between its new tokens and what is stored");
-      stored += n;
-    }
-    Cost cost{2 * stored * k.shape(1) * k.shape(3) * k.itemsize(), 4.0 * stored * q.shape(1) * q.shape(2) * q.shape(3)};
-    auto body = [table = table_, rows, causal, scale](Team& team, const auto& in, const auto& out) {
-      int64_t heads = in[0].shape[1], length = in[0].shape[2], dim = in[0].shape[3];
-      Tensor t = shaped(out[0], {in[0].shape[0], length, heads, dim});
-      table->attention(team, in[0], in[1], in[2], {in[0].shape[0], rows.data()}, causal, scale, t);
-    };
-    mx::Shape shape{q.shape(0), q.shape(2), q.shape(1), q.shape(3)};
-    if (flat) shape = {q.shape(0), q.shape(2), q.shape(1) * q.shape(3)};
-    Array out = make_operator("attention", {q, k, v}, {shape}, {q.dtype()}, body, cost)[0];
-    return flat ? out : mx::transpose(out, {0, 2, 1, 3}, mx::Device::cpu);
+  Array attention(const Array& q, const Array& k, const Array& v, const Offsets& lengths, bool causal, float scale,
+                  bool flat) const {
+    return attention_over_rows(table_, q, k, v, lengths, causal, scale, flat);
   }
 
-  /// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D]; those of int8 come with the
-  /// scales of keys and values [blocks, G, block size].
   Array paged_attention(const Array& q, const Array& k, const Array& v, const std::vector<int>& starts,
                         const std::vector<int>& lengths, const Array& tables, float scale,
                         const std::optional<std::pair<Array, Array>>& kv_scales) const {
-    require(q.ndim() == 4 && q.shape(2) == 1 && k.ndim() == 4 && v.shape() == k.shape() && q.shape(3) == k.shape(3) &&
-                k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
-            "queries must be [T, H, 1, D] and both pools [blocks, G, block size, D], with G a divisor of H");
-    std::vector<Array> inputs{q, k, v};
-    require_scales(k, v, kv_scales);
-    if (kv_scales) inputs.insert(inputs.end(), {kv_scales->first, kv_scales->second});
-    auto blocks = numbers(tables, "blocks", k.shape(0));
-    int64_t width = tables.ndim() == 2 ? tables.shape(1) : 0;
-    require(starts.size() == lengths.size() + 1 && starts.front() == 0 && starts.back() == q.shape(0) &&
-                tables.ndim() == 2 && static_cast<size_t>(tables.shape(0)) == lengths.size(),
-            "starts must lead from 0 to the number of rows, with a length and a table for each request");
-    Cost cost;
-    for (size_t r = 0; r < lengths.size(); ++r) {
-      int64_t rows = starts[r + 1] - starts[r];
-      require(rows >= 0 && lengths[r] >= rows && lengths[r] <= width * k.shape(2),
-              "a request's length must lie between its rows and what its blocks hold");
-      cost.bytes += 2.0 * lengths[r] * k.shape(1) * (k.shape(3) * k.itemsize() + (kv_scales ? 4 : 0));
-      cost.flops += 4.0 * lengths[r] * q.shape(1) * rows * q.shape(3);
-    }
-    auto body = [table = table_, starts, lengths, blocks = std::move(blocks), width, scale](Team& team, const auto& in, const auto& out) {
-      // Tokens one behind the other in one row: [1, H, T, D].
-      Tensor q = in[0], o = shaped(out[0], {1, q.shape[0], q.shape[1], q.shape[3]});
-      std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
-      Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(), width};
-      Tensor key = in[1], value = in[2];
-      if (in.size() > 3) {
-        for (auto& t : {in[1], in[2], in[3], in[4]})
-          require(is_one_piece(t), "pools of 8 bits and their scales must lie in one piece");
-        key.scales = static_cast<const float*>(in[3].data), value.scales = static_cast<const float*>(in[4].data);
-      }
-      table->attention(team, q, key, value, requests, true, scale, o);
-    };
-    mx::Shape shape{q.shape(0), 1, q.shape(1) * q.shape(3)};
-    return make_operator("paged attention", std::move(inputs), {shape}, {q.dtype()}, body, cost)[0];
+    return attention_over_pages(table_, q, k, v, starts, lengths, tables, scale, kv_scales);
   }
 
   /// (x, norm(x)), or (x + delta, norm(x + delta)).
   std::pair<Array, Array> rms_norm(const Array& x, const Array& weight, float eps, const std::optional<Array>& delta) const {
+    require_rows(x, "x");
+    require_vector(weight, x.shape(-1), "the norm's weight");
     std::vector<Array> inputs{evenly_spaced(x), weight};
     if (delta) {
-      require(delta->shape() == x.shape() && delta->dtype() == x.dtype(), "x and delta must be alike");
+      require_alike(x, *delta, "x and delta");
       inputs.push_back(evenly_spaced(*delta));
     }
     auto body = [table = table_, eps, has_delta = delta.has_value()](Team& team, const auto& in, const auto& out) {
@@ -137,9 +88,13 @@ class KernelSet {
   Array rope(const Array& x, const Offsets& offsets, const Array& cos, const Array& sin, bool traditional,
              const std::optional<Array>& weight, float eps) const {
     require(x.ndim() == 4 && cos.ndim() == 2 && 2 * cos.shape(1) == x.shape(3), "the tables do not fit the heads");
+    require_rows(x, "x");
     std::vector<Array> inputs{x};
     auto rows = positions(x, offsets, cos, sin, inputs);
-    if (weight) inputs.push_back(*weight);
+    if (weight) {
+      require_vector(*weight, x.shape(3), "the norm's weight");
+      inputs.push_back(*weight);
+    }
     auto body = [table = table_, rows, traditional, eps](Team& team, const auto& in, const auto& out) {
       table->rope(team, in[0], in.size() > 3 ? in[3] : Tensor{}, eps, in[1], in[2], rows.data(), traditional, out[0]);
     };
@@ -152,7 +107,7 @@ class KernelSet {
     require(added.shape(0) <= stored.shape(0), "what is added does not fit what is stored");
     auto rows = per_row(offsets, added.shape(0));
     for (int offset : rows)
-      require(offset >= 0 && offset + added.shape(2) <= stored.shape(2), "what is added does not fit into the room");
+      require(offset >= 0 && offset <= stored.shape(2) - added.shape(2), "what is added does not fit into the room");
     return append_at(InPlace::if_free, stored, added, [rows = std::move(rows)](const Tensor&, int64_t b, int64_t l) {
       return std::pair<int64_t, int64_t>{b, rows[b] + l};
     });
@@ -165,7 +120,7 @@ class KernelSet {
     require_fit(stored, added);
     auto where = numbers(slots, "slots", static_cast<int64_t>(stored.shape(0)) * stored.shape(2));
     require(static_cast<int>(where.size()) == added.shape(0) && added.shape(2) == 1,
-            std::to_string(where.size()) + " slots for " + std::to_string(added.shape(0)) + " rows");
+            where.size(), " slots for ", added.shape(0), " rows");
     return append_at(InPlace::always, stored, added, [where = std::move(where)](const Tensor& to, int64_t t, int64_t) {
       return std::pair<int64_t, int64_t>{where[t] / to.shape[2], where[t] % to.shape[2]};
     });
@@ -173,7 +128,7 @@ class KernelSet {
 
   /// x [..., D] as int8 [..., D], and the scales [...] of its rows.
   std::vector<Array> quantize_rows(const Array& x) const {
-    require(x.ndim() >= 1 && x.shape(-1) > 0, "a row has at least one number");
+    require_rows(x, "x");
     mx::Shape rows(x.shape().begin(), x.shape().end() - 1);
     auto body = [table = table_](Team& team, const auto& in, const auto& out) {
       table->quantize_rows(team, as_rows(in[0]), static_cast<int8_t*>(out[0].data), static_cast<float*>(out[1].data));
@@ -182,14 +137,19 @@ class KernelSet {
   }
 
   Array swiglu(const Array& gate, const Array& up) const {
-    require(gate.shape() == up.shape() && gate.dtype() == up.dtype(), "gate and up must be alike");
+    require_rows(gate, "the gate");
+    require_alike(gate, up, "gate and up");
     auto body = [table = table_](Team& team, const auto& in, const auto& out) {
       table->swiglu(team, as_rows(in[0]), as_rows(in[1]), as_rows(out[0]));
     };
     return make_operator("swiglu", {evenly_spaced(gate), evenly_spaced(up)}, {gate.shape()}, {gate.dtype()}, body, {3 * bytes_of(gate), 0})[0];
   }
 
+  /// Rows of a matrix. Which tokens there are is known only when they are computed: one that is no row's number
+  /// reads what lies outside the matrix.
   Array embedding(const Array& tokens, nb::handle weight) const {
+    bool is_whole = tokens.size() == 0 || mx::issubdtype(tokens.dtype(), mx::integer);  // mx.array([]) is of floats
+    require(is_whole, "tokens must be whole numbers, not ", tokens.dtype(), ": use astype");
     std::vector<Array> inputs{mx::contiguous(mx::astype(tokens, mx::int32, mx::Device::cpu), false, mx::Device::cpu)};
     Weight w(weight, inputs);
     mx::Shape shape = tokens.shape();
@@ -202,6 +162,7 @@ class KernelSet {
   }
 
   Array argmax(const Array& x) const {
+    require_rows(x, "x");
     mx::Shape shape(x.shape().begin(), x.shape().end() - 1);
     auto body = [table = table_](Team& team, const auto& in, const auto& out) {
       table->argmax(team, as_rows(in[0]), static_cast<uint32_t*>(out[0].data));
@@ -210,7 +171,8 @@ class KernelSet {
   }
 
   Array top_k(const Array& x, int k) const {
-    require(k >= 1 && k <= x.shape(-1), "k must be 1 to " + std::to_string(x.shape(-1)));
+    require_rows(x, "x");
+    require(k >= 1 && k <= x.shape(-1), "k must be 1 to ", x.shape(-1));
     mx::Shape shape = x.shape();
     shape.back() = k;
     auto body = [table = table_, k](Team& team, const auto& in, const auto& out) {
@@ -243,7 +205,7 @@ class KernelSet {
                         line);
         }
     };
-    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, in_place)[0];
+    return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, {2 * bytes_of(added), 0}, {.in_place = in_place})[0];
   }
 
   const Kernels* table_;

@@ -6,18 +6,33 @@
 
 namespace tiny_llm {
 
+/// The norms of heads of `dim` as inputs, if there are any.
+inline void add_norms(const std::optional<Array>& query_norm, const std::optional<Array>& key_norm, int dim,
+                      std::vector<Array>& inputs) {
+  require(query_norm.has_value() == key_norm.has_value(), "queries and keys have both a norm, or none");
+  if (!query_norm) return;
+  require_vector(*query_norm, dim, "the norm of queries");
+  require_vector(*key_norm, dim, "the norm of keys");
+  inputs.insert(inputs.end(), {*query_norm, *key_norm});
+}
+
 /// Queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D], all of norm(x) with x [B, L, E]:
 /// projected, normalised if there are norms of heads, rotated.
 inline std::vector<Array> layer_heads(const Kernels* table, const Array& x, const Array& norm, float eps,
                                       nb::list weights, nb::list biases, const std::optional<Array>& query_norm,
                                       const std::optional<Array>& key_norm, const Array& cos, const Array& sin,
                                       bool traditional, const Offsets& offsets, int kept) {
-  int batch = x.shape(0), length = x.shape(1), dim = 2 * cos.shape(1);
+  require(x.ndim() == 3, "x must be [B, L, E], not ", x.shape());
+  int batch = x.shape(0), length = x.shape(1);
   require(weights.size() == 3 && kept >= 0 && kept <= length, "heads takes three matrices and keeps 0 to L tokens");
+  require_rows(x, "x");
+  require_vector(norm, x.shape(2), "the norm's weight");
   std::vector<Array> inputs{evenly_spaced(x), norm};
   auto first = positions(x, offsets, cos, sin, inputs);
-  if (query_norm) inputs.insert(inputs.end(), {*query_norm, *key_norm});
+  int dim = 2 * cos.shape(1);
+  add_norms(query_norm, key_norm, dim, inputs);
   Matrices matrices(x, weights, biases, inputs);
+  matrices.require_heads_of(dim);
   std::vector<mx::Shape> shapes;
   for (size_t i = 0; i < 3; ++i) {
     int count = matrices.all[i].first.rows / dim, tokens = i == 0 ? kept : length;
@@ -58,13 +73,16 @@ inline std::vector<Array> layer_heads(const Kernels* table, const Array& x, cons
 /// What follows attention: y = x + attended out^T, and of that y + (silu(n gate^T) * (n up^T)) down^T with n = norm(y).
 inline Array layer_rest(const Kernels* table, const Array& x, const Array& attended, nb::handle out, const Array& norm,
                         float eps, nb::handle gate, nb::handle up, nb::handle down) {
+  require_rows(x, "x");
+  require_rows(attended, "what was attended");
+  require_vector(norm, x.shape(-1), "the norm's weight");
   std::vector<Array> inputs{evenly_spaced(x), evenly_spaced(attended), norm};
   Weight o(out, inputs), g(gate, inputs), u(up, inputs), d(down, inputs);
   o.require_fit(attended), g.require_fit(x), u.require_like(g);
   require(o.rows == x.shape(-1) && d.columns == g.rows && u.rows == g.rows && d.rows == o.rows &&
-              attended.size() / attended.shape(-1) == x.size() / x.shape(-1),
+              num_rows(attended) == num_rows(x),
           "the matrices do not fit x, or each other");
-  double rows = static_cast<double>(x.size()) / x.shape(-1);
+  double rows = num_rows(x);
   Cost cost{2 * bytes_of(x) + bytes_of(attended) + o.bytes + g.bytes + u.bytes + d.bytes,
             2.0 * rows * (3.0 * g.rows * g.columns + static_cast<double>(o.rows) * o.columns)};
   auto body = [=](Team& team, const auto& in, const auto& out) {

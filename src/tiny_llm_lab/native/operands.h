@@ -11,22 +11,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
-#include "operator.h"
+#include "checks.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace tiny_llm {
 
-using Array = mx::array;
 /// Tokens before those of a call: one number, or one for each row of the batch.
 using Offsets = std::variant<int, std::vector<int>>;
-
-inline void require(bool holds, const std::string& otherwise) {
-  if (!holds) throw std::invalid_argument(otherwise);
-}
 
 inline int64_t bytes_per(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
 
@@ -45,22 +39,6 @@ inline Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
   std::copy(shape.begin(), shape.end(), out.shape);
   for (int64_t i = out.ndim - 1, step = 1; i >= 0; step *= out.shape[i--]) out.stride[i] = step;
   return out;
-}
-
-inline bool is_one_piece(const Tensor& t) {
-  int64_t step = 1;
-  for (int i = t.ndim - 1; i >= 0; step *= t.shape[i--])
-    if (t.shape[i] != 1 && t.stride[i] != step) return false;
-  return true;
-}
-
-/// Pools of int8 have scales, one for every row; others have none.
-inline void require_scales(const Array& k, const Array& v, const std::optional<std::pair<Array, Array>>& kv_scales) {
-  require(k.dtype() == v.dtype() && kv_scales.has_value() == (k.dtype() == mx::int8), "pools of int8 come with scales, and only they");
-  mx::Shape rows(k.shape().begin(), k.shape().end() - 1);
-  bool fits = !kv_scales || (kv_scales->first.shape() == rows && kv_scales->second.shape() == rows &&
-                             kv_scales->first.dtype() == mx::float32 && kv_scales->second.dtype() == mx::float32);
-  require(fits, "scales must be float32 [blocks, G, block size], one for every row of their pool");
 }
 
 /// A stretch of a matrix' rows.
@@ -83,7 +61,19 @@ inline Array one_piece(const Array& a) {
   return is_one ? a : mx::contiguous(a, false, mx::Device::cpu);
 }
 
+/// The leading dimensions of [..., K] as one.
+inline int64_t num_rows(const Array& x) { return static_cast<int64_t>(x.size()) / x.shape(-1); }
+
 inline double bytes_of(const Array& a) { return static_cast<double>(a.nbytes()); }
+
+/// An argument that nanobind has not looked into.
+inline Array array_of(nb::handle object, const char* what) {
+  try {  // asking first would cost as much as the cast
+    return nb::cast<Array>(object);
+  } catch (const nb::cast_error&) {
+    refuse(what, " must be mx.array");
+  }
+}
 
 /// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and bits.
 /// Its arrays become inputs of an operator; what the operator keeps is their layout.
@@ -95,21 +85,21 @@ struct Weight {
   Weight(nb::handle object, std::vector<Array>& inputs) : first(inputs.size()) {
     if (nb::isinstance<Array>(object)) {
       inputs.push_back(one_piece(nb::cast<Array>(object)));
+      require_matrix(inputs[first]);
     } else {
       for (const char* part : {"weight", "scales", "biases"})
-        inputs.push_back(one_piece(nb::cast<Array>(object.attr(part))));
-      require(inputs[first + 1].dtype() == inputs[first + 2].dtype(), "scales and biases must be of one dtype");
+        inputs.push_back(one_piece(array_of(object.attr(part), part)));
       group_size = nb::cast<int>(object.attr("group_size"));
       bits = nb::cast<int>(object.attr("bits"));
+      require_packing(inputs[first], inputs[first + 1], inputs[first + 2], group_size, bits);
     }
     rows = inputs[first].shape(0);
-    columns = bits ? inputs[first].shape(1) * 32 / bits : inputs[first].shape(1);
+    columns = bits ? inputs[first].shape(1) * (32 / bits) : inputs[first].shape(1);
     for (size_t i = first; i < inputs.size(); ++i) bytes += bytes_of(inputs[i]);
   }
 
   void require_fit(const Array& x) const {
-    require(columns == x.shape(-1), "x has " + std::to_string(x.shape(-1)) + " columns but the matrix takes " +
-                                        std::to_string(columns));
+    require(columns == x.shape(-1), "x has ", x.shape(-1), " columns but the matrix takes ", columns);
   }
 
   void require_like(const Weight& other) const {
@@ -130,18 +120,18 @@ constexpr int kBindingSlot = 15;
 inline std::vector<int32_t> per_row(const Offsets& value, int rows) {
   if (auto* one = std::get_if<int>(&value)) return std::vector<int32_t>(rows, *one);
   auto& many = std::get<std::vector<int>>(value);
-  require(static_cast<int>(many.size()) == rows, std::to_string(many.size()) + " numbers for " + std::to_string(rows) + " rows");
+  require(static_cast<int>(many.size()) == rows, many.size(), " numbers for ", rows, " rows");
   return {many.begin(), many.end()};
 }
 
 /// The numbers of an int32 array, each below `count`.
 inline std::vector<int32_t> numbers(const Array& a, const char* what, int64_t count) {
-  require(a.dtype() == mx::int32, std::string(what) + " must be int32");
+  require(a.dtype() == mx::int32, what, " must be int32");
   Array whole = one_piece(a);
   whole.eval();
   std::vector<int32_t> list(whole.data<int32_t>(), whole.data<int32_t>() + whole.size());
   for (int32_t n : list)
-    require(n >= 0 && n < count, std::string(what) + " lie in 0 to " + std::to_string(count - 1) + ", not " + std::to_string(n));
+    require(n >= 0 && n < count, what, " lie in 0 to ", count - 1, ", not ", n);
   return list;
 }
 
@@ -151,17 +141,28 @@ struct Matrices {
   Cost cost;
 
   Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs) : cost{bytes_of(x), 0} {
-    double rows = static_cast<double>(x.size()) / x.shape(-1);
+    require_rows(x, "x");
+    require(biases.size() == 0 || biases.size() == weights.size(), biases.size(), " biases for ", weights.size(),
+            " matrices: give None for each that has none");
+    double rows = num_rows(x);
     for (size_t i = 0; i < weights.size(); ++i) {
       Weight w(weights[i], inputs);
       w.require_fit(x);
       if (i > 0) w.require_like(all[0].first);
-      bool has_bias = i < biases.size() && !biases[i].is_none();
+      bool has_bias = biases.size() > 0 && !biases[i].is_none();
       all.emplace_back(w, has_bias ? inputs.size() : 0);
-      if (has_bias) inputs.push_back(nb::cast<Array>(biases[i]));
+      if (has_bias) {
+        inputs.push_back(array_of(biases[i], "a bias"));
+        require_vector(inputs.back(), w.rows, "a bias");
+      }
       cost.bytes += w.bytes + rows * w.rows * x.itemsize();
       cost.flops += 2 * rows * w.rows * w.columns;
     }
+  }
+
+  void require_heads_of(int dim) const {
+    for (auto& [w, bias] : all)
+      require(dim > 0 && w.rows % dim == 0, "a matrix of ", w.rows, " rows has no whole heads of ", dim);
   }
 
   /// The products of x [M, K] into contiguous outputs.
@@ -182,8 +183,7 @@ inline std::vector<int32_t> positions(const Array& x, const Offsets& offsets, co
           "the tables must be float32, and alike");
   auto rows = per_row(offsets, x.shape(0));
   for (int offset : rows)
-    require(offset >= 0 && offset + x.shape(1) <= cos.shape(0),
-            "positions must lie in 0 to " + std::to_string(cos.shape(0) - 1));
+    require(offset >= 0 && offset <= cos.shape(0) - x.shape(1), "positions must lie in 0 to ", cos.shape(0) - 1);
   inputs.insert(inputs.end(), {one_piece(cos), one_piece(sin)});
   return rows;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "checks.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/scheduler.h"
@@ -27,7 +28,7 @@ DType dtype_of(const mx::array& a) {
     case mx::Dtype::Val::uint32: return DType::u32;
     case mx::Dtype::Val::int32: return DType::i32;
     case mx::Dtype::Val::int8: return DType::i8;
-    default: throw std::invalid_argument("a kernel takes float32, float16 or bfloat16");
+    default: refuse("no kernel reads ", a.dtype(), ": use astype");
   }
 }
 
@@ -53,13 +54,17 @@ Tensor tensor_of(const mx::array& a) {
 /// Kernels read whole rows: neighbours in the last dimension must be neighbours in memory.
 bool has_whole_rows(const mx::array& a) { return a.ndim() == 0 || a.shape(-1) == 1 || a.strides(-1) == 1; }
 
+bool is_one_piece(const Tensor& t) {
+  int64_t step = 1;
+  for (int dim = t.ndim - 1; dim >= 0; step *= t.shape[dim--])
+    if (t.shape[dim] != 1 && t.stride[dim] != step) return false;
+  return true;
+}
+
 /// All elements of one array, of any strides, in order.
 void copy_elements(const Tensor& from, const Tensor& to, size_t size) {
-  int64_t count = from.size(), step = 1;
-  bool is_one_piece = true;
-  for (int dim = from.ndim - 1; dim >= 0; step *= from.shape[dim--])
-    is_one_piece &= from.shape[dim] == 1 || from.stride[dim] == step;
-  if (is_one_piece) {
+  int64_t count = from.size();
+  if (is_one_piece(from)) {
     std::memcpy(to.data, from.data, count * size);
     return;
   }
@@ -88,7 +93,7 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   std::vector<Tensor> in, out;
   for (auto& a : inputs) {
     encoder.set_input_array(a);
-    if (has_whole_rows(a)) {
+    if (in.size() < memory_.whole_from ? has_whole_rows(a) : is_one_piece(tensor_of(a))) {
       in.push_back(tensor_of(a));
     } else {
       mx::array copy = begin_copy(a, encoder);
@@ -97,7 +102,7 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
     }
   }
   for (auto& a : outputs) {
-    bool may_write = in_place_ == InPlace::always || (in_place_ == InPlace::if_free && inputs[0].is_donatable());
+    bool may_write = memory_.in_place == InPlace::always || (memory_.in_place == InPlace::if_free && inputs[0].is_donatable());
     if (may_write && out.empty() && inputs[0].flags().row_contiguous)
       a.copy_shared_buffer(inputs[0]);
     else
@@ -105,7 +110,7 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
     encoder.set_output_array(a);
     out.push_back(tensor_of(a));
   }
-  if (in_place_ != InPlace::no && out[0].data != in[0].data)
+  if (memory_.in_place != InPlace::no && out[0].data != in[0].data)
     encoder.dispatch([from = in[0], to = out[0], size = inputs[0].itemsize()] { copy_elements(from, to, size); });
   encoder.dispatch([body = body_, cost = cost_, name = name_, in = std::move(in), out = std::move(out)] {
     std::lock_guard held(lock);
@@ -118,8 +123,9 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
 }
 
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, InPlace in_place) {
-  auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost, in_place);
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, Memory memory) {
+  for (auto& input : inputs) dtype_of(input);  // here, where its caller still is, and not when MLX comes to the node
+  auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost, memory);
   return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
 }
 

@@ -1,6 +1,7 @@
 // A kernel as a node of MLX's lazy graph.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,13 +25,20 @@ struct Cost {
 /// input sees it change, but steps that MLX has begun and not finished do not count as such a holder.
 enum class InPlace { no, if_free, always };
 
+/// How an operator takes memory. Inputs from `whole_from` on lie in one piece, if need be copied; of the others only the
+/// rows do.
+struct Memory {
+  InPlace in_place = InPlace::no;
+  size_t whole_from = SIZE_MAX;
+};
+
 using Body = std::function<void(Team&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;
 
 /// One node: when MLX comes to it, `body` runs on the stream's thread with the team.
 class Operator : public mx::Primitive {
  public:
-  Operator(mx::Stream stream, const char* name, Body body, Cost cost, InPlace in_place)
-      : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost), in_place_(in_place) {}
+  Operator(mx::Stream stream, const char* name, Body body, Cost cost, Memory memory)
+      : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost), memory_(memory) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
@@ -42,12 +50,12 @@ class Operator : public mx::Primitive {
   const char* name_;
   std::shared_ptr<const Body> body_;
   Cost cost_;
-  InPlace in_place_;
+  Memory memory_;
 };
 
-/// Lazy outputs of an operator on the CPU's default stream.
+/// Lazy outputs of an operator on the CPU's default stream. Throws if no kernel reads an input's dtype.
 std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, InPlace in_place = InPlace::no);
+                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, Memory memory = {});
 
 struct Measurement {
   std::string name;

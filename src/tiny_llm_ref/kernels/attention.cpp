@@ -12,7 +12,7 @@
 namespace tiny_llm::TINY_ISA {
 
 constexpr int64_t kBlock = 32;     // stored tokens
-constexpr int64_t kQueryRows = 24;  // rows that share a decoded block
+constexpr int64_t kQueryRows = kMaxSharedHeads;  // rows that share a decoded block
 
 struct Attention {
   const Tensor &query, &key, &value;
@@ -249,7 +249,6 @@ void attention(Team& team, const Tensor& query, const Tensor& key, const Tensor&
                bool causal, float scale, const Tensor& out) {
   if (out.size() == 0) return;
   Attention a{query, key, value, requests, causal, scale, out};
-  if (a.shared() > kQueryRows) throw std::invalid_argument("attention takes at most 24 query heads for a kv head");
   std::vector<Item> items = items_of(a, std::max<int64_t>(1, kQueryRows / a.shared()));
   if (requests.starts != nullptr) largest_first(items);
   team.each(static_cast<int64_t>(items.size()), [&](int id, int64_t item) { attend(team, id, a, items[item]); });

@@ -291,8 +291,7 @@ void packed(Team& team, const Tensor& x, const Product* products, int count) {
   switch (products[0].matrix.group_size) {
     case 32: return linear_of<PackedRows<kBits, 32, Arithmetic>>(team, x, products, count);
     case 64: return linear_of<PackedRows<kBits, 64, Arithmetic>>(team, x, products, count);
-    case 128: return linear_of<PackedRows<kBits, 128, Arithmetic>>(team, x, products, count);
-    default: throw std::invalid_argument("group_size must be 32, 64 or 128");
+    default: return linear_of<PackedRows<kBits, 128, Arithmetic>>(team, x, products, count);
   }
 }
 
@@ -308,7 +307,7 @@ void linear(Team& team, const Tensor& x, const Product* products, int count) {
   switch (products[0].matrix.bits) {
     case 4: return packed<4>(team, x, products, count);
     case 8: return packed<8>(team, x, products, count);
-    case 0:
+    default:
       for (int first = 0, end; first < count; first = end) {  // those of one dtype together
         DType dtype = products[first].matrix.dtype;
         for (end = first + 1; end < count && products[end].matrix.dtype == dtype;) ++end;
@@ -316,8 +315,6 @@ void linear(Team& team, const Tensor& x, const Product* products, int count) {
           linear_of<DenseRows<std::remove_pointer_t<decltype(type)>>>(team, x, products + first, end - first);
         });
       }
-      return;
-    default: throw std::invalid_argument("bits must be 4 or 8");
   }
 }
 

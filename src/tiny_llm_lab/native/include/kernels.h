@@ -35,6 +35,11 @@ struct Requests {
   int64_t width = 0;
 };
 
+/// Query heads that may share a kv head.
+constexpr int kMaxSharedHeads = 24;
+
+/// What they are called with has been looked at: shapes fit each other, x is of a float dtype, and so is every weight
+/// that is not packed. Packed ones are of 4 or 8 bits in groups of 32, 64 or 128.
 struct Kernels {
   /// Several products of the same x [M, K], whose rows stand `x.stride[0]` apart.
   void (*linear)(Team&, const Tensor& x, const Product* products, int count);

@@ -1,0 +1,89 @@
+"""An error inside a running kernel, like that of an unwritten task, reaches Python; the rest goes on."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests.helpers.matrices import product
+from tests.helpers.tolerance import assert_close, of_kernel
+from tests.helpers.toy import random_array
+
+from tiny_llm_lab import native
+from tiny_llm_lab.native.build import HERE, Library, build
+
+# swiglu throws at once, argmax in the middle of a member's work.
+SOURCE = """
+#include "kernels.h"
+using namespace tiny_llm;
+extern "C" __attribute__((visibility("default"))) const Kernels* tiny_llm_kernels() {
+  static Kernels table;
+  table.swiglu = [](Team&, const Tensor&, const Tensor&, const Tensor&) {
+    throw std::runtime_error("task 2.5.4");
+  };
+  table.argmax = [](Team& team, const Tensor&, uint32_t*) {
+    team.each(64, [](int, int64_t item) { if (item == 40) throw std::runtime_error("task 2.3.4"); });
+  };
+  return &table;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Kernels that throw."""
+    source = tmp_path_factory.mktemp("throwing") / "throwing.cpp"
+    source.write_text(SOURCE)
+    return build(Library("throwing.so", ((source, (f"-I{HERE / 'include'}",)),), what="kernels that throw"))
+
+
+@contextmanager
+def fails_in_kernel(match: str) -> Iterator[None]:
+    """What runs here fails when it is computed; what MLX skipped behind the error is counted as done."""
+    with pytest.raises(RuntimeError, match=match):
+        yield
+    mx.synchronize()
+    native.binding().settle()
+
+
+def test_an_error_in_a_kernel_reaches_python(library, k):
+    throwing = native.binding().KernelSet(str(library))
+    x, w = random_array(1, 5, 64), random_array(2, 300, 64)
+    want = product(x, w)
+    for _ in range(150):  # without `settle` MLX waits for ever after about a hundred
+        with fails_in_kernel("^task 2.5.4$"):
+            mx.eval(throwing.swiglu(x, x))
+        with fails_in_kernel("^task 2.3.4$"):
+            mx.eval(throwing.argmax(x))
+        got = k.linear(x, [w])[0]
+        mx.async_eval(got)
+        assert_close(got, want, of_kernel(want, mx.float32), what="what comes after an error")
+
+
+PROGRAM = """
+import sys
+import mlx.core as mx
+from tiny_llm_lab import native
+throwing = native.binding().KernelSet(sys.argv[1])
+x = mx.ones((1, 64))
+try:
+    mx.eval(throwing.swiglu(x, x))
+except RuntimeError as error:
+    print(error)
+print(native.load("tiny_llm_ref", "plain").linear(x, [x])[0].item())
+"""
+
+
+def test_a_program_goes_on_after_an_error_and_ends_well(library):
+    package = Path(native.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(library)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(package)},
+    )
+    assert (done.returncode, done.stdout) == (0, "task 2.5.4\n64.0\n"), done.stderr

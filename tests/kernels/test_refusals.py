@@ -1,0 +1,226 @@
+"""What an operator cannot do is refused in one line when it is built: nothing runs, so no task fails."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import mlx.core as mx
+import pytest
+from tests.helpers.matrices import packed
+from tests.kernels.conftest import NAMES, kernel_set
+
+X = mx.zeros((2, 3, 64))
+INTS = mx.zeros((2, 3, 64), mx.int32)
+W, NORM = mx.zeros((64, 64)), mx.zeros(64)
+PACKED = packed(1, 64, 64, 4, 32)
+NO_FLOAT = "must be float32, float16 or bfloat16, not int32: use astype"
+NO_NORM = "the norm's weight must be"
+
+
+@pytest.fixture
+def k():
+    """Every copy of the kernels is refused the same: the binding does it."""
+    return kernel_set(NAMES[-1])
+
+
+def refused(call, says):
+    with pytest.raises(ValueError, match=f"^[^\n]*{re.escape(says)}[^\n]*$"):
+        call()
+
+
+MATRICES = {
+    "of integers": (W.astype(mx.int32), f"a matrix {NO_FLOAT}"),
+    "with one dimension": (NORM, "a matrix must be [N, K] with K of 1 or more, not (64)"),
+    "with three": (W[None], "a matrix must be [N, K]"),
+    "without columns": (W[:, :0], "a matrix must be [N, K]"),
+    "in groups of 16": (
+        replace(PACKED, group_size=16),
+        "group_size must be 32, 64 or 128, not 16: dequantize",
+    ),
+    "of 3 bits": (replace(PACKED, bits=3), "bits must be 4 or 8, not 3: dequantize"),
+    "of 0 bits": (replace(PACKED, bits=0), "bits must be 4 or 8, not 0"),
+    "of float words": (replace(PACKED, weight=W[:, :8]), "packed weights must be uint32 [N, K * bits / 32]"),
+    "of flat words": (replace(PACKED, weight=PACKED.weight[0]), "packed weights must be uint32"),
+    "of words in the wrong groups": (
+        replace(PACKED, group_size=64),
+        "scales must be [64, 64 / 64], not (64,2)",
+    ),
+    "of half a group": (replace(PACKED, weight=PACKED.weight[:, :6]), "scales must be [64, 48 / 32], not"),
+    "with scales of integers": (replace(PACKED, scales=PACKED.scales.astype(mx.int32)), f"scales {NO_FLOAT}"),
+    "with other biases": (
+        replace(PACKED, biases=PACKED.biases.astype(mx.float16)),
+        "scales and biases must be",
+    ),
+    "with few biases": (replace(PACKED, biases=PACKED.biases[:1]), "scales and biases must be alike"),
+    "without scales": (
+        SimpleNamespace(weight=PACKED.weight, scales=None, biases=None, group_size=32, bits=4),
+        "scales must be mx.array",
+    ),
+}
+
+
+@pytest.mark.parametrize("use", ["linear", "second of linear", "step", "heads", "rest", "embedding"])
+@pytest.mark.parametrize("kind", MATRICES)
+def test_a_matrix(k, kind, use):
+    matrix, says = MATRICES[kind]
+    tables = mx.zeros((9, 32)), mx.zeros((9, 32))
+    calls = {
+        "linear": lambda: k.linear(X, [matrix]),
+        "second of linear": lambda: k.linear(X, [W, matrix]),
+        "step": lambda: k.quantized_matmul_step(1, X[0], matrix),
+        "heads": lambda: k.heads(X, NORM, 1e-6, [W, W, matrix], [], None, None, *tables, False, 0, 3),
+        "rest": lambda: k.rest(X, X, W, NORM, 1e-6, W, W, matrix),
+        "embedding": lambda: k.embedding(mx.array([0]), matrix),
+    }
+    refused(calls[use], says)
+
+
+PRODUCTS = {
+    "x of integers": (lambda k: k.linear(INTS, [W]), f"x {NO_FLOAT}"),
+    "x without dimensions": (
+        lambda k: k.linear(mx.array(1.0), [W]),
+        "x must have rows of one number or more",
+    ),
+    "x without columns": (lambda k: k.linear(X[..., :0], [W]), "x must have rows of one number or more"),
+    "x of another width": (
+        lambda k: k.linear(X, [mx.zeros((8, 65))]),
+        "x has 64 columns but the matrix takes 65",
+    ),
+    "no matrix": (lambda k: k.linear(X, []), "linear takes one matrix or more"),
+    "a packed and a dense matrix": (lambda k: k.linear(X, [PACKED, W]), "must be packed alike"),
+    "a bias of integers": (lambda k: k.linear(X, [W], [NORM.astype(mx.int32)]), f"a bias {NO_FLOAT}"),
+    "a short bias": (lambda k: k.linear(X, [W], [NORM[:63]]), "a bias must be [64], not (63)"),
+    "a bias of two dimensions": (lambda k: k.linear(X, [W], [NORM[None]]), "a bias must be [64], not (1,64)"),
+    "a bias that is a number": (lambda k: k.linear(X, [W], [1.0]), "a bias must be mx.array"),
+    "too few biases": (lambda k: k.linear(X, [W, W], [None]), "1 biases for 2 matrices: give None"),
+    "step 5": (lambda k: k.quantized_matmul_step(5, X, PACKED), "steps 1 to 4 take packed weights"),
+    "a step on a dense matrix": (lambda k: k.quantized_matmul_step(1, X, W), "steps 1 to 4 take packed"),
+    "a step on integers": (lambda k: k.quantized_matmul_step(1, INTS, PACKED), f"x {NO_FLOAT}"),
+    "tokens of floats": (
+        lambda k: k.embedding(NORM, W),
+        "tokens must be whole numbers, not float32: use astype",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_a_product(k, kind):
+    call, says = PRODUCTS[kind]
+    refused(lambda: call(k), says)
+
+
+ROWS = {
+    "rms_norm": lambda k, x: k.rms_norm(x, NORM, 1e-6),
+    "swiglu": lambda k, x: k.swiglu(x, x),
+    "argmax": lambda k, x: k.argmax(x),
+    "top_k": lambda k, x: k.top_k(x, 1),
+    "quantize_rows": lambda k, x: k.quantize_rows(x),
+    "linear": lambda k, x: k.linear(x, [W]),
+    "rest": lambda k, x: k.rest(x, X, W, NORM, 1e-6, W, W, W),
+    "the attended of rest": lambda k, x: k.rest(X, x, W, NORM, 1e-6, W, W, W),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(k, name):
+    mx.eval(ROWS[name](k, X))
+    refused(lambda: ROWS[name](k, INTS), NO_FLOAT)
+    refused(lambda: ROWS[name](k, X[..., :0]), "must have rows of one number or more, not the shape (2,3,0)")
+    refused(lambda: ROWS[name](k, mx.array(1.0)), "must have rows of one number or more")
+
+
+NORMS = {
+    "of integers": (NORM.astype(mx.int32), NO_FLOAT),
+    "too short": (NORM[:63], "must be [64], not (63)"),
+    "of two dimensions": (NORM[None], "must be [64], not (1,64)"),
+}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_the_weight_of_a_norm(k, kind):
+    norm, says = NORMS[kind]
+    tables = mx.zeros((9, 32)), mx.zeros((9, 32))
+
+    def heads(norm=NORM, queries=None, keys=None):
+        return k.heads(X, norm, 1e-6, [W, W, W], [], queries, keys, *tables, False, 0, 3)
+
+    mx.eval(heads(), heads(NORM, NORM, NORM))
+    refused(lambda: k.rms_norm(X, norm, 1e-6), says)
+    refused(lambda: k.rope(X[:, :, None], 0, *tables, False, norm, 1e-6), says)
+    refused(lambda: k.rest(X, X, W, norm, 1e-6, W, W, W), says)
+    refused(lambda: heads(norm), says)
+    refused(lambda: heads(NORM, norm, NORM), says)
+    refused(lambda: heads(NORM, NORM, norm), says)
+    refused(lambda: heads(NORM, NORM), "queries and keys have both a norm, or none")
+
+
+def test_what_must_be_alike(k):
+    half = X.astype(mx.float16)
+    for other in (half, X[:1], X[..., :32]):
+        refused(lambda other=other: k.rms_norm(X, NORM, 1e-6, other), "x and delta must be alike")
+        refused(lambda other=other: k.swiglu(X, other), "gate and up must be alike")
+
+
+def test_heads_and_rest_of_a_layer(k):
+    cos = mx.zeros((9, 32))
+
+    def heads(x=X, weights=(W, W, W), cos=cos, kept=3):
+        return k.heads(x, NORM, 1e-6, list(weights), [], None, None, cos, cos, False, 0, kept)
+
+    refused(lambda: heads(X[0]), "x must be [B, L, E], not (3,64)")
+    refused(lambda: heads(INTS), f"x {NO_FLOAT}")
+    refused(lambda: heads(weights=(W, W)), "heads takes three matrices")
+    refused(lambda: heads(kept=4), "keeps 0 to L tokens")
+    refused(lambda: heads(weights=(W, W, W[:63])), "a matrix of 63 rows has no whole heads of 64")
+    refused(lambda: heads(cos=cos[:, :0]), "a matrix of 64 rows has no whole heads of 0")
+    refused(lambda: heads(cos=cos[0]), "the tables must be float32")
+    refused(lambda: heads(cos=cos[:2]), "positions must lie in 0 to 1")
+    refused(lambda: k.rest(X, X[:1], W, NORM, 1e-6, W, W, W), "the matrices do not fit x, or each other")
+    refused(lambda: k.rest(X, X, W, NORM, 1e-6, W, W[:32], W), "the matrices do not fit x, or each other")
+
+
+def test_rotations(k):
+    heads, cos = X[:, :, None], mx.zeros((9, 32))
+    refused(lambda: k.rope(INTS[:, :, None], 0, cos, cos), f"x {NO_FLOAT}")
+    refused(lambda: k.rope(X, 0, cos, cos), "the tables do not fit the heads")
+    refused(lambda: k.rope(heads, 0, cos[:, :31], cos), "the tables do not fit the heads")
+    refused(lambda: k.rope(heads, 2**31 - 1, cos, cos), "positions must lie in 0 to 8")
+
+
+def attend(k, q, key, value):
+    return k.attention(q, key, value, 5, True, 1.0)
+
+
+def attend_pages(k, q, key, value):
+    q = q[0].transpose(1, 0, 2)[:, :, None]
+    return k.paged_attention(q, key, value, [0, 2], [3], mx.array([[0]], mx.int32), 1.0)
+
+
+@pytest.mark.parametrize("call", [attend, attend_pages])
+def test_attention(k, call):
+    q, stored = mx.zeros((1, 24, 2, 8)), mx.zeros((1, 1, 5, 8))
+    mx.eval(call(k, q, stored, stored), call(k, q.astype(mx.float16), stored, stored))
+    many = mx.zeros((1, 50, 2, 8))
+    two = mx.zeros((1, 2, 5, 8))
+    refused(
+        lambda: call(k, many, two, two), "at most 24 query heads for a kv head, not 25: repeat the kv heads"
+    )
+    refused(lambda: call(k, q.astype(mx.int32), stored, stored), f"the query {NO_FLOAT}")
+    refused(lambda: call(k, q, stored, stored.astype(mx.float16)), "key and value must be alike")
+    numbers = stored.astype(mx.int32)
+    refused(lambda: call(k, q, numbers, numbers), NO_FLOAT)
+
+
+def test_attention_over_rows_of_8_bits(k):
+    q, numbers = mx.zeros((1, 2, 2, 8)), mx.zeros((1, 2, 5, 8), mx.int8)
+    refused(
+        lambda: attend(k, q, numbers, numbers), "key and value must be float32, float16 or bfloat16, not int8"
+    )
+
+
+def test_what_is_stored(k):
+    room, new = mx.zeros((2, 2, 9, 8), mx.int64), mx.zeros((1, 2, 3, 8), mx.int64)
+    refused(lambda: k.append(room, new, 0), "no kernel reads int64: use astype")
+    refused(lambda: k.append(room.astype(mx.float32), new, 0), "what is added does not fit what is stored")
+    wide, added = room.astype(mx.float32), new.astype(mx.float32)
+    refused(lambda: k.append(wide, added, 2**31 - 1), "what is added does not fit into the room")
