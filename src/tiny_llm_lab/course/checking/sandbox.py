@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tiny_llm_lab.course.checking.worker import Job, Result, serve
 
-# A mutation may loop forever. The tests of a task take a few seconds, compiling kernels some twenty. Processor
-# time, not the clock on the wall: a busy machine must not turn a missed mistake into a caught one.
+# A mutation may loop forever. The tests of a task take a few seconds, compiling kernels some twenty.
+# Processor time, not the clock on the wall: a busy machine must not turn a missed mistake into a caught one.
 LIMIT_S = 60.0
 # For one that waits forever without computing anything.
 _WALL_FACTOR = 10
