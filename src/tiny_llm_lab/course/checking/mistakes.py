@@ -11,7 +11,7 @@ from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.types import UserError
 
 # Not wrong but broken: Python that cannot run, C++ that did not compile (within the time limit, perhaps).
-_BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError|the C\+\+ compiler failed)")
+_BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError|Failed: the C\+\+ compiler failed)")
 TIME_LIMIT = "the time limit"
 
 
