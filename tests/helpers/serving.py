@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Completion, Prompt, SamplingParams
+from tiny_llm_lab.types import Completion, Prompt, SamplingParams, TokenLogprobs
 
 
 def mixed_prompts() -> list[Prompt]:
@@ -55,3 +55,21 @@ def serve(
 def make_engine(llm: Any, model: Any, config: Any = None, **kwargs: Any) -> Any:
     settings = {"num_blocks": 256, "block_size": 16} | kwargs
     return llm.Engine(model, ByteTokenizer(), *([] if config is None else [config]), **settings)
+
+
+def logprobs_of(engine: Any, prompt: Prompt, neighbours: Sequence[Prompt] = ()) -> list[TokenLogprobs]:
+    """All that the engine says about the tokens of `prompt`, served beside `neighbours`."""
+    for i, each in enumerate(neighbours):
+        engine.add(f"n{i}", each.content, each.sampling)
+    engine.add("asks", prompt.content, prompt.sampling)
+    found: list[TokenLogprobs] = []
+    tokens: list[int] = []
+    while engine.has_requests:
+        for output in engine.step():
+            if output.request_id == "asks":
+                found += output.logprobs
+                tokens += output.token_ids
+            else:
+                assert output.logprobs == (), "nobody asked"
+    assert [each.token_id for each in found] == tokens, "one for each token, in order"
+    return found

@@ -6,13 +6,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.fakes import FakeClock
-from tests.helpers.serving import make_engine, mixed_prompts
+from tests.helpers.serving import logprobs_of, make_engine, mixed_prompts
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
 
 from tiny_llm_lab.types import (
     DoneEvent,
-    Draft,
     PrefillEvent,
     Prompt,
     SamplingParams,
@@ -168,23 +167,6 @@ def test_an_interrupt_leaves_nobody_behind(llm, model):
 # How likely each token was
 
 
-def logprobs_of(engine, prompt, neighbours=()):
-    """All that the engine says about the tokens of `prompt`, served beside `neighbours`."""
-    for i, each in enumerate(neighbours):
-        engine.add(f"n{i}", each.content, each.sampling)
-    engine.add("asks", prompt.content, prompt.sampling)
-    found, tokens = [], []
-    while engine.has_requests:
-        for output in engine.step():
-            if output.request_id == "asks":
-                found += output.logprobs
-                tokens += output.token_ids
-            else:
-                assert output.logprobs == (), "nobody asked"
-    assert [each.token_id for each in found] == tokens, "one for each token, in order"
-    return found
-
-
 def scores_in_float64(model, tokens):
     logits = as_float64(model(mx.array([tokens]))[0])
     return (
@@ -254,30 +236,3 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     )  # fmt: skip
     output = request.accept([98, 99], request.score(random_array(1, 2, VOCAB), mx.array([98, 99])))
     assert [(each.token_id, each.top) for each in output.logprobs] == [(98, ())], "the second was cut off"
-
-
-class Prompter:
-    """Guesses what the answer will be, with a mistake in every third guess."""
-
-    def __init__(self, tokens):
-        self.tokens = tokens
-
-    def propose(self, token_ids, request_id=None, sampler=None):
-        known = len(token_ids)
-        wrong = [(token + (known + i) % 3 // 2) % 256 for i, token in enumerate(self.tokens[known:])]
-        return Draft(tuple(wrong[:4]))
-
-    def forget(self, request_id):
-        pass
-
-
-@pytest.mark.task("3.4.9")
-def test_every_token_of_a_guess_that_stands_has_its_own(llm, model):
-    prompt = Prompt(random_tokens(3, 40).tolist(), replace(FOREVER, max_tokens=12, logprobs=1))
-    alone = logprobs_of(make_engine(llm, model), prompt)
-    known = [*prompt.content, *(each.token_id for each in alone)]
-    engine = make_engine(llm, model, proposer=Prompter(known))
-    guessed = logprobs_of(engine, prompt)
-    assert engine.spec_stats.num_accepted_tokens > 3, "no guess stood: this test shows nothing"
-    assert [each.token_id for each in guessed] == [each.token_id for each in alone]
-    assert_close([each.logprob for each in guessed], [each.logprob for each in alone], F32_MODEL)

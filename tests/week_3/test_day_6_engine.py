@@ -1,0 +1,42 @@
+"""Day 3.6: guesses in the engine, beside what else it does with tokens."""
+
+import pytest
+from tests.helpers.serving import logprobs_of, make_engine
+from tests.helpers.tolerance import F32_MODEL, assert_close
+from tests.helpers.toy import random_tokens, toy_model
+
+from tiny_llm_lab.types import Draft, Prompt, SamplingParams
+
+pytestmark = pytest.mark.task("3.6.4")
+
+
+class Prompter:
+    """Guesses what the answer will be, with a mistake in every third guess."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def propose(self, token_ids, request_id=None, sampler=None):
+        known = len(token_ids)
+        wrong = [(token + (known + i) % 3 // 2) % 256 for i, token in enumerate(self.tokens[known:])]
+        return Draft(tuple(wrong[:4]))
+
+    def forget(self, request_id):
+        pass
+
+
+def test_every_token_of_a_guess_that_stands_has_its_own(llm):
+    model, sampling = toy_model(llm), SamplingParams(max_tokens=12, ignore_eos=True, logprobs=1)
+    prompt = Prompt(random_tokens(3, 40).tolist(), sampling)
+    alone = logprobs_of(make_engine(llm, model), prompt)
+    known = [*prompt.content, *(each.token_id for each in alone)]
+    engine = make_engine(llm, model, proposer=Prompter(known))
+    guessed = logprobs_of(engine, prompt)
+    assert engine.spec_stats.num_accepted_tokens > 3, "no guess stood: this test shows nothing"
+    assert [each.token_id for each in guessed] == [each.token_id for each in alone]
+    assert_close([each.logprob for each in guessed], [each.logprob for each in alone], F32_MODEL)
+
+
+def test_guesses_need_the_tokens_first(llm):
+    engine = make_engine(llm, toy_model(llm), proposer=Prompter([]), async_scheduling=True)
+    assert not engine.async_scheduling
