@@ -45,13 +45,12 @@ def ahead_report(seconds: Seconds, setting: Setting) -> Report:
     """Speeds with a step ahead as shares of those without."""
     steps = {name: tuple(value / _STEPS for value in values) for name, values in seconds.items()}
     names = list(steps)
+    pairs = list(zip(names[::2], names[1::2], strict=True))  # of a number of streams: usual, ahead
     ratios = [
-        ratio(
-            f"speed a step ahead / each read first,{name.partition(',')[2]}", steps[name], steps[ahead_name]
-        )
-        for name, ahead_name in zip(names[::2], names[1::2], strict=True)
+        ratio(f"speed a step ahead / each read first,{usual.partition(',')[2]}", steps[usual], steps[faster])
+        for usual, faster in pairs
     ]
-    saved = [median(steps[a]) - median(steps[b]) for a, b in zip(names[::2], names[1::2], strict=True)]
+    saved = [median(steps[usual]) - median(steps[faster]) for usual, faster in pairs]
     return Report(
         "ahead",
         f"decode steps at context {setting.context}, {_STEPS} in a turn",
