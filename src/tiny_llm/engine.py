@@ -29,7 +29,7 @@ class Engine:
         config: SchedulerConfig = SchedulerConfig(),
         *,
         num_blocks: int = 512,
-        block_size: int = 32,
+        block_size: int = 16,
         kv_bits: int | None = None,
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,

@@ -27,7 +27,7 @@ def calibrate(
     llm: Serving,
     steps: Sequence[Step] | None = None,
     *,
-    block_size: int = 32,
+    block_size: int = 16,
     rounds: int = 3,
     limit_s: float = 3.0,
     clock: Clock = time.perf_counter,

@@ -13,7 +13,7 @@ class StepRunner:
     """Repeats a step without changing what it stands on: nobody's context grows."""
 
     def __init__(
-        self, llm: Any, model: Any, steps: Sequence[Step], seed: int = 0, *, block_size: int = 32
+        self, llm: Any, model: Any, steps: Sequence[Step], seed: int = 0, *, block_size: int = 16
     ) -> None:
         """Blocks for the largest of `steps`, full of random keys and values: no prompt is computed first."""
         self.llm, self.model, self.block_size = llm, model, block_size

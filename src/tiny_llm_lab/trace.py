@@ -10,7 +10,7 @@ from tiny_llm_lab.models.loading import load_checkpoint
 from tiny_llm_lab.solution import load_solution
 from tiny_llm_lab.types import Checkpoint, Policy, SamplingParams, SchedulerConfig, StepPlan, UserError
 
-_BLOCK_SIZE = 32
+_BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* tota
     std::copy_n(peak, num_rows, rows.peak);
     std::copy_n(total, num_rows, rows.total);
     std::copy_n(visible, num_rows, rows.visible);
-    weigh(rows, num_rows, first, padded, scale, key, key, padded);
+    score(rows, 0, num_rows, padded, Run<float>{key, key, padded, 0, kBlock});
+    weigh(rows, 0, num_rows, first, padded, scale);
     std::copy_n(rows.peak, num_rows, peak);
     std::copy_n(rows.total, num_rows, total);
     std::memcpy(weights, rows.scores, num_rows * sizeof(rows.scores[0]));
@@ -52,7 +53,7 @@ PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_r
     AttentionRows rows{};
     rows.value = value, rows.out = out;
     std::memcpy(rows.scores, weights, num_rows * sizeof(rows.scores[0]));
-    gather(rows, num_rows, padded, value, value, padded);
+    gather(rows, 0, num_rows, padded, Run<float>{value, value, padded, 0, kBlock});
   });
 }
 
@@ -64,7 +65,7 @@ PROBE probe_items(int32_t* starts, int32_t* lengths, int64_t count, int64_t head
     tiny_llm::Tensor query{nullptr, tiny_llm::DType::f32, 4, {1, heads, starts[count], 8}};
     tiny_llm::Tensor pool{nullptr, tiny_llm::DType::f32, 4, {1, groups, 32, 8}};
     Attention a{query, pool, pool, requests, true, 1.0f, query};
-    std::vector<Item> items = items_of(a, kQueryRows / a.shared());
+    std::vector<Item> items = items_of(a, kQueryRows / a.shared(), 1);
     largest_first(items);
     for (const Item& item : items) *out++ = item.request, *out++ = item.visible, *out++ = item.num_tokens;
   });

@@ -18,7 +18,7 @@ STEPS = [
     ([131, 40, 32, 96], [1, 17, 32, 1]),
     ([70, 5, 200], [50, 5, 3]),
 ]
-BLOCK_SIZES = [1, 3, 16, 32, 64]
+BLOCK_SIZES = [1, 3, 12, 16, 32, 64]
 
 
 class Step:
@@ -70,6 +70,17 @@ def test_heads_and_their_size(k, H, G, D):
     step = Step(2, [70, 33, 128], [40, 1, 2], 32, H, G, D)
     want = mx.concatenate([step.alone(k, r) for r in range(3)])
     assert_same_bits(step.paged(k), want, f"{H} heads, {G} kv heads, D {D}")
+
+
+@pytest.mark.parametrize("block_size", [16, 32])
+@pytest.mark.parametrize("lengths", [[128, 128], [96, 96, 40, 96, 200, 33, 96, 64]])
+def test_many_requests_of_one_token(k, dtype, lengths, block_size):
+    """A member of the team takes several of the five kv heads at once: two and two and one, or all."""
+    step = Step(6, lengths, [1] * len(lengths), block_size, 10, 5, dtype=dtype)
+    got = step.paged(k)
+    for r in range(len(lengths)):
+        what = f"request {r} of {lengths}, blocks of {block_size}"
+        assert_same_bits(got[r : r + 1], step.alone(k, r), what)
 
 
 def test_requests_that_share_blocks(k):

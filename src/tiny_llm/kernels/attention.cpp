@@ -13,6 +13,7 @@ namespace tiny_llm::TINY_ISA {
 
 constexpr int64_t kBlock = 32;     // stored tokens
 constexpr int64_t kQueryRows = kMaxSharedHeads;  // rows that share a decoded block
+constexpr int64_t kFewRows = 4 * kTileRows;      // for so few a block is not decoded first
 
 struct Attention {
   const Tensor &query, &key, &value;
@@ -24,9 +25,9 @@ struct Attention {
   int64_t padded() const { return rounded_up(query.shape[3], 4 * kWidth); }
 };
 
-/// All query heads of one kv head for a few neighbouring tokens of a request.
+/// All query heads of neighbouring kv heads for a few neighbouring tokens of a request.
 struct Item {
-  int64_t request, group;
+  int64_t request, group, num_groups;
   int64_t batch, first_token, num_tokens;  // where the tokens stand in the query
   int64_t visible;                         // stored tokens that the first of them sees
 };
@@ -58,22 +59,29 @@ struct AttentionRows {
   int64_t visible[kQueryRows];
 };
 
-/// Ask memory for a row of the next block. Blocks that were decoded lie in the cache: floats need no asking.
+/// Stored tokens `first` to `first + count - 1` of a block, a multiple of kTileColumns, whose rows stand `stride` apart,
+/// and the rows that will be read after them.
 template <class T>
-inline void ask_ahead(const T* row, int64_t count) {
-  if constexpr (sizeof(T) < sizeof(float))
-    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(row + i);
+struct Run {
+  const T *rows, *next;
+  int64_t stride, first, count;
+};
+
+/// Where those numbers lie that an item reads after a token's of a kv head: the next head's, then the next block's.
+inline int64_t place_after(const Tensor& t, const Requests& requests, const Item& item, int64_t group, int64_t token) {
+  bool is_last = group + 1 == item.group + item.num_groups;
+  int64_t next = is_last && token + kBlock < requests.lengths[item.request] ? token + kBlock : token;
+  return place(t, requests, item.request, is_last ? item.group : group + 1, next);
 }
 
 /// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
-inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
-                        int64_t padded, float* out) {
+inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group, int64_t first,
+                        int64_t count, int64_t padded, float* out) {
   for (int64_t i = 0; i < count;) {
     int64_t run = together(t, requests, first + i, count - i);
-    int64_t at = place(t, requests, item.request, item.group, first + i);
+    int64_t at = place(t, requests, item.request, group, first + i);
     if (t.dtype == DType::i8) {
-      bool has_next = first + i + kBlock < requests.lengths[item.request];
-      int64_t next = has_next ? place(t, requests, item.request, item.group, first + i + kBlock) : at;
+      int64_t next = place_after(t, requests, item, group, first + i);
       auto* row = static_cast<const int8_t*>(t.data);
       const float* scale = t.scales + at / t.shape[3];
       for (int64_t j = 0; j < run; ++j) {
@@ -89,53 +97,60 @@ inline void widen_block(const Tensor& t, const Requests& requests, const Item& i
   std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
 }
 
-/// Scores of all rows against a block, and what the softmax makes of them: weights, and the peak that moved.
-/// `next` is the block that will come, to be asked for.
+/// Scores of rows `begin` to `end - 1` against a run of keys, not scaled.
 template <class T>
-void weigh(AttentionRows& rows, int64_t num_rows, int64_t first, int64_t padded, float scale, const T* key,
-           const T* next, int64_t stride) {
+void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const Run<T>& key) {
   // BEGIN task 2.4.2
   throw std::runtime_error("task 2.4.2");
   // END task 2.4.2
 }
 
-/// Add a block's values, each times its weight, to kWidth * 4 numbers of M rows' outputs.
+/// What the softmax makes of a block's scores: weights, and the peak that moved.
+inline void weigh(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded, float scale) {
+  // BEGIN task 2.4.2
+  throw std::runtime_error("task 2.4.2");
+  // END task 2.4.2
+}
+
+/// Add a run's values, each times its weight, to M rows' outputs.
 template <int M, class T>
-void gather_tile(const float (*weights)[kBlock], const T* value, const T* next, int64_t stride, float* out,
-                 int64_t padded) {
+void gather_tile(const float (*weights)[kBlock], const Run<T>& value, float* out, int64_t padded) {
   // BEGIN task 2.4.3
   throw std::runtime_error("task 2.4.3");
   // END task 2.4.3
 }
 
 template <class T>
-void gather(AttentionRows& rows, int64_t num_rows, int64_t padded, const T* value, const T* next, int64_t stride) {
-  in_tiles(num_rows, [&](auto height, int64_t r) {
-    for (int64_t k = 0; k < padded; k += 4 * kWidth)
-      gather_tile<height>(rows.scores + r, value + k, next + k, stride, rows.out + r * padded + k, padded);
-  });
+void gather(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const Run<T>& value) {
+  in_tiles(end, [&](auto height, int64_t r) { gather_tile<height>(rows.scores + r, value, rows.out + r * padded, padded); },
+           begin);
 }
 
-/// Call use(block, next block, stride) on a block of stored rows: as they are if they are whole and serve a single tile,
-/// so that decoding them once more costs nothing; otherwise, and with 8 bits, decoded into `floats` for all tiles.
+/// Call use(run) on what a block of a kv head consists of: its rows as they are if they are whole and serve few tiles,
+/// so that decoding them in each costs less than a store and a load; otherwise, and with 8 bits, decoded into `floats`.
 template <class Use>
-void with_block(const Tensor& t, const Requests& requests, const Item& item, int64_t first, int64_t count,
-                int64_t padded, bool is_single, float* floats, const Use& use) {
-  bool is_whole = count == kBlock && together(t, requests, first, count) == kBlock;
-  if (!is_single || !is_whole || padded != t.shape[3] || t.dtype == DType::i8) {
-    widen_block(t, requests, item, first, count, padded, floats);
-    return use(floats, floats, padded);
+void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first, int64_t count,
+                float* floats, const Use& use) {
+  bool is_few = item.num_tokens * a.shared() <= kFewRows;
+  bool is_whole = count == kBlock && (a.requests.tables == nullptr || t.shape[2] % kTileColumns == 0);
+  if (!is_few || !is_whole || a.padded() != t.shape[3] || t.dtype == DType::i8) {
+    widen_block(t, a.requests, item, group, first, count, a.padded(), floats);
+    return use(Run<float>{floats, floats, a.padded(), 0, kBlock});
   }
-  int64_t next = first + kBlock < requests.lengths[item.request] ? first + kBlock : first;
-  visit(t.dtype, [&](auto* type) {
-    auto* at = static_cast<decltype(type)>(t.data);
-    use(at + place(t, requests, item.request, item.group, first),
-        at + place(t, requests, item.request, item.group, next), t.stride[2]);
-  });
+  for (int64_t i = 0, run; i < kBlock; i += run) {
+    run = together(t, a.requests, first + i, kBlock - i);
+    int64_t at = place(t, a.requests, item.request, group, first + i);
+    int64_t next = place_after(t, a.requests, item, group, first + i);
+    visit(t.dtype, [&](auto* type) {
+      auto* data = static_cast<decltype(type)>(t.data);
+      use(Run<std::remove_pointer_t<decltype(type)>>{data + at, data + next, t.stride[2], i, run});
+    });
+  }
 }
 
 inline void attend(Team& team, int id, const Attention& a, const Item& item) {
-  int64_t shared = a.shared(), padded = a.padded(), num_rows = item.num_tokens * shared;
+  int64_t shared = a.shared(), padded = a.padded(), a_group = item.num_tokens * shared;  // rows of one kv head
+  int64_t num_rows = a_group * item.num_groups;
   const Tensor &q = a.query, &o = a.out;
   AttentionRows rows{};
   rows.query = buffer<float>(team, id, kValues, 2 * kQueryRows * padded);
@@ -144,10 +159,10 @@ inline void attend(Team& team, int id, const Attention& a, const Item& item) {
   rows.value = rows.key + kBlock * padded;
   std::fill_n(rows.out, num_rows * padded, 0.0f);
   for (int64_t r = 0; r < num_rows; ++r) {
-    int64_t token = item.first_token + r / shared, head = item.group * shared + r % shared;
-    int64_t at = item.batch * q.stride[0] + head * q.stride[1] + token * q.stride[2];
+    int64_t token = r % a_group / shared, head = (item.group + r / a_group) * shared + r % shared;
+    int64_t at = item.batch * q.stride[0] + head * q.stride[1] + (item.first_token + token) * q.stride[2];
     widen(q.data, q.dtype, at, q.shape[3], padded, rows.query + r * padded);
-    rows.visible[r] = a.causal ? item.visible + r / shared : a.requests.lengths[item.request];
+    rows.visible[r] = a.causal ? item.visible + token : a.requests.lengths[item.request];
     rows.peak[r] = -std::numeric_limits<float>::infinity();
     rows.total[r] = 0.0f;
   }
@@ -156,18 +171,28 @@ inline void attend(Team& team, int id, const Attention& a, const Item& item) {
   // END task 2.5.3
 }
 
+/// How many kv heads of a request with one new token an item takes. A block of a pool holds all heads' rows in one
+/// piece, which memory gives faster than parts of it from here and there; but there should be two items a member.
+inline int64_t groups_of_item(const Attention& a, int64_t request, int team_size) {
+  int64_t stored = 0, groups = a.key.shape[1];
+  for (int64_t r = 0; r < a.requests.count; ++r) stored += a.requests.lengths[r];
+  int64_t fair = stored * groups / (2 * team_size) / std::max(a.requests.lengths[request], 1);
+  return std::clamp<int64_t>(fair, 1, std::min(groups, kQueryRows / a.shared()));
+}
+
 /// Every request's tokens in items of at most `tokens`, the last ones first, as they see most.
-inline std::vector<Item> items_of(const Attention& a, int64_t tokens) {
+inline std::vector<Item> items_of(const Attention& a, int64_t tokens, int team_size) {
   std::vector<Item> items;
   const Requests& requests = a.requests;
   for (int64_t r = 0; r < requests.count; ++r) {
     bool is_packed = requests.starts != nullptr;
     int64_t start = is_packed ? requests.starts[r] : 0;
     int64_t count = is_packed ? requests.starts[r + 1] - start : a.query.shape[2];
+    int64_t groups = a.key.shape[1], step = is_packed && count == 1 ? groups_of_item(a, r, team_size) : 1;
     for (int64_t first = (count - 1) / tokens * tokens; first >= 0 && count > 0; first -= tokens)
-      for (int64_t group = 0; group < a.key.shape[1]; ++group)
-        items.push_back({r, group, is_packed ? 0 : r, start + first, std::min(tokens, count - first),
-                         requests.lengths[r] - count + first + 1});
+      for (int64_t group = 0; group < groups; group += step)
+        items.push_back({r, group, std::min(step, groups - group), is_packed ? 0 : r, start + first,
+                         std::min(tokens, count - first), requests.lengths[r] - count + first + 1});
   }
   return items;
 }
@@ -183,7 +208,7 @@ void attention(Team& team, const Tensor& query, const Tensor& key, const Tensor&
                bool causal, float scale, const Tensor& out) {
   if (out.size() == 0) return;
   Attention a{query, key, value, requests, causal, scale, out};
-  std::vector<Item> items = items_of(a, std::max<int64_t>(1, kQueryRows / a.shared()));
+  std::vector<Item> items = items_of(a, std::max<int64_t>(1, kQueryRows / a.shared()), team.size());
   if (requests.starts != nullptr) largest_first(items);
   team.each(static_cast<int64_t>(items.size()), [&](int id, int64_t item) { attend(team, id, a, items[item]); });
 }

@@ -22,7 +22,7 @@ _NUMBERS: Final = {
     "max_model_len": (int, f"tokens of prompt and answer (default: the model's, {_LONGEST_DEFAULT} at most)"),
     "long_prefill_token_threshold": (int, "tokens of one prompt in one step; 0 is off"),
     "chunk_grid": (int, "chunks end at multiples of this; 0 is off"),
-    "block_size": (int, "tokens of one block of the KV cache (default: 32)"),
+    "block_size": (int, "tokens of one block of the KV cache (default: 16)"),
     "itl_slo_ms": (float, "steps are made to keep gaps between tokens below this (default: off)"),
 }
 _CHOICES: Final = {
@@ -44,7 +44,7 @@ class EngineSettings:
     """All that an engine is built from, besides model and tokenizer."""
 
     config: SchedulerConfig = SchedulerConfig()
-    block_size: int = 32
+    block_size: int = 16
     kv_cache_memory: str = _MEMORY_DEFAULT
     kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True

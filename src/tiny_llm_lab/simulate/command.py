@@ -38,7 +38,7 @@ _NUMBERS: Final[dict[str, tuple[float, str]]] = {
     "--max-num-seqs": (64, "most requests that run at a time, per replica"),
     "--max-model-len": (32768, "most tokens of a request; longer prompts are cut"),
     "--kv-tokens": (320_000, "tokens that the KV cache of a replica holds"),
-    "--block-size": (32, "tokens of a block of it"),
+    "--block-size": (16, "tokens of a block of it"),
     "--itl-slo-ms": (50.0, "longest gap between two tokens"),
     "--ttft-slo-ms": (2000.0, "longest time to the first token"),
     "--gb-s": (_GB_S, "bytes that the machine reads, in GB/s"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from tiny_llm_lab.types import Checkpoint, SamplingParams, SchedulerConfig, UserError
 
-BLOCK_SIZE = 32
+BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "tensor.h"
 
@@ -150,13 +151,38 @@ inline void pin(V& v) {
   }
 }
 
-/// The sum of the lanes, neighbours first: one order for whoever adds them.
+/// Lane numbers 0, 1, 2, ...
+inline IntVec iota() {
+  IntVec lanes;
+  for (int i = 0; i < kWidth; ++i) lanes[i] = i;
+  return lanes;
+}
+
+/// Lane i becomes lane i ^ kStep.
+template <int kStep>
+inline Vec exchanged(Vec v) {
+#if defined(__clang__)
+  return [&]<int... i>(std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(v, v, (i ^ kStep)...);
+  }(std::make_integer_sequence<int, kWidth>());
+#else
+  return __builtin_shuffle(v, iota() ^ kStep);
+#endif
+}
+
+/// All lanes in one, neighbours first: one order for whoever does it.
+template <int kStep = 1, class Join>
+inline float fold(Vec v, const Join& join) {
+  if constexpr (kStep < kWidth) return fold<2 * kStep>(join(v, exchanged<kStep>(v)), join);
+  else return v[0];
+}
+
 inline float sum(Vec v) {
-  float lanes[kWidth];
-  store(lanes, v);
-  for (int width = kWidth / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lanes[i] = lanes[2 * i] + lanes[2 * i + 1];
-  return lanes[0];
+  return fold(v, [](Vec a, Vec b) { return a + b; });
+}
+
+inline float highest(Vec v) {
+  return fold(v, [](Vec a, Vec b) { return max(a, b); });
 }
 
 /// The sums of four vectors' lanes: each the same number as `sum` gives, for a quarter of the work.
@@ -167,14 +193,6 @@ inline void sum4(const Vec* v, float* out) {
 #else
   for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
 #endif
-}
-
-inline float highest(Vec v) {
-  float lanes[kWidth], best;
-  store(lanes, v);
-  best = lanes[0];
-  for (int i = 1; i < kWidth; ++i) best = lanes[i] > best ? lanes[i] : best;
-  return best;
 }
 
 /// e^x to about one unit in the last place; 0 below -87, where float32's normal numbers end, and infinity above
@@ -191,13 +209,6 @@ inline Vec exp(Vec x) {
   Vec mantissa = fma(poly, rest * rest, rest + set(1.0f));
   Vec power = as_floats((as_words(shifted) << 23) + 0x3f800000);
   return x < set(-87.0f) ? Vec{} : mantissa * power;
-}
-
-/// Lane numbers 0, 1, 2, ...
-inline IntVec iota() {
-  IntVec lanes;
-  for (int i = 0; i < kWidth; ++i) lanes[i] = i;
-  return lanes;
 }
 
 /// The first `count` lanes of p and zeros: how the end of a row is read without what lies behind it.
