@@ -59,5 +59,7 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """The model of `checkpoint` on this rank of `group`; every rank calls it, and then calls the model alike.
 
     Its logits are those of the whole model, the same on every rank, after two sums over all ranks a layer.
+    An `Engine` on top must plan the same steps on every rank, and so not by a clock: no pacer, and all
+    prompts there from the start.
     """
     raise NotImplementedError("task 3.7.4")

@@ -41,13 +41,14 @@ def parse_memory(text: str) -> int:
 
     Raises UserError for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise UserError(f"{text!r} is no amount of memory: write 512M, 2G, or 0.5 for half of what is free")
-    number, unit = float(found[1]), found[2].upper()
-    if unit or number >= 1:
-        return int(number * _UNITS[unit])
-    return int(number * free_memory())
+    number, unit = _number_and_unit(text)
+    return int(number * (free_memory() if is_share(text) else _UNITS[unit]))
+
+
+def is_share(text: str) -> bool:
+    """Whether `text`, as in `parse_memory`, is a share of what is free, which is another amount elsewhere."""
+    number, unit = _number_and_unit(text)
+    return not unit and number < 1
 
 
 def free_memory() -> int:
@@ -63,6 +64,13 @@ def free_memory() -> int:
         # No Linux: the whole memory, less what MLX has.
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         return max(0, pages * size - mx.get_active_memory())
+
+
+def _number_and_unit(text: str) -> tuple[float, str]:
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UserError(f"{text!r} is no amount of memory: write 512M, 2G, or 0.5 for half of what is free")
+    return float(found[1]), found[2].upper()
 
 
 def readable(num_bytes: float) -> str:

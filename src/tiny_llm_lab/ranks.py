@@ -32,6 +32,11 @@ def is_rank() -> bool:
     return _RANK in os.environ
 
 
+def is_first() -> bool:
+    """Whether this process is rank 0, whose words are heard, or no rank at all."""
+    return os.environ.get(_RANK, "0") == "0"
+
+
 def group(size: int) -> mx.distributed.Group:
     """The group of this process, once all its `size` ranks have called this.
 
@@ -52,19 +57,22 @@ def check_size(size: int) -> None:
         raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
 
 
-def launch(command: Sequence[str], size: int, timeout_s: float | None = None) -> int:
+def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *, stdin: bytes = b"") -> int:
     """Run `command` once a rank; the exit code is 0, or that of the first rank that fails.
 
-    Rank 0 has this process's streams. The others' stdout is dropped, and of their stderr is shown what the
-    failing one said. When a rank fails, or after `timeout_s` (exit code 124), the others are ended.
+    Each reads all of `stdin`. Rank 0 has this process's stdout and stderr. The others' stdout is dropped, and
+    of their stderr is shown what the failing one said. When a rank fails, or after `timeout_s` (exit code
+    124), the others are ended. Ctrl-C is rank 0's to answer; a second one ends them all.
     """
     with ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts.json"
         hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in _free_ports(size)]))
         said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
-        running = [_start(command, rank, size, hosts, said[rank]) for rank in range(size)]
+        running = [_start(command, rank, size, hosts, said[rank], stdin) for rank in range(size)]
         try:
             code, failed = _wait(running, timeout_s)
+        except KeyboardInterrupt:
+            code, failed = _wait(running, timeout_s)  # rank 0 heard it too, and ends in its own way
         finally:
             for process in running:
                 if process.poll() is None:
@@ -78,16 +86,19 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None) ->
 
 
 def _start(
-    command: Sequence[str], rank: int, size: int, hosts: Path, stderr: IO[str]
+    command: Sequence[str], rank: int, size: int, hosts: Path, stderr: IO[str], stdin: bytes
 ) -> subprocess.Popen[bytes]:
     # Ranks share the cores: more threads than cores would wait for each other at every sum.
     threads = {native.THREADS_VARIABLE: str(max(1, physical_cores() // size))}
     environment = threads | os.environ | {_RANK: str(rank), _HOSTS: str(hosts)}
-    if rank == 0:
-        return subprocess.Popen(command, env=environment)
-    return subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
-    )
+    with tempfile.TemporaryFile() as given:  # its own: whoever reads a file that is shared moves all on
+        given.write(stdin)
+        given.seek(0)
+        if rank == 0:
+            return subprocess.Popen(command, env=environment, stdin=given)
+        return subprocess.Popen(
+            command, env=environment, stdin=given, stdout=subprocess.DEVNULL, stderr=stderr
+        )
 
 
 def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -> tuple[int, int]:

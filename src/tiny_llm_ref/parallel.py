@@ -105,6 +105,8 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """The model of `checkpoint` on this rank of `group`; every rank calls it, and then calls the model alike.
 
     Its logits are those of the whole model, the same on every rank, after two sums over all ranks a layer.
+    An `Engine` on top must plan the same steps on every rank, and so not by a clock: no pacer, and all
+    prompts there from the start.
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)

@@ -1,21 +1,32 @@
-"""One rank of a model that several processes share: computes logits and greedy tokens, and writes them down.
+"""One rank of a model that several processes share: computes logits and tokens, and writes them down.
 
 Run by `answers`, once a rank.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution, ranks
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.commands.engine_stats import EngineStats
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 _ROOT = Path(__file__).parents[2]
 NUM_TOKENS = 12
+_NARROW = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=4, max_model_len=64)
+# All share the beginnings of prompts; the narrow ones cut prompts and preempt as well.
+ENGINES: dict[str, tuple[SchedulerConfig, dict[str, Any]]] = {
+    "a small pool": (_NARROW, {"num_blocks": 14}),
+    "keys and values of 8 bits": (_NARROW, {"num_blocks": 14, "kv_bits": 8}),
+    "a step ahead": (SchedulerConfig(), {"num_blocks": 64, "async_scheduling": True}),
+    "guesses": (_NARROW, {"num_blocks": 14}),
+}
 # Starting a process takes some seconds, and its machine may have other things to do.
 _TIMEOUT_S = 240
 
@@ -31,14 +42,58 @@ def answers(solution: str, name: str, size: int, folder: Path) -> list[dict[str,
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(size)]
 
 
-def of_model(llm: Any, model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Logits [L, V] of a prompt, and the greedy tokens that follow it when it comes in chunks."""
+def check_answers(found: Sequence[dict[str, Any]], want: dict[str, Any]) -> None:
+    """What the ranks `found` is what one process says, and the same on all of them."""
+    for number, got in enumerate(found):
+        for name in want.keys() - {"logits"}:
+            assert got[name].tolist() == want[name].tolist(), f"{name} of rank {number}"
+        # The same products, added up in another order: not the same bits, but those of one more layer.
+        assert_close(got["logits"], want["logits"], F32_MODEL, legend="[L, V]", what=f"rank {number}")
+        assert_close(got["logits"], found[0]["logits"], EXACT, what=f"rank {number} beside rank 0")
+
+
+def of_model(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any]:
+    """Logits [L, V] of a prompt, and the greedy tokens that follow it when it comes in chunks.
+
+    Of every engine the tokens of all its requests [R, n], and what it counted. `name` is the checkpoint's.
+    """
     prompt = np.random.default_rng(5).integers(3, 256, 40).tolist()
     sampling = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
     logits = model(mx.array([prompt]))[0]
     (done,) = llm.batch_generate(model, tokenizer, [prompt], sampling=sampling, prefill_step=16)
     assert done.error is None, done.error
-    return {"logits": np.array(logits.astype(mx.float32)), "tokens": np.array(done.token_ids)}
+    found = {"logits": np.array(logits.astype(mx.float32)), "tokens": np.array(done.token_ids)}
+    # Without training the likeliest tokens lie close together, and rounding to 8 bits may decide.
+    for engine in ENGINES if name == "default" else ["a small pool"]:
+        found |= _of_engine(llm, model, tokenizer, engine)
+    return found
+
+
+def _of_engine(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any]:
+    config, settings = ENGINES[name]
+    proposer = llm.NgramProposer() if name == "guesses" else None
+    engine = llm.Engine(model, tokenizer, config, block_size=8, proposer=proposer, **settings)
+    stats = EngineStats(engine)
+    done = engine.generate(_prompts())
+    assert all(each.error is None for each in done), [each.error for each in done]
+    counts = {f"{name}: {what}": np.array(number or 0.0) for what, number in stats.as_json().items()}
+    engine.release()
+    assert counts[f"{name}: prefix_hit_rate"] > 0, "nothing is shared: this shows too little"
+    assert config is not _NARROW or counts[f"{name}: num_preemptions"] > 0, "nobody is preempted"
+    return counts | {f"{name}: tokens": np.array([each.token_ids for each in done])}
+
+
+def _prompts() -> list[Prompt]:
+    """Six that begin alike; every second one is drawn."""
+    draw = np.random.default_rng(6)
+    common = draw.integers(3, 256, 18).tolist()
+    tails = [draw.integers(3, 256, length).tolist() for length in (1, 30, 9, 22, 4, 14)]
+    return [
+        Prompt(
+            [*common, *tail], SamplingParams(0.9 * (i % 2), max_tokens=NUM_TOKENS, seed=i, ignore_eos=True)
+        )
+        for i, tail in enumerate(tails)
+    ]
 
 
 def main() -> None:
@@ -46,5 +101,5 @@ def main() -> None:
     llm: Any = load_solution(job["solution"])
     checkpoint = load_checkpoint(job["name"], dtype="float32")
     group = ranks.group(job["size"])
-    found = of_model(llm, llm.build_parallel_model(checkpoint, group), checkpoint.tokenizer)
+    found = of_model(llm, llm.build_parallel_model(checkpoint, group), checkpoint.tokenizer, job["name"])
     np.savez(Path(job["folder"]) / f"{group.rank()}.npz", **found)

@@ -1,6 +1,8 @@
-"""Ranks on this machine: how they start, find each other and end, and what `main` makes of them."""
+"""Ranks on this machine: how they start, find each other and end, and what commands make of them."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.helpers import rank
-from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close
 
 from tiny_llm_lab import cli, load_checkpoint, load_solution, native, ranks
+from tiny_llm_lab.commands.manners import EXIT_FAILED
 
 # Longer than any of these takes on a machine that is busy.
 TIMEOUT_S = 240
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def python(code: str) -> list[str]:
@@ -56,43 +59,84 @@ def test_ranks_on_the_kernels_say_what_one_process_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, llm = load_checkpoint(name, dtype="float32"), load_solution("ref")
-    want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer)
+    want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)
     monkeypatch.setenv(native.VARIABLE, "on")
-    found = rank.answers("ref", name, 2, tmp_path)
-    for number, got in enumerate(found):
-        assert got["tokens"].tolist() == want["tokens"].tolist(), f"greedy tokens of rank {number}"
-        assert_close(got["logits"], want["logits"], F32_MODEL, legend="[L, V]", what=f"rank {number}")
-        assert_close(got["logits"], found[0]["logits"], EXACT, what=f"rank {number} beside rank 0")
+    rank.check_answers(rank.answers("ref", name, 2, tmp_path), want)
 
 
-def main_says(*argv: str) -> subprocess.CompletedProcess[str]:
+def command_says(*argv: str, stdin: str = "Where is the key?") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tiny_llm_lab", "main", *argv],
-        input="Where is the key?",
+        [sys.executable, "-m", "tiny_llm_lab", *argv],
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=ENVIRONMENT,
     )
 
 
 def test_main_says_the_same_on_two_ranks() -> None:
     one, two = (
-        main_says("--prompt", "-", "--max-tokens", "12", "-tp", size, "--dtype", "float32")
+        command_says("main", "--prompt", "-", "--max-tokens", "12", "-tp", size, "--dtype", "float32")
         for size in ("1", "2")
     )
     assert (two.returncode, two.stderr.count("TTFT")) == (0, 1)
     assert two.stdout == one.stdout
 
 
+def test_batch_main_says_the_same_on_two_ranks() -> None:
+    # An empty prompt fails alone: neither rank takes the other with it.
+    prompts = json.dumps(["Who are you?", "", {"prompt": "Who are you, again?", "temperature": 0.8}])
+    flags = ("--prompts", "-", "--json", "--engine", "--max-num-seqs", "2", "--max-num-batched-tokens", "8")
+    one, two = (
+        command_says("batch-main", *flags, "--max-tokens", "12", "--dtype", "float32", *size, stdin=prompts)
+        for size in ((), ("-tp", "2"))
+    )
+    assert (one.returncode, two.returncode) == (EXIT_FAILED, EXIT_FAILED), two.stderr
+    alone, shared = (json.loads(each.stdout) for each in (one, two))
+    assert [each["status"] for each in shared["requests"]] == ["length", "error", "length"]
+    assert [each["text"] for each in shared["requests"]] == [each["text"] for each in alone["requests"]]
+    assert shared["engine"] == alone["engine"]
+    assert shared["settings"] == alone["settings"] | {"tensor_parallel_size": 2}
+
+
+def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
+    source = tmp_path / "prompts.json"
+    source.write_text('[{"prompt": "Tell me a story.", "ignore_eos": true, "max_tokens": 4000}]')
+    argv = ["batch-main", "--engine", "-tp", "2", "--prompts", str(source), "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tiny_llm_lab", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,  # a terminal interrupts all processes of a command, and no others
+    )
+    try:
+        assert process.stderr is not None
+        assert any("prefilled" in line for line in process.stderr), "it ended before it began"
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == cli.EXIT_INTERRUPTED, err
+    assert [each["status"] for each in json.loads(out)["requests"]] == ["interrupted"]
+
+
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["-tp", "0"], "--tensor-parallel-size must be 1 or more, not 0"),
-        (["-tp", "2", "--solution", "mlx-lm"], "this solution has no build_parallel_model"),
+        (["main", "-tp", "0"], "--tensor-parallel-size must be 1 or more, not 0"),
+        (["main", "-tp", "2", "--solution", "mlx-lm"], "this solution has no build_parallel_model"),
+        (["batch-main", "-tp", "2", "--prompts", "-"], "arrival_s goes by the clock, and each rank has its"),
+        (
+            ["batch-main", "-tp", "2", "--engine", "--itl-slo-ms", "50"],
+            "set --max-num-batched-tokens instead",
+        ),
+        (["batch-main", "-tp", "2", "--engine", "--kv-cache-memory", "0.5"], "how much a rank may have"),
     ],
 )
 def test_bad_use_is_one_line(argv: list[str], line: str) -> None:
-    found = main_says("--max-tokens", "2", *argv)
+    found = command_says(*argv, "--max-tokens", "2", stdin='[{"prompt": "Later", "arrival_s": 1}]')
     assert found.returncode == cli.EXIT_USAGE
     assert found.stderr.count("error: ") == 1 and line in found.stderr

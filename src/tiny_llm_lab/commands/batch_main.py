@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from tiny_llm_lab import ranks
 from tiny_llm_lab.corpus.recall import recall_questions
 from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.types import Event, EventCallback, Prompt, SamplingParams, Tokenizer, UserError
@@ -19,6 +20,7 @@ from .engine_options import (
     build_engine,
     engine_settings,
     reject_loop_flags,
+    reject_own_decisions,
 )
 from .engine_stats import EngineStats
 from .live_view import choose_view
@@ -26,12 +28,14 @@ from .manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
     Loaded,
     add_model_arguments,
+    add_parallel_argument,
     add_prefill_step,
     add_sampling_arguments,
     add_thread_argument,
     import_solution,
     load,
     model_name,
+    run_ranks,
     sampling_from,
 )
 from .progress import BatchProgress
@@ -55,6 +59,7 @@ _NOTES: Final = ((2, 1000), (5, 400))
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_thread_argument(parser)
+    add_parallel_argument(parser)
     parser.add_argument(
         "--prompts",
         help="a file: one prompt a line, a .json list or .jsonl; - is stdin (default: a mixed set)",
@@ -75,8 +80,13 @@ def run(args: Namespace) -> int:
         reject_loop_flags(args.argv, ("--batch-size", "--prefill-step", "--max-seq-len"))
         import_solution(args.solution)
         load_serving(args.solution)  # a solution without an engine costs no download
-    prompts = read_prompts(args.prompts, sampling) if args.prompts else None
-    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads)
+    num_ranks = args.tensor_parallel_size
+    if num_ranks > 1:
+        reject_own_decisions(args)
+    if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
+        return code
+    prompts = _read(args.prompts, sampling, num_ranks) if args.prompts else None
+    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads, num_ranks)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     served = engine_settings(args, limit)
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
@@ -91,7 +101,7 @@ def run(args: Namespace) -> int:
     else:
         progress, total_s, interrupted, stats = serve_with_engine(loaded, args.solution, prompts, served)
     if args.json:
-        named = {"model": model_name(args), "solution": args.solution}
+        named = {"model": model_name(args), "solution": args.solution, "tensor_parallel_size": num_ranks}
         document = as_json(progress, total_s, named | settings)
         print(json.dumps(document if stats is None else document | {"engine": stats.as_json()}, indent=1))
     else:
@@ -102,7 +112,8 @@ def run(args: Namespace) -> int:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in progress.requests)
     say("next: ./pdmw run bench-chunked-prefill")
-    return EXIT_FAILED if failed else 0
+    # Another rank that fails would end the first one, which may still be printing.
+    return EXIT_FAILED if failed and ranks.is_first() else 0
 
 
 def serve(
@@ -178,6 +189,15 @@ def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) ->
         [question] = recall_questions(seed=place, count=1, context_tokens=length, encode=tokenizer.encode)
         texts.insert(place, question.user)
     return [Prompt(text, replace(sampling, seed=sampling.seed + idx)) for idx, text in enumerate(texts)]
+
+
+def _read(source: str, sampling: SamplingParams, num_ranks: int) -> list[Prompt]:
+    prompts = read_prompts(source, sampling)
+    if num_ranks > 1 and any(prompt.arrival_s > 0 for prompt in prompts):
+        raise UserError(
+            "arrival_s goes by the clock, and each rank has its own: leave it out with --tensor-parallel-size"
+        )
+    return prompts
 
 
 def _content(tokenizer: Tokenizer, prompt: Prompt, raw: bool) -> str:

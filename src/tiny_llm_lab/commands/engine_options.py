@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import mlx.core as mx
 
 from tiny_llm_lab.calibration import calibrate
-from tiny_llm_lab.kv_memory import num_blocks_for, parse_memory
+from tiny_llm_lab.kv_memory import is_share, num_blocks_for, parse_memory
 from tiny_llm_lab.solution import Engine, Serving
 from tiny_llm_lab.types import Model, Policy, SchedulerConfig, StepMode, Tokenizer, UserError
 
@@ -80,7 +80,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     _add(
         group,
         "kv_cache_memory",
-        f"of keys and values: 512M, 2G, or 0.5 of what is free (default: {_MEMORY_DEFAULT} at most)",
+        f"a rank's keys and values: 512M, 2G, or 0.5 of what is free (default: {_MEMORY_DEFAULT} at most)",
     )
 
 
@@ -153,6 +153,20 @@ def reject_loop_flags(argv: Sequence[str], flags: Sequence[str]) -> None:
     for flag in flags:
         if any(arg.split("=")[0] == flag for arg in argv):
             raise UserError(f"{flag} is not for the engine: leave it out, or leave --engine out")
+
+
+def reject_own_decisions(args: Namespace) -> None:
+    """Raise UserError for flags by which each rank would decide for itself: ranks must decide alike."""
+    if hasattr(args, "itl_slo_ms"):
+        raise UserError(
+            "--itl-slo-ms goes by the clock, and each rank has its own: with --tensor-parallel-size set "
+            "--max-num-batched-tokens instead"
+        )
+    if hasattr(args, "kv_cache_memory") and is_share(args.kv_cache_memory):
+        raise UserError(
+            f"--kv-cache-memory {args.kv_cache_memory} is a share, and of each rank's own free memory: with "
+            "--tensor-parallel-size say how much a rank may have, such as 512M"
+        )
 
 
 def _add(group: Any, name: str, about: str, **how: Any) -> None:

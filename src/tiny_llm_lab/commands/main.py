@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tiny_llm_lab import native, ranks
+from tiny_llm_lab import native
 from tiny_llm_lab.native.limits import measure
 from tiny_llm_lab.native.profile import Note, profile, table
 from tiny_llm_lab.solution import PACKAGES
@@ -25,6 +25,7 @@ from .options import (
     add_thread_argument,
     load,
     model_name,
+    run_ranks,
     sampling_from,
 )
 
@@ -74,10 +75,9 @@ class Pace:
 @well_mannered
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
+    if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
+        return code
     question = _question(args.prompt)
-    ranks.check_size(args.tensor_parallel_size)
-    if args.tensor_parallel_size > 1 and not ranks.is_rank():
-        return ranks.launch(_command(args, question), args.tensor_parallel_size)
     loaded = load(
         model_name(args), args.solution, args.device, args.dtype, args.threads, args.tensor_parallel_size
     )
@@ -131,12 +131,6 @@ def start_loop(
         )
         events = generate(loaded.model, tokenizer, prompt, sampler, max_tokens=sampling.max_tokens)
     return cast(Iterator[Event], events)
-
-
-def _command(args: Namespace, question: str) -> list[str]:
-    """This command once more, for a rank: with the question that may have come through stdin."""
-    given = [] if args.prompt is None else ["--prompt", question]
-    return [sys.executable, "-m", "tiny_llm_lab", "main", *args.argv, *given]
 
 
 def _print_stream(events: Iterable[Event], pace: Pace) -> None:

@@ -1,6 +1,8 @@
 """Flags that several commands share, and what they stand for."""
 
 import os
+import signal
+import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import cast
@@ -60,6 +62,22 @@ def add_parallel_argument(parser: ArgumentParser) -> None:
         default=1,
         help="processes that share each layer's weights (default: %(default)s)",
     )
+
+
+def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:
+    """Run this command once for each of --tensor-parallel-size ranks; returns the exit code of them all.
+
+    None in the processes that are to compute: in every rank, and where there is only one.
+    """
+    ranks.check_size(args.tensor_parallel_size)
+    if not ranks.is_first():
+        # Rank 0 answers Ctrl-C, between two steps: until then the sums of its step need all ranks.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if args.tensor_parallel_size == 1 or ranks.is_rank():
+        return None
+    command = [sys.executable, "-m", "tiny_llm_lab", args.command, *args.argv]
+    stdin = sys.stdin.buffer.read() if reads_stdin else b""
+    return ranks.launch(command, args.tensor_parallel_size, stdin=stdin)
 
 
 def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
