@@ -70,10 +70,10 @@ class BlockTables:
         if not candidates:
             return
         is_batch_class = candidates[0].is_batch_class
-        lenders = [request for request in running if request.is_batch_class > is_batch_class]
+        lenders = [] if is_batch_class else [request for request in running if request.is_batch_class]
         num_lent = Counter(block for request in lenders for block in request.block_ids)
         room = self.pool.num_free + sum(self.pool.ref_count(i) == n for i, n in num_lent.items())
-        room -= sum(self.num_promised(r) for r in running if r.is_batch_class <= is_batch_class)
+        room -= sum(self.num_promised(r) for r in running[: len(running) - len(lenders)])
         for request in candidates:
             num_cached, num_blocks, is_follower = self.peek(request, num_lent)
             room -= num_blocks

@@ -34,7 +34,7 @@ def turns(
     Of each class those who run, and those who wait and find one of `max_num_seqs` places. Interactive
     ones find the places of batch-class ones that run, too; those that wait find what is left then.
     """
-    num_running, num_waiting = (bisect_left(line, True, key=_is_batch_class) for line in (running, waiting))
+    num_running, num_waiting = _num_interactive(running), _num_interactive(waiting)
     num_left = max(0, max_num_seqs - len(running) - num_waiting)
     return [
         (running[:num_running], waiting[: min(num_waiting, max_num_seqs - num_running)]),
@@ -42,8 +42,11 @@ def turns(
     ]
 
 
-def _is_batch_class(request: ScheduledRequest) -> bool:
-    return request.is_batch_class
+def _num_interactive(line: Sequence[ScheduledRequest]) -> int:
+    # Asked several times a step, mostly when nobody is of batch class.
+    if not line or not line[-1].is_batch_class:
+        return len(line)
+    return bisect_left(line, True, key=lambda request: request.is_batch_class)
 
 
 class Lineup:
