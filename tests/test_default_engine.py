@@ -1,6 +1,7 @@
 """The shipped model in the engine: whatever a schedule does, answers are those of one request at a time."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.helpers.serving import serve
@@ -70,6 +71,19 @@ def test_no_schedule_changes_an_answer(llm, served, name):
     neighbours = [Prompt([9] * 90, SamplingParams(max_tokens=30, ignore_eos=True)) for _ in range(2)]
     got = answers(engine, prompts, order, neighbours)
     assert got == [completion.token_ids for completion in wanted]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "priority"])
+def test_no_class_changes_an_answer(llm, served, policy):
+    checkpoint, model, prompts, wanted = served
+    config = SchedulerConfig(max_num_batched_tokens=200, max_num_seqs=2, max_model_len=400, policy=policy)
+    engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=13)
+    plan, preempted = engine.scheduler.schedule, []
+    engine.scheduler.schedule = lambda *args: preempted.extend((step := plan(*args)).preempted) or step
+    mixed = [replace(prompt, is_batch_class=i % 2 == 0) for i, prompt in enumerate(prompts)]
+    order = sorted(range(len(mixed)), key=lambda i: i % 2)
+    assert answers(engine, mixed, order) == [completion.token_ids for completion in wanted]
+    assert preempted, "nobody had to make room: this test shows nothing"
 
 
 @pytest.mark.parametrize("speculate", ["ngram", "draft model"])

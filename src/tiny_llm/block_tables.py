@@ -1,6 +1,6 @@
 """Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .block_pool import BlockPool
 from .prefix_cache import PrefixCache
@@ -29,11 +29,24 @@ class BlockTables:
         """
         raise NotImplementedError("task 3.4.3")
 
-    def peek(self, request: ScheduledRequest) -> tuple[int, int, bool]:
+    def peek(self, request: ScheduledRequest, num_lent: Mapping[int, int]) -> tuple[int, int, bool]:
         """What a waiting request would find in the cache: cached tokens, the blocks it takes from the free
         ones until its known tokens are computed, and whether it would then wait for another's block.
 
-        Holds and counts nothing.
+        Holds and counts nothing. By block, `num_lent` says how many of its holders will give it back as
+        soon as it is wanted: a block of nobody else is as good as free.
+        """
+        raise NotImplementedError("task 3.4.3")
+
+    def fitting(
+        self, candidates: Sequence[ScheduledRequest], running: Sequence[ScheduledRequest]
+    ) -> Iterator[tuple[ScheduledRequest, int, bool]]:
+        """Those of `candidates`, in order, who find blocks for all known tokens, up to the first without.
+
+        The blocks are there beyond those that running requests still need for theirs: else prompts would be
+        begun only to be preempted. With each come the cached tokens, and whether it would wait for another's
+        block. The candidates are of one class: if they are interactive, all blocks of batch-class requests
+        are there for them.
         """
         raise NotImplementedError("task 3.4.3")
 

@@ -59,11 +59,12 @@ class LatencyPolicy:
     ) -> int | None:
         """How many tokens the next step may hold, decodes included; None = no limit.
 
-        Every decode takes its `num_new`. The rest goes to `prefills` in their order, interactive ones before
-        batch-class ones; it is the largest number whose step, in predicted seconds times `safety`, is
-        inside the slack. Never below the progress floor (of the interactive prompts, if there are any),
-        never more than the prompts can take. With a TTFT SLO, what batch-class prompts get must also leave
-        every interactive prompt that this step finishes inside its own; they get nothing while one is left
-        unfinished. No limit when no decode has a deadline, except for such a leftover.
+        Every interactive decode takes its `num_new`. The rest goes to the interactive ones of `prefills` in
+        their order, then to batch-class decodes, then to batch-class `prefills`; it is the largest number
+        whose step, in predicted seconds times `safety`, is inside the slack. Never below the progress
+        floor (of the interactive prompts, if there are any), never more than all of these can take.
+        With a TTFT SLO, what batch-class requests get must also leave every interactive prompt that this
+        step finishes inside its own; they get nothing while one is left unfinished. No limit when no
+        decode has a deadline, except for such a leftover.
         """
         raise NotImplementedError("task 3.5.2")

@@ -6,7 +6,7 @@ from tiny_llm_lab.types import Policy, SchedulerConfig
 
 from .scheduled_request import ScheduledRequest
 
-# Steps that a request waits at most, with policy "priority", before it counts as the most urgent.
+# Steps that a request waits at most, with policy "priority", before it is the most urgent of its class.
 MAX_WAITING_STEPS = 256
 
 
@@ -15,8 +15,20 @@ def order_key(
 ) -> tuple[float, ...]:
     """What requests are sorted by, smallest first; `num_added` requests were added before this one.
 
-    "priority": by priority, then arrival_s, then num_added; the other policies by num_added alone. A
-    request that `is_aged` comes before all that are not, and among those that are by num_added.
+    Batch-class requests come behind all others, whatever the policy. Then "priority": by priority, then
+    arrival_s, then num_added; the other policies by num_added alone. A request that `is_aged` comes
+    before all of its class that are not, and among those that are by num_added.
+    """
+    raise NotImplementedError("task 3.4.4")
+
+
+def turns(
+    running: Sequence[ScheduledRequest], waiting: Sequence[ScheduledRequest], max_num_seqs: int
+) -> list[tuple[Sequence[ScheduledRequest], Sequence[ScheduledRequest]]]:
+    """Whose turn it is in a step, from two lines in order: first the interactive requests, then batch class.
+
+    Of each class those who run, and those who wait and find one of `max_num_seqs` places. Interactive
+    ones find the places of batch-class ones that run, too; those that wait find what is left then.
     """
     raise NotImplementedError("task 3.4.4")
 
@@ -49,7 +61,8 @@ class Lineup:
         raise NotImplementedError("task 3.4.4")
 
     def next_step(self) -> None:
-        """Count a step. With policy "priority", who waited MAX_WAITING_STEPS steps is the most urgent now."""
+        """Count a step. With policy "priority", who waited MAX_WAITING_STEPS steps is the most urgent of
+        its class now."""
         raise NotImplementedError("task 3.4.4")
 
 

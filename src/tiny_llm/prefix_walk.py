@@ -13,11 +13,18 @@ class PrefixWalk:
     for a request that is not before that block's start, so that no two wait for each other.
     """
 
-    def __init__(self, cache: PrefixCache, token_ids: Sequence[int], is_counted: bool = True) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        token_ids: Sequence[int],
+        is_counted: bool = True,
+        is_batch_class: bool = False,
+    ) -> None:
         """At the start of `token_ids`, all tokens known now; takes and claims nothing.
 
         Sets num_blocks = 0. With `is_counted` the first `take` adds this request to the counters of
-        `cache`: its tokens and the blocks that may be found, and every `take` what was found.
+        `cache`: its tokens and the blocks that may be found, and every `take` what was found. Claims of a
+        request that `is_batch_class` hold against its equals only: others do not wait for them.
         """
         raise NotImplementedError("task 3.3.2")
 
@@ -43,7 +50,7 @@ class PrefixWalk:
         raise NotImplementedError("task 3.3.2")
 
     def claim(self) -> None:
-        """Announce that this request will compute its remaining blocks, as far as nobody else does.
+        """Announce that this request will compute its remaining blocks, as far as it need not wait for them.
 
         Takes O(1) when the next block is claimed by this request already.
         """

@@ -55,8 +55,15 @@ class Scheduler:
         run out the last request in order is preempted: it gives its blocks back, forgets what was computed
         and waits again. A step that preempts admits nobody. A waiting request is admitted when a place
         and blocks for all its known tokens are free and it gets a token, or waits for blocks that another
-        one computes; if the first one cannot, the others wait behind it. Raises UserError for a token_budget
-        below 1, ValueError when a request already has max_num_tokens.
+        one computes; if the first one cannot, the others wait behind it.
+
+        Batch-class requests take what the others leave, whatever the policy: tokens, those of their decodes
+        too, when all others have theirs, the admitted ones included; places and blocks until another
+        needs them. Then the last batch-class one is preempted, and the other is admitted in that same
+        step. So the others get on as if no batch-class request were there; only where steps alternate,
+        every second one may be of these. They are promised nothing, and go on when something is left.
+
+        Raises UserError for a token_budget below 1, ValueError when a request already has max_num_tokens.
         """
         raise NotImplementedError("task 3.4.2")
 

@@ -20,7 +20,8 @@ class StepPacer:
 
         The policy is asked about who runs, in the scheduler's order, then about those who wait, as far as
         there are places and tokens (max_num_seqs, max_num_batched_tokens): behind them nobody gets a
-        token of this step. A decode takes its token and its guesses, a prompt as much as
+        token of this step. Interactive requests that wait come before batch-class ones that run, as in
+        the step. A decode takes its token and its guesses, a prompt as much as
         long_prefill_token_threshold lets it. `last_token_s` tells for the id of a decode when its last
         token came.
         """

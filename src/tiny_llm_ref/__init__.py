@@ -52,6 +52,7 @@ from .policies import (
     fair_shares,
     order_key,
     reject_narrow_grid,
+    turns,
 )
 from .positional_encoding import RoPE
 from .prefix_cache import BlockKey, PrefixCache, hash_block
@@ -168,4 +169,5 @@ __all__ = [
     "step_behind",
     "stream_generate",
     "truncated_logits",
+    "turns",
 ]

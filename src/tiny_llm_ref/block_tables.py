@@ -1,6 +1,7 @@
 """Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from .block_pool import BlockPool
 from .prefix_cache import PrefixCache
@@ -38,21 +39,47 @@ class BlockTables:
             request.block_ids += self.pool.allocate(count) if count else []
         return True
 
-    def peek(self, request: ScheduledRequest) -> tuple[int, int, bool]:
+    def peek(self, request: ScheduledRequest, num_lent: Mapping[int, int]) -> tuple[int, int, bool]:
         """What a waiting request would find in the cache: cached tokens, the blocks it takes from the free
         ones until its known tokens are computed, and whether it would then wait for another's block.
 
-        Holds and counts nothing.
+        Holds and counts nothing. By block, `num_lent` says how many of its holders will give it back as
+        soon as it is wanted: a block of nobody else is as good as free.
         """
         num_lacking = self.num_promised(request)
         if self.prefix_cache is None:
             return 0, num_lacking, False
         if (walk := self._walks.get(request.request_id)) is None:
-            walk = PrefixWalk(self.prefix_cache, request.token_ids, request.num_preemptions == 0)
+            is_counted = request.num_preemptions == 0
+            walk = PrefixWalk(self.prefix_cache, request.token_ids, is_counted, request.is_batch_class)
             self._walks[request.request_id] = walk
         blocks = walk.peek()
-        num_held = sum(self.pool.ref_count(block) > 0 for block in blocks)
+        num_held = sum(self.pool.ref_count(block) > num_lent.get(block, 0) for block in blocks)
         return len(blocks) * self.pool.block_size, num_lacking - num_held, walk.is_waiting
+
+    def fitting(
+        self, candidates: Sequence[ScheduledRequest], running: Sequence[ScheduledRequest]
+    ) -> Iterator[tuple[ScheduledRequest, int, bool]]:
+        """Those of `candidates`, in order, who find blocks for all known tokens, up to the first without.
+
+        The blocks are there beyond those that running requests still need for theirs: else prompts would be
+        begun only to be preempted. With each come the cached tokens, and whether it would wait for another's
+        block. The candidates are of one class: if they are interactive, all blocks of batch-class requests
+        are there for them.
+        """
+        if not candidates:
+            return
+        is_batch_class = candidates[0].is_batch_class
+        lenders = [] if is_batch_class else [request for request in running if request.is_batch_class]
+        num_lent = Counter(block for request in lenders for block in request.block_ids)
+        room = self.pool.num_free + sum(self.pool.ref_count(i) == n for i, n in num_lent.items())
+        room -= sum(self.num_promised(r) for r in running[: len(running) - len(lenders)])
+        for request in candidates:
+            num_cached, num_blocks, is_follower = self.peek(request, num_lent)
+            room -= num_blocks
+            if room < 0:
+                return
+            yield request, num_cached, is_follower
 
     def follow(self, request: ScheduledRequest) -> bool:
         """Give a running request the cached blocks that come next; whether it waits for another's block.

@@ -84,6 +84,7 @@ class Engine:
     ) -> None:
         """Let a request wait for its turn.
 
+        With `is_batch_class` nobody watches the answer grow: it takes what other requests leave.
         `arrival_s` None means now; `prompt_idx` None, the number of requests before it. Raises UserError
         for a request that can never be served, or whose id is in use; nothing else changes then.
         """

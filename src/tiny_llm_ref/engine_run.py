@@ -75,6 +75,7 @@ class EngineRun:
                     prompt.content,
                     prompt.sampling,
                     priority=prompt.priority,
+                    is_batch_class=prompt.is_batch_class,
                     arrival_s=arrival_s,
                     prompt_idx=prompt_idx,
                 )

@@ -8,7 +8,7 @@ from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 
 from .scheduled_request import ScheduledRequest, clamp_new_tokens
 
-# Steps that a request waits at most, with policy "priority", before it counts as the most urgent.
+# Steps that a request waits at most, with policy "priority", before it is the most urgent of its class.
 MAX_WAITING_STEPS = 256
 
 
@@ -17,12 +17,36 @@ def order_key(
 ) -> tuple[float, ...]:
     """What requests are sorted by, smallest first; `num_added` requests were added before this one.
 
-    "priority": by priority, then arrival_s, then num_added; the other policies by num_added alone. A
-    request that `is_aged` comes before all that are not, and among those that are by num_added.
+    Batch-class requests come behind all others, whatever the policy. Then "priority": by priority, then
+    arrival_s, then num_added; the other policies by num_added alone. A request that `is_aged` comes
+    before all of its class that are not, and among those that are by num_added.
     """
     if policy != "priority" or is_aged:
-        return (0 if is_aged else 1, 0, 0.0, num_added)
-    return (1, request.priority, request.arrival_s, num_added)
+        return (request.is_batch_class, 0 if is_aged else 1, 0, 0.0, num_added)
+    return (request.is_batch_class, 1, request.priority, request.arrival_s, num_added)
+
+
+def turns(
+    running: Sequence[ScheduledRequest], waiting: Sequence[ScheduledRequest], max_num_seqs: int
+) -> list[tuple[Sequence[ScheduledRequest], Sequence[ScheduledRequest]]]:
+    """Whose turn it is in a step, from two lines in order: first the interactive requests, then batch class.
+
+    Of each class those who run, and those who wait and find one of `max_num_seqs` places. Interactive
+    ones find the places of batch-class ones that run, too; those that wait find what is left then.
+    """
+    num_running, num_waiting = _num_interactive(running), _num_interactive(waiting)
+    num_left = max(0, max_num_seqs - len(running) - num_waiting)
+    return [
+        (running[:num_running], waiting[: min(num_waiting, max_num_seqs - num_running)]),
+        (running[num_running:], waiting[num_waiting : num_waiting + num_left]),
+    ]
+
+
+def _num_interactive(line: Sequence[ScheduledRequest]) -> int:
+    # Asked several times a step, mostly when nobody is of batch class.
+    if not line or not line[-1].is_batch_class:
+        return len(line)
+    return bisect_left(line, True, key=lambda request: request.is_batch_class)
 
 
 class Lineup:
@@ -69,11 +93,12 @@ class Lineup:
         self._waiting_since.pop(request.order, None)
 
     def next_step(self) -> None:
-        """Count a step. With policy "priority", who waited MAX_WAITING_STEPS steps is the most urgent now."""
+        """Count a step. With policy "priority", who waited MAX_WAITING_STEPS steps is the most urgent of
+        its class now."""
         self._num_steps += 1
         while self._queued and self._queued[0][0] + MAX_WAITING_STEPS < self._num_steps:
             since, request = self._queued.popleft()
-            if self._waiting_since.get(request.order) == since and request.order[0]:
+            if self._waiting_since.get(request.order) == since and request.order[1]:
                 self.remove(request)
                 request.order = order_key(self.policy, request, int(request.order[-1]), is_aged=True)
                 self._wait(request)
@@ -81,7 +106,7 @@ class Lineup:
     def _wait(self, request: ScheduledRequest) -> None:
         insort(self.waiting, request, key=_place)
         self._waiting_since[request.order] = self._num_steps
-        if self.policy == "priority" and request.order[0]:
+        if self.policy == "priority" and request.order[1]:
             self._queued.append((self._num_steps, request))
 
 
@@ -164,7 +189,7 @@ class StepBudget:
         self.config = config
         self.left = num_tokens
         self.granted: dict[str, int] = {}
-        self.preempted: list[str] = []
+        self.preempted: list[ScheduledRequest] = []
         self._shares: dict[str, int] = {}
 
     def divide(self, needs: Sequence[tuple[ScheduledRequest, int, int]]) -> None:

@@ -13,13 +13,21 @@ class PrefixWalk:
     for a request that is not before that block's start, so that no two wait for each other.
     """
 
-    def __init__(self, cache: PrefixCache, token_ids: Sequence[int], is_counted: bool = True) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        token_ids: Sequence[int],
+        is_counted: bool = True,
+        is_batch_class: bool = False,
+    ) -> None:
         """At the start of `token_ids`, all tokens known now; takes and claims nothing.
 
         Sets num_blocks = 0. With `is_counted` the first `take` adds this request to the counters of
-        `cache`: its tokens and the blocks that may be found, and every `take` what was found.
+        `cache`: its tokens and the blocks that may be found, and every `take` what was found. Claims of a
+        request that `is_batch_class` hold against its equals only: others do not wait for them.
         """
         self.num_blocks = 0
+        self.is_batch_class = is_batch_class
         self._cache = cache
         self._keys = cache.keys(token_ids)
         self._num_shareable = len(self._keys)
@@ -36,7 +44,7 @@ class PrefixWalk:
     def is_waiting(self) -> bool:
         """Whether the first block ahead that is not cached is claimed by another request."""
         i = self.num_blocks + len(self.peek())
-        return i < self._num_shareable and self._cache.claims.get(self._keys[i], self) is not self
+        return i < self._num_shareable and self._is_anothers(self._keys[i])
 
     def peek(self) -> list[int]:
         """The cached blocks that come next, in order; holds and counts nothing."""
@@ -72,15 +80,15 @@ class PrefixWalk:
         return blocks
 
     def claim(self) -> None:
-        """Announce that this request will compute its remaining blocks, as far as nobody else does.
+        """Announce that this request will compute its remaining blocks, as far as it need not wait for them.
 
         Takes O(1) when the next block is claimed by this request already.
         """
         rest = self._keys[self.num_blocks : self._num_shareable]
         if rest and self._cache.claims.get(rest[0]) is not self:
             for key in rest:
-                if self._cache.find(key) is None:
-                    self._cache.claims.setdefault(key, self)
+                if self._cache.find(key) is None and not self._is_anothers(key):
+                    self._cache.claims[key] = self
 
     def register(self, token_ids: Sequence[int], block: int) -> None:
         """The next block is computed: `block`, which the caller holds, has the full block of `token_ids`.
@@ -98,6 +106,11 @@ class PrefixWalk:
         """The request computes no more: its claims go, and whoever waited for them computes instead."""
         for key in self._keys[self.num_blocks : self._num_shareable]:
             self._drop_claim(key)
+
+    def _is_anothers(self, key: BlockKey) -> bool:
+        owner = self._cache.claims.get(key, self)
+        assert isinstance(owner, PrefixWalk)
+        return owner is not self and owner.is_batch_class <= self.is_batch_class
 
     def _drop_claim(self, key: BlockKey) -> None:
         if self._cache.claims.get(key) is self:

@@ -18,7 +18,7 @@ class ScheduledRequest:
     prompt_token_ids: Sequence[int]
     priority: int = 0  # lower is more urgent; counts with policy "priority"
     arrival_s: float = 0.0
-    is_batch_class: bool = False  # nobody watches the answer grow
+    is_batch_class: bool = False  # nobody watches the answer grow: takes what others leave
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # of prompt and answer, from the start, that are in the cache
     block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]

@@ -7,7 +7,7 @@ from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError
 
 from .block_pool import BlockPool
 from .block_tables import BlockTables
-from .policies import Lineup, StepBudget, reject_narrow_grid
+from .policies import Lineup, StepBudget, reject_narrow_grid, turns
 from .prefix_cache import PrefixCache
 from .scheduled_request import ScheduledRequest
 from .step_ahead import step_behind
@@ -84,8 +84,15 @@ class Scheduler:
         run out the last request in order is preempted: it gives its blocks back, forgets what was computed
         and waits again. A step that preempts admits nobody. A waiting request is admitted when a place
         and blocks for all its known tokens are free and it gets a token, or waits for blocks that another
-        one computes; if the first one cannot, the others wait behind it. Raises UserError for a token_budget
-        below 1, ValueError when a request already has max_num_tokens.
+        one computes; if the first one cannot, the others wait behind it.
+
+        Batch-class requests take what the others leave, whatever the policy: tokens, those of their decodes
+        too, when all others have theirs, the admitted ones included; places and blocks until another
+        needs them. Then the last batch-class one is preempted, and the other is admitted in that same
+        step. So the others get on as if no batch-class request were there; only where steps alternate,
+        every second one may be of these. They are promised nothing, and go on when something is left.
+
+        Raises UserError for a token_budget below 1, ValueError when a request already has max_num_tokens.
         """
         limit = self.config.max_num_batched_tokens
         budget = limit if token_budget is None else min(token_budget, limit)
@@ -97,16 +104,18 @@ class Scheduler:
         followers = {request.request_id for request in self._line.running if self._tables.follow(request)}
         step = StepBudget(self.config, budget)
         for kind in self._kinds():
-            able = [r for r in self._line.running if r.request_id not in followers and _is_of(kind, r)]
-            if self.config.policy == "fair":
-                step.divide(self._needs(able))
-            self._schedule_running(step, able)
-            if kind != "decode" and not step.preempted:
-                self._admit(step)
+            for is_batch_class in (False, True):
+                running, _ = self._turn(is_batch_class)
+                able = [r for r in running if r.request_id not in followers and _is_of(kind, r)]
+                if self.config.policy == "fair":
+                    step.divide(self._needs(able, is_batch_class))
+                self._schedule_running(step, able)
+                if kind != "decode" and all(r.is_batch_class > is_batch_class for r in step.preempted):
+                    self._admit(step, is_batch_class)
             if step.granted:
                 self._last_kind = kind
                 break
-        return StepPlan(step.granted, tuple(step.preempted))
+        return StepPlan(step.granted, tuple(r.request_id for r in step.preempted))
 
     def schedule_behind(self, plan: StepPlan) -> StepPlan | None:
         """Plan the step behind `plan`, which is not committed yet (from task 3.4.10 on).
@@ -186,59 +195,53 @@ class Scheduler:
             if num_new > num_known:
                 num_new = num_known  # nobody is preempted for a guess
                 continue
-            victim = self._preempt()
-            step.preempted.append(victim.request_id)
-            if victim is request:
+            if self._preempt(step) is request:
                 return 0
         if num_blocks > 0:
             request.block_ids += self.pool.allocate(num_blocks)
         return num_new
 
-    def _preempt(self) -> ScheduledRequest:
+    def _preempt(self, step: StepBudget) -> ScheduledRequest:
         victim = self._line.preempt()
         self._tables.release(victim)
         victim.num_computed_tokens = 0
         victim.spec_token_ids = []
         victim.num_preemptions += 1
+        step.preempted.append(victim)
         return victim
 
-    def _admit(self, step: StepBudget) -> None:
-        for request, num_cached, is_follower in self._prospects():
+    def _admit(self, step: StepBudget, is_batch_class: bool) -> None:
+        for request, num_cached, is_follower in self._prospects(is_batch_class):
             num_new = 0 if is_follower else step.chunk(request, num_cached, request.num_tokens - num_cached)
             # A fair share may not reach the grid: nobody else has to wait for that.
             is_patient = is_follower or (self.config.policy == "fair" and self.config.chunk_grid > 0)
             if step.left == 0 or (num_new == 0 and not is_patient):
                 break
+            if len(self._line.running) == self.config.max_num_seqs:
+                self._preempt(step)  # a batch-class request
             self._line.admit()
             self._tables.follow(request)
             if num_new > 0:
-                num_blocks = self._tables.num_lacking(request, num_new)
-                request.block_ids += self.pool.allocate(num_blocks)
-                step.grant(request, num_new)
+                step.grant(request, self._make_room(request, num_new, step))
 
-    def _prospects(self) -> Iterator[tuple[ScheduledRequest, int, bool]]:
-        """Who may be admitted: cached tokens, and whether it has to wait for a block that another computes.
+    def _prospects(self, is_batch_class: bool) -> Iterator[tuple[ScheduledRequest, int, bool]]:
+        """Who may be admitted: cached tokens, and whether it waits for a block that another computes."""
+        line, (_, candidates) = self._line, self._turn(is_batch_class)
+        # An interactive request that cannot be admitted lets no batch-class one pass.
+        return self._tables.fitting(candidates if candidates[:1] == line.waiting[:1] else (), line.running)
 
-        There must be blocks for all known tokens, beyond those that running requests still need for
-        theirs: else prompts would be begun only to be preempted.
-        """
-        line = self._line
-        candidates = line.waiting[: self.config.max_num_seqs - len(line.running)]
-        if not candidates:
-            return
-        room = self.pool.num_free - sum(self._tables.num_promised(request) for request in line.running)
-        for request in candidates:
-            num_cached, num_blocks, is_follower = self._tables.peek(request)
-            room -= num_blocks
-            if room < 0:
-                return
-            yield request, num_cached, is_follower
+    def _turn(self, is_batch_class: bool) -> tuple[Sequence[ScheduledRequest], Sequence[ScheduledRequest]]:
+        return turns(self._line.running, self._line.waiting, self.config.max_num_seqs)[is_batch_class]
 
-    def _needs(self, able: Sequence[ScheduledRequest]) -> list[tuple[ScheduledRequest, int, int]]:
+    def _needs(
+        self, able: Sequence[ScheduledRequest], is_batch_class: bool
+    ) -> list[tuple[ScheduledRequest, int, int]]:
         """Who could use tokens, who waits and will find a place included; computed and missing tokens."""
         needs = [(r, r.num_computed_tokens, self._num_missing(r)) for r in able]
         prospects = [
-            (r, num, r.num_tokens - num) for r, num, is_follower in self._prospects() if not is_follower
+            (r, num, r.num_tokens - num)
+            for r, num, is_follower in self._prospects(is_batch_class)
+            if not is_follower
         ]
         return needs + prospects
 

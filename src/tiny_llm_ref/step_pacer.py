@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
+from .policies import turns
 from .scheduled_request import ScheduledRequest, clamp_new_tokens
 from .scheduler import Scheduler
 from .step_time import context_work
@@ -22,31 +23,26 @@ class StepPacer:
 
         The policy is asked about who runs, in the scheduler's order, then about those who wait, as far as
         there are places and tokens (max_num_seqs, max_num_batched_tokens): behind them nobody gets a
-        token of this step. A decode takes its token and its guesses, a prompt as much as
+        token of this step. Interactive requests that wait come before batch-class ones that run, as in
+        the step. A decode takes its token and its guesses, a prompt as much as
         long_prefill_token_threshold lets it. `last_token_s` tells for the id of a decode when its last
         token came.
         """
-        config, running = scheduler.config, scheduler.running
-        decodes = [
-            DecodeWork(
-                each.num_computed_tokens,
-                last_token_s(each.request_id),
-                each.is_batch_class,
-                each.num_tokens_with_spec - each.num_computed_tokens,
-            )
-            for each in running
-            if each.is_decoding
-        ]
-        prefills = [
-            _prefill(each, config.long_prefill_token_threshold) for each in running if not each.is_decoding
-        ]
-        room = config.max_num_batched_tokens
-        room -= sum(work.num_new for work in decodes) + sum(work.num_new for work in prefills)
-        for each in scheduler.waiting[: max(0, config.max_num_seqs - len(running))]:
-            if room <= 0:
-                break
-            prefills.append(_prefill(each, config.long_prefill_token_threshold))
-            room -= prefills[-1].num_new
+        config, decodes, prefills = scheduler.config, list[DecodeWork](), list[PrefillWork]()
+        threshold, room = config.long_prefill_token_threshold, config.max_num_batched_tokens
+        for running, candidates in turns(scheduler.running, scheduler.waiting, config.max_num_seqs):
+            for each in running:
+                if each.is_decoding:
+                    decodes.append(_decode(each, last_token_s(each.request_id)))
+                    room -= decodes[-1].num_new
+                else:
+                    prefills.append(_prefill(each, threshold))
+                    room -= prefills[-1].num_new
+            for each in candidates:
+                if room <= 0:
+                    break
+                prefills.append(_prefill(each, threshold))
+                room -= prefills[-1].num_new
         return self.policy.token_budget(now_s, decodes, prefills) if prefills else None
 
     def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None:
@@ -56,6 +52,11 @@ class StepPacer:
         num_stored = sum(computed + new for _, computed, new in parts)
         if num_tokens and seconds > 0:  # a coarse clock may not see a step
             self.policy.model.record(num_tokens, num_attended, num_stored, seconds)
+
+
+def _decode(request: ScheduledRequest, last_token_s: float) -> DecodeWork:
+    num_new = request.num_tokens_with_spec - request.num_computed_tokens
+    return DecodeWork(request.num_computed_tokens, last_token_s, request.is_batch_class, num_new)
 
 
 def _prefill(request: ScheduledRequest, threshold: int) -> PrefillWork:

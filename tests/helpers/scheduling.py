@@ -18,6 +18,7 @@ class Job:
     max_tokens: int
     step: int = 0
     priority: int = 0
+    is_batch_class: bool = False
     request: Any = None
     first_token_step: int | None = None
     done_step: int | None = None
@@ -100,7 +101,7 @@ def drive(
         while coming and coming[0].step <= step:
             job = coming.pop(0)
             job.request = llm.ScheduledRequest(
-                job.request_id, job.prompt_token_ids, priority=job.priority, arrival_s=float(step)
+                job.request_id, job.prompt_token_ids, job.priority, float(step), job.is_batch_class
             )
             scheduler.add(job.request)
         before_step(step, scheduler)

@@ -39,7 +39,8 @@ def serve(
     while waiting or engine.has_requests:
         for i in [i for i in waiting if arrivals.get(i, 0) <= step]:
             waiting.remove(i)
-            engine.add(str(i), prompts[i].content, prompts[i].sampling)
+            prompt = prompts[i]
+            engine.add(str(i), prompt.content, prompt.sampling, is_batch_class=prompt.is_batch_class)
         for i in [i for i, at in aborts.items() if at == step]:
             engine.abort(str(i))
         for output in engine.step():

@@ -42,9 +42,12 @@ class Storm:
     block_size: int
     is_cached: bool
     rng: random.Random
+    batch_share: float
+    arrival_rate: float
     lives: dict[str, Life] = field(default_factory=dict)
     num_steps: int = 0
     num_preemptions: int = 0
+    num_displaced: int = 0  # preempted in steps that admit others
     longest_wait: int = 0
 
     def __post_init__(self) -> None:
@@ -56,7 +59,7 @@ class Storm:
         """Let `num_requests` come and go. Raises AssertionError as soon as a rule is broken."""
         num_idle = 0
         while len(self.lives) < num_requests or any(not life.ends for life in self._open()):
-            if len(self.lives) < num_requests and self.rng.random() < 0.4:
+            if len(self.lives) < num_requests and self.rng.random() < self.arrival_rate:
                 for _ in range(min(self.rng.choice((1, 1, 2, 6)), num_requests - len(self.lives))):
                     self._add()
             if self.rng.random() < 0.03 and (names := list(self._open_names())):
@@ -85,20 +88,21 @@ class Storm:
         cut = rng.randrange(num_prompt + 1)
         prompt = [family] * cut + [rng.randrange(5) for _ in range(num_prompt - cut)]
         request = self.llm.ScheduledRequest(
-            name, prompt, priority=rng.randrange(3), arrival_s=float(self.num_steps)
+            name, prompt, rng.randrange(3), float(self.num_steps), rng.random() < self.batch_share
         )
-        self.scheduler.add(request)
         max_tokens = min(rng.randrange(1, 30), longest + 1 - num_prompt)
-        self.lives[name] = Life(request, max_tokens, self.num_steps, bound=self._bound(name))
+        self.lives[name] = Life(request, max_tokens, self.num_steps, bound=self._bound(request))
+        self.scheduler.add(request)
 
-    def _bound(self, name: str) -> int | None:
+    def _bound(self, request: Any) -> int | None:
         """Whoever is first gets a token in every step, or every second one when prefills and decodes
-        alternate, and is done after as many as it has tokens: no policy but priority lets others pass."""
-        if self.config.policy == "priority":
+        alternate, and is done after as many as it has tokens: no policy but priority lets others pass.
+        Batch-class requests hold up nobody, beyond one such second step, and may wait forever."""
+        if self.config.policy == "priority" or request.is_batch_class:
             return None
-        ahead = [self.lives[other] for other in self._open_names() if other != name]
+        ahead = [life for life in self._open() if not life.request.is_batch_class]
         num_tokens = sum(len(life.request.prompt_token_ids) + life.max_tokens + 1 for life in ahead)
-        return num_tokens * (2 if self.config.step_mode == "alternate" else 1)
+        return num_tokens if self.config.step_mode == "mixed" else 2 * num_tokens + 1
 
     def _smaller_budget(self) -> int | None:
         """Sometimes less than the step may have, but enough for all who run."""
@@ -117,7 +121,11 @@ class Storm:
         running = [r.request_id for r in self.scheduler.running]
         assert len(running) <= self.config.max_num_seqs
         if plan.preempted:
-            assert not set(running) - set(before), "nobody is admitted in a step that preempts"
+            admitted = set(running) - set(before)
+            batch_class = {name for name, life in self.lives.items() if life.request.is_batch_class}
+            assert not admitted & batch_class, "batch class is not admitted in a step that preempts"
+            assert not admitted or set(plan.preempted) <= batch_class, "nor anybody when others have to go"
+            self.num_displaced += len(plan.preempted) if admitted else 0
             assert not set(plan.preempted) & set(plan.num_scheduled_tokens)
             self.num_preemptions += len(plan.preempted)
         for name in plan.preempted:
@@ -203,13 +211,16 @@ def random_config(rng: random.Random, policy: Policy | None = None) -> Scheduler
     )
 
 
-def storm(llm: Any, seed: int, num_requests: int, policy: Policy | None = None) -> Storm:
-    """A storm with random settings, run to its end."""
+def storm(
+    llm: Any, seed: int, num_requests: int, policy: Policy | None = None, batch_share: float = 0.0
+) -> Storm:
+    """A storm with random settings, run to its end; `batch_share` of the requests are of batch class."""
     rng = random.Random(seed)
     config = random_config(rng, policy)
     block_size = rng.choice((1, 4, 16))
     num_blocks = -(-rng.choice((24, 64, 100)) // block_size)
-    run = Storm(llm, config, num_blocks, block_size, rng.random() < 0.7, rng)
+    is_cached, rate = rng.random() < 0.7, rng.choice((0.05, 0.4))
+    run = Storm(llm, config, num_blocks, block_size, is_cached, rng, batch_share, rate)
     run.run(num_requests)
     return run
 
@@ -218,15 +229,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first storm; each has 500 requests")
+    parser.add_argument("--batch-share", type=float, default=0.3, help="of the requests (default: 0.3)")
     parser.add_argument("--solution", default="ref")
     args = parser.parse_args(argv)
     llm = load_solution(args.solution)
     start_s = time.perf_counter()
     for i, done in enumerate(range(0, args.requests, 500)):
-        run = storm(llm, args.seed + i, min(500, args.requests - done))
+        run = storm(llm, args.seed + i, min(500, args.requests - done), batch_share=args.batch_share)
         print(
             f"seed {args.seed + i}: {len(run.lives)} requests, {run.num_steps} steps, {run.num_preemptions} "
-            f"preemptions, longest wait {run.longest_wait} steps, {run.config.policy}",
+            f"preemptions, {run.num_displaced} to admit others, longest wait {run.longest_wait} steps, "
+            f"{run.config.policy}",
             file=sys.stderr,
         )
     print(f"{args.requests} requests, no rule broken, {time.perf_counter() - start_s:.1f} s")

@@ -220,6 +220,18 @@ def test_a_block_that_was_computed_twice_is_registered_once(llm, cache, pool):
 
 
 @pytest.mark.task("3.3.2")
+def test_claims_of_batch_class_hold_among_equals_only(llm, cache):
+    first, second = (llm.PrefixWalk(cache, prompt(1, 2, rest=[n]), is_batch_class=True) for n in range(2))
+    first.claim()
+    other, later = (llm.PrefixWalk(cache, prompt(1, 2, rest=[n])) for n in (2, 3))
+    assert (second.is_waiting, other.is_waiting) == (True, False), "others do not wait for batch class"
+    other.claim()
+    assert first.is_waiting and second.is_waiting and later.is_waiting, "the other one computes it now"
+    other.close()
+    assert not first.is_waiting and not later.is_waiting
+
+
+@pytest.mark.task("3.3.2")
 def test_a_claim_ends_when_somebody_else_was_faster(llm, cache, pool):
     slow, fast = (llm.PrefixWalk(cache, prompt(1, 2, rest=[0])) for _ in range(2))
     slow.claim()

@@ -137,6 +137,17 @@ def test_urgent_prompts_come_first_with_policy_priority(llm, model):
 
 
 @pytest.mark.task("3.4.8")
+def test_prompts_of_batch_class_come_last(llm, model):
+    ends = []
+    engine = make_engine(llm, model, SchedulerConfig(max_num_seqs=1))
+    prompts = [Prompt([97 + i], FOREVER, is_batch_class=i < 2) for i in range(3)]
+    engine.generate(
+        prompts, lambda e: ends.append(e.completion.prompt_idx) if isinstance(e, DoneEvent) else 0
+    )
+    assert ends == [2, 0, 1]
+
+
+@pytest.mark.task("3.4.8")
 def test_a_bad_prompt_ends_alone(llm, model):
     events = []
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))

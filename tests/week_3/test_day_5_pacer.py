@@ -147,6 +147,22 @@ def test_prompts_are_priced_in_the_schedulers_order(llm):
 
 
 @pytest.mark.task("3.5.3")
+def test_batch_class_requests_do_not_hide_those_who_are_served_first(llm):
+    # All places are taken and b wants all tokens, but the step will admit i and leave b 11.
+    config = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=2)
+    scheduler = llm.Scheduler(config, llm.BlockPool(64, 16))
+    for name, length in (("a", 9), ("b", 200)):
+        scheduler.add(llm.ScheduledRequest(name, [97] * length, is_batch_class=True))
+    scheduler.commit(scheduler.schedule(), {"a": [97]})
+    scheduler.add(llm.ScheduledRequest("i", [97] * 9))
+    policy = RecordingPolicy()
+    llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    [(_, decodes, prefills)] = policy.asked
+    assert [(work.num_new, work.is_batch_class) for work in decodes] == [(1, True)]
+    assert [(work.num_new, work.is_batch_class) for work in prefills] == [(9, False), (189, True)]
+
+
+@pytest.mark.task("3.5.3")
 def test_without_a_prompt_there_is_no_limit(llm):
     # Whoever decodes takes one token, and its guesses: a budget could only take these away.
     scheduler = llm.Scheduler(SchedulerConfig(), llm.BlockPool(64, 16))

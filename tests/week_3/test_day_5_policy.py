@@ -188,6 +188,19 @@ def test_batch_class_prompts_get_nothing_while_an_interactive_one_is_unfinished(
 
 
 @pytest.mark.task("3.5.2")
+def test_batch_class_decodes_take_what_interactive_prompts_leave(llm):
+    # 20 deep decodes of 1 + 1 ms: beside 30 tokens of a prompt, 30.465 ms, 34 of them would fit.
+    batch = decoding(llm, *[0.0] * 20, num_computed=999, is_batch_class=True)
+    decodes = [*batch, *decoding(llm, 0.0)]
+    budget = policy_of(llm, min_prefill_tokens=1).token_budget
+    assert budget(5.0, decodes, [llm.PrefillWork(0, 30)]) == 1 + 30 + 20
+    assert budget(5.0, decodes, [llm.PrefillWork(0, 70)]) == 1 + 70 + 13, "26.5 ms are left"
+    assert budget(5.0, decodes, [llm.PrefillWork(0, 500)]) == 1 + 94, "as if they were not there"
+    batch_prompt = llm.PrefillWork(999, 500, is_batch_class=True)
+    assert budget(5.0, decodes, [batch_prompt]) == 1 + 20 + 29, "their prompts come after them"
+
+
+@pytest.mark.task("3.5.2")
 def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
     policy = policy_of(llm)
     policy.token_budget(5.0, decoding(llm, 0.0), [llm.PrefillWork(0, 100_000)])

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tiny_llm_lab.types import Prompt, SamplingParams, UserError
 
 _NUMBER: Final = (int, float)
-# What an object may hold besides `prompt`: fields of SamplingParams, its arrival, its urgency.
+# What an object may hold besides `prompt`: fields of SamplingParams, its arrival, its urgency, its class.
 _FIELDS: Final[dict[str, tuple[type, ...]]] = {
     "max_tokens": (int,),
     "temperature": _NUMBER,
@@ -23,6 +23,7 @@ _FIELDS: Final[dict[str, tuple[type, ...]]] = {
     "ignore_eos": (bool,),
     "arrival_s": _NUMBER,
     "priority": (int,),
+    "is_batch_class": (bool,),
 }
 
 
@@ -86,11 +87,12 @@ def _prompt(entry: object, sampling: SamplingParams) -> Prompt:
     for key, value in given.items():
         _check(key, value)
     arrival_s, priority = float(given.pop("arrival_s", 0.0)), given.pop("priority", 0)
+    is_batch_class = given.pop("is_batch_class", False)
     if isinstance(given.get("stop"), str):
         given["stop"] = [given["stop"]]
     if "stop" in given:
         given["stop"] = tuple(given["stop"])
-    return Prompt(entry["prompt"], replace(sampling, **given), arrival_s, priority)
+    return Prompt(entry["prompt"], replace(sampling, **given), arrival_s, priority, is_batch_class)
 
 
 def _check(key: str, value: object) -> None:

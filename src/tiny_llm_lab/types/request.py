@@ -48,6 +48,7 @@ class Prompt:
     sampling: SamplingParams = SamplingParams()
     arrival_s: float = 0.0  # after the call began; earlier ones are served first
     priority: int = 0  # lower is more urgent, in an engine with policy "priority"
+    is_batch_class: bool = False  # nobody watches the answer grow: an engine gives it what others leave
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,198 @@
+"""Day 3.4, policies: batch-class requests take what the others leave, and nobody waits for them."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from tests.helpers.scheduling import Job, drive
+from tests.helpers.serving import make_engine
+from tests.helpers.soak import POLICIES, storm
+from tests.helpers.toy import random_tokens, toy_model
+
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig
+
+PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
+
+
+def config(**changes):
+    return replace(PLAIN, **changes)
+
+
+def batch(name, prompt, max_tokens, step=0, **options):
+    return Job(name, prompt, max_tokens, step, is_batch_class=True, **options)
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_batch_class_stands_behind_all_others(llm, policy):
+    def key(is_batch_class, priority, num_added, is_aged=False):
+        request = llm.ScheduledRequest("r", [1], priority, 0.0, is_batch_class)
+        return llm.order_key(policy, request, num_added, is_aged)
+
+    assert key(False, 9, 9) < key(True, 0, 0)
+    assert key(False, 9, 9) < key(True, 0, 0, is_aged=True), "however long it waited"
+    assert key(True, 0, 1) < key(True, 0, 2) and key(True, 0, 2, is_aged=True) < key(True, 0, 1)
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize(
+    ("running", "waiting", "places", "want"),
+    [
+        ("iib", "ib", 9, ["ii i", "b b"]),
+        ("iib", "iiibb", 4, ["ii ii", "b "]),  # one of two finds the place of the b that runs
+        ("bbb", "iib", 3, [" ii", "bbb "]),
+        ("bb", "ibb", 4, [" i", "bb b"]),
+        ("i", "bbbb", 3, ["i ", " bb"]),
+        ("ii", "ib", 2, ["ii ", " "]),
+        ("", "", 2, [" ", " "]),
+    ],
+)
+def test_whose_turn_it_is(llm, running, waiting, places, want):
+    lines = [
+        [llm.ScheduledRequest(c, [1], is_batch_class=c == "b") for c in line] for line in (running, waiting)
+    ]
+    found = llm.turns(*lines, places)
+    assert [" ".join("".join(r.request_id for r in part) for part in turn) for turn in found] == want
+
+
+@pytest.mark.task("3.4.4")
+def test_a_prompt_that_comes_later_is_served_first(llm):
+    jobs = [batch("b", 300, 3), Job("d", 1, 6), Job("p", 250, 1, step=1)]
+    run = drive(llm, config(max_num_batched_tokens=100), jobs)
+    assert run.tokens() == [
+        {"d": 1, "b": 99},
+        {"d": 1, "p": 99},
+        {"d": 1, "p": 99},
+        {"d": 1, "p": 52, "b": 47},
+        {"d": 1, "b": 99},
+        {"d": 1, "b": 55},
+        {"b": 1},
+        {"b": 1},
+    ]
+
+
+@pytest.mark.task("3.4.4")
+def test_a_decode_waits_for_a_token_that_is_left(llm):
+    jobs = [batch("b", 1, 4), Job("p", 150, 2, step=1)]
+    run = drive(llm, config(max_num_batched_tokens=100), jobs)
+    assert run.tokens() == [{"b": 1}, {"p": 100}, {"p": 50, "b": 1}, {"p": 1, "b": 1}, {"b": 1}]
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_it_gives_its_place(llm, policy):
+    # Both places are taken; whoever of batch class came last has to go, and comes back when one is free.
+    jobs = [batch("a", 4, 6), batch("b", 4, 6), Job("i", 8, 2, step=2, priority=9)]
+    run = drive(llm, config(max_num_seqs=2, policy=policy), jobs)
+    assert run.tokens()[2] == {"i": 8, "a": 1} and run.plans[2].preempted == ("b",)
+    assert run.tokens()[3] == {"i": 1, "a": 1}
+    assert run.tokens()[4] == {"a": 1, "b": 4 + 2}, "prompt and answer are computed again"
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_it_gives_its_blocks(llm, policy):
+    # 8 blocks of 8. a and b have 3 each; the prompt needs 5 and finds 2.
+    jobs = [batch("a", 20, 4), batch("b", 20, 4), Job("i", 40, 2, step=1, priority=9)]
+    run = drive(llm, config(policy=policy), jobs, num_blocks=8, block_size=8)
+    assert run.tokens()[1] == {"i": 40, "a": 1} and run.plans[1].preempted == ("b",)
+    assert run.ttft("i") == 1 and run.jobs["b"].request.num_preemptions == 1
+
+
+@pytest.mark.task("3.4.4")
+def test_it_keeps_blocks_until_they_are_needed(llm):
+    # The prompt has 8 blocks to get and comes in chunks of 2: of 12, b holds 4 for two steps more.
+    jobs = [batch("b", 31, 9), Job("i", 64, 1, step=1)]
+    run = drive(llm, config(long_prefill_token_threshold=16), jobs, num_blocks=11, block_size=8)
+    assert [plan.preempted for plan in run.plans[:5]] == [(), (), (), (), ("b",)]
+
+
+@pytest.mark.task("3.4.4")
+def test_it_does_not_pass_who_waits(llm):
+    # i needs 6 blocks of which 5 are free: b would fit, and would have to go in the next step.
+    jobs = [Job("j", 64, 4), Job("i", 96, 1), batch("b", 16, 1)]
+    run = drive(llm, PLAIN, jobs, num_blocks=9)
+    assert [list(step) for step in run.tokens()] == [["j"]] * 4 + [["i", "b"]]
+
+
+@pytest.mark.task("3.4.4")
+def test_nobody_waits_for_what_it_computes(llm):
+    # b has begun the prompt of i, but d leaves it no token: i computes the prompt, and b takes that.
+    jobs = [batch("b", range(64), 1), Job("d", 512, 1, step=1), Job("i", range(64), 1, step=2)]
+    run = drive(llm, config(max_num_batched_tokens=32, max_num_seqs=4), jobs, cached=True)
+    assert run.tokens()[0] == {"b": 32}
+    assert run.chunks("i") == [32] and run.chunks("b") == [32, 16], "all but the last block came from i"
+    assert run.ttft("i") == 16, "as soon as d is done"
+
+
+@pytest.mark.task("3.4.4")
+def test_it_waits_as_long_as_nothing_is_left_and_no_longer(llm):
+    prompts = [Job(f"i{n}", 100, 1, step=n) for n in range(300)]
+    run = drive(llm, config(max_num_batched_tokens=100, policy="priority"), [batch("b", 5, 2), *prompts])
+    assert run.ttft("b") == 301, "no number of steps makes it more urgent than others"
+    assert run.jobs["b"].done_step == 301
+
+
+def busy(seed, count=40):
+    """Requests of all sizes, of which each second one is of batch class."""
+    rng = random.Random(seed)
+    return [
+        Job(
+            f"r{i}",
+            rng.choice((1, 5, 20, 60)),
+            rng.randrange(1, 12),
+            step=rng.randrange(60),
+            priority=rng.randrange(3),
+            is_batch_class=i % 2 == 0,
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_others_do_not_notice(llm, policy, seed):
+    setting = config(max_num_batched_tokens=24, max_num_seqs=4, max_model_len=100, policy=policy)
+    setting = replace(setting, chunk_grid=4 * (seed % 2), long_prefill_token_threshold=9 * (seed % 3))
+    room = {"num_blocks": 24, "block_size": 4}
+    together = drive(llm, setting, busy(seed), **room)
+    alone = drive(llm, setting, [job for job in busy(seed) if not job.is_batch_class], **room)
+    mixed = [{n: num for n, num in step.items() if n in alone.jobs} for step in together.tokens()]
+    assert mixed[: len(alone.plans)] == alone.tokens(), "step by step what they get without the others"
+    assert any(plan.preempted for plan in together.plans), "or the pool is too large to show anything"
+
+
+@pytest.mark.task("3.4.4")
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(12))
+def test_a_storm_with_batch_class_requests(llm, policy, seed):
+    run = storm(llm, seed, 60, policy, batch_share=0.4)
+    assert len(run.lives) == 60
+
+
+@pytest.mark.task("3.4.4")
+def test_in_these_storms_batch_class_requests_make_room(llm):
+    assert sum(storm(llm, seed, 60, "fcfs", 0.4).num_displaced for seed in range(12)) > 0
+
+
+@pytest.mark.task("3.4.7")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_answer_depends_on_the_class(llm, policy):
+    model = toy_model(llm)
+    prompts = [random_tokens(i, length).tolist() for i, length in enumerate((30, 5, 44, 12, 38, 3))]
+    sampling = SamplingParams(max_tokens=20, ignore_eos=True)
+    setting = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3, max_model_len=70, policy=policy)
+    engine = make_engine(llm, model, setting, num_blocks=12, block_size=8)
+    step, preempted, answers = engine.scheduler.schedule, [], {}
+    engine.scheduler.schedule = lambda *args: preempted.extend((plan := step(*args)).preempted) or plan
+    for i, prompt in enumerate(prompts):
+        engine.add(str(i), prompt, sampling, is_batch_class=i % 2 == 0)
+        for output in [*engine.step(), *engine.step()]:
+            answers.setdefault(output.request_id, []).extend(output.token_ids)
+    while engine.has_requests:
+        for output in engine.step():
+            answers.setdefault(output.request_id, []).extend(output.token_ids)
+    assert preempted, "or this shows nothing"
+    alone = llm.batch_generate(model, engine.tokenizer, prompts, sampling=sampling, batch_size=1)
+    assert [tuple(answers[str(i)]) for i in range(6)] == [each.token_ids for each in alone]
