@@ -86,7 +86,7 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
     checkpoint = toy_checkpoint()
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=2)
-    assert engine.kv_cache.num_blocks == 2 * 32, "no more than two requests can fill"
+    assert engine.kv_cache.num_blocks == 2 * 63, "no more than two requests of 1,000 tokens can fill"
     assert engine.proposer is engine.pacer is None
 
 
