@@ -14,24 +14,33 @@ constexpr int kTileRows = kRegisters == 16 ? 3 : 6, kTileColumns = 4;
 
 inline int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-/// Numbers of any float dtype as floats, and zeros up to `padded`, a multiple of kWidth.
+/// Numbers as floats, and zeros up to `padded`, a multiple of kWidth.
+template <class T>
+inline void widen(const T* from, int64_t count, int64_t padded, float* out) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) store(out + i, load(from + i));
+  for (; i < padded; i += kWidth) store(out + i, load_part(from + i, std::max<int64_t>(count - i, 0)));
+}
+
+/// The same for any float dtype, from element `first` of `data` on. What a lambda has captured the compiler reads anew
+/// after every store, as a Vec may lie anywhere: the loop has a function of its own.
 inline void widen(const void* data, DType dtype, int64_t first, int64_t count, int64_t padded, float* out) {
   visit(dtype, [&](auto* type) {
-    auto* at = static_cast<decltype(type)>(const_cast<void*>(data)) + first;
-    int64_t i = 0;
-    for (; i + kWidth <= count; i += kWidth) store(out + i, load(at + i));
-    for (; i < padded; i += kWidth) store(out + i, load_part(at + i, std::max<int64_t>(count - i, 0)));
+    widen(static_cast<decltype(type)>(const_cast<void*>(data)) + first, count, padded, out);
   });
 }
 
-/// The first `count` floats of a line, rounded to the dtype of `out`, at its element `first`.
+/// The first `count` floats of a line, rounded to T.
+template <class T>
+inline void narrow(const float* line, int64_t count, T* out) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) store(out + i, load(line + i));
+  if (i < count) store_part(out + i, load_part(line + i, count - i), count - i);
+}
+
+/// The same, to the dtype of `out`, at its element `first`.
 inline void narrow(const float* line, int64_t count, const Tensor& out, int64_t first) {
-  visit(out.dtype, [&](auto* type) {
-    auto* at = static_cast<decltype(type)>(out.data) + first;
-    int64_t i = 0;
-    for (; i + kWidth <= count; i += kWidth) store(at + i, load(line + i));
-    if (i < count) store_part(at + i, load_part(line + i, count - i), count - i);
-  });
+  visit(out.dtype, [&](auto* type) { narrow(line, count, static_cast<decltype(type)>(out.data) + first); });
 }
 
 /// Call use(height, first) for tiles of kHeight rows, then for a lower one of what is left.
