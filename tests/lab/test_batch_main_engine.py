@@ -110,8 +110,8 @@ def test_blocks_of_8_bits_are_smaller_and_so_more(capsys: Capture) -> None:
     checkpoint = toy_checkpoint()
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings)
-    # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 32 tokens: 7168 bytes, not 24,576.
-    assert engine.kv_cache.num_blocks == 9
+    # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 16 tokens: 3584 bytes, not 12,288.
+    assert engine.kv_cache.num_blocks == 18
     assert engine.kv_cache.keys[0].dtype == mx.int8
 
 

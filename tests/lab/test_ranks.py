@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,15 @@ def test_batch_main_says_the_same_on_two_ranks() -> None:
     assert shared["settings"] == alone["settings"] | {"tensor_parallel_size": 2}
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """A shell lets what it starts in the background ignore Ctrl-C, and all that this starts in turn."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
     source = tmp_path / "prompts.json"
     source.write_text('[{"prompt": "Tell me a story.", "ignore_eos": true, "max_tokens": 4000}]')
