@@ -9,6 +9,7 @@ from tests.helpers.serving import serve
 from tiny_llm_lab import load_checkpoint, native
 from tiny_llm_lab.corpus.chatml import render_prompt
 from tiny_llm_lab.corpus.recall import recall_questions
+from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 CONFIGS = {
@@ -78,12 +79,11 @@ def test_no_class_changes_an_answer(llm, served, policy):
     checkpoint, model, prompts, wanted = served
     config = SchedulerConfig(max_num_batched_tokens=200, max_num_seqs=2, max_model_len=400, policy=policy)
     engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=13)
-    plan, preempted = engine.scheduler.schedule, []
-    engine.scheduler.schedule = lambda *args: preempted.extend((step := plan(*args)).preempted) or step
+    probe = ScheduleProbe(engine.scheduler)
     mixed = [replace(prompt, is_batch_class=i % 2 == 0) for i, prompt in enumerate(prompts)]
     order = sorted(range(len(mixed)), key=lambda i: i % 2)
     assert answers(engine, mixed, order) == [completion.token_ids for completion in wanted]
-    assert preempted, "nobody had to make room: this test shows nothing"
+    assert probe.preempted, "nobody had to make room: this test shows nothing"
 
 
 @pytest.mark.parametrize("speculate", ["ngram", "draft model"])

@@ -94,11 +94,8 @@ def _start(
     with tempfile.TemporaryFile() as given:  # its own: whoever reads a file that is shared moves all on
         given.write(stdin)
         given.seek(0)
-        if rank == 0:
-            return subprocess.Popen(command, env=environment, stdin=given)
-        return subprocess.Popen(
-            command, env=environment, stdin=given, stdout=subprocess.DEVNULL, stderr=stderr
-        )
+        out, err = (None, None) if rank == 0 else (subprocess.DEVNULL, stderr)
+        return subprocess.Popen(command, env=environment, stdin=given, stdout=out, stderr=err)
 
 
 def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -> tuple[int, int]:

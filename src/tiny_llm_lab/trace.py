@@ -28,15 +28,25 @@ class ScheduleProbe:
     """Writes down what `scheduler.schedule` plans; who calls it gets the very same plan."""
 
     def __init__(self, scheduler: Any) -> None:
-        """Watch `scheduler` from now on. Sets steps = []: one {request id: tokens} per call."""
-        self.steps: list[dict[str, int]] = []
+        """Watch `scheduler` from now on. Sets plans = []: one per call."""
+        self.plans: list[StepPlan] = []
         self._schedule = scheduler.schedule
         scheduler.schedule = self._watched
 
     def _watched(self, *args: Any, **kwargs: Any) -> StepPlan:
         plan: StepPlan = self._schedule(*args, **kwargs)
-        self.steps.append(dict(plan.num_scheduled_tokens))
+        self.plans.append(plan)
         return plan
+
+    @property
+    def steps(self) -> list[dict[str, int]]:
+        """{request id: tokens} of every call."""
+        return [dict(plan.num_scheduled_tokens) for plan in self.plans]
+
+    @property
+    def preempted(self) -> list[str]:
+        """Who was preempted, once for every time."""
+        return [request_id for plan in self.plans for request_id in plan.preempted]
 
 
 def schedule_trace(
@@ -84,7 +94,7 @@ def trace_run(
     vocabulary = range(3, min(2000, engine.model.config.vocab_size))
     queue = sorted(requests, key=lambda request: request.arrival_step)
     while queue or engine.has_requests:
-        while queue and queue[0].arrival_step <= len(probe.steps):
+        while queue and queue[0].arrival_step <= len(probe.plans):
             request = queue.pop(0)
             prompt = [draw.choice(vocabulary) for _ in range(request.prompt_len)]
             sampling = SamplingParams(max_tokens=request.max_tokens, ignore_eos=True)
@@ -92,7 +102,7 @@ def trace_run(
         if engine.has_requests:
             engine.step()
         else:
-            probe.steps.append({})
+            probe.plans.append(StepPlan({}))
     engine.release()
     return probe.steps
 

@@ -10,6 +10,7 @@ from tests.helpers.serving import logprobs_of, make_engine, mixed_prompts
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
 
+from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import (
     DoneEvent,
     PrefillEvent,
@@ -95,10 +96,9 @@ def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
     # Twelve blocks hold two answers of 90 tokens, and eight tokens a step never a whole prompt.
     small = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=4)
     engine = make_engine(llm, model, small, num_blocks=12, block_size=16, enable_prefix_caching=False)
-    step, preempted = engine.scheduler.schedule, []
-    engine.scheduler.schedule = lambda *args: preempted.extend((plan := step(*args)).preempted) or plan
+    probe = ScheduleProbe(engine.scheduler)
     engine.generate(prompts, note)
-    assert preempted, "or nothing is computed again"
+    assert probe.preempted, "or nothing is computed again"
     for chunks in told.values():
         assert chunks == sorted(set(chunks)) and chunks[-1] == 30
 

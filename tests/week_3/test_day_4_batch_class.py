@@ -9,6 +9,7 @@ from tests.helpers.serving import make_engine
 from tests.helpers.soak import POLICIES, storm
 from tests.helpers.toy import random_tokens, toy_model
 
+from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
@@ -184,8 +185,7 @@ def test_no_answer_depends_on_the_class(llm, policy):
     sampling = SamplingParams(max_tokens=20, ignore_eos=True)
     setting = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3, max_model_len=70, policy=policy)
     engine = make_engine(llm, model, setting, num_blocks=12, block_size=8)
-    step, preempted, answers = engine.scheduler.schedule, [], {}
-    engine.scheduler.schedule = lambda *args: preempted.extend((plan := step(*args)).preempted) or plan
+    probe, answers = ScheduleProbe(engine.scheduler), {}
     for i, prompt in enumerate(prompts):
         engine.add(str(i), prompt, sampling, is_batch_class=i % 2 == 0)
         for output in [*engine.step(), *engine.step()]:
@@ -193,6 +193,6 @@ def test_no_answer_depends_on_the_class(llm, policy):
     while engine.has_requests:
         for output in engine.step():
             answers.setdefault(output.request_id, []).extend(output.token_ids)
-    assert preempted, "or this shows nothing"
+    assert probe.preempted, "or this shows nothing"
     alone = llm.batch_generate(model, engine.tokenizer, prompts, sampling=sampling, batch_size=1)
     assert [tuple(answers[str(i)]) for i in range(6)] == [each.token_ids for each in alone]

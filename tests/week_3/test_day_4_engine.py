@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_array, random_tokens, toy_model
 
+from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan, UserError
 
 PROMPTS = mixed_prompts()
@@ -167,17 +168,9 @@ def test_nor_does_a_pool_too_small_for_all(llm, model):
     prompts = [Prompt(random_tokens(i, 30).tolist(), drawn if i == 2 else settings) for i in range(4)]
     wanted = llm.batch_generate(model, ByteTokenizer(), prompts, batch_size=1)
     engine = make_engine(llm, model, num_blocks=12, block_size=16)
-    preempted = []
-    schedule = engine.scheduler.schedule
-
-    def watched(*args):
-        plan = schedule(*args)
-        preempted.extend(plan.preempted)
-        return plan
-
-    engine.scheduler.schedule = watched
+    probe = ScheduleProbe(engine.scheduler)
     the_same(serve(engine, prompts), wanted)
-    assert preempted, "blocks never ran out: this test shows nothing"
+    assert probe.preempted, "blocks never ran out: this test shows nothing"
     assert engine.scheduler.pool.num_free == 12, "all blocks are back"
 
 

@@ -5,6 +5,7 @@ import pytest
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import random_tokens, toy_model
 
+from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.task("3.4.7")
@@ -38,15 +39,8 @@ def test_answers_of_8_bits_are_those_of_each_alone(llm, model, config):
 def test_a_preempted_request_of_8_bits_goes_on_as_before(llm, model):
     settings = SamplingParams(max_tokens=60, ignore_eos=True)
     prompts = [Prompt(random_tokens(i, 30).tolist(), settings) for i in range(4)]
-    engine, preempted = make_engine(llm, model, num_blocks=12, block_size=16, kv_bits=8), []
-    schedule = engine.scheduler.schedule
-
-    def watched(*args):
-        plan = schedule(*args)
-        preempted.extend(plan.preempted)
-        return plan
-
-    engine.scheduler.schedule = watched
+    engine = make_engine(llm, model, num_blocks=12, block_size=16, kv_bits=8)
+    probe = ScheduleProbe(engine.scheduler)
     done = serve(engine, prompts)
-    assert preempted, "blocks never ran out: this test shows nothing"
+    assert probe.preempted, "blocks never ran out: this test shows nothing"
     assert [done[i].token_ids for i in range(4)] == alone(llm, model, prompts)

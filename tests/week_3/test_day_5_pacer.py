@@ -5,6 +5,7 @@ from tests.helpers.fakes import FakeClock
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
+from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 
@@ -68,17 +69,9 @@ def test_the_budget_of_a_step_is_the_policys(llm):
     model = toy_model(llm)
     engine = make_engine(llm, model, pacer=llm.StepPacer(RecordingPolicy(budget=7)))
     prompts = mixed_prompts()
-    totals = []
-    schedule = engine.scheduler.schedule
-
-    def watched(*args):
-        plan = schedule(*args)
-        totals.append(plan.total_num_scheduled_tokens)
-        return plan
-
-    engine.scheduler.schedule = watched
+    probe = ScheduleProbe(engine.scheduler)
     done = serve(engine, prompts)
-    assert max(totals) == 7
+    assert max(plan.total_num_scheduled_tokens for plan in probe.plans) == 7
     wanted = llm.batch_generate(model, ByteTokenizer(), prompts, batch_size=1)
     assert [done[i].token_ids for i in range(len(prompts))] == [want.token_ids for want in wanted]
 
@@ -94,12 +87,10 @@ def test_a_real_policy_paces_a_real_engine(llm):
     engine.add("reader", [97], SamplingParams(max_tokens=30, ignore_eos=True))
     engine.step()
     engine.add("long", random_tokens(1, 300).tolist(), SamplingParams(max_tokens=1, ignore_eos=True))
-    computed = []
-    plan = engine.scheduler.schedule
-    engine.scheduler.schedule = lambda *args: computed.append(plan(*args)) or computed[-1]
+    probe = ScheduleProbe(engine.scheduler)
     for _ in range(6):
         engine.step()
-    computed = [step.num_scheduled_tokens.get("long") for step in computed]
+    computed = [step.get("long") for step in probe.steps]
     assert computed == [72, 72, 72, 72, 12, None], "the reader's token takes one place of 73"
 
 

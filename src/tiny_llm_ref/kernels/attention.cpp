@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "quantized_rows.h"
@@ -238,12 +239,11 @@ inline void attend(Team& team, int id, const Attention& a, const Item& item) {
   // END task 2.5.3
 }
 
-/// How many kv heads of a request with one new token an item takes. A block of a pool holds all heads' rows in one
-/// piece, which memory gives faster than parts of it from here and there; but there should be two items a member.
-inline int64_t groups_of_item(const Attention& a, int64_t request, int team_size) {
-  int64_t stored = 0, groups = a.key.shape[1];
-  for (int64_t r = 0; r < a.requests.count; ++r) stored += a.requests.lengths[r];
-  int64_t fair = stored * groups / (2 * team_size) / std::max(a.requests.lengths[request], 1);
+/// How many kv heads of a request with one new token an item takes, if the stored tokens of `all` requests are to give
+/// two items a member. A block of a pool holds all heads' rows in one piece, which memory gives faster than parts of it
+/// from here and there.
+inline int64_t groups_of_item(const Attention& a, int64_t request, int64_t all, int team_size) {
+  int64_t groups = a.key.shape[1], fair = all * groups / (2 * team_size) / std::max(a.requests.lengths[request], 1);
   return std::clamp<int64_t>(fair, 1, std::min(groups, kQueryRows / a.shared()));
 }
 
@@ -251,11 +251,12 @@ inline int64_t groups_of_item(const Attention& a, int64_t request, int team_size
 inline std::vector<Item> items_of(const Attention& a, int64_t tokens, int team_size) {
   std::vector<Item> items;
   const Requests& requests = a.requests;
+  int64_t all = std::accumulate(requests.lengths, requests.lengths + requests.count, int64_t{0});
   for (int64_t r = 0; r < requests.count; ++r) {
     bool is_packed = requests.starts != nullptr;
     int64_t start = is_packed ? requests.starts[r] : 0;
     int64_t count = is_packed ? requests.starts[r + 1] - start : a.query.shape[2];
-    int64_t groups = a.key.shape[1], step = is_packed && count == 1 ? groups_of_item(a, r, team_size) : 1;
+    int64_t groups = a.key.shape[1], step = is_packed && count == 1 ? groups_of_item(a, r, all, team_size) : 1;
     for (int64_t first = (count - 1) / tokens * tokens; first >= 0 && count > 0; first -= tokens)
       for (int64_t group = 0; group < groups; group += step)
         items.push_back({r, group, std::min(step, groups - group), is_packed ? 0 : r, start + first,
