@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import mlx.core as mx
@@ -133,4 +134,4 @@ def _of(expert: int, w: Weight) -> Weight:
     """One expert's matrix [O, I] of all experts' [N, O, I]."""
     if not isinstance(w, QuantizedWeights):
         return w[expert]
-    return QuantizedWeights(w.weight[expert], w.scales[expert], w.biases[expert], w.group_size, w.bits)
+    return replace(w, weight=w.weight[expert], scales=w.scales[expert], biases=w.biases[expert])

@@ -12,7 +12,7 @@ import pytest
 from tiny_llm_lab import cli, load_checkpoint
 from tiny_llm_lab.bench import contenders, engine
 from tiny_llm_lab.bench.child import CrashError
-from tiny_llm_lab.bench.contenders import Contender, our_contender, rounds
+from tiny_llm_lab.bench.contenders import Contender, our_contenders, rounds
 from tiny_llm_lab.bench.engine_report import drift_line, limits_line, result_of
 from tiny_llm_lab.bench.engine_sample import EngineSpec, kv_bytes_per_token, weights_bytes
 from tiny_llm_lab.bench.peers import PEERS, PeerSpec, num_kv_numbers, num_read_weights
@@ -96,7 +96,7 @@ def test_the_shortest_answer(batch: int, step: int, needed: int) -> None:
 
 def test_the_shortest_answer_is_enough_for_the_reference() -> None:
     needed = needed_output_len(3, SPEC.prompt_len, 8)
-    sample = our_contender(replace(SPEC, batch=3, prefill_step=8, output_len=needed), 1)
+    (sample,) = our_contenders(replace(SPEC, batch=3, prefill_step=8, output_len=needed), 1)
     sample.run(0)
     steps = sample.samples[0]["decode_tok_s"] * sample.samples[0]["decode_step_s"]
     assert steps == pytest.approx(3), "every counted step has a token of each request"
@@ -246,6 +246,19 @@ def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     captured = capsys.readouterr()
     assert f"answers of {contenders.SLOW_OUTPUT_LEN} tokens, not as ours" in captured.err
     assert "torch bfloat16" in captured.out and "1.00x" in captured.out
+
+
+def test_rounded_activations_take_turns_with_exact_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    installed(monkeypatch, True)
+    children = Children()
+    assert bench(monkeypatch, children, "--activation-bits", "8", "--baselines", "mlx-lm", "--json") == 0
+    turns = [(value["solution"], value["activation_bits"]) for _, value in children.asked]
+    assert turns == [("ref", 8), ("ref", None), ("mlx-lm", None)] * 2
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["activation_bits"] == 8
+    assert result["peers"]["ref"]["best_variant"]["decode_tok_s"] == "exact activations"
 
 
 def test_files_are_made_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -1,7 +1,8 @@
-// The rows of x as a product wants them: floats or 16-bit integers, in the order of the matrix's vectors.
+// The rows of x as a product wants them: floats or integers, in the order of the matrix's vectors.
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "tiles.h"
 #include "weights.h"
@@ -15,20 +16,22 @@ struct Activations {
   int64_t rows, spans, stride, groups;
 };
 
-/// A span of x as integers of 16 bits. Each group has a scale of its own, so that a number is off by at most 2^-16
-/// of its group's largest: what bfloat16 and float16 results are rounded by is 128 and 16 times more.
+/// A span of x as integers. Each group has a scale of its own, so that with 16 bits a number is off by at most 2^-16 of
+/// its group's largest: what bfloat16 and float16 results are rounded by is 128 and 16 times more. With 8 it is 2^-8.
 template <class Rows>
 inline void to_fixed(float* plain, float* scales, float* out) {
   constexpr int kPiece = std::min(Rows::kGroup, Rows::kSpan);
-  int16_t integers[Rows::kSpan];
+  using Integer = typename Rows::Arithmetic::Element;
+  Integer integers[Rows::kSpan];
   for (int first = 0; first < Rows::kSpan; first += kPiece) {
-    float scale = *scales++, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    // The inverse of a subnormal scale could be infinite: numbers that small count as zeros.
+    float scale = *scales++, inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
     for (int k = first; k < first + kPiece; k += kWidth) {
       // Adding 1.5 * 2^23 leaves the rounded integer in the lowest bits.
       Vec shifted = load(plain + k) * set(inverse) + set(12582912.0f);
       store(plain + k, (shifted - set(12582912.0f)) * set(scale));
       IntVec whole = as_ints(shifted) - 0x4b400000;
-      for (int i = 0; i < kWidth; ++i) integers[Rows::place(k + i)] = static_cast<int16_t>(whole[i]);
+      for (int i = 0; i < kWidth; ++i) integers[Rows::place(k + i)] = static_cast<Integer>(whole[i]);
     }
   }
   std::memcpy(out, integers, sizeof(integers));
@@ -37,6 +40,7 @@ inline void to_fixed(float* plain, float* scales, float* out) {
 /// Lay out one row of x, and sum up its groups. `scales` [groups] is room for those of integers.
 template <class Rows>
 void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, float* scales, int64_t spans) {
+  using Element = typename Rows::Arithmetic::Element;
   constexpr bool kIsFixed = Rows::Arithmetic::kIsFixed;
   int64_t columns = x.shape[1];
   float plain[Rows::kSpan];
@@ -52,7 +56,7 @@ void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, float
         for (int k = first; k < first + std::min(Rows::kGroup, Rows::kSpan); k += kWidth)
           largest = max(largest, max(load(plain + k), -load(plain + k)));
         int64_t position = span * Rows::kSpan + first, group = position / Rows::kGroup;
-        float scale = highest(largest) / 32767.0f;
+        float scale = highest(largest) / static_cast<float>(std::numeric_limits<Element>::max());
         scales[group] = position % Rows::kGroup == 0 ? scale : std::max(scales[group], scale);
       }
     }

@@ -229,11 +229,14 @@ void packed(Team& team, const Tensor& x, const Product* products, int count) {
   }
 }
 
-/// What float32 promises only floats keep; 16-bit activations lose nothing that their results could show.
+/// What float32 promises only floats keep; 16-bit activations lose nothing that their results could show. Who asks for
+/// 8 bits knows what they lose.
 template <int kBits>
 void packed(Team& team, const Tensor& x, const Product* products, int count) {
+  if constexpr (kBits == 4)
+    if (products[0].matrix.activation_bits == 8) return packed<kBits, QuadArithmetic>(team, x, products, count);
   if (x.dtype == DType::f32) return packed<kBits, FloatArithmetic>(team, x, products, count);
-  packed<kBits, FixedArithmetic>(team, x, products, count);
+  packed<kBits, PairArithmetic>(team, x, products, count);
 }
 
 void linear(Team& team, const Tensor& x, const Product* products, int count) {

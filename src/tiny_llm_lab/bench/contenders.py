@@ -48,9 +48,13 @@ class Contender:
         self.samples.append(run_module(self.module, spec.to_json(), environment))
 
 
-def our_contender(ours: EngineSpec, threads: int) -> Contender:
-    """The solution that is measured."""
-    return Contender(ours.solution, "", ENGINE_MODULE, ours, threads)
+def our_contenders(ours: EngineSpec, threads: int) -> list[Contender]:
+    """The solution that is measured; if it rounds its activations, then also as it is without that."""
+    first = Contender(ours.solution, "", ENGINE_MODULE, ours, threads)
+    if ours.activation_bits is None:
+        return [first]
+    exact = replace(ours, activation_bits=None)
+    return [first, Contender(ours.solution, "exact activations", ENGINE_MODULE, exact, threads)]
 
 
 def peer_contenders(
@@ -58,7 +62,9 @@ def peer_contenders(
 ) -> list[Contender]:
     """Every variant of the baseline `name`; raises UserError, with the cure, when it is not installed."""
     if name == MLX_LM:
-        spec = replace(ours, solution=MLX_LM, prompt_len=prompt_len, output_len=output_len)
+        spec = replace(
+            ours, solution=MLX_LM, prompt_len=prompt_len, output_len=output_len, activation_bits=None
+        )
         return [Contender(name, "", ENGINE_MODULE, replace(spec, prefill_step=prompt_len), threads)]
     peer = PEERS[name]
     if missing := peer.missing():

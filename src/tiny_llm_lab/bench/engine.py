@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.commands.batch_report import stdout_console
 from tiny_llm_lab.commands.manners import EXIT_FAILED, say, well_mannered
-from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.commands.options import add_activation_bits, add_model_arguments, model_name
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.native.isa import physical_cores
@@ -25,7 +25,7 @@ from .contenders import (
     SLOW_OUTPUT_LEN,
     SLOW_PROMPT_LEN,
     Contender,
-    our_contender,
+    our_contenders,
     peer_contenders,
     rounds,
 )
@@ -53,6 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=physical_cores(), help="for every engine (default: %(default)s)"
     )
+    add_activation_bits(parser)
     parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
     parser.add_argument(
         "--baseline-prompt-len",
@@ -128,6 +129,7 @@ def checked(args: Namespace) -> tuple[EngineSpec, list[str]]:
         output_len=args.output_len,
         batch=args.batch,
         prefill_step=step,
+        activation_bits=args.activation_bits,
     )
     return spec, names
 
@@ -143,7 +145,7 @@ def random_bits(model: str) -> str:
 def _line_up(args: Namespace, spec: EngineSpec, names: list[str]) -> tuple[list[Contender], dict[str, str]]:
     """Our contender first, then the baselines; and why some baselines are left out."""
     config, _ = read_config(find_folder(spec.model) / "config.json")
-    fighters, skipped = [our_contender(spec, args.threads)], {}
+    fighters, skipped = our_contenders(spec, args.threads), {}
     for name in names:
         lengths = _peer_lengths(args, name)
         try:
@@ -196,5 +198,5 @@ def _tell(fighter: Contender, repeat: int) -> None:
 def _settings(args: Namespace, spec: EngineSpec) -> dict[str, Any]:
     # A model given as a folder is named, not located: results travel to other machines.
     model = Path(spec.model).name if Path(spec.model).is_dir() else spec.model
-    names = ("solution", "batch", "threads", "repeats")
+    names = ("solution", "batch", "threads", "repeats", "activation_bits")
     return {"model": model, "prefill_step": spec.prefill_step} | {name: getattr(args, name) for name in names}

@@ -49,7 +49,8 @@ def table_of(result: dict[str, Any], plain: bool) -> Table:
     columns = ("prompt", "prefill tok/s", "decode tok/s", "GB/s", "of limit", "ours/this prefill", "decode")
     for title in columns:
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_row(result["solution"], *_cells(result))
+    rounding = f", {bits}-bit activations" if (bits := result["activation_bits"]) else ""
+    table.add_row(result["solution"] + rounding, *_cells(result))
     for name, peer in result["peers"].items():
         for variant in peer["variants"]:
             ratios = [f"{result[metric] / variant[metric]:.2f}x" for metric in METRICS]

@@ -42,6 +42,7 @@ class EngineSpec:
     batch: int
     prefill_step: int
     seed: int = 0
+    activation_bits: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -49,7 +50,7 @@ class EngineSpec:
 
 def measure(spec: EngineSpec) -> dict[str, Any]:
     """Load, warm up, run once."""
-    loaded = load(spec.model, spec.solution, spec.device, spec.dtype)
+    loaded = load(spec.model, spec.solution, spec.device, spec.dtype, activation_bits=spec.activation_bits)
     config = loaded.model.config
     longest = spec.prompt_len + spec.output_len
     if longest > config.max_position_embeddings:

@@ -27,13 +27,13 @@ from .live_view import choose_view
 from .manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
     Loaded,
+    add_kernel_arguments,
     add_model_arguments,
     add_parallel_argument,
     add_prefill_step,
     add_sampling_arguments,
-    add_thread_argument,
     import_solution,
-    load,
+    load_as_told,
     model_name,
     run_ranks,
     sampling_from,
@@ -58,7 +58,7 @@ _NOTES: Final = ((2, 1000), (5, 400))
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    add_thread_argument(parser)
+    add_kernel_arguments(parser)
     add_parallel_argument(parser)
     parser.add_argument(
         "--prompts",
@@ -86,7 +86,7 @@ def run(args: Namespace) -> int:
     if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
         return code
     prompts = _read(args.prompts, sampling, num_ranks) if args.prompts else None
-    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads, num_ranks)
+    loaded = load_as_told(args, num_ranks=num_ranks)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     served = engine_settings(args, limit)
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)

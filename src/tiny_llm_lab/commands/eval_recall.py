@@ -15,10 +15,10 @@ from .chat import as_chat
 from .manners import say, well_mannered
 from .options import (
     Loaded,
+    add_kernel_arguments,
     add_model_arguments,
     add_prefill_step,
-    add_thread_argument,
-    load,
+    load_as_told,
     model_name,
 )
 
@@ -53,7 +53,7 @@ class RecallResult:
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    add_thread_argument(parser)
+    add_kernel_arguments(parser)
     parser.add_argument(
         "--seed", type=int, default=0, help="which questions are drawn (default: %(default)s)"
     )
@@ -71,7 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     if args.count < 1:
         raise UserError("--count must be 1 or more")
-    loaded = load(model_name(args), args.solution, args.device, args.dtype, args.threads)
+    loaded = load_as_told(args)
     questions = _questions(loaded, args)
     completions = _answer(loaded, questions, args)
     result = judge(questions, completions, args)

@@ -18,12 +18,12 @@ from .chat import as_chat
 from .manners import EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
     Loaded,
+    add_kernel_arguments,
     add_model_arguments,
     add_parallel_argument,
     add_prefill_step,
     add_sampling_arguments,
-    add_thread_argument,
-    load,
+    load_as_told,
     model_name,
     run_ranks,
     sampling_from,
@@ -41,7 +41,7 @@ LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache",
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    add_thread_argument(parser)
+    add_kernel_arguments(parser)
     add_parallel_argument(parser)
     parser.add_argument("--prompt", help="what to ask; - reads stdin (default: a question about some notes)")
     parser.add_argument("--raw", action="store_true", help="give the prompt as it is, without chat template")
@@ -78,9 +78,7 @@ def run(args: Namespace) -> int:
     if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
         return code
     question = _question(args.prompt)
-    loaded = load(
-        model_name(args), args.solution, args.device, args.dtype, args.threads, args.tensor_parallel_size
-    )
+    loaded = load_as_told(args, num_ranks=args.tensor_parallel_size)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:

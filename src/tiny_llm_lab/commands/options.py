@@ -4,13 +4,14 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import mlx.core as mx
 
 from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
 from tiny_llm_lab.models.loading import DTYPES
+from tiny_llm_lab.models.weights import with_activation_bits
 from tiny_llm_lab.solution import PACKAGES, Solution
 from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, UserError
 
@@ -48,9 +49,21 @@ def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
     )
 
 
-def add_thread_argument(parser: ArgumentParser) -> None:
-    """--threads."""
+def add_kernel_arguments(parser: ArgumentParser) -> None:
+    """--threads and --activation-bits."""
     parser.add_argument("--threads", type=int, help="of the C++ kernels on a CPU (default: one a core)")
+    add_activation_bits(parser)
+
+
+def add_activation_bits(parser: ArgumentParser) -> None:
+    """--activation-bits."""
+    parser.add_argument(
+        "--activation-bits",
+        type=int,
+        choices=[8],
+        help="round what 4-bit weights are multiplied with to 8 bits: faster with C++ kernels, less exact "
+        "(default: as exact as the dtype)",
+    )
 
 
 def add_parallel_argument(parser: ArgumentParser) -> None:
@@ -132,6 +145,19 @@ def import_solution(name: str) -> Solution:
         raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
 
 
+def load_as_told(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
+    """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
+    return load(
+        model or model_name(args),
+        args.solution,
+        args.device,
+        args.dtype,
+        args.threads,
+        num_ranks,
+        args.activation_bits,
+    )
+
+
 def load(
     model: str,
     solution: str,
@@ -139,10 +165,12 @@ def load(
     dtype: str | None = None,
     threads: int | None = None,
     num_ranks: int = 1,
+    activation_bits: int | None = None,
 ) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint.
 
-    With `num_ranks` the model is this process's part of one that so many ranks share.
+    With `num_ranks` the model is this process's part of one that so many ranks share. `activation_bits`
+    is for every packed matrix of 4 bits, see `QuantizedWeights`.
     """
     if threads is not None:
         if threads < 1:
@@ -152,11 +180,22 @@ def load(
     if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(model, device, dtype)
+    if activation_bits is not None:
+        checkpoint = _rounding(checkpoint, solution, activation_bits)
     if solution == "ref":
         native.kernels(PACKAGES[solution])  # compiled now, and not while the first request waits
     if num_ranks > 1:
         return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))
+
+
+def _rounding(checkpoint: Checkpoint, solution: str, bits: int) -> Checkpoint:
+    if solution == "mlx-lm" or native.kernels(PACKAGES[solution]) is None:
+        raise UserError("--activation-bits needs our C++ kernels on a CPU: leave it out")
+    weights = with_activation_bits(checkpoint.weights, bits)
+    if all(weights[name] is weight for name, weight in checkpoint.weights.items()):
+        raise UserError(f"{checkpoint.name} has no weights of 4 bits: leave out --activation-bits")
+    return replace(checkpoint, weights=weights)
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

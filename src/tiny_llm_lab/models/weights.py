@@ -1,6 +1,7 @@
 """The tensors of a checkpoint: where they are, whether they fit the model, and as what they are loaded."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,6 +17,7 @@ from tiny_llm_lab.models.config import (
 from tiny_llm_lab.models.experts import are_numbered, stack_experts, stored_shapes
 from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape
 from tiny_llm_lab.models.safetensors_file import TensorInfo, read_header
+from tiny_llm_lab.native import reads
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -45,6 +47,16 @@ def load_weights(
     weights = _read(tensors, plan, target)
     stack_experts(weights, config)
     return weights, target
+
+
+def with_activation_bits(weights: Mapping[str, Weight], activation_bits: int) -> dict[str, Weight]:
+    """The same weights; those that the kernels can multiply so, the packed ones of 4 bits, ask for it."""
+    return {
+        name: replace(weight, activation_bits=activation_bits)
+        if isinstance(weight, QuantizedWeights) and weight.bits == 4 and reads(4, weight.group_size)
+        else weight
+        for name, weight in weights.items()
+    }
 
 
 def find_tensors(folder: Path) -> dict[str, TensorInfo]:

@@ -16,6 +16,7 @@ constexpr int kAhead = 2048;
 /// Products of floats, added in float32.
 struct FloatArithmetic {
   using Part = Vec;
+  using Element = float;  // of the activations
   static constexpr bool kIsFixed = false;
   static constexpr int kTileRows = tiny_llm::TINY_ISA::kTileRows;
   static inline Part times(Vec w, Vec x) { return w * x; }
@@ -24,13 +25,25 @@ struct FloatArithmetic {
 };
 
 /// Products of 16-bit integers, two to a lane, added exactly in 32 bits: twice the elements a vector.
-struct FixedArithmetic {
+struct PairArithmetic {
   using Part = IntVec;
+  using Element = int16_t;
   static constexpr bool kIsFixed = true;
   static constexpr int kTileRows = kRegisters == 16 ? 2 : 5;  // a product needs a register before it is added
   static inline Part times(Vec w, Vec x) { return dot_pairs(as_ints(w), as_ints(x), IntVec{}); }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_pairs(as_ints(w), as_ints(x), sum); }
   static inline Vec value(Part sum) { return __builtin_convertvector(sum, Vec); }
+};
+
+/// Products of 4-bit weights and 8-bit activations, four to a lane.
+struct QuadArithmetic {
+  using Part = IntVec;
+  using Element = int8_t;
+  static constexpr bool kIsFixed = true;
+  static constexpr int kTileRows = tiny_llm::TINY_ISA::kTileRows;
+  static inline Part times(Vec w, Vec x) { return dot_quads(as_ints(w), as_ints(x), IntVec{}); }
+  static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_quads(as_ints(w), as_ints(x), sum); }
+  static inline Vec value(Part sum) { return __builtin_convertvector(joined(sum), Vec); }
 };
 
 /// A dense row of T, in its natural order.
@@ -73,12 +86,12 @@ struct DenseRows {
 };
 
 /// A packed row: a span is one vector of words, and vector j of it takes the j-th field of every lane, so that one
-/// mask serves all lanes and nothing is shuffled. A lane is a word for floats and half a word for integers.
+/// mask serves all lanes and nothing is shuffled. A lane is a word for floats, a half or a quarter of one for integers.
 template <int kBits, int kGroupSize, class ArithmeticType>
 struct PackedRows {
   using Arithmetic = ArithmeticType;
   static constexpr bool kIsFixed = Arithmetic::kIsFixed;
-  static constexpr int kLaneBits = kIsFixed ? 16 : 32;
+  static constexpr int kLaneBits = 8 * sizeof(typename Arithmetic::Element);
   static constexpr int kVectors = kLaneBits / kBits;  // fields of a lane
   static constexpr int kPerWord = 32 / kBits;
   static constexpr int kSpan = kPerWord * kWidth;
@@ -96,10 +109,11 @@ struct PackedRows {
     const float* scales;
     int64_t number;
 
-    /// Field j of all lanes, as floats 2^(bits * j) times too large (see `factor`) or as 16-bit integers.
+    /// Field j of all lanes, as floats 2^(bits * j) times too large (see `factor`) or as integers.
     Vec vector(int j) const {
       constexpr uint32_t kMask = (1u << kBits) - 1;
-      if constexpr (kIsFixed) return as_floats(words >> (kBits * j) & (kMask << 16 | kMask));
+      constexpr uint32_t kLanes = ~0u / (~0u >> (32 - kLaneBits));  // 1 in each lane of a word
+      if constexpr (kIsFixed) return as_floats(words >> (kBits * j) & kMask * kLanes);
       WordVec field = j == kVectors - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
       return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
     }
@@ -118,7 +132,7 @@ struct PackedRows {
     return {load_part(row + number * kWidth, matrix.columns / kPerWord - number * kWidth), scales, number};
   }
 
-  /// Where element k of a span stands, counted in floats or in 16-bit integers.
+  /// Where element k of a span stands, counted in lanes.
   static constexpr int place(int k) { return k % kVectors * (kSpan / kVectors) + k / kVectors; }
 
   /// A field that is masked but not shifted down is 2^(bits * j) times too large. A power of two costs no

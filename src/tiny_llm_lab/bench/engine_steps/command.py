@@ -12,7 +12,7 @@ from tiny_llm_lab.bench.engine import random_bits
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.commands.batch_report import stdout_console
 from tiny_llm_lab.commands.manners import say, well_mannered
-from tiny_llm_lab.commands.options import add_model_arguments, add_thread_argument, load, model_name
+from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, load_as_told, model_name
 from tiny_llm_lab.types import UserError
 
 from .ahead import ahead
@@ -51,7 +51,7 @@ _NUMBERS: Final = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
-    add_thread_argument(parser)
+    add_kernel_arguments(parser)
     parser.add_argument(
         "--experiment",
         action="append",
@@ -105,7 +105,7 @@ def chosen(args: Namespace) -> list[str]:
 def _setting(args: Namespace) -> Setting:
     if args.solution == "mlx-lm":
         raise UserError("mlx-lm has no Engine: choose --solution ref or mine; --experiment peers compares it")
-    loaded = load(random_bits(model_name(args)), args.solution, args.device, args.dtype, args.threads)
+    loaded = load_as_told(args, random_bits(model_name(args)))
     llm: Any = loaded.solution
     missing = [name for name in _NEEDED if not hasattr(llm, name)]
     if missing:

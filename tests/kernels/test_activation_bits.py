@@ -1,0 +1,72 @@
+"""--activation-bits 8: whose weights it reaches, what it changes, and what it leaves alone."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.matrices import assert_same_bits
+from tests.helpers.tolerance import as_float64
+from tests.helpers.toy import random_tokens
+
+from tiny_llm_lab import native
+from tiny_llm_lab.commands.options import load
+from tiny_llm_lab.types import QuantizedWeights, UserError
+
+MODEL = "random:qwen3-shrunk,bits=4"
+
+
+@pytest.fixture(autouse=True)
+def _kernels_on(monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "on")
+    native.switch("tiny_llm_ref", True)
+    yield
+    native.switch("tiny_llm_ref", False)
+
+
+def logits_of(loaded, chunk=70):
+    tokens, cache = random_tokens(3, 1, 70), loaded.model.create_kv_cache()
+    parts = [loaded.model(tokens[:, at : at + chunk], at, cache) for at in range(0, 70, chunk)]
+    out = mx.concatenate(parts, axis=1)
+    mx.eval(out)
+    return out
+
+
+@pytest.mark.parametrize("model", [MODEL, "random:qwen3-moe-shrunk,bits=4"])
+def test_logits_are_a_little_off(model):
+    """By more than bfloat16 is, and by less than 4-bit weights are."""
+    exact, rounded = (
+        as_float64(logits_of(load(model, "ref", "cpu", "bfloat16", activation_bits=bits))[0])
+        for bits in (None, 8)
+    )
+    errors = np.sqrt(np.mean((rounded - exact) ** 2, axis=-1) / np.mean(exact**2, axis=-1))
+    # The median: where two experts' scores are nearly equal a rounding decides, and such a token is far off.
+    assert 0.002 < np.median(errors) < 0.1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_over_chunks(dtype):
+    loaded = load(MODEL, "ref", "cpu", dtype, activation_bits=8)
+    want = logits_of(loaded)
+    for chunk in (1, 7, 32, 69):
+        assert_same_bits(logits_of(loaded, chunk), want, f"chunks of {chunk}")
+
+
+def test_all_matrices_of_4_bits_and_no_others():
+    weights = load(f"{MODEL},tied=0", "ref", "cpu", activation_bits=8).checkpoint.weights
+    packed = [w for w in weights.values() if isinstance(w, QuantizedWeights)]
+    assert len(packed) > 10 and all(w.activation_bits == 8 for w in packed)
+    plain = load(MODEL, "ref", "cpu").checkpoint.weights.values()
+    assert all(w.activation_bits is None for w in plain if isinstance(w, QuantizedWeights))
+
+
+@pytest.mark.parametrize("model", ["default", "random:qwen3-shrunk,bits=8"])
+def test_a_model_without_them_is_refused(model):
+    with pytest.raises(UserError, match=f"{model} has no weights of 4 bits: leave out --activation-bits"):
+        load(model, "ref", "cpu", activation_bits=8)
+
+
+@pytest.mark.parametrize("solution", ["ref", "mlx-lm"])
+def test_it_goes_with_our_kernels(monkeypatch, solution):
+    if solution == "ref":
+        native.switch("tiny_llm_ref", False)
+    with pytest.raises(UserError, match="--activation-bits needs our C\\+\\+ kernels on a CPU: leave it out"):
+        load(MODEL, solution, "cpu", activation_bits=8)
