@@ -44,7 +44,7 @@ def setting_of(**options: object) -> Setting:
     }
     values = {
         "num_requests": 40, "rate": 1.0, "burstiness": 1.0, "lengths": parse_lengths("chat"), "seed": 0,
-        "num_replicas": 1, "route": "round-robin", "budget": 64, "num_blocks": 200,
+        "batch_share": 0.0, "num_replicas": 1, "route": "round-robin", "budget": 64, "num_blocks": 200,
         "block_size": 16,
         "cost": Calibrated(16, (0.01, 0.0, 0.0, 1e-6), (0.001, 1e-3, 1e-7, 0.0)), "slo": Slo(0.05, 2.0),
         "safety": 1.2, "noise": 0.0, "fast_forward": True,
