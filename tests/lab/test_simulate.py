@@ -1,42 +1,17 @@
 """`simulate`: the reference's scheduler under a virtual clock, with costs that can be added up by hand."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
+from tests.helpers.simulating import machine, run, setting_of
 
 from tiny_llm_lab.simulate.capacity import capacity
-from tiny_llm_lab.simulate.cluster import Route, replay
-from tiny_llm_lab.simulate.cost import Calibrated
 from tiny_llm_lab.simulate.ledger import Ledger, Served
 from tiny_llm_lab.simulate.outcome import Slo, outcome
-from tiny_llm_lab.simulate.replica import Machine, Replica
-from tiny_llm_lab.simulate.setting import Setting, simulate
+from tiny_llm_lab.simulate.replica import Replica
+from tiny_llm_lab.simulate.setting import simulate
 from tiny_llm_lab.simulate.traffic import SimRequest, draw_requests, parse_lengths
 from tiny_llm_lab.solution import load_scheduling
-from tiny_llm_lab.types import SchedulerConfig
-
-
-@dataclass(frozen=True)
-class PerToken:
-    """A second per token: seconds are tokens, and sums are exact."""
-
-    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
-        return float(num_tokens)
-
-
-def machine(**options: object) -> Machine:
-    config = {"max_num_batched_tokens": 8, "max_num_seqs": 4, "max_model_len": 64} | {
-        key: options.pop(key) for key in list(options) if key in SchedulerConfig.__dataclass_fields__
-    }
-    values = {"num_blocks": 32, "block_size": 4, "cost": PerToken()} | options
-    return Machine(load_scheduling("ref"), SchedulerConfig(**config), **values)  # type: ignore[arg-type]
-
-
-def run(
-    requests: list[SimRequest], num_replicas: int = 1, route: Route = "round-robin", **options: object
-) -> Ledger:
-    return replay(requests, machine(**options), num_replicas, route, itl_slo_s=5.0)
-
 
 # One replica
 
@@ -97,19 +72,6 @@ def test_fast_forward_changes_no_digit(name: str, seed: int) -> None:
     assert fast == slow
     if name == "blocks run out":
         assert fast.num_preemptions > 0, "the case was to show preemption"
-
-
-def setting_of(**options: object) -> Setting:
-    config = {"max_num_batched_tokens": 64, "max_num_seqs": 6, "max_model_len": 400} | {
-        key: options.pop(key) for key in list(options) if key in SchedulerConfig.__dataclass_fields__
-    }
-    values = {
-        "num_requests": 40, "rate": 1.0, "burstiness": 1.0, "lengths": parse_lengths("chat"), "seed": 0,
-        "num_replicas": 1, "route": "round-robin", "budget": 64, "num_blocks": 200, "block_size": 16,
-        "cost": Calibrated(16, (0.01, 0.0, 0.0, 1e-6), (0.001, 1e-3, 1e-7, 0.0)), "slo": Slo(0.05, 2.0),
-        "safety": 1.2, "noise": 0.0, "fast_forward": True,
-    } | options  # fmt: skip
-    return Setting(config=SchedulerConfig(**config), **values)  # type: ignore[arg-type]
 
 
 def test_fast_forward_takes_fewer_steps_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a simulation is fed: requests drawn from a seed, and the cost of a step."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,6 +44,42 @@ def test_lengths_have_their_medians_and_fit_the_model() -> None:
 def test_lengths_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--lengths"):
         parse_lengths(text)
+
+
+# Batch class
+
+
+def test_a_share_of_the_requests_and_of_the_rate_is_batch_class() -> None:
+    requests = draw_requests(2000, 8.0, 0.5, LENGTHS["chat"], 3, 4096, batch_share=0.25)
+    assert [each.number for each in requests] == list(range(2000))
+    batch = [each for each in requests if each.is_batch_class]
+    others = [each for each in requests if not each.is_batch_class]
+    assert (len(batch), len(others)) == (500, 1500)
+    for each, rate in ((batch, 2.0), (others, 6.0)):
+        assert len(each) / each[-1].arrival_s == pytest.approx(rate, rel=0.2)
+    assert [each.arrival_s for each in requests] == sorted(each.arrival_s for each in requests)
+    assert [each.num_prompt_tokens for each in batch] != [each.num_prompt_tokens for each in others[:500]]
+
+
+def test_the_others_are_those_that_would_come_without_batch_class() -> None:
+    mixed = draw_requests(200, 8.0, 0.5, LENGTHS["chat"], 3, 4096, batch_share=0.75)
+    others = [each for each in mixed if not each.is_batch_class]
+    alone = draw_requests(50, 2.0, 0.5, LENGTHS["chat"], 3, 4096)
+    assert [replace(each, number=number) for number, each in enumerate(others)] == alone
+
+
+@pytest.mark.parametrize(("num_requests", "share", "want"), [(1, 0.9, 1), (10, 0.99, 1), (3, 0.1, 3)])
+def test_somebody_is_interactive(num_requests: int, share: float, want: int) -> None:
+    requests = draw_requests(num_requests, 1.0, 1.0, LENGTHS["chat"], 0, 4096, batch_share=share)
+    assert len(requests) == num_requests and sum(not each.is_batch_class for each in requests) == want
+
+
+def test_without_batch_class_the_requests_are_what_they_always_were() -> None:
+    # As drawn before there was a batch class.
+    assert [
+        (each.num_prompt_tokens, each.num_output_tokens, round(each.arrival_s, 9))
+        for each in draw_requests(4, 2.0, 0.5, LENGTHS["documents"], 7, 4096)
+    ] == [(66, 196, 0.0), (96, 134, 0.146994389), (486, 93, 0.740922289), (98, 97, 1.143451617)]
 
 
 # Step costs

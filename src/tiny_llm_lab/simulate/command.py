@@ -18,7 +18,7 @@ from .capacity import capacity
 from .cluster import ROUTES
 from .cost import StepCost, load_calibration, roofline
 from .outcome import Outcome, Slo
-from .report import outcome_table
+from .report import batch_lines, outcome_document, outcome_table
 from .setting import Budget, Setting, simulate
 from .traffic import LENGTHS, parse_lengths
 
@@ -31,6 +31,7 @@ _NUMBERS: Final[dict[str, tuple[float, str]]] = {
     "--requests": (1000, "how many requests"),
     "--rate": (2.0, "requests per second, all replicas together"),
     "--burstiness": (1.0, "shape of the gamma intervals: 1 = Poisson, less = bursts"),
+    "--batch-share": (0.0, "share of the requests, and of --rate, that is batch class"),
     "--seed": (0, "of arrivals, lengths and noise"),
     "--replicas": (1, "engines that share the requests"),
     "--threshold": (0, "most prompt tokens of one request in a step; 0 = off"),
@@ -112,12 +113,18 @@ def _print(rows: Sequence[tuple[str, float, Outcome]], setting: Setting, args: N
         chosen = {
             key: value for key, value in vars(args).items() if key not in ("command", "json", "calibration")
         }
+        if not args.batch_share:
+            del chosen["batch_share"]
         document: dict[str, Any] = {"settings": chosen, "step_cost": asdict(setting.cost)}  # type: ignore[call-overload]
-        document["runs"] = [{"budget": name, "rate": rate} | asdict(result) for name, rate, result in rows]
+        document["runs"] = [
+            {"budget": name, "rate": rate} | outcome_document(result) for name, rate, result in rows
+        ]
         print(json.dumps(document))
         return
     console = stdout_console()
     console.print(outcome_table(rows, setting.slo, plain=not console.is_terminal))
+    for line in batch_lines(rows):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _budget(text: str) -> Budget:
@@ -128,13 +135,14 @@ def _budget(text: str) -> Budget:
     return int(text)
 
 
-def _setting(args: Namespace) -> Setting:
+def _check(args: Namespace) -> None:
     checks = {
         "--requests, --replicas and --block-size must be 1 or more": min(
             args.requests, args.replicas, args.block_size
         )
         >= 1,
         "--rate and --burstiness must be above 0": min(args.rate, args.burstiness) > 0,
+        "--batch-share must be 0 or more and below 1": 0 <= args.batch_share < 1,
         "--itl-slo-ms and --ttft-slo-ms must be above 0": min(args.itl_slo_ms, args.ttft_slo_ms) > 0,
         "--safety must be 1 or more": args.safety is None or args.safety >= 1,
         "--noise must be 0 or more": args.noise >= 0,
@@ -144,12 +152,17 @@ def _setting(args: Namespace) -> Setting:
     for complaint, holds in checks.items():
         if not holds:
             raise UserError(complaint)
+
+
+def _setting(args: Namespace) -> Setting:
+    _check(args)
     return Setting(
         num_requests=args.requests,
         rate=args.rate,
         burstiness=args.burstiness,
         lengths=parse_lengths(args.lengths),
         seed=args.seed,
+        batch_share=args.batch_share,
         num_replicas=args.replicas,
         route=args.route,
         budget=_budget(args.budget),

@@ -15,6 +15,7 @@ class Served:
     num_prompt_tokens: int
     num_output_tokens: int
     num_late_gaps: int  # gaps longer than the ITL SLO
+    is_batch_class: bool = False
 
     @property
     def ttft_s(self) -> float:
@@ -38,7 +39,8 @@ class Served:
 class Ledger:
     """What happened on one replica, or on all of them together.
 
-    Requests that run in the same step share its gap, so that a million tokens make far fewer entries.
+    Requests that run in the same step share its gap, so that a million tokens make far fewer entries. Gaps
+    and num_preemptions are of interactive requests only; steps, tokens and busy_s of all.
     """
 
     itl_slo_s: float
@@ -47,6 +49,7 @@ class Ledger:
     num_steps: int = 0
     num_tokens: int = 0  # computed, prompts included and what was computed again
     num_preemptions: int = 0
+    num_batch_preemptions: int = 0  # of batch-class requests
     busy_s: float = 0.0
 
     def add(self, other: "Ledger") -> None:
@@ -56,4 +59,5 @@ class Ledger:
         self.num_steps += other.num_steps
         self.num_tokens += other.num_tokens
         self.num_preemptions += other.num_preemptions
+        self.num_batch_preemptions += other.num_batch_preemptions
         self.busy_s += other.busy_s

@@ -1,6 +1,6 @@
 """What a simulation came to: latencies, goodput and how busy the replicas were."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiny_llm_lab.metrics import percentile, weighted_percentile
@@ -34,8 +34,24 @@ class Percentiles:
 
 
 @dataclass(frozen=True)
+class BatchOutcome:
+    """What the batch-class requests of a run came to: nobody waits for them, so what counts is how much."""
+
+    num_requests: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    total_s: float  # from the first arrival to the last token, interactive requests included
+    output_tokens_per_s: float
+    num_preemptions: int
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """One simulated run. TTFT, ITL (all gaps of all requests), TPOT and E2E as in `metrics`."""
+    """One simulated run. TTFT, ITL (all gaps of all requests), TPOT and E2E as in `metrics`.
+
+    All of it is about interactive requests, but for how busy the replicas were: utilisation and steps are
+    those of all requests.
+    """
 
     num_requests: int
     num_prompt_tokens: int
@@ -53,6 +69,7 @@ class Outcome:
     num_steps: int
     tokens_per_step: float
     num_preemptions: int
+    batch: BatchOutcome | None = None  # None without batch-class requests
 
     def meets(self, slo: Slo) -> bool:
         """Whether p99 ITL and p99 TTFT are inside the SLO."""
@@ -60,9 +77,9 @@ class Outcome:
 
 
 def outcome(ledger: Ledger, slo: Slo, num_replicas: int) -> Outcome:
-    """The numbers of a run in which at least one request was served."""
-    served = ledger.served
-    total_s = max(each.last_s for each in served) - min(each.arrival_s for each in served)
+    """The numbers of a run in which at least one interactive request was served."""
+    served = [each for each in ledger.served if not each.is_batch_class]
+    total_s = _span_s(served)
     num_good = sum(slo.holds(each) for each in served)
     num_output_tokens = sum(each.num_output_tokens for each in served)
     tpots = [each.tpot_s for each in served if each.tpot_s is not None]
@@ -79,11 +96,33 @@ def outcome(ledger: Ledger, slo: Slo, num_replicas: int) -> Outcome:
         goodput=num_good / total_s,
         attainment=num_good / len(served),
         output_tokens_per_s=num_output_tokens / total_s,
-        utilisation=ledger.busy_s / (total_s * num_replicas),
+        utilisation=ledger.busy_s / (_span_s(ledger.served) * num_replicas),
         num_steps=ledger.num_steps,
         tokens_per_step=ledger.num_tokens / ledger.num_steps,
         num_preemptions=ledger.num_preemptions,
+        batch=_batch_outcome(ledger),
     )
+
+
+def _batch_outcome(ledger: Ledger) -> BatchOutcome | None:
+    served = [each for each in ledger.served if each.is_batch_class]
+    if not served:
+        return None
+    total_s = _span_s(ledger.served)
+    num_output_tokens = sum(each.num_output_tokens for each in served)
+    return BatchOutcome(
+        num_requests=len(served),
+        num_prompt_tokens=sum(each.num_prompt_tokens for each in served),
+        num_output_tokens=num_output_tokens,
+        total_s=total_s,
+        output_tokens_per_s=num_output_tokens / total_s,
+        num_preemptions=ledger.num_batch_preemptions,
+    )
+
+
+def _span_s(served: Sequence[Served]) -> float:
+    """From the first arrival to the last token."""
+    return max(each.last_s for each in served) - min(each.arrival_s for each in served)
 
 
 def _percentiles(values: Iterable[float]) -> Percentiles:

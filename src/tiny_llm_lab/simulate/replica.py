@@ -3,6 +3,7 @@
 import math
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -86,7 +87,10 @@ class Replica:
         while self._inbox and self._inbox[0].arrival_s <= self.now_s:
             asked = self._inbox.popleft()
             request = self.machine.llm.ScheduledRequest(
-                str(asked.number), [0] * asked.num_prompt_tokens, arrival_s=asked.arrival_s
+                str(asked.number),
+                [0] * asked.num_prompt_tokens,
+                arrival_s=asked.arrival_s,
+                is_batch_class=asked.is_batch_class,
             )
             self._scheduler.add(request)
             self._live[request.request_id] = Live(asked, request)
@@ -98,7 +102,11 @@ class Replica:
                 self.now_s, self._scheduler, lambda name: self._live[name].last_s
             )
         plan: StepPlan = self._scheduler.schedule(budget)
-        self.ledger.num_preemptions += len(plan.preempted)
+        for request_id in plan.preempted:
+            if self._live[request_id].asked.is_batch_class:
+                self.ledger.num_batch_preemptions += 1
+            else:
+                self.ledger.num_preemptions += 1
         num_attended = num_stored = 0
         sampled = {}
         for request_id, num_new in plan.num_scheduled_tokens.items():
@@ -131,9 +139,8 @@ class Replica:
         ledger, slo_s, end_s = self.ledger, self.ledger.itl_slo_s, times[-1]
         gaps = [after - before for before, after in pairwise(times)]
         num_late = sum(gap > slo_s for gap in gaps)
-        for gap in gaps:
-            ledger.gaps[gap] += len(request_ids)
         first_gaps: dict[float, int] = {}
+        num_watched = 0
         self._ended_last = 0
         for request_id in request_ids:
             live = self._live[request_id]
@@ -141,8 +148,10 @@ class Replica:
                 live.first_s = times[0]
             else:
                 gap = times[0] - live.last_s
-                first_gaps[gap] = first_gaps.get(gap, 0) + 1
                 live.num_late += gap > slo_s
+                if not live.asked.is_batch_class:
+                    first_gaps[gap] = first_gaps.get(gap, 0) + 1
+            num_watched += not live.asked.is_batch_class
             live.num_late += num_late
             live.last_s = end_s
             live.num_left -= len(times)
@@ -150,6 +159,9 @@ class Replica:
                 self._end(request_id)
         for gap, count in first_gaps.items():
             ledger.gaps[gap] += count
+        if num_watched:
+            for gap in gaps:
+                ledger.gaps[gap] += num_watched
 
     def _end(self, request_id: str) -> None:
         self._scheduler.finish(request_id)
@@ -165,6 +177,7 @@ class Replica:
                 asked.num_prompt_tokens,
                 asked.num_output_tokens,
                 live.num_late,
+                asked.is_batch_class,
             )
         )
 
@@ -174,15 +187,14 @@ class Replica:
     def _num_same_steps(self) -> int:
         """In how many steps, at most, nothing happens but one token for everyone who runs.
 
-        Up to the first answer that ends, as long as no waiting request could come in and no block is short.
+        Up to the first answer that ends, as long as no waiting request could come in, by a free place or by
+        that of a batch-class one, and no block is short.
         """
         machine, running = self.machine, self._scheduler.running
         config = machine.config
         if not machine.fast_forward or not running or config.chunk_grid:
             return 1
-        # A policy other than fcfs may count the steps that someone waits.
-        is_closed = config.policy == "fcfs" and len(running) == config.max_num_seqs
-        if len(self._live) > len(running) and not is_closed:
+        if len(self._live) > len(running) and not self._is_closed(running):
             return 1
         count = config.max_num_batched_tokens // len(running)
         for request in running:
@@ -194,6 +206,14 @@ class Replica:
             -(-(each.num_computed_tokens + count) // size) - len(each.block_ids) for each in running
         )
         return count if missing <= self._pool.num_free else 1
+
+    def _is_closed(self, running: Sequence[Any]) -> bool:
+        """Whether nobody who waits could come in before one of `running` has left."""
+        config = self.machine.config
+        # A policy other than fcfs may count the steps that someone waits.
+        if config.policy != "fcfs" or len(running) < config.max_num_seqs:
+            return False
+        return not running[-1].is_batch_class or self._scheduler.waiting[0].is_batch_class
 
     def _times_of(self, most: int, until_s: float) -> list[float]:
         """The ends of the next steps: `most`, or fewer when someone arrives before."""

@@ -1,6 +1,8 @@
 """Simulated runs for people: one table, a row per setting."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -14,13 +16,31 @@ _COLUMNS = (
 
 
 def outcome_table(rows: Sequence[tuple[str, float, Outcome]], slo: Slo, plain: bool) -> Table:
-    """One row per (budget, rate, outcome); "SLO" says whether p99 ITL and p99 TTFT are both inside."""
+    """One row per (budget, rate, outcome); "SLO" says whether p99 ITL and p99 TTFT are both inside.
+
+    Of interactive requests only, but for "busy" and "tok/step", which count everybody's tokens.
+    """
     table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False)
     for title in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     for budget, rate, outcome in rows:
         table.add_row(budget, f"{rate:.3g}", *_numbers(outcome, slo))
     return table
+
+
+def batch_lines(rows: Sequence[tuple[str, float, Outcome]]) -> list[str]:
+    """What became of the batch-class requests, a line per row of the table that had any."""
+    return [
+        f"batch class, budget {budget}: {batch.num_requests} requests finished, "
+        f"{batch.output_tokens_per_s:.0f} out tok/s, {batch.num_preemptions} preempted"
+        for budget, _, outcome in rows
+        if (batch := outcome.batch)
+    ]
+
+
+def outcome_document(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as JSON has it; "batch" is there only with batch-class requests."""
+    return {key: value for key, value in asdict(outcome).items() if key != "batch" or value}
 
 
 def _numbers(outcome: Outcome, slo: Slo) -> list[str]:

@@ -32,6 +32,7 @@ class Setting:
     burstiness: float
     lengths: Sequence[LengthKind]
     seed: int
+    batch_share: float  # of the requests and of the rate
     num_replicas: int
     route: Route
     budget: Budget
@@ -46,7 +47,9 @@ class Setting:
 
     def requests(self) -> list[SimRequest]:
         limit = min(self.config.max_model_len, self.num_blocks * self.block_size)
-        return draw_requests(self.num_requests, self.rate, self.burstiness, self.lengths, self.seed, limit)
+        return draw_requests(
+            self.num_requests, self.rate, self.burstiness, self.lengths, self.seed, limit, self.batch_share
+        )
 
 
 def simulate(llm: Scheduling, setting: Setting) -> Outcome:

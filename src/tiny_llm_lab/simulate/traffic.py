@@ -2,11 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Final
 
 from tiny_llm_lab.types import UserError
+
+# Seeds from --seed on are taken: arrivals, lengths, noise.
+_BATCH_SEED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class SimRequest:
     arrival_s: float
     num_prompt_tokens: int
     num_output_tokens: int
+    is_batch_class: bool = False  # takes what the others leave
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,39 @@ def parse_lengths(text: str) -> tuple[LengthKind, ...]:
 
 
 def draw_requests(
-    num_requests: int, rate: float, burstiness: float, kinds: Sequence[LengthKind], seed: int, max_len: int
+    num_requests: int,
+    rate: float,
+    burstiness: float,
+    kinds: Sequence[LengthKind],
+    seed: int,
+    max_len: int,
+    batch_share: float = 0.0,
 ) -> list[SimRequest]:
     """`num_requests` requests at `rate` per second, in order of arrival.
 
     The times between arrivals are gamma distributed with shape `burstiness`: 1 is a Poisson process, less
     comes in bursts (vLLM's meaning of the word). The same seed gives the same requests at every rate, only
     closer together. Prompt and answer together have at most `max_len` tokens: longer prompts are cut.
+
+    `batch_share` of the requests, rounded and never all, and the same share of the rate are batch class. They
+    come in a stream of their own: the others are, but for their numbers, what the rest of the requests at the
+    rest of the rate would be without them.
     """
+    num_batch = min(round(batch_share * num_requests), max(0, num_requests - 1))
+    requests = _draw_stream(
+        num_requests - num_batch, rate * (1 - batch_share), burstiness, kinds, seed, max_len
+    )
+    if num_batch == 0:
+        return requests
+    batch = _draw_stream(num_batch, rate * batch_share, burstiness, kinds, seed + _BATCH_SEED, max_len)
+    requests += [replace(each, is_batch_class=True) for each in batch]
+    requests.sort(key=lambda each: each.arrival_s)
+    return [replace(each, number=number) for number, each in enumerate(requests)]
+
+
+def _draw_stream(
+    num_requests: int, rate: float, burstiness: float, kinds: Sequence[LengthKind], seed: int, max_len: int
+) -> list[SimRequest]:
     intervals, lengths = random.Random(seed), random.Random(seed + 1)
     weights = [kind.share for kind in kinds]
     now, requests = 0.0, []
