@@ -47,13 +47,15 @@ def known_mistakes() -> list[KernelMistake]:
 
 
 def failed_tests(library: Path, tests: str) -> str:
-    """pytest's last line about `tests` on a compiled library; empty when they pass."""
+    """How `tests` fail on a compiled library: by their last line or a signal; empty when they pass."""
     env = {**os.environ, "TINY_LLM_TESTED_KERNELS": str(library)}
     command = [sys.executable, "-m", "pytest", "--solution", "ref", "-x", "-q", "--no-header", "--tb=no"]
     root = HERE_TESTS.parents[1]
     done = subprocess.run(
         [*command, str(HERE_TESTS / tests)], cwd=root, env=env, capture_output=True, text=True
     )
+    if done.returncode < 0:  # a wrong kernel may well read what is not its own
+        return f"ended by signal {-done.returncode}"
     if done.returncode not in (0, 1):
         raise UserError(f"{tests} cannot be run\n{done.stdout}{done.stderr}")
     return done.stdout.strip().splitlines()[-1] if done.returncode else ""

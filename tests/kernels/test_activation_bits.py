@@ -1,5 +1,7 @@
 """--activation-bits 8: whose weights it reaches, what it changes, and what it leaves alone."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -7,9 +9,12 @@ from tests.helpers.matrices import assert_same_bits
 from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_tokens
 
-from tiny_llm_lab import native
+from tiny_llm_lab import load_checkpoint, load_solution, native
 from tiny_llm_lab.commands.options import load
-from tiny_llm_lab.types import QuantizedWeights, UserError
+from tiny_llm_lab.corpus.chatml import render_prompt
+from tiny_llm_lab.corpus.recall import recall_questions
+from tiny_llm_lab.models.weights import with_activation_bits
+from tiny_llm_lab.types import Prompt, QuantizedWeights, SamplingParams, UserError
 
 MODEL = "random:qwen3-shrunk,bits=4"
 
@@ -48,6 +53,22 @@ def test_logits_over_chunks(dtype):
     want = logits_of(loaded)
     for chunk in (1, 7, 32, 69):
         assert_same_bits(logits_of(loaded, chunk), want, f"chunks of {chunk}")
+
+
+def test_answers_about_notes_stay_right():
+    """The shipped model, packed to 4 bits: what stands in its prompt it still finds, letter for letter."""
+    checkpoint = load_checkpoint("default", dtype="bfloat16")
+    llm, encode = load_solution("ref"), checkpoint.tokenizer.encode
+    packed = {
+        name: QuantizedWeights(*mx.quantize(w, group_size=64, bits=4), 64, 4) if w.ndim == 2 else w
+        for name, w in checkpoint.weights.items()
+    }
+    weights = with_activation_bits(packed, 8)
+    model = llm.build_model(replace(checkpoint, weights=weights))
+    questions = recall_questions(1, 12, 200, encode)
+    prompts = [Prompt(render_prompt(question.user), SamplingParams(max_tokens=40)) for question in questions]
+    done = llm.batch_generate(model, checkpoint.tokenizer, prompts, max_seq_len=400)
+    assert [each.text for each in done] == [question.answer for question in questions]
 
 
 def test_all_matrices_of_4_bits_and_no_others():
