@@ -43,6 +43,7 @@ class EngineStep:
         tokens = self._known_tokens() if behind is None else behind.drawn.astype(mx.int32)
         logits = model(tokens[:, None], layout.positions, layers, rows=rows)[:, -1]
         self.drawn: mx.array = self._draw(logits)
+        self._score(logits)
         mx.async_eval(self.drawn, list(self.scores.values()), kv_cache.pools)
 
     def read(self) -> dict[EngineRequest, list[int]]:
@@ -85,15 +86,19 @@ class EngineStep:
             return mx.array([], mx.uint32)
         # One pass over all rows serves the greedy ones together.
         likeliest = make_sampler()(logits)
+        if all(request.answer.sampling.temperature == 0 for request in self._askers):
+            return likeliest
         draws = []
         for request, (first, end) in self._drawing():
             is_greedy = request.answer.sampling.temperature == 0
             draws.append(likeliest[first:end] if is_greedy else request.draws(logits[first:end]))
-            if scores := request.score(logits[first:end], draws[-1]):
-                self.scores[request] = scores
-        if all(request.answer.sampling.temperature == 0 for request in self._askers):
-            return likeliest
         return mx.concatenate(draws)
+
+    def _score(self, logits: mx.array) -> None:
+        for request, (first, end) in self._drawing():
+            # A slice costs its node in the graph, also when nobody reads it.
+            if request.answer.sampling.logprobs is not None:
+                self.scores[request] = request.score(logits[first:end], self.drawn[first:end])
 
 
 def _parts(

@@ -192,6 +192,8 @@ class QwenModel:
         # Fused layers count each row's tokens themselves.
         is_fused = kernels(__package__) is not None and all(layer._is_fusable for layer in self.layers)
         mask: Mask = "causal" if cache is None or is_fused else cache[0].attention_mask(length)
+        if rows is not None and list(rows) == list(range(len(tokens))):
+            rows = None  # as in a step of decodes: picking all of them would only copy
         chosen = None if rows is None else mx.array(list(rows), mx.int32)
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):

@@ -242,7 +242,9 @@ def test_pages_do_not_change_logits_of_qwen2(llm, schedule):
 
 
 @pytest.mark.task("3.2.2")
-@pytest.mark.parametrize("rows", [[], [0], [6], [5, 6, 0], [2, 3, 4], [8, 0, 1, 2, 3, 4, 5, 6, 7], [3, 3]])
+@pytest.mark.parametrize(
+    "rows", [[], [0], [6], [5, 6, 0], [2, 3, 4], [8, 0, 1, 2, 3, 4, 5, 6, 7], [3, 3], [*range(9)]]
+)
 def test_rows_whose_logits_are_wanted(llm, rows):
     prompts = [random_tokens(r, n) for r, n in enumerate((20, 9))]
     model, ways = toy_model(llm), []

@@ -241,9 +241,13 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     engine.add("plain", [97], FOREVER)
     assert engine.step()[0].logprobs == ()
     engine.abort("plain")
-    request = llm.EngineRequest(
-        "r", model, ByteTokenizer(), [97], replace(FOREVER, max_tokens=1, logprobs=0),
-        number=0, max_seq_len=64, priority=0, is_batch_class=False, arrival_s=0.0, clock=lambda: 0.0,
-    )  # fmt: skip
-    output = request.accept([98, 99], request.score(random_array(1, 2, VOCAB), mx.array([98, 99])))
-    assert [(each.token_id, each.top) for each in output.logprobs] == [(98, ())], "the second was cut off"
+    logits, drawn = random_array(1, 2, VOCAB), mx.array([98, 99])
+    for asked, wanted in ((0, [(98, ())]), (None, [])):
+        request = llm.EngineRequest(
+            "r", model, ByteTokenizer(), [97], replace(FOREVER, max_tokens=1, logprobs=asked),
+            number=0, max_seq_len=64, priority=0, is_batch_class=False, arrival_s=0.0, clock=lambda: 0.0,
+        )  # fmt: skip
+        scores = request.score(logits, drawn)
+        assert bool(scores) == bool(wanted), "scores are for those who ask"
+        found = request.accept([98, 99], scores).logprobs
+        assert [(each.token_id, each.top) for each in found] == wanted, "the second was cut off"
