@@ -101,12 +101,14 @@ class BatchingKvCache:
         if row == self.max_active_requests:
             raise ValueError(f"all {row} rows are taken")
         key, value = prefilled.fetch()
-        self._reserve(key, value, key.shape[2])
+        length = key.shape[2]
+        # With room for its next token: growing stops the whole batch, and would do so twice.
+        self._reserve(key, value, length if length == self.max_seq_len else length + 1)
         assert self.keys is not None and self.values is not None
-        self.keys[row : row + 1, :, : key.shape[2]] = key
-        self.values[row : row + 1, :, : key.shape[2]] = value
+        self.keys[row : row + 1, :, :length] = key
+        self.values[row : row + 1, :, :length] = value
         mx.eval(self.keys, self.values)
-        self.offset.append(key.shape[2])
+        self.offset.append(length)
         return row
 
     def remove_request(self, row: int) -> None:
@@ -162,19 +164,25 @@ class BatchingKvCache:
         if self.max_seq_len is not None and needed > self.max_seq_len:
             raise ValueError(f"{needed} tokens do not fit into rows of max_seq_len {self.max_seq_len}")
         rows, used = self.max_active_requests, max(self.offset, default=0)
-        self.keys = _grown(self.keys, key, needed, used, rows)
-        self.values = _grown(self.values, value, needed, used, rows)
+        self.keys = _grown(self.keys, key, needed, used, rows, self.max_seq_len)
+        self.values = _grown(self.values, value, needed, used, rows, self.max_seq_len)
 
 
 def _grown(
-    stored: mx.array | None, like: mx.array, needed: int, used: int, rows: int | None = None
+    stored: mx.array | None,
+    like: mx.array,
+    needed: int,
+    used: int,
+    rows: int | None = None,
+    limit: int | None = None,
 ) -> mx.array:
-    """Storage with room for `needed` tokens a row that keeps the first `used` of `stored`."""
+    """Storage with room for `needed` tokens a row, at most `limit`; it keeps the first `used` of `stored`."""
     room = 0 if stored is None else stored.shape[2]
     if stored is not None and needed <= room:
         return stored
     batch, groups, _, dim = like.shape
     room = max(-(-needed // _STEP) * _STEP, 2 * room)
+    room = room if limit is None else min(room, limit)
     grown = mx.zeros((rows or batch, groups, room, dim), like.dtype)
     if stored is not None:
         grown[:, :, :used] = stored[:, :, :used]

@@ -212,6 +212,26 @@ def test_decode_step_allocates_nothing_that_grows(llm, max_seq_len):
 
 
 @pytest.mark.task("2.6.1")
+def test_a_join_makes_room_for_the_next_token_as_well(llm):
+    """Who joins decodes at once: storage that is full to the last place would grow twice in a row."""
+    batch = batch_of(llm, [20] * 7, rows=8, D=64)
+    batch.add_request(prefilled(llm, 320, D=64))
+    new = random_array(1, 8, 2, 1, 64)
+    mx.eval(new)
+    assert peak_bytes(lambda: batch.update_and_fetch(new, new)) < ROW / 2
+
+
+@pytest.mark.task("2.6.1")
+def test_a_row_has_no_room_beyond_max_seq_len(llm):
+    before = active_bytes()
+    batch = batch_of(llm, [200] * 8, max_seq_len=302, D=64)
+    new = random_array(1, 8, 2, 101, 64)
+    mx.eval(batch.update_and_fetch(new, new))
+    del new
+    assert active_bytes() - before <= 8 * 2 * 2 * 302 * 64 * 4 + 1024
+
+
+@pytest.mark.task("2.6.1")
 def test_join_allocates_about_one_row(llm):
     batch = batch_of(llm, [300] * 7, rows=8, D=64)
     newcomer = prefilled(llm, 300, D=64)
