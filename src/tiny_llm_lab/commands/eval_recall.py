@@ -48,6 +48,7 @@ class RecallResult:
     prefill_step: int
     model: str
     solution: str
+    activation_bits: int | None
     wrong: tuple[WrongAnswer, ...]
 
 
@@ -81,6 +82,7 @@ def run(args: Namespace) -> int:
     print(
         f"recall {result.share:.3f} ({result.num_right} of {result.count}) · seed {result.seed} · "
         f"context {result.context} · prefill_step {result.prefill_step} · {result.model} · {result.solution}"
+        + (f" · {result.activation_bits}-bit activations" if result.activation_bits else "")
     )
     for wrong in result.wrong if args.show_wrong else ():
         print(f"{wrong.number}: expected {wrong.expected!r}, said {wrong.said!r}")
@@ -107,6 +109,7 @@ def judge(questions: list[RecallQuestion], completions: list[Completion], args: 
         prefill_step=args.prefill_step,
         model=model_name(args),
         solution=args.solution,
+        activation_bits=args.activation_bits,
         wrong=wrong,
     )
 

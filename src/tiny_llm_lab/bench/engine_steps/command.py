@@ -153,6 +153,7 @@ def _result(
             "solution": args.solution,
             "dtype": str(setting.checkpoint.dtype).split(".")[-1],
             "threads": args.threads,
+            "activation_bits": args.activation_bits,
             "load_s": args.load_s,
         }
         | {name: getattr(args, name) for name in names},
