@@ -26,6 +26,7 @@ _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 # The best first.
 ISAS = (
+    Isa("avx512vnni", 16, (*_WIDE, "-mavx512vnni"), _AVX512 | {"avx512_vnni"}),
     Isa("avx512", 16, _WIDE, _AVX512),
     Isa("avx2", 8, ("-march=x86-64-v3",), _AVX2),
     Isa("neon", 4, (), machines=("aarch64", "arm64")),
