@@ -5,6 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.experts import pack
 from tests.helpers.matrices import assert_same_bits
 from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_tokens
@@ -60,11 +61,9 @@ def test_answers_about_notes_stay_right():
     checkpoint = load_checkpoint("default", dtype="bfloat16")
     llm, encode = load_solution("ref"), checkpoint.tokenizer.encode
     packed = {
-        name: QuantizedWeights(*mx.quantize(w, group_size=64, bits=4), 64, 4) if w.ndim == 2 else w
-        for name, w in checkpoint.weights.items()
+        name: pack(w, bits=4, group_size=64) if w.ndim == 2 else w for name, w in checkpoint.weights.items()
     }
-    weights = with_activation_bits(packed, 8)
-    model = llm.build_model(replace(checkpoint, weights=weights))
+    model = llm.build_model(replace(checkpoint, weights=with_activation_bits(packed, 8)))
     questions = recall_questions(1, 12, 200, encode)
     prompts = [Prompt(render_prompt(question.user), SamplingParams(max_tokens=40)) for question in questions]
     done = llm.batch_generate(model, checkpoint.tokenizer, prompts, max_seq_len=400)
