@@ -166,7 +166,7 @@ def test_command_tells_of_batch_class_in_its_own_lines(capsys: Capture) -> None:
     assert all("out tok/s" in line and line.endswith(" preempted") for line in said[3:])
 
 
-def test_json_tells_of_batch_class_only_when_there_is_some(capsys: Capture) -> None:
+def test_json_has_null_for_a_batch_class_that_nobody_was_in(capsys: Capture) -> None:
     documents = []
     for extra in ([], ["--batch-share", "0"], ["--batch-share", "0.5"]):
         assert cli.main([*SMALL, "--json", *extra]) == 0
@@ -174,7 +174,7 @@ def test_json_tells_of_batch_class_only_when_there_is_some(capsys: Capture) -> N
     silent, zero, half = documents
     assert silent["runs"] == zero["runs"]
     for document in (silent, zero):
-        assert "batch" not in document["runs"][0] and "batch_share" not in document["settings"]
+        assert document["runs"][0]["batch"] is None and document["settings"]["batch_share"] == 0
     assert half["settings"]["batch_share"] == 0.5 and half["runs"][0]["num_requests"] == 10
     batch = half["runs"][0]["batch"]
     assert (batch["num_requests"], batch["num_output_tokens"]) == (10, 200) and batch["num_preemptions"] > 0

@@ -18,7 +18,7 @@ from .capacity import capacity
 from .cluster import ROUTES
 from .cost import StepCost, load_calibration, roofline
 from .outcome import Outcome, Slo
-from .report import batch_lines, outcome_document, outcome_table
+from .report import batch_lines, outcome_table
 from .setting import Budget, Setting, simulate
 from .traffic import LENGTHS, parse_lengths
 
@@ -113,11 +113,9 @@ def _print(rows: Sequence[tuple[str, float, Outcome]], setting: Setting, args: N
         chosen = {
             key: value for key, value in vars(args).items() if key not in ("command", "json", "calibration")
         }
-        if not args.batch_share:
-            del chosen["batch_share"]
         document: dict[str, Any] = {"settings": chosen, "step_cost": asdict(setting.cost)}  # type: ignore[call-overload]
         document["runs"] = [
-            {"budget": name, "rate": rate} | outcome_document(result) for name, rate, result in rows
+            {"budget": name, "rate": rate} | asdict(result) for name, rate, result in rows
         ]
         print(json.dumps(document))
         return

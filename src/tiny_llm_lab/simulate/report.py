@@ -1,8 +1,6 @@
 """Simulated runs for people: one table, a row per setting."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -36,11 +34,6 @@ def batch_lines(rows: Sequence[tuple[str, float, Outcome]]) -> list[str]:
         for budget, _, outcome in rows
         if (batch := outcome.batch)
     ]
-
-
-def outcome_document(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as JSON has it; "batch" is there only with batch-class requests."""
-    return {key: value for key, value in asdict(outcome).items() if key != "batch" or value}
 
 
 def _numbers(outcome: Outcome, slo: Slo) -> list[str]:
