@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from tiny_llm_lab.simulate.cluster import Route, replay
 from tiny_llm_lab.simulate.cost import Calibrated
 from tiny_llm_lab.simulate.ledger import Ledger
+from tiny_llm_lab.simulate.machine import Machine
 from tiny_llm_lab.simulate.outcome import Slo
-from tiny_llm_lab.simulate.replica import Machine
 from tiny_llm_lab.simulate.setting import Setting
 from tiny_llm_lab.simulate.traffic import SimRequest, parse_lengths
 from tiny_llm_lab.solution import load_scheduling

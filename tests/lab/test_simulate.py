@@ -1,5 +1,6 @@
 """`simulate`: the reference's scheduler under a virtual clock, with costs that can be added up by hand."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -104,6 +105,29 @@ def test_a_request_counts_as_load_until_its_last_step_is_over() -> None:
     replica.run_until(2.0)
     assert replica.now_s == 8.0
     assert [replica.load(now_s) for now_s in (2.0, 7.9, 8.0)] == [1, 1, 0]
+
+
+def test_looking_at_a_replica_does_not_cut_its_steps_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    # least-loaded looks at every replica at every arrival.
+    llm = load_scheduling("ref")
+    calls: list[int] = []
+    schedule = llm.Scheduler.schedule  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        llm.Scheduler, "schedule", lambda self, budget=None: calls.append(1) or schedule(self, budget)
+    )
+    ledgers, counts = [], []
+    for looks in ([], [6.5, 7.5, 9.0, 11.0]):
+        replica = Replica(machine(), 5.0)
+        replica.submit(SimRequest(0, 0.0, 4, 20))
+        for until_s in looks:
+            replica.run_until(until_s)
+            assert replica.now_s == math.ceil(until_s) and replica.load(until_s) == 1
+        replica.run_until(math.inf)
+        ledgers.append(replica.ledger)
+        counts.append(len(calls))
+        calls.clear()
+    assert ledgers[0] == ledgers[1]
+    assert counts[0] == counts[1] == 1 + math.ceil(19 / 8)
 
 
 # What it came to

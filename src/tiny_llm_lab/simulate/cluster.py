@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 from .ledger import Ledger
-from .replica import Machine, Replica
+from .machine import Machine
+from .replica import Replica
 from .traffic import SimRequest
 
 Route = Literal["round-robin", "least-loaded"]

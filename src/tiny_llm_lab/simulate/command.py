@@ -114,9 +114,7 @@ def _print(rows: Sequence[tuple[str, float, Outcome]], setting: Setting, args: N
             key: value for key, value in vars(args).items() if key not in ("command", "json", "calibration")
         }
         document: dict[str, Any] = {"settings": chosen, "step_cost": asdict(setting.cost)}  # type: ignore[call-overload]
-        document["runs"] = [
-            {"budget": name, "rate": rate} | asdict(result) for name, rate, result in rows
-        ]
+        document["runs"] = [{"budget": name, "rate": rate} | asdict(result) for name, rate, result in rows]
         print(json.dumps(document))
         return
     console = stdout_console()

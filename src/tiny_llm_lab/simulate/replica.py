@@ -3,33 +3,17 @@
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tiny_llm_lab.solution import Scheduling
-from tiny_llm_lab.types import SchedulerConfig, StepPlan
+from tiny_llm_lab.types import StepPlan
 
-from .cost import StepCost
 from .ledger import Ledger, Served
+from .machine import Machine
 from .traffic import SimRequest
 
 _TOKEN = (0,)  # what is sampled: the simulation has no tokens, only their number
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What every replica is made of."""
-
-    llm: Scheduling
-    config: SchedulerConfig
-    num_blocks: int
-    block_size: int
-    cost: StepCost
-    noise: float = 0.0  # standard deviation of the logarithm of a step's time
-    seed: int = 0
-    fast_forward: bool = True  # skip through steps in which nothing can change
 
 
 class Live:
@@ -61,6 +45,9 @@ class Replica:
         self._live: dict[str, Live] = {}
         self._rng = random.Random(machine.seed)
         self._ended_last = 0
+        # Ends of steps in which everybody decoded: the scheduler is told of them when such steps end.
+        self._stretch: list[float] = []
+        self._num_same_left = 0
 
     def submit(self, request: SimRequest) -> None:
         """Takes requests in order of their arrival; each is seen at the first step from then on."""
@@ -75,16 +62,20 @@ class Replica:
     def run_until(self, until_s: float) -> None:
         """Run the steps that begin before `until_s`."""
         while (self._live or self._inbox) and self.now_s < until_s:
-            self._receive()
-            num_same = self._num_same_steps()
-            if num_same > 1:
-                times = self._times_of(num_same, until_s)
-                self._decode_together(times)
+            if self._num_same_left == 0 or self._someone_came():
+                self._end_stretch()
+                self._receive()
+                self._num_same_left = self._num_same_steps()
+            if self._num_same_left:
+                self._lengthen_stretch(until_s)
             else:
                 self._step()
 
+    def _someone_came(self) -> bool:
+        return bool(self._inbox) and self._inbox[0].arrival_s <= self.now_s
+
     def _receive(self) -> None:
-        while self._inbox and self._inbox[0].arrival_s <= self.now_s:
+        while self._someone_came():
             asked = self._inbox.popleft()
             request = self.machine.llm.ScheduledRequest(
                 str(asked.number),
@@ -119,20 +110,31 @@ class Replica:
         num_tokens = plan.total_num_scheduled_tokens
         if num_tokens == 0 and not plan.preempted:
             raise RuntimeError("the scheduler planned a step of no tokens although requests wait")
-        self._take_time(num_tokens, num_attended, num_stored)
+        times = self._pass([(num_tokens, num_attended, num_stored)], math.inf)
         self._scheduler.commit(plan, sampled)
-        self._deliver(list(sampled), [self.now_s])
+        self._deliver(list(sampled), times)
 
-    def _take_time(self, num_tokens: int, num_attended: int, num_stored: int) -> None:
-        seconds = self.machine.cost.seconds(num_tokens, num_attended, num_stored)
-        if self.machine.noise:
-            seconds *= self._rng.lognormvariate(0, self.machine.noise)
-        if self._pacer is not None:
-            self._pacer.policy.model.record(num_tokens, num_attended, num_stored, seconds)
-        self.now_s += seconds
-        self.ledger.busy_s += seconds
-        self.ledger.num_steps += 1
-        self.ledger.num_tokens += num_tokens
+    def _pass(self, steps: Iterable[tuple[int, int, int]], until_s: float) -> list[float]:
+        """The ends of the steps (tokens, attended, stored) that begin before `until_s`, and of the first."""
+        machine, ledger = self.machine, self.ledger
+        now_s, busy_s, total = self.now_s, ledger.busy_s, 0
+        ends: list[float] = []
+        for num_tokens, num_attended, num_stored in steps:
+            if ends and now_s >= until_s:
+                break
+            seconds = machine.cost.seconds(num_tokens, num_attended, num_stored)
+            if machine.noise:
+                seconds *= self._rng.lognormvariate(0, machine.noise)
+            if self._pacer is not None:
+                self._pacer.policy.model.record(num_tokens, num_attended, num_stored, seconds)
+            now_s += seconds
+            busy_s += seconds
+            total += num_tokens
+            ends.append(now_s)
+        ledger.num_steps += len(ends)
+        ledger.num_tokens += total
+        self.now_s, ledger.busy_s = now_s, busy_s
+        return ends
 
     def _deliver(self, request_ids: list[str], times: list[float]) -> None:
         """Each of the requests got a token at each of the times, the ends of consecutive steps."""
@@ -185,7 +187,7 @@ class Replica:
     # shown the whole stretch as one step in which everybody guessed right; the clock goes step by step.
 
     def _num_same_steps(self) -> int:
-        """In how many steps, at most, nothing happens but one token for everyone who runs.
+        """In how many steps, at most, nothing happens but one token for everyone who runs; 0 if not in two.
 
         Up to the first answer that ends, as long as no waiting request could come in, by a free place or by
         that of a batch-class one, and no block is short.
@@ -193,19 +195,19 @@ class Replica:
         machine, running = self.machine, self._scheduler.running
         config = machine.config
         if not machine.fast_forward or not running or config.chunk_grid:
-            return 1
+            return 0
         if len(self._live) > len(running) and not self._is_closed(running):
-            return 1
+            return 0
         count = config.max_num_batched_tokens // len(running)
         for request in running:
             if request.num_computed_tokens != request.num_tokens - 1 or not request.output_token_ids:
-                return 1
+                return 0
             count = min(count, self._live[request.request_id].num_left)
         size = machine.block_size
         missing = sum(
             -(-(each.num_computed_tokens + count) // size) - len(each.block_ids) for each in running
         )
-        return count if missing <= self._pool.num_free else 1
+        return count if count > 1 and missing <= self._pool.num_free else 0
 
     def _is_closed(self, running: Sequence[Any]) -> bool:
         """Whether nobody who waits could come in before one of `running` has left."""
@@ -215,20 +217,25 @@ class Replica:
             return False
         return not running[-1].is_batch_class or self._scheduler.waiting[0].is_batch_class
 
-    def _times_of(self, most: int, until_s: float) -> list[float]:
-        """The ends of the next steps: `most`, or fewer when someone arrives before."""
+    def _lengthen_stretch(self, until_s: float) -> None:
+        """Up to the step in which `until_s` lies, or someone arrives."""
         running = self._scheduler.running
         until_s = min(until_s, self._inbox[0].arrival_s) if self._inbox else until_s
-        num_stored = sum(request.num_computed_tokens + 1 for request in running)
-        times: list[float] = []
-        while len(times) < most and (not times or self.now_s < until_s):
-            self._take_time(len(running), num_stored, num_stored)
-            times.append(self.now_s)
-            num_stored += len(running)
-        return times
+        width, num_stored = len(running), sum(request.num_computed_tokens + 1 for request in running)
+        first = num_stored + width * len(self._stretch)
+        steps = range(first, first + width * self._num_same_left, width)
+        times = self._pass(((width, num_stored, num_stored) for num_stored in steps), until_s)
+        self._stretch += times
+        self._ended_last = 0
+        self._num_same_left -= len(times)
+        if self._num_same_left == 0:
+            self._end_stretch()
 
-    def _decode_together(self, times: list[float]) -> None:
-        count, running = len(times), self._scheduler.running
+    def _end_stretch(self) -> None:
+        if not self._stretch:
+            return
+        count, running, times = len(self._stretch), self._scheduler.running, self._stretch
+        self._stretch, self._num_same_left = [], 0
         for request in running:
             request.spec_token_ids = [0] * (count - 1)
         plan = self._scheduler.schedule()

@@ -10,8 +10,8 @@ from tiny_llm_lab.types import SchedulerConfig
 
 from .cluster import Route, replay
 from .cost import StepCost
+from .machine import Machine
 from .outcome import Outcome, Slo, outcome
-from .replica import Machine
 from .traffic import LengthKind, SimRequest, draw_requests
 
 Budget = int | Literal["slo"]
