@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from tiny_llm_lab.simulate.cluster import Route, replay
 from tiny_llm_lab.simulate.cost import Calibrated
 from tiny_llm_lab.simulate.ledger import Ledger
@@ -35,6 +37,16 @@ def run(
 ) -> Ledger:
     """What becomes of `requests` on replicas of machine(**options)."""
     return replay(requests, machine(**options), num_replicas, route, itl_slo_s=5.0)
+
+
+def counted_schedules(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Watch all schedulers of the reference: the budget of each call of `schedule`, one after the other."""
+    scheduler = load_scheduling("ref").Scheduler
+    schedule, calls = scheduler.schedule, []  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        scheduler, "schedule", lambda self, budget=None: calls.append(budget) or schedule(self, budget)
+    )
+    return calls
 
 
 def setting_of(**options: object) -> Setting:

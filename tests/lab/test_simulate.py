@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.helpers.simulating import machine, run, setting_of
+from tests.helpers.simulating import counted_schedules, machine, run, setting_of
 
 from tiny_llm_lab.simulate.capacity import capacity
 from tiny_llm_lab.simulate.ledger import Ledger, Served
@@ -76,13 +76,8 @@ def test_fast_forward_changes_no_digit(name: str, seed: int) -> None:
 
 
 def test_fast_forward_takes_fewer_steps_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    llm = load_scheduling("ref")
-    calls = []
-    schedule = llm.Scheduler.schedule  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        llm.Scheduler, "schedule", lambda self, budget=None: calls.append(budget) or schedule(self, budget)
-    )
-    outcome = simulate(llm, setting_of())
+    calls = counted_schedules(monkeypatch)
+    outcome = simulate(load_scheduling("ref"), setting_of())
     assert len(calls) < outcome.num_steps / 3
 
 
@@ -109,12 +104,7 @@ def test_a_request_counts_as_load_until_its_last_step_is_over() -> None:
 
 def test_looking_at_a_replica_does_not_cut_its_steps_short(monkeypatch: pytest.MonkeyPatch) -> None:
     # least-loaded looks at every replica at every arrival.
-    llm = load_scheduling("ref")
-    calls: list[int] = []
-    schedule = llm.Scheduler.schedule  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        llm.Scheduler, "schedule", lambda self, budget=None: calls.append(1) or schedule(self, budget)
-    )
+    calls = counted_schedules(monkeypatch)
     ledgers, counts = [], []
     for looks in ([], [6.5, 7.5, 9.0, 11.0]):
         replica = Replica(machine(), 5.0)

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.helpers.simulating import run, setting_of
+from tests.helpers.simulating import counted_schedules, run, setting_of
 from tests.helpers.soak import POLICIES
 
 from tiny_llm_lab import cli
@@ -118,12 +118,7 @@ def test_fast_forward_changes_no_digit_with_batch_class(name: str, seed: int) ->
 @pytest.mark.parametrize("waiting", [False, True])
 def test_fast_forward_skips_steps_of_batch_class_too(waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # In a full house a batch-class request cannot come in, whoever runs: the wait of the third skips steps.
-    llm = load_scheduling("ref")
-    calls = []
-    schedule = llm.Scheduler.schedule  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        llm.Scheduler, "schedule", lambda self, budget=None: calls.append(budget) or schedule(self, budget)
-    )
+    calls = counted_schedules(monkeypatch)
     requests = [SimRequest(0, 0.0, 2, 40), SimRequest(1, 0.0, 2, 40, is_batch_class=True)]
     if waiting:
         requests.append(SimRequest(2, 0.0, 2, 1, is_batch_class=True))

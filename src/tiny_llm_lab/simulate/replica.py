@@ -47,7 +47,7 @@ class Replica:
         self._ended_last = 0
         # Ends of steps in which everybody decoded: the scheduler is told of them when such steps end.
         self._stretch: list[float] = []
-        self._num_same_left = 0
+        self._ahead = range(0)  # the stored tokens of the steps that may follow them
 
     def submit(self, request: SimRequest) -> None:
         """Takes requests in order of their arrival; each is seen at the first step from then on."""
@@ -62,11 +62,11 @@ class Replica:
     def run_until(self, until_s: float) -> None:
         """Run the steps that begin before `until_s`."""
         while (self._live or self._inbox) and self.now_s < until_s:
-            if self._num_same_left == 0 or self._someone_came():
+            if not self._ahead or self._someone_came():
                 self._end_stretch()
                 self._receive()
-                self._num_same_left = self._num_same_steps()
-            if self._num_same_left:
+                self._ahead = self._same_steps()
+            if self._ahead:
                 self._lengthen_stretch(until_s)
             else:
                 self._step()
@@ -186,28 +186,31 @@ class Replica:
     # Fast forward: a stretch of steps that all hold one token of each running request. The scheduler is
     # shown the whole stretch as one step in which everybody guessed right; the clock goes step by step.
 
-    def _num_same_steps(self) -> int:
-        """In how many steps, at most, nothing happens but one token for everyone who runs; 0 if not in two.
+    def _same_steps(self) -> range:
+        """The stored tokens of the next steps in which nothing happens but one token for everyone who runs.
 
         Up to the first answer that ends, as long as no waiting request could come in, by a free place or by
-        that of a batch-class one, and no block is short.
+        that of a batch-class one, and no block is short. Empty unless there are two.
         """
         machine, running = self.machine, self._scheduler.running
         config = machine.config
         if not machine.fast_forward or not running or config.chunk_grid:
-            return 0
+            return range(0)
         if len(self._live) > len(running) and not self._is_closed(running):
-            return 0
+            return range(0)
         count = config.max_num_batched_tokens // len(running)
         for request in running:
             if request.num_computed_tokens != request.num_tokens - 1 or not request.output_token_ids:
-                return 0
+                return range(0)
             count = min(count, self._live[request.request_id].num_left)
         size = machine.block_size
         missing = sum(
             -(-(each.num_computed_tokens + count) // size) - len(each.block_ids) for each in running
         )
-        return count if count > 1 and missing <= self._pool.num_free else 0
+        if count < 2 or missing > self._pool.num_free:
+            return range(0)
+        width, num_stored = len(running), sum(request.num_computed_tokens + 1 for request in running)
+        return range(num_stored, num_stored + width * count, width)
 
     def _is_closed(self, running: Sequence[Any]) -> bool:
         """Whether nobody who waits could come in before one of `running` has left."""
@@ -219,23 +222,20 @@ class Replica:
 
     def _lengthen_stretch(self, until_s: float) -> None:
         """Up to the step in which `until_s` lies, or someone arrives."""
-        running = self._scheduler.running
         until_s = min(until_s, self._inbox[0].arrival_s) if self._inbox else until_s
-        width, num_stored = len(running), sum(request.num_computed_tokens + 1 for request in running)
-        first = num_stored + width * len(self._stretch)
-        steps = range(first, first + width * self._num_same_left, width)
-        times = self._pass(((width, num_stored, num_stored) for num_stored in steps), until_s)
+        width = len(self._scheduler.running)
+        times = self._pass(((width, num_stored, num_stored) for num_stored in self._ahead), until_s)
         self._stretch += times
         self._ended_last = 0
-        self._num_same_left -= len(times)
-        if self._num_same_left == 0:
+        self._ahead = self._ahead[len(times) :]
+        if not self._ahead:
             self._end_stretch()
 
     def _end_stretch(self) -> None:
         if not self._stretch:
             return
         count, running, times = len(self._stretch), self._scheduler.running, self._stretch
-        self._stretch, self._num_same_left = [], 0
+        self._stretch = []
         for request in running:
             request.spec_token_ids = [0] * (count - 1)
         plan = self._scheduler.schedule()
