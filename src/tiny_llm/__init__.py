@@ -1,50 +1,16 @@
 """A tiny LLM engine: yours."""
 
-from .acceptance import PositionSampler, accept, accept_with_draft_probs, standing_tokens
-from .attention import (
-    SimpleMultiHeadAttention,
-    causal_mask,
-    scaled_dot_product_attention_grouped,
-    scaled_dot_product_attention_simple,
-)
-from .basics import linear, silu, softmax
-from .batch import BatchGenerator, batch_generate
-from .block_pool import BlockPool, OutOfBlocksError
-from .block_tables import BlockTables
-from .chunking import (
-    AdaptiveChunker,
-    ChunkedPrefillMetrics,
-    chunk_spans,
-    chunked_attention_mask,
-    select_optimal_chunk_size,
-)
-from .drafts import DraftModelProposer, NgramProposer
-from .embedding import Embedding
-from .engine import Engine
-from .engine_request import EngineRequest
-from .engine_run import EngineRun
-from .engine_step import EngineStep
-from .flash_attention import flash_attention
-from .fused import can_fuse, fused_layer
-from .generate import TextStream, simple_generate, simple_generate_with_kv_cache
-from .kv_cache import BatchingKvCache, TinyKvFullCache
-from .kv_quantization import dequantize_rows, quantize_rows
-from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
-from .layer_norm import RMSNorm
-from .logprobs import read_logprobs, score_tokens
-from .metal_kernels import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
-from .moe import QwenMoE, expert_linear, group_by_expert, route
-from .paged_attention import PagedAttention, PagedLayer
-from .paged_kv_cache import PagedKvCache, StepLayout
-from .parallel import (
-    build_parallel_model,
-    shard_checkpoint,
-    shard_columns,
-    shard_heads,
-    shard_inner,
-    shard_rows,
-)
-from .policies import (
+from .cache.block_pool import BlockPool, OutOfBlocksError
+from .cache.kv_cache import BatchingKvCache, TinyKvFullCache
+from .cache.kv_quantization import dequantize_rows, quantize_rows
+from .cache.paged_attention import PagedAttention, PagedLayer
+from .cache.paged_kv_cache import PagedKvCache, StepLayout
+from .cache.prefix_cache import BlockKey, PrefixCache, hash_block
+from .cache.prefix_match import PrefixWalk
+from .engine.block_manager import BlockTables
+from .engine.engine import Engine
+from .engine.next_step import step_behind
+from .engine.policies import (
     MAX_WAITING_STEPS,
     Lineup,
     StepBudget,
@@ -54,19 +20,53 @@ from .policies import (
     reject_narrow_grid,
     turns,
 )
-from .positional_encoding import RoPE
-from .prefix_cache import BlockKey, PrefixCache, hash_block
-from .prefix_walk import PrefixWalk
-from .quantize import dequantize_weights, quantized_linear, quantized_matmul
-from .qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
-from .request import Request, stream_generate
-from .sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, truncated_logits
-from .scheduled_request import ScheduledRequest, clamp_new_tokens, num_prefill_steps
-from .scheduler import Scheduler
-from .speculative import SpecDecodeStats, speculative_generate
-from .step_ahead import step_behind
-from .step_pacer import StepPacer
-from .step_time import StepSample, StepTimeError, StepTimeModel, context_work
+from .engine.request_state import EngineRequest
+from .engine.run import EngineRun
+from .engine.scheduler import Scheduler
+from .engine.sequence import ScheduledRequest, clamp_new_tokens, num_prefill_steps
+from .engine.slo.budget_controller import StepPacer
+from .engine.slo.latency_policy import DecodeWork, LatencyPolicy, PrefillWork
+from .engine.slo.step_time import StepSample, StepTimeError, StepTimeModel, context_work
+from .engine.step import EngineStep
+from .generate.batch import BatchGenerator, batch_generate
+from .generate.chunking import (
+    AdaptiveChunker,
+    ChunkedPrefillMetrics,
+    chunk_spans,
+    chunked_attention_mask,
+    select_optimal_chunk_size,
+)
+from .generate.generate import TextStream, simple_generate, simple_generate_with_kv_cache
+from .generate.logprobs import read_logprobs, score_tokens
+from .generate.request import Request, stream_generate
+from .generate.sampler import apply_min_p, apply_top_k, apply_top_p, make_sampler, truncated_logits
+from .kernels.metal import flash_attention_metal, paged_attention_metal, quantized_matmul_metal
+from .layers.attention import (
+    SimpleMultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
+from .layers.basics import linear, silu, softmax
+from .layers.embedding import Embedding
+from .layers.flash_attention import flash_attention
+from .layers.layer_norm import RMSNorm
+from .layers.moe import QwenMoE, expert_linear, group_by_expert, route
+from .layers.positional_encoding import RoPE
+from .layers.quantize import dequantize_weights, quantized_linear, quantized_matmul
+from .models.fused import can_fuse, fused_layer
+from .models.parallel import (
+    build_parallel_model,
+    shard_checkpoint,
+    shard_columns,
+    shard_heads,
+    shard_inner,
+    shard_rows,
+)
+from .models.qwen import QwenMLP, QwenModel, QwenMultiHeadAttention, QwenTransformerBlock, build_model
+from .speculative.loop import SpecDecodeStats, speculative_generate
+from .speculative.proposers import DraftModelProposer, NgramProposer
+from .speculative.verify import PositionSampler, accept, accept_with_draft_probs, standing_tokens
 
 __all__ = [
     "MAX_WAITING_STEPS",

@@ -41,7 +41,7 @@ def test_a_solution_knows_only_types_its_kernels_mlx_and_itself(path: Path) -> N
     # only the text of a kernel that lies beside it.
     allowed = {own, "mlx", "math", "time", "typing", "collections", "dataclasses", "functools", "hashlib"}
     allowed |= {"array", "bisect", "itertools", "operator"}
-    allowed |= {"pathlib"} if path.name == "metal_kernels.py" else set()
+    allowed |= {"pathlib"} if path.name == "metal.py" else set()
     for module in imported(path):
         is_given = module.startswith(("tiny_llm_lab.types", "tiny_llm_lab.native"))
         assert is_given or module.partition(".")[0] in allowed, f"{path.name} imports {module}"

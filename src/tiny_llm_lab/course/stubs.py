@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.symbols import functions, owners, reject_unowned
+from tiny_llm_lab.course.symbols import functions, modules, owners, reject_unowned
 from tiny_llm_lab.types import UserError
 
 HELP = "Generate the starter src/tiny_llm from the reference, or --check that it is up to date."
@@ -50,7 +50,7 @@ def starter(course: Course) -> dict[str, str]:
         reject_unowned(owned, path)
         source = path.read_text(encoding="utf-8")
         task_of = {symbol: task.id for symbol, task in owned.items()}
-        files[name] = _opening(source) if name == "__init__.py" else starter_source(source, task_of)
+        files[name] = _opening(source) if path.name == "__init__.py" else starter_source(source, task_of)
     kernels = cut_kernels(course.reference / "kernels")
     return files | {f"kernels/{name}": text for name, text in kernels.items()}
 
@@ -59,7 +59,7 @@ def stale_files(course: Course) -> list[str]:
     """Files of src/tiny_llm that generating would write or take away."""
     wanted = starter(course)
     changed = [name for name, text in wanted.items() if _read(course.starter / name) != text]
-    present = [path.name for path in sorted(course.starter.glob("*.py"))]
+    present = list(modules(course.starter))
     # A file that the reference no longer has goes, unless a learner made it.
     left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
     return changed + left_over

@@ -45,17 +45,22 @@ def functions(tree: ast.Module) -> Iterator[Function]:
                     yield Function(f"{node.name}.{inner.name}", inner)
 
 
+def modules(package: Path) -> dict[str, Path]:
+    """Every Python file of a package by its path in it, such as "layers/basics.py", in order."""
+    return {path.relative_to(package).as_posix(): path for path in sorted(package.rglob("*.py"))}
+
+
 def owners(course: Course) -> dict[str, dict[str, Task]]:
-    """For each file of the reference the public functions and the tasks that own them.
+    """For each file of the reference, by its path in the package, the public functions and their tasks.
 
     A class in `symbols` stands for its public methods, except for those that another task names.
     """
     found: dict[str, dict[str, Task]] = {}
-    for path in sorted(course.reference.glob("*.py")):
+    for name, path in modules(course.reference).items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        tasks = [task for task in course.tasks if task.file == path.name]
+        tasks = [task for task in course.tasks if task.file == name]
         public = [function.name for function in functions(tree) if function.is_public]
-        found[path.name] = _owned(tasks, public)
+        found[name] = _owned(tasks, public)
     missing = [task for task in course.tasks if task.file and task.file not in found]
     if missing:
         raise UserError(f"course.toml: task {missing[0].id}: {missing[0].file} is not in {course.reference}")

@@ -31,6 +31,7 @@ def kernels(package: str) -> Any:
     """
     if mx.default_device() != mx.cpu:
         return None
+    package = package.partition(".")[0]  # a module may pass its own __package__
     try:
         return _loaded[package]
     except KeyError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.course.symbols import Function, functions, owners, reject_unowned
+from tiny_llm_lab.course.symbols import Function, functions, modules, owners, reject_unowned
 from tiny_llm_lab.types import UserError
 
 # `lines` is a size to expect, not a count: it is wrong when it misleads.
@@ -40,12 +40,12 @@ def answer_lines(course: Course) -> dict[str, int]:
         task.id: _num_code_lines((_kernel_answer(course, task) or "").splitlines()) for task in course.tasks
     }
     owned = owners(course)
-    for path in sorted(course.reference.glob("*.py")):
+    for file, path in modules(course.reference).items():
         source = path.read_text(encoding="utf-8")
         by_name = {function.name: function for function in functions(ast.parse(source))}
         counted: set[str] = set()
         order = {task.id: i for i, task in enumerate(course.tasks)}
-        for name, task in sorted(owned[path.name].items(), key=lambda item: order[item[1].id]):
+        for name, task in sorted(owned[file].items(), key=lambda item: order[item[1].id]):
             for each in _with_helpers(name, by_name):
                 if each not in counted:
                     counted.add(each)

@@ -1,0 +1,1 @@
+"""Caches: keys and values that are computed once."""

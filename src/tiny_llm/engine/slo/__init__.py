@@ -1,0 +1,1 @@
+"""Latency: a token budget that keeps the gaps between tokens below a limit."""

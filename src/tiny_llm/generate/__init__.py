@@ -1,0 +1,1 @@
+"""Generation: from a prompt to an answer, week 1 and 2."""

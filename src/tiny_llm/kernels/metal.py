@@ -1,0 +1,67 @@
+"""Metal kernels of our own: text that MLX compiles when it is first called.
+
+The model does not use them, because MLX brings the same operators, tuned. They are here to be written:
+`kernels/*.metal` say what one thread does, the functions below how many threads there are.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import QuantizedWeights
+
+if TYPE_CHECKING:
+    from ..cache.paged_kv_cache import StepLayout
+
+KERNELS = Path(__file__).parent
+# In a kernel's file, what stands above this line goes to `header=` and what stands below to `source=`.
+BODY_MARK = "// --- body ---"
+# Threads of a simdgroup, which run in lockstep, and simdgroups that share a threadgroup.
+LANES, SIMDGROUPS = 32, 8
+
+
+def quantized_matmul_metal(x: mx.array, w: QuantizedWeights) -> mx.array:
+    """x [..., I] times the transpose of packed w [O, I] -> [..., O] in x's dtype, by our own kernel.
+
+    Runs `kernels/quantized_matmul.metal` with the inputs x (as [M, I]), w, scales, biases, the output
+    out [M, O] and the template values T (x's dtype), BITS and GROUP, on LANES x O x M threads. The kernel is
+    built once for all calls. x is float32, float16 or bfloat16; products are accumulated in float32.
+    Raises UserError without a Metal device, for bits other than 4 and 8, groups other than 32, 64 and 128,
+    and when the inner dimensions differ.
+    """
+    raise NotImplementedError("task 2.3.2")
+
+
+def flash_attention_metal(
+    query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, causal: bool = False
+) -> mx.array:
+    """query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in query's dtype, by our own kernel.
+
+    The same result as `flash_attention` without a mask, or with "causal" (bottom-right aligned). Runs
+    `kernels/flash_attention.metal` with the inputs query, key, value and scale (1 / sqrt(D) if None), the
+    output out and the template values T (query's dtype), D and CAUSAL, on LANES x L x (B * H) threads. The
+    kernel is built once for all calls. The arrays are float32, float16 or bfloat16; accumulates in float32.
+    Raises UserError without a Metal device, unless G divides H, and when a row would see no token (S of 0,
+    or a causal mask with L above S).
+    """
+    raise NotImplementedError("task 2.5.2")
+
+
+def paged_attention_metal(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    layout: "StepLayout",
+    scale: float | None = None,
+) -> mx.array:
+    """query [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D].
+
+    The same result as `PagedAttention(layout)`, by our own kernel. Runs `kernels/paged_attention.metal` with
+    the inputs query, keys, values, tables (the layout's), owners [T] int32 (each row's request), visible [T]
+    int32 (stored tokens that it sees) and scale (1 / sqrt(D) if None), the output out [T, H, 1, D] and the
+    template values T (query's dtype) and D, on LANES x T x H threads. The kernel is built once for all calls.
+    The arrays are float32, float16 or bfloat16; accumulates in float32. Raises UserError without a Metal
+    device and unless G divides H.
+    """
+    raise NotImplementedError("task 3.2.4")

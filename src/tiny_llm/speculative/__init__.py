@@ -1,0 +1,1 @@
+"""Speculative decoding: draft tokens, verified in one forward pass."""

@@ -1,0 +1,153 @@
+"""Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.native import kernels
+from tiny_llm_lab.types import KvCache
+
+from ..layers.attention import scaled_dot_product_attention_grouped
+from .kv_quantization import dequantize_rows, quantize_rows
+
+if TYPE_CHECKING:
+    from .paged_kv_cache import PagedKvCache, StepLayout
+
+
+@dataclass(eq=False)
+class PagedAttention:
+    """Attention of the rows of one layout over pools of pages.
+
+    All layers of a step use the same one: what follows from the layout alone is worked out once.
+    """
+
+    layout: "StepLayout"
+
+    def __call__(
+        self,
+        q: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        scale: float | None = None,
+        kv_scales: tuple[mx.array, mx.array] | None = None,
+    ) -> mx.array:
+        """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
+
+        A row sees the stored tokens of its own request, up to itself, and nothing of what else is in their
+        blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
+        those of the keys and those of the values [num_blocks, G, block_size] float32.
+        """
+        if native := kernels(__package__):
+            at, factor = self.layout, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+            where = (at.query_starts, at.lengths, at.block_tables)
+            return cast(mx.array, native.paged_attention(q, keys, values, *where, factor, kv_scales))
+        pools = tuple(zip((keys, values), kv_scales or (None, None), strict=True))
+        parts = [self._decodes(q, pools, scale)] if self._single else []
+        for r in self._several:
+            start, end = self.layout.query_starts[r : r + 2]
+            length, table = self.layout.lengths[r], self.layout.block_tables[r : r + 1]
+            k, v = (_gathered(*pool, table, length, q.dtype) for pool in pools)
+            chunk = q[start:end].transpose(2, 1, 0, 3)
+            out = scaled_dot_product_attention_grouped(chunk, k, v, scale, "causal")
+            parts.append(out.transpose(2, 1, 0, 3))
+        out = mx.concatenate(parts)[self._back] if parts else q
+        return out.transpose(0, 2, 1, 3).flatten(2)
+
+    def _decodes(self, q: mx.array, pools: "tuple[_Pool, ...]", scale: float | None) -> mx.array:
+        """Requests with a single row, all in one product: [rows, H, 1, D]."""
+        rows, tables, visible = self._padded
+        k, v = (_gathered(*pool, tables, visible.shape[-1], q.dtype) for pool in pools)
+        # What lies behind a shorter request's end may be infinite, and 0 times infinity is no number.
+        v = mx.where(visible[:, None, :, None], v, mx.zeros((), v.dtype))
+        return scaled_dot_product_attention_grouped(q[rows], k, v, scale, visible[:, None, None])
+
+    @cached_property
+    def _single(self) -> list[int]:
+        starts = self.layout.query_starts
+        return [r for r, start in enumerate(starts[:-1]) if starts[r + 1] == start + 1]
+
+    @cached_property
+    def _several(self) -> list[int]:
+        starts = self.layout.query_starts
+        return [r for r, start in enumerate(starts[:-1]) if starts[r + 1] > start + 1]
+
+    @cached_property
+    def _padded(self) -> tuple[mx.array, mx.array, mx.array]:
+        """Of the requests with a single row: the rows, the tables, which stored tokens there are [R, S]."""
+        single, layout = mx.array(self._single, mx.int32), self.layout
+        lengths = [layout.lengths[r] for r in self._single]
+        visible = mx.arange(max(lengths)) < mx.array(lengths)[:, None]
+        rows = mx.array([layout.query_starts[r] for r in self._single], mx.int32)
+        return rows, layout.block_tables[single], visible
+
+    @cached_property
+    def _back(self) -> mx.array:
+        """For each row its place among the results, where single rows come first."""
+        starts = self.layout.query_starts
+        order = [row for r in (*self._single, *self._several) for row in range(starts[r], starts[r + 1])]
+        return mx.array(sorted(range(len(order)), key=order.__getitem__), mx.int32)
+
+
+@dataclass(eq=False)
+class PagedLayer:
+    """The pools of one layer in one step."""
+
+    cache: "PagedKvCache"
+    index: int  # the layer's number
+    layout: "StepLayout"
+    attention: PagedAttention  # of `layout`
+
+    @property
+    def offset(self) -> list[int]:
+        """[T] the rows' positions."""
+        return self.layout.positions
+
+    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
+        """`attend` itself sees to it that no row looks behind its own token."""
+        return "causal"
+
+    def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
+        """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
+
+        A row sees the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
+        """
+        cache, i = self.cache, self.index
+        self._store(cache.keys, cache.key_scales, k)
+        self._store(cache.values, cache.value_scales, v)
+        kv_scales = (cache.key_scales[i], cache.value_scales[i]) if cache.key_scales else None
+        return self.attention(q, cache.keys[i], cache.values[i], scale, kv_scales)
+
+    def _store(self, pools: list[mx.array], scales: list[mx.array], rows: mx.array) -> None:
+        if scales:
+            native = kernels(__package__)
+            rows, factors = native.quantize_rows(rows) if native else quantize_rows(rows)
+            self._put(scales, factors)
+        self._put(pools, rows)
+
+    def _put(self, pools: list[mx.array], rows: mx.array) -> None:
+        pool, slots = pools[self.index], self.layout.slots
+        rows = rows.astype(pool.dtype)
+        if native := kernels(__package__):
+            pools[self.index] = native.append_rows(pool, rows, slots)
+        else:
+            blocks, places = mx.divmod(slots, pool.shape[2])
+            pool[blocks, :, places] = rows[:, :, 0]
+
+
+LayerCache = KvCache | PagedLayer
+
+_Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if these are integers
+
+
+def _gathered(
+    pool: mx.array, scales: mx.array | None, tables: mx.array, length: int, dtype: mx.Dtype
+) -> mx.array:
+    """The first `length` tokens of every table [B, blocks], one behind the other: [B, G, length, D]."""
+    _, groups, size, dim = pool.shape
+    used = tables[:, : -(-length // size)]
+    blocks = pool[used] if scales is None else dequantize_rows(pool[used], scales[used], dtype)
+    rows = blocks.transpose(0, 2, 1, 3, 4).reshape(len(tables), groups, -1, dim)
+    return rows[:, :, :length].astype(dtype)

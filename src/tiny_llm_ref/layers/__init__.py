@@ -1,0 +1,1 @@
+"""Layers: the arithmetic of one transformer block."""

@@ -1,0 +1,1 @@
+"""Models: the layers of a checkpoint, put together."""

@@ -1,0 +1,244 @@
+"""Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import mlx.core as mx
+
+from tiny_llm_lab.native import kernels
+from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
+
+from ..cache.kv_cache import TinyKvFullCache
+from ..cache.paged_attention import LayerCache, PagedLayer
+from ..cache.paged_kv_cache import PagedKvCache
+from ..layers.attention import Mask, scaled_dot_product_attention_grouped
+from ..layers.basics import linear, silu
+from ..layers.embedding import Embedding
+from ..layers.layer_norm import RMSNorm
+from ..layers.moe import QwenMoE
+from ..layers.positional_encoding import RoPE
+from .fused import can_fuse, fused_layer
+
+Weights = Mapping[str, Weight]
+AllSum = Callable[[mx.array], mx.array]
+# Layers that are planned before the first of them begins to be computed.
+_AHEAD = 4
+
+
+class QwenMultiHeadAttention:
+    """Grouped-query self-attention with rotary positions: QKV bias in Qwen2, QK norm in Qwen3."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
+        """`weights` hold this block's parameters: q_proj.weight [H * D, E], k_proj.weight [G * D, E],
+        v_proj.weight [G * D, E], o_proj.weight [E, H * D]; with config.qkv_bias q_proj.bias, k_proj.bias
+        and v_proj.bias; with config.qk_norm q_norm.weight and k_norm.weight [D].
+        """
+        self.config = config
+        self.weights = weights
+        self.rope = rope
+        self.q_norm = self.k_norm = None
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, _vector(weights, "q_norm"), config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, _vector(weights, "k_norm"), config.rms_norm_eps)
+
+    def __call__(
+        self,
+        x: mx.array,
+        offset: int | list[int] = 0,
+        cache: LayerCache | None = None,
+        mask: Mask = "causal",
+        keep: int | None = None,
+    ) -> mx.array:
+        """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
+
+        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
+        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
+        All L tokens have keys and values; queries exist only for those that are kept. A `PagedLayer` (from
+        day 3.2 on) stores and attends by itself.
+        """
+        start = 0 if keep is None else max(0, x.shape[1] - keep)
+        q, k, v = (
+            self._project("q_proj", x[:, start:]),
+            self._project("k_proj", x),
+            self._project("v_proj", x),
+        )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
+        q, k = self.rope(q, q_offset), self.rope(k, offset)
+        q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
+        if isinstance(cache, PagedLayer):
+            return linear(cache.attend(q, k, v), self.weights["o_proj.weight"])
+        if cache is not None:
+            k, v = cache.update_and_fetch(k, v)
+        if isinstance(mask, mx.array):
+            mask = mask[..., mask.shape[-2] - q.shape[2] :, :]
+        out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
+        return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
+
+    def _project(self, name: str, x: mx.array) -> mx.array:
+        """[B, L, heads, D]"""
+        bias = _vector(self.weights, name, "bias") if self.config.qkv_bias else None
+        out = linear(x, self.weights[f"{name}.weight"], bias)
+        dim = self.config.head_dim
+        return out.reshape(*x.shape[:2], out.shape[2] // dim, dim)
+
+
+class QwenMLP:
+    """The gated feed-forward network SwiGLU (Shazeer 2020, arXiv 2002.05202, eq. 6)."""
+
+    def __init__(self, w_gate: Weight, w_up: Weight, w_down: Weight) -> None:
+        """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
+        self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
+        return linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
+
+
+class QwenTransformerBlock:
+    """One layer: attention and feed-forward, each behind a norm and around a residual."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Weights, rope: RoPE, all_sum: AllSum | None = None
+    ) -> None:
+        """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
+        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.7 on a layer with
+        mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
+
+        `all_sum` (day 3.7) adds an array up over all ranks: the output of attention and that of the
+        feed-forward are then this rank's parts of a sum. None: they are whole.
+        """
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
+        self.mlp = _feed_forward(config, _below("mlp.", weights))
+        self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
+        self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
+        self.weights = weights
+        self.is_whole, self.all_sum = all_sum is None, all_sum or _whole
+
+    @cached_property
+    def _is_fusable(self) -> bool:
+        """Whether the kernels can compute this layer as a whole (from day 2.5 on)."""
+        return can_fuse(self.weights)
+
+    def __call__(
+        self,
+        x: mx.array,
+        offset: int | list[int] = 0,
+        cache: LayerCache | None = None,
+        mask: Mask = "causal",
+        keep: int | None = None,
+        rows: mx.array | None = None,
+    ) -> mx.array:
+        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
+
+        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
+        (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
+        """
+        native = kernels(__package__)
+        if native and not isinstance(mask, mx.array) and self._is_fusable:
+            return fused_layer(native, self, x, offset, cache, keep, rows)
+        start = 0 if keep is None else max(0, x.shape[1] - keep)
+        out = self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask, keep))
+        x = x[:, start:]
+        if rows is not None:
+            x, out = x[rows], out[rows]
+        x = x + out
+        return x + self.all_sum(self.mlp(self.post_attention_layernorm(x)))
+
+
+class QwenModel:
+    """A decoder-only Qwen: embedding, layers, final norm and output head."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
+        """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
+        `all_sum` (day 3.7) the layers hold one rank's part of their weights.
+        """
+        self.config = config
+        # One table serves all layers: the angles depend on the position alone.
+        rope = RoPE(config.head_dim, config.max_position_embeddings, config.rope_theta)
+        self.embed_tokens = Embedding(
+            config.vocab_size, config.hidden_size, weights["model.embed_tokens.weight"]
+        )
+        self.layers = [
+            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, all_sum)
+            for i in range(config.num_hidden_layers)
+        ]
+        self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
+        self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Sequence[LayerCache] | None = None,
+        logits_to_keep: int | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> mx.array:
+        """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
+
+        `offset` counts the tokens that stand before: one number, or one per row (from day 2.6 on).
+        `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
+        `logits_to_keep=n` returns only the last n positions, [B, n, V], and spends nothing on the
+        others; 0 is allowed. `rows` (from day 3.2 on) returns only these rows of the batch, in their order,
+        [len(rows), L, V], and spends on the others what their keys and values take; none is allowed.
+        Raises ValueError when `offset` is not what the cache holds.
+        """
+        length = tokens.shape[1]
+        if cache is not None and cache[0].offset != offset:
+            raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
+        # Fused layers count each row's tokens themselves.
+        is_fused = kernels(__package__) is not None and all(layer._is_fusable for layer in self.layers)
+        mask: Mask = "causal" if cache is None or is_fused else cache[0].attention_mask(length)
+        if rows is not None and list(rows) == list(range(len(tokens))):
+            rows = None  # as in a step of decodes: picking all of them would only copy
+        chosen = None if rows is None else mx.array(list(rows), mx.int32)
+        x = self.embed_tokens(tokens)
+        for i, layer in enumerate(self.layers):
+            # Behind the last layer's keys and values nobody looks at a token without logits.
+            wanted = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
+            x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
+            if is_fused and i % _AHEAD == 0 and i + 1 < len(self.layers):
+                mx.async_eval(x)  # the kernels begin while Python still plans the layers behind
+        x = self.norm(x)
+        return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
+
+    def create_kv_cache(self) -> list[RequestKvCache]:
+        """One empty `TinyKvFullCache` per layer."""
+        return [TinyKvFullCache() for _ in self.layers]
+
+    def create_paged_kv_cache(
+        self, num_blocks: int, block_size: int = 32, kv_bits: int | None = None
+    ) -> PagedKvCache:
+        """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
+        return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits)
+
+
+def build_model(checkpoint: Checkpoint) -> QwenModel:
+    """The model of a loaded checkpoint."""
+    return QwenModel(checkpoint.config, checkpoint.weights)
+
+
+def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
+    """A norm's weight or a projection's bias: never quantized."""
+    vector = weights[f"{module}.{kind}"]
+    assert isinstance(vector, mx.array)
+    return vector
+
+
+def _feed_forward(config: ModelConfig, weights: Weights) -> QwenMLP | QwenMoE:
+    if "gate.weight" in weights:
+        return QwenMoE(config, weights)
+    return QwenMLP(*(weights[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
+
+
+def _whole(x: mx.array) -> mx.array:
+    """The sum over the ranks of a model that has only one."""
+    return x
+
+
+def _below(prefix: str, weights: Weights) -> Weights:
+    """The weights whose names start with `prefix`, without it."""
+    return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
