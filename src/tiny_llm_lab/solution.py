@@ -64,10 +64,10 @@ class Scheduling(Protocol):
 
     BlockPool: Callable[..., Any]
     Scheduler: Callable[..., Any]
-    ScheduledRequest: Callable[..., Any]
+    TokenSequence: Callable[..., Any]
     StepSample: Callable[..., Any]
     StepTimeModel: Callable[..., Any]
-    StepPacer: Callable[..., Any]
+    BudgetController: Callable[..., Any]
     LatencyPolicy: Callable[..., Any]
     context_work: Callable[[int, int], int]
 
@@ -98,7 +98,7 @@ class Serving(Protocol):
     StepLayout: Any
     StepSample: Callable[..., Any]
     StepTimeModel: Callable[..., Any]
-    StepPacer: Callable[..., Any]
+    BudgetController: Callable[..., Any]
     LatencyPolicy: Callable[..., Any]
     NgramProposer: Callable[..., Any]
     context_work: Callable[[int, int], int]

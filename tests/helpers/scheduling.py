@@ -100,8 +100,8 @@ def drive(
         assert step < max_steps, f"not done after {max_steps} steps"
         while coming and coming[0].step <= step:
             job = coming.pop(0)
-            job.request = llm.ScheduledRequest(
-                job.request_id, job.prompt_token_ids, job.priority, float(step), job.is_batch_class
+            job.request = llm.TokenSequence(
+                job.request_id, job.prompt_token_ids, job.priority, float(step), job.priority_class == "batch"
             )
             scheduler.add(job.request)
         before_step(step, scheduler)

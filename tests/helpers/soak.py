@@ -87,7 +87,7 @@ class Storm:
         family = rng.randrange(3)
         cut = rng.randrange(num_prompt + 1)
         prompt = [family] * cut + [rng.randrange(5) for _ in range(num_prompt - cut)]
-        request = self.llm.ScheduledRequest(
+        request = self.llm.TokenSequence(
             name, prompt, rng.randrange(3), float(self.num_steps), rng.random() < self.batch_share
         )
         max_tokens = min(rng.randrange(1, 30), longest + 1 - num_prompt)
@@ -98,9 +98,9 @@ class Storm:
         """Whoever is first gets a token in every step, or every second one when prefills and decodes
         alternate, and is done after as many as it has tokens: no policy but priority lets others pass.
         Batch-class requests hold up nobody, beyond one such second step, and may wait forever."""
-        if self.config.policy == "priority" or request.is_batch_class:
+        if self.config.policy == "priority" or request.priority_class == "batch":
             return None
-        ahead = [life for life in self._open() if not life.request.is_batch_class]
+        ahead = [life for life in self._open() if life.request.priority_class == "interactive"]
         num_tokens = sum(len(life.request.prompt_token_ids) + life.max_tokens + 1 for life in ahead)
         return num_tokens if self.config.step_mode == "mixed" else 2 * num_tokens + 1
 
@@ -122,7 +122,9 @@ class Storm:
         assert len(running) <= self.config.max_num_seqs
         if plan.preempted:
             admitted = set(running) - set(before)
-            batch_class = {name for name, life in self.lives.items() if life.request.is_batch_class}
+            batch_class = {
+                name for name, life in self.lives.items() if life.request.priority_class == "batch"
+            }
             assert not admitted & batch_class, "batch class is not admitted in a step that preempts"
             assert not admitted or set(plan.preempted) <= batch_class, "nor anybody when others have to go"
             self.num_displaced += len(plan.preempted) if admitted else 0

@@ -15,6 +15,8 @@ from tests.helpers.toy import (
     toy_model,
 )
 
+from tiny_llm_lab.types import SamplingParams
+
 CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 TOKENIZER = ByteTokenizer()
 
@@ -280,9 +282,9 @@ def test_cached_loop_asks_for_no_more_than_the_last_logits(llm):
 @pytest.mark.task("2.1.3")
 def test_cached_loop_samples(llm):
     model, prompt = toy_model(llm), "once upon"
-    samplers = [llm.make_sampler(temp=1.0, seed=3) for _ in range(2)]
-    got = generate(llm, model, prompt, sampler=samplers[0], max_tokens=8)
-    want = llm.simple_generate(model, TOKENIZER, prompt, samplers[1], max_tokens=8)
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=3))
+    got = generate(llm, model, prompt, sampler=sampler, max_tokens=8)
+    want = llm.simple_generate(model, TOKENIZER, prompt, sampler, max_tokens=8)
     assert [event.token_id for event in got] == [event.token_id for event in want]
 
 

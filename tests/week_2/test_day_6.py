@@ -332,7 +332,7 @@ def feed(request, tokens):
     return request
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_new_request_has_computed_nothing(llm):
     model = FakeModel()
     request = llm.Request(model, TOKENIZER, "hello", 64, 3, max_seq_len=100)
@@ -345,7 +345,7 @@ def test_new_request_has_computed_nothing(llm):
     assert model.calls == []
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_takes_token_ids_as_they_are(llm):
     tokens = [5, EOS, 7]
     request = llm.Request(FakeModel(), TOKENIZER, tokens)
@@ -355,7 +355,7 @@ def test_request_takes_token_ids_as_they_are(llm):
     assert tokens == [5, EOS, 7]
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 @pytest.mark.parametrize(
     ("prompt", "step", "max_seq_len"),
     [
@@ -375,7 +375,7 @@ def test_request_rejects_bad_input(llm, prompt, step, max_seq_len):
         llm.Request(FakeModel(), TOKENIZER, prompt, step, max_seq_len=max_seq_len)
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_notes_its_tokens(llm):
     request = request_for(llm)
     assert request.is_prefill_done
@@ -386,7 +386,7 @@ def test_request_notes_its_tokens(llm):
     assert (request.text(), request.is_done) == ("xy", False)
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 @pytest.mark.parametrize("end", [EOS, SECOND_EOS])
 def test_request_ends_before_either_end_token(llm, end):
     request = feed(request_for(llm), [*b"xy", end])
@@ -398,7 +398,7 @@ def test_request_ends_before_either_end_token(llm, end):
     assert request.token_ids == list(b"xy")
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_may_end_with_its_first_token(llm):
     request = feed(request_for(llm), [EOS])
     assert (request.is_done, request.finish_reason, request.token_ids) == (True, "stop", [])
@@ -408,21 +408,21 @@ def test_request_may_end_with_its_first_token(llm):
     assert request.completion().timing.ttft_s is None
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_can_ignore_end_tokens(llm):
     request = feed(request_for(llm, ignore_eos=True, max_tokens=4), [ord("x"), EOS, SECOND_EOS, ord("y")])
     assert (request.finish_reason, request.token_ids) == ("length", [ord("x"), EOS, SECOND_EOS, ord("y")])
     assert request.text() == "xy"
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 @pytest.mark.parametrize("max_tokens", [1, 3])
 def test_request_ends_after_max_tokens(llm, max_tokens):
     request = feed(request_for(llm, max_tokens=max_tokens), b"abcdefgh")
     assert (request.finish_reason, len(request.token_ids)) == ("length", max_tokens)
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 @pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(5, 1), (6, 2), (9, 5)])
 def test_request_ends_when_the_next_token_could_not_be_stored(llm, max_seq_len, num_tokens):
     # Five prompt tokens; the token that fills the last place is followed by one that needs none.
@@ -431,20 +431,20 @@ def test_request_ends_when_the_next_token_could_not_be_stored(llm, max_seq_len, 
     assert request.offset == max_seq_len
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_ends_at_a_stop_string_across_tokens(llm):
     request = feed(request_for(llm, stop=("END", "zz")), b"a b END more")
     assert (request.finish_reason, request.text()) == ("stop", "a b ")
     assert request.token_ids == list(b"a b END")
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_stop_string_at_the_last_allowed_token_is_a_stop(llm):
     request = feed(request_for(llm, stop=("END",), max_tokens=4), b"aEND")
     assert (request.finish_reason, request.text()) == ("stop", "a")
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_releases_held_back_text_at_the_end(llm):
     request = feed(request_for(llm, stop=("END",), max_tokens=3), b"aEN")
     assert (request.finish_reason, request.text()) == ("length", "aEN")
@@ -458,7 +458,7 @@ def test_request_releases_held_back_text_at_the_end(llm):
     ]
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_does_not_lose_an_unfinished_character(llm):
     request = feed(request_for(llm), [*"né".encode(), "é".encode()[0], EOS])
     assert request.text() == "né\N{REPLACEMENT CHARACTER}"
@@ -467,7 +467,7 @@ def test_request_does_not_lose_an_unfinished_character(llm):
     assert events[-1].completion.text == request.text()
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_hands_every_event_out_once(llm):
     request = request_for(llm, idx=4, max_tokens=3)
     request.accept(ord("x"))
@@ -481,7 +481,7 @@ def test_request_hands_every_event_out_once(llm):
     assert request.take_events() == []
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_sums_itself_up(llm):
     clock = FakeClock(start=10.0)
     request = request_for(llm, "hello", clock=clock, idx=7, max_tokens=3)
@@ -497,7 +497,7 @@ def test_request_sums_itself_up(llm):
     assert (done.timing.ttft_s, done.timing.itl_s) == (2.0, [0.5, 0.25])
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_may_have_arrived_earlier(llm):
     clock = FakeClock(start=10.0)
     request = llm.Request(FakeModel(), TOKENIZER, "hi", arrival_s=8.5, clock=clock)
@@ -506,7 +506,7 @@ def test_request_may_have_arrived_earlier(llm):
     assert request.completion().timing.ttft_s == 1.5
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_gives_its_cache_back(llm):
     model = FakeModel(num_layers=3)
     request = llm.Request(model, TOKENIZER, "hello")
@@ -518,15 +518,16 @@ def test_request_gives_its_cache_back(llm):
     assert not any(cache.holds_memory for cache in model.caches)
 
 
-@pytest.mark.task("2.6.2")
+@pytest.mark.task("2.6.3")
 def test_request_samples_with_its_own_settings(llm):
     logits = random_array(40, 1, 258) * 2
     settings = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "seed": 5}
     request = request_for(llm, **settings)
-    sample = llm.make_sampler(0.8, 0.9, 40, 0.02, 5)
-    got = [request.sample(logits).item() for _ in range(12)]
-    assert got == [sample(logits).item() for _ in range(12)]
-    assert request_for(llm).sample(logits).item() == int(np.argmax(np.array(logits)))
+    sample = llm.Sampler(SamplingParams(**settings))
+    got = [request.sample(logits, position).item() for position in range(12)]
+    assert got == [sample(logits, position).item() for position in range(12)]
+    assert len(set(got)) > 1
+    assert request_for(llm).sample(logits, 3).item() == int(np.argmax(np.array(logits)))
 
 
 def generator(llm, model, prompts=(), batch_size=4, **settings):
@@ -548,7 +549,7 @@ def admit(llm, run, model, idx, prompt, **sampling):
     return request
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_generator_starts_with_all_prompts_waiting(llm):
     model, prompts = FakeModel(), ["a", [1, 2], Prompt("c")]
     run = generator(llm, model, prompts)
@@ -559,7 +560,7 @@ def test_generator_starts_with_all_prompts_waiting(llm):
     assert prompts == ["a", [1, 2], Prompt("c")]
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_generator_has_work_while_anything_waits_prefills_or_decodes(llm):
     model = FakeModel()
     run = generator(llm, model)
@@ -571,7 +572,7 @@ def test_generator_has_work_while_anything_waits_prefills_or_decodes(llm):
     assert run.has_work_remaining()
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
 )
@@ -580,14 +581,14 @@ def test_generator_rejects_settings_out_of_range(llm, settings):
         generator(llm, FakeModel(), ["a"], **settings)
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_decode_phase_without_requests_does_nothing(llm):
     model = FakeModel()
     assert generator(llm, model, ["a"]).handle_decode_phase() is False
     assert model.calls == []
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_decode_phase_is_one_forward_for_all(llm):
     model = FakeModel()
     run = generator(llm, model)
@@ -608,7 +609,7 @@ def test_decode_phase_is_one_forward_for_all(llm):
         assert request.offset == len(prompt) + 5
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_requests_leave_the_batch_as_they_end(llm):
     model = FakeModel(num_layers=3)
     run = generator(llm, model, batch_size=5)
@@ -628,7 +629,7 @@ def test_requests_leave_the_batch_as_they_end(llm):
         assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_newcomer_takes_a_row_that_was_left(llm):
     model = FakeModel()
     run = generator(llm, model, batch_size=2)
@@ -644,7 +645,7 @@ def test_newcomer_takes_a_row_that_was_left(llm):
     assert got == [model.answer_to(prompt.encode(), n) for prompt, n in wanted]
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_an_end_token_ends_one_row_only(llm):
     model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", SECOND_EOS], "ef": list(b"0123456789")})
     run = generator(llm, model)
@@ -657,7 +658,7 @@ def test_an_end_token_ends_one_row_only(llm):
     assert [completion.finish_reason for completion in done] == ["stop", "stop", "length"]
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_draws_do_not_depend_on_batch_mates(llm):
     sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 8}
 
@@ -676,7 +677,7 @@ def test_draws_do_not_depend_on_batch_mates(llm):
     assert len(set(alone)) > 2
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_decode_phase_tells_what_happens(llm):
     events = []
     model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", EOS]})
@@ -690,7 +691,7 @@ def test_decode_phase_tells_what_happens(llm):
     assert events[2].completion == run.collect_results()[0]
 
 
-@pytest.mark.task("2.6.3")
+@pytest.mark.task("2.6.4")
 def test_generator_gives_all_memory_back(llm):
     before = active_bytes()
     model = toy_model(llm)

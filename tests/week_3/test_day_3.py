@@ -140,7 +140,7 @@ def test_a_block_without_its_parent_waits_for_it(cache, pool):
 @pytest.mark.task("3.3.2")
 def test_what_is_taken_is_held_and_counted_once(llm, cache, pool):
     blocks = computed(cache, pool, prompt(1, 2))
-    walk = llm.PrefixWalk(cache, prompt(1, 2, 3, 4))
+    walk = llm.PrefixMatch(cache, prompt(1, 2, 3, 4))
     for _ in range(3):
         assert walk.peek() == blocks, "looking again changes nothing"
     assert (cache.num_query_tokens, cache.num_hit_tokens, pool.ref_count(blocks[0])) == (0, 0, 1)
@@ -154,13 +154,13 @@ def test_what_is_taken_is_held_and_counted_once(llm, cache, pool):
 @pytest.mark.task("3.3.2")
 def test_a_request_that_comes_again_is_not_counted_again(llm, cache, pool):
     blocks = computed(cache, pool, prompt(1, 2))
-    assert llm.PrefixWalk(cache, prompt(1, 2, 3), is_counted=False).take() == blocks
+    assert llm.PrefixMatch(cache, prompt(1, 2, 3), is_counted=False).take() == blocks
     assert (cache.num_query_blocks, cache.num_hit_blocks) == (0, 0)
 
 
 @pytest.mark.task("3.3.2")
 def test_a_follower_waits_for_claimed_blocks_and_takes_them_one_by_one(llm, cache, pool):
-    leader, follower = llm.PrefixWalk(cache, prompt(1, 2, 3)), llm.PrefixWalk(cache, prompt(1, 2, 8, 9))
+    leader, follower = llm.PrefixMatch(cache, prompt(1, 2, 3)), llm.PrefixMatch(cache, prompt(1, 2, 8, 9))
     assert not leader.is_waiting
     leader.claim()
     assert not leader.is_waiting, "nobody waits for itself"
@@ -179,7 +179,7 @@ def test_a_follower_waits_for_claimed_blocks_and_takes_them_one_by_one(llm, cach
 
 @pytest.mark.task("3.3.2")
 def test_when_the_leader_ends_a_follower_computes(llm, cache, pool):
-    leader, second, third = (llm.PrefixWalk(cache, prompt(1, 2, 3, rest=[n])) for n in range(3))
+    leader, second, third = (llm.PrefixMatch(cache, prompt(1, 2, 3, rest=[n])) for n in range(3))
     leader.claim()
     (block,) = pool.allocate(1)
     leader.register([1] * SIZE, block)
@@ -196,7 +196,7 @@ def test_when_the_leader_ends_a_follower_computes(llm, cache, pool):
 
 @pytest.mark.task("3.3.2")
 def test_a_claim_made_in_part_is_completed_later(llm, cache, pool):
-    leader, other = llm.PrefixWalk(cache, prompt(1, 2, 3, 4)), llm.PrefixWalk(cache, prompt(1, 5, rest=[0]))
+    leader, other = llm.PrefixMatch(cache, prompt(1, 2, 3, 4)), llm.PrefixMatch(cache, prompt(1, 5, rest=[0]))
     leader.claim()
     other.claim()
     assert len(cache.claims) == 4, "three blocks of the leader and the one that is only the other's"
@@ -209,7 +209,7 @@ def test_a_claim_made_in_part_is_completed_later(llm, cache, pool):
 
 @pytest.mark.task("3.3.2")
 def test_a_block_that_was_computed_twice_is_registered_once(llm, cache, pool):
-    walks = [llm.PrefixWalk(cache, prompt(1, 2, rest=[0])) for _ in range(2)]
+    walks = [llm.PrefixMatch(cache, prompt(1, 2, rest=[0])) for _ in range(2)]
     held = pool.allocate(4)
     for walk, blocks in zip(walks, (held[:2], held[2:]), strict=True):
         walk.register([1] * SIZE, blocks[0])
@@ -221,9 +221,9 @@ def test_a_block_that_was_computed_twice_is_registered_once(llm, cache, pool):
 
 @pytest.mark.task("3.3.2")
 def test_claims_of_batch_class_hold_among_equals_only(llm, cache):
-    first, second = (llm.PrefixWalk(cache, prompt(1, 2, rest=[n]), is_batch_class=True) for n in range(2))
+    first, second = (llm.PrefixMatch(cache, prompt(1, 2, rest=[n]), priority_class="batch") for n in range(2))
     first.claim()
-    other, later = (llm.PrefixWalk(cache, prompt(1, 2, rest=[n])) for n in (2, 3))
+    other, later = (llm.PrefixMatch(cache, prompt(1, 2, rest=[n])) for n in (2, 3))
     assert (second.is_waiting, other.is_waiting) == (True, False), "others do not wait for batch class"
     other.claim()
     assert first.is_waiting and second.is_waiting and later.is_waiting, "the other one computes it now"
@@ -233,7 +233,7 @@ def test_claims_of_batch_class_hold_among_equals_only(llm, cache):
 
 @pytest.mark.task("3.3.2")
 def test_a_claim_ends_when_somebody_else_was_faster(llm, cache, pool):
-    slow, fast = (llm.PrefixWalk(cache, prompt(1, 2, rest=[0])) for _ in range(2))
+    slow, fast = (llm.PrefixMatch(cache, prompt(1, 2, rest=[0])) for _ in range(2))
     slow.claim()
     (block,) = pool.allocate(1)
     fast.register([1] * SIZE, block)

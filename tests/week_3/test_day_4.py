@@ -15,7 +15,7 @@ def config(budget=2048, threshold=0, **changes):
 
 
 def request_of(llm, num_prompt=5, **fields):
-    return llm.ScheduledRequest("r", list(range(100, 100 + num_prompt)), **fields)
+    return llm.TokenSequence("r", list(range(100, 100 + num_prompt)), **fields)
 
 
 # Two counters

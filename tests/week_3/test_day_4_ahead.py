@@ -8,7 +8,7 @@ from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan
 
-pytestmark = pytest.mark.task("3.4.10")
+pytestmark = pytest.mark.task("3.6.7")
 AHEAD = {"async_scheduling": True}
 PROMPTS = mixed_prompts()
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -33,7 +33,7 @@ class Counted:
 
 def decoding(llm, name, num_prompt=5, num_output=2, **fields):
     done = {"output_token_ids": [7] * num_output, "num_computed_tokens": num_prompt + num_output - 1}
-    return llm.ScheduledRequest(name, list(range(num_prompt)), **(done | fields))
+    return llm.TokenSequence(name, list(range(num_prompt)), **(done | fields))
 
 
 # What is certain
@@ -41,10 +41,10 @@ def decoding(llm, name, num_prompt=5, num_output=2, **fields):
 
 def test_everybody_takes_one_token_in_the_order_of_the_plan(llm):
     running = [decoding(llm, "a"), decoding(llm, "b", 9, 1)]
-    assert list(llm.step_behind(StepPlan({"b": 1, "a": 1}), running, 0).items()) == [("b", 1), ("a", 1)]
-    last_chunk = llm.ScheduledRequest("c", list(range(9)), num_computed_tokens=4)
-    assert llm.step_behind(StepPlan({"a": 1, "c": 5}), [running[0], last_chunk], 0) == {"a": 1, "c": 1}
-    assert llm.step_behind(StepPlan({}), [], 0) == {}
+    assert list(llm.plan_next_step(StepPlan({"b": 1, "a": 1}), running, 0).items()) == [("b", 1), ("a", 1)]
+    last_chunk = llm.TokenSequence("c", list(range(9)), num_computed_tokens=4)
+    assert llm.plan_next_step(StepPlan({"a": 1, "c": 5}), [running[0], last_chunk], 0) == {"a": 1, "c": 1}
+    assert llm.plan_next_step(StepPlan({}), [], 0) == {}
 
 
 @pytest.mark.parametrize("case", ["waits", "not in the plan", "chunk goes on", "guess"])
@@ -56,19 +56,19 @@ def test_nothing_is_certain_when(llm, case):
     elif case == "not in the plan":
         running.append(decoding(llm, "c"))
     elif case == "chunk goes on":
-        running[1] = llm.ScheduledRequest("b", list(range(9)), num_computed_tokens=4)
+        running[1] = llm.TokenSequence("b", list(range(9)), num_computed_tokens=4)
         plan["b"] = 4
     else:
         running[1].spec_token_ids = [1]
         plan["b"] = 2
-    assert llm.step_behind(StepPlan(plan), running, num_waiting) == {}
+    assert llm.plan_next_step(StepPlan(plan), running, num_waiting) == {}
 
 
 def a_scheduler(llm, num_blocks=64, block_size=4, lengths=(3, 6, 9), **config):
     pool = llm.BlockPool(num_blocks, block_size)
     scheduler = llm.Scheduler(SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8, **config), pool)
     for i, length in enumerate(lengths):
-        scheduler.add(llm.ScheduledRequest(str(i), random_tokens(i, length).tolist()))
+        scheduler.add(llm.TokenSequence(str(i), random_tokens(i, length).tolist()))
     return scheduler
 
 
@@ -83,7 +83,7 @@ def test_the_plan_is_that_of_schedule_after_commit(llm, policy, step_mode):
     plan = ahead.schedule()
     assert plan_of(usual.schedule()) == plan_of(plan)
     for step in range(12):  # over several borders of blocks
-        behind = ahead.schedule_behind(plan)
+        behind = ahead.schedule_next(plan)
         sampled = {name: [step] for name in plan.num_scheduled_tokens}
         for scheduler in (ahead, usual):
             scheduler.commit(plan, sampled)
@@ -95,7 +95,7 @@ def test_the_plan_is_that_of_schedule_after_commit(llm, policy, step_mode):
     if step_mode == "alternate":
         for scheduler in (ahead, usual):
             scheduler.commit(plan, {name: [0] for name in plan.num_scheduled_tokens})
-            scheduler.add(llm.ScheduledRequest("new", [1, 2]))
+            scheduler.add(llm.TokenSequence("new", [1, 2]))
         assert plan_of(ahead.schedule()) == plan_of(usual.schedule()), "which kind was last is the same"
 
 
@@ -103,11 +103,11 @@ def test_no_plan_takes_blocks_from_anybody(llm):
     # 4 and 4 tokens: the next token of each needs a block, and only one is free.
     scheduler = a_scheduler(llm, num_blocks=3, lengths=(4, 4))
     plan = scheduler.schedule()
-    assert scheduler.schedule_behind(plan) is None
+    assert scheduler.schedule_next(plan) is None
     assert [len(request.block_ids) for request in scheduler.running] == [1, 1]
     assert scheduler.pool.num_free == 1
     scheduler = a_scheduler(llm, num_blocks=4, lengths=(4, 4))
-    assert scheduler.schedule_behind(scheduler.schedule()) is not None
+    assert scheduler.schedule_next(scheduler.schedule()) is not None
     assert scheduler.pool.num_free == 0
 
 
@@ -203,7 +203,7 @@ def test_an_arrival_waits_for_the_step_under_way_only(llm, model):
 
 
 def test_paced_steps_need_the_tokens_first(llm, model):
-    assert not make_engine(llm, model, pacer=object(), **AHEAD).async_scheduling
+    assert not make_engine(llm, model, budget_controller=object(), **AHEAD).async_scheduling
 
 
 def test_an_error_ends_the_step_under_way(llm, model):

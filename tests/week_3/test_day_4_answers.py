@@ -33,11 +33,11 @@ def words(completions):
     return [(c.prompt_idx, c.token_ids, c.text, c.finish_reason, c.num_prompt_tokens) for c in completions]
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_the_same_completions_as_batch_generate(llm, model, monkeypatch):
     prompts = [replace(prompt, arrival_s=(7 * i) % 5) for i, prompt in enumerate(mixed_prompts())]
     clock = FakeClock(tick=0.05)
-    clock.take_over(monkeypatch, llm.EngineRun)
+    clock.take_over(monkeypatch, llm.PromptRun)
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64), clock=clock)
     done = engine.generate(prompts)
     wanted = llm.batch_generate(model, ByteTokenizer(), mixed_prompts(), batch_size=2)
@@ -46,7 +46,7 @@ def test_the_same_completions_as_batch_generate(llm, model, monkeypatch):
     assert engine.scheduler.pool.num_free == 256
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_text_and_token_ids_are_prompts_as_well(llm, model):
     [completion] = make_engine(llm, model).generate([Prompt("ab", FOREVER)])
     [same] = make_engine(llm, model).generate([Prompt([97, 98], FOREVER)])
@@ -58,7 +58,7 @@ def test_text_and_token_ids_are_prompts_as_well(llm, model):
         engine.generate("ab")
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_events_tell_of_chunks_tokens_and_ends(llm, model):
     events = []
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64))
@@ -84,7 +84,7 @@ def test_events_tell_of_chunks_tokens_and_ends(llm, model):
     assert "".join(texts) == done[0].text
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
     told = {i: [] for i in range(4)}
 
@@ -103,7 +103,7 @@ def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
         assert chunks == sorted(set(chunks)) and chunks[-1] == 30
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_waiting_counts_from_the_arrival(llm, model):
     engine = make_engine(llm, model, clock=FakeClock(tick=0.05))
     prompts = [Prompt([97], FOREVER, arrival_s=0.01 * i) for i in range(3)]
@@ -111,10 +111,10 @@ def test_waiting_counts_from_the_arrival(llm, model):
     assert np.diff(arrivals) == pytest.approx([0.01, 0.01]), "however late its turn came"
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_nobody_starts_before_arriving(llm, model, monkeypatch):
     clock, events = FakeClock(tick=0.001), []
-    clock.take_over(monkeypatch, llm.EngineRun)
+    clock.take_over(monkeypatch, llm.PromptRun)
     engine = make_engine(llm, model, clock=clock)
     prompts = [Prompt([97], FOREVER, arrival_s=9.0), Prompt([98], FOREVER, arrival_s=2.0)]
     late, early = engine.generate(prompts, events.append)
@@ -125,7 +125,7 @@ def test_nobody_starts_before_arriving(llm, model, monkeypatch):
         assert 0 < completion.timing.ttft_s < 1
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_urgent_prompts_come_first_with_policy_priority(llm, model):
     ends = []
     engine = make_engine(llm, model, SchedulerConfig(policy="priority", max_num_seqs=1))
@@ -136,7 +136,7 @@ def test_urgent_prompts_come_first_with_policy_priority(llm, model):
     assert ends == [2, 1, 0]
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_prompts_of_batch_class_come_last(llm, model):
     ends = []
     engine = make_engine(llm, model, SchedulerConfig(max_num_seqs=1))
@@ -147,7 +147,7 @@ def test_prompts_of_batch_class_come_last(llm, model):
     assert ends == [2, 0, 1]
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_a_bad_prompt_ends_alone(llm, model):
     events = []
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
@@ -159,7 +159,7 @@ def test_a_bad_prompt_ends_alone(llm, model):
     assert [c.prompt_idx for c in engine.generate([bad, Prompt([97], FOREVER)])] == [0, 1], "from 0 again"
 
 
-@pytest.mark.task("3.4.8")
+@pytest.mark.task("3.6.5")
 def test_an_interrupt_leaves_nobody_behind(llm, model):
     def interrupt(event):
         if isinstance(event, TokenEvent):
@@ -187,7 +187,7 @@ def scores_in_float64(model, tokens):
     )
 
 
-@pytest.mark.task("3.4.9")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("num_top", [0, 1, 20])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16])
 def test_logarithms_of_the_softmax(llm, num_top, dtype):
@@ -203,7 +203,7 @@ def test_logarithms_of_the_softmax(llm, num_top, dtype):
         assert_close([logprob for _, logprob in each.top], row[best])
 
 
-@pytest.mark.task("3.4.9")
+@pytest.mark.task("3.6.6")
 def test_large_logits_and_more_than_there_are(llm):
     [read] = llm.read_logprobs([1], llm.score_tokens(mx.array([[1e4, 1e4, -1e4]]), mx.array([1]), 20))
     assert_close(read.logprob, np.log(0.5))
@@ -211,7 +211,7 @@ def test_large_logits_and_more_than_there_are(llm):
     assert_close(read.top[2][1], -20000 + np.log(0.5))
 
 
-@pytest.mark.task("3.4.9")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_k": 5, "seed": 3}])
 def test_an_answer_with_its_logprobs(llm, model, settings):
     prompt = Prompt(random_tokens(3, 40).tolist(), replace(FOREVER, max_tokens=8, logprobs=4, **settings))
@@ -224,7 +224,7 @@ def test_an_answer_with_its_logprobs(llm, model, settings):
         assert_close([logprob for _, logprob in each.top], row[[token for token, _ in each.top]], F32_MODEL)
 
 
-@pytest.mark.task("3.4.9")
+@pytest.mark.task("3.6.6")
 def test_neighbours_and_chunks_change_nothing(llm, model):
     prompt = Prompt(random_tokens(3, 90).tolist(), replace(FOREVER, max_tokens=8, logprobs=2))
     alone = logprobs_of(make_engine(llm, model), prompt)
@@ -235,7 +235,7 @@ def test_neighbours_and_chunks_change_nothing(llm, model):
     assert [[t for t, _ in each.top] for each in among] == [[t for t, _ in each.top] for each in alone]
 
 
-@pytest.mark.task("3.4.9")
+@pytest.mark.task("3.6.6")
 def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     engine = make_engine(llm, model)
     engine.add("plain", [97], FOREVER)
@@ -243,9 +243,9 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     engine.abort("plain")
     logits, drawn = random_array(1, 2, VOCAB), mx.array([98, 99])
     for asked, wanted in ((0, [(98, ())]), (None, [])):
-        request = llm.EngineRequest(
+        request = llm.RequestState(
             "r", model, ByteTokenizer(), [97], replace(FOREVER, max_tokens=1, logprobs=asked),
-            number=0, max_seq_len=64, priority=0, is_batch_class=False, arrival_s=0.0, clock=lambda: 0.0,
+            number=0, max_seq_len=64, priority=0, priority_class="interactive", arrival_s=0.0, clock=lambda: 0.0,
         )  # fmt: skip
         scores = request.score(logits, drawn)
         assert bool(scores) == bool(wanted), "scores are for those who ask"

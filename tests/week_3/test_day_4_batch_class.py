@@ -20,14 +20,14 @@ def config(**changes):
 
 
 def batch(name, prompt, max_tokens, step=0, **options):
-    return Job(name, prompt, max_tokens, step, is_batch_class=True, **options)
+    return Job(name, prompt, max_tokens, step, priority_class="batch", **options)
 
 
 @pytest.mark.task("3.4.4")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_batch_class_stands_behind_all_others(llm, policy):
     def key(is_batch_class, priority, num_added, is_aged=False):
-        request = llm.ScheduledRequest("r", [1], priority, 0.0, is_batch_class)
+        request = llm.TokenSequence("r", [1], priority, 0.0, is_batch_class)
         return llm.order_key(policy, request, num_added, is_aged)
 
     assert key(False, 9, 9) < key(True, 0, 0)
@@ -50,7 +50,7 @@ def test_batch_class_stands_behind_all_others(llm, policy):
 )
 def test_whose_turn_it_is(llm, running, waiting, places, want):
     lines = [
-        [llm.ScheduledRequest(c, [1], is_batch_class=c == "b") for c in line] for line in (running, waiting)
+        [llm.TokenSequence(c, [1], is_batch_class=c == "b") for c in line] for line in (running, waiting)
     ]
     found = llm.turns(*lines, places)
     assert [" ".join("".join(r.request_id for r in part) for part in turn) for turn in found] == want
@@ -158,7 +158,7 @@ def test_the_others_do_not_notice(llm, policy, seed):
     setting = replace(setting, chunk_grid=4 * (seed % 2), long_prefill_token_threshold=9 * (seed % 3))
     room = {"num_blocks": 24, "block_size": 4}
     together = drive(llm, setting, busy(seed), **room)
-    alone = drive(llm, setting, [job for job in busy(seed) if not job.is_batch_class], **room)
+    alone = drive(llm, setting, [job for job in busy(seed) if job.priority_class == "interactive"], **room)
     mixed = [{n: num for n, num in step.items() if n in alone.jobs} for step in together.tokens()]
     assert mixed[: len(alone.plans)] == alone.tokens(), "step by step what they get without the others"
     assert any(plan.preempted for plan in together.plans), "or the pool is too large to show anything"
@@ -177,7 +177,7 @@ def test_in_these_storms_batch_class_requests_make_room(llm):
     assert sum(storm(llm, seed, 60, "fcfs", 0.4).num_displaced for seed in range(12)) > 0
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_answer_depends_on_the_class(llm, policy):
     model = toy_model(llm)

@@ -47,22 +47,22 @@ def a_request(llm, model, prompt, sampling, **settings):
     kwargs = {"number": 4, "max_seq_len": 64, "priority": 2, "is_batch_class": True, "arrival_s": 3.0}
     ticks = iter(range(10, 100))
     kwargs |= {"clock": lambda: float(next(ticks))} | settings
-    return llm.EngineRequest("r", model, ByteTokenizer(), prompt, sampling, **kwargs)
+    return llm.RequestState("r", model, ByteTokenizer(), prompt, sampling, **kwargs)
 
 
-@pytest.mark.task("3.4.5")
+@pytest.mark.task("3.6.1")
 def test_the_two_sides_of_a_request(llm, model):
     request = a_request(llm, model, "ab", SamplingParams(max_tokens=2))
     scheduled = request.scheduled
     assert (scheduled.request_id, list(scheduled.prompt_token_ids)) == ("r", [97, 98])
-    assert (scheduled.priority, scheduled.arrival_s, scheduled.is_batch_class) == (2, 3.0, True)
+    assert (scheduled.priority, scheduled.arrival_s, scheduled.priority_class == "batch") == (2, 3.0, True)
     assert (request.answer.prompt_idx, request.answer.max_seq_len) == (4, 64)
     assert request.last_token_s == 3.0, "nothing was heard of it since it came"
     with pytest.raises(UserError, match="empty"):
         a_request(llm, model, "", SamplingParams())
 
 
-@pytest.mark.task("3.4.5")
+@pytest.mark.task("3.6.1")
 def test_tokens_reach_the_user_until_the_answer_ends(llm, model):
     request = a_request(llm, model, "ab", SamplingParams(max_tokens=3))
     output = request.accept([99])
@@ -76,7 +76,7 @@ def test_tokens_reach_the_user_until_the_answer_ends(llm, model):
     assert output.completion.timing.arrival_s == 3.0
 
 
-@pytest.mark.task("3.4.5")
+@pytest.mark.task("3.6.1")
 def test_an_answer_ends_where_no_token_can_be_stored(llm, model):
     request = a_request(llm, model, "abc", SamplingParams(), max_seq_len=4)
     assert request.accept([100]).completion is None, "3 tokens are stored: there is room for this one"
@@ -89,7 +89,7 @@ def test_an_answer_ends_where_no_token_can_be_stored(llm, model):
     assert output.completion.finish_reason == "length"
 
 
-@pytest.mark.task("3.4.5")
+@pytest.mark.task("3.6.1")
 def test_draws_are_those_of_the_sampler(llm, model):
     sampling = SamplingParams(temperature=1.0, seed=5)
     request, sample = a_request(llm, model, "ab", sampling), llm.make_sampler(1.0, seed=5)
@@ -98,7 +98,7 @@ def test_draws_are_those_of_the_sampler(llm, model):
         assert request.draws(logits).tolist() == sample(logits).tolist(), f"draw {seed}"
 
 
-@pytest.mark.task("3.4.6")
+@pytest.mark.task("3.6.2")
 def test_a_step_by_itself(llm, model):
     """A decode, a whole prompt and a chunk in one pass: who draws, and what."""
     greedy = SamplingParams(ignore_eos=True)
@@ -133,20 +133,20 @@ def test_a_step_by_itself(llm, model):
             assert step.scores[request][0].item() == pytest.approx(want.item(), abs=1e-4)
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_answers_are_those_of_week_2(llm, model, wanted, config):
     the_same(serve(make_engine(llm, model, config), PROMPTS), wanted)
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 @pytest.mark.parametrize("block_size", [1, 5, 32])
 def test_the_size_of_blocks_changes_nothing(llm, model, wanted, block_size):
     engine = make_engine(llm, model, num_blocks=800 // block_size + 8, block_size=block_size)
     the_same(serve(engine, PROMPTS), wanted)
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=32, max_num_seqs=8))
     neighbours = [Prompt(random_tokens(20 + i, 90).tolist(), SamplingParams(max_tokens=50)) for i in range(3)]
@@ -161,7 +161,7 @@ def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     the_same(done, wanted)
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_nor_does_a_pool_too_small_for_all(llm, model):
     settings = SamplingParams(max_tokens=60, ignore_eos=True)
     drawn = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1.0, seed=3)
@@ -174,7 +174,7 @@ def test_nor_does_a_pool_too_small_for_all(llm, model):
     assert engine.scheduler.pool.num_free == 12, "all blocks are back"
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     engine = make_engine(llm, model)
     the_same(serve(engine, PROMPTS), wanted)
@@ -187,7 +187,7 @@ def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     assert off.prefix_cache is None
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_one_forward_pass_a_step(llm, model):
     calls = []
 
@@ -214,7 +214,7 @@ def test_one_forward_pass_a_step(llm, model):
     ]
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_what_a_step_returns(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64))
     assert engine.step() == []
@@ -234,7 +234,7 @@ def test_what_a_step_returns(llm, model):
     assert engine.scheduler.pool.num_free == 256
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_stop_strings_and_lengths_end_answers(llm, model):
     settings = {
         "stop": SamplingParams(max_tokens=40, ignore_eos=True),
@@ -250,7 +250,7 @@ def test_stop_strings_and_lengths_end_answers(llm, model):
     assert (len(done[1].token_ids), done[1].finish_reason) == (31, "length")
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_bad_requests_are_their_own_problem(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50), num_blocks=8)
     engine.add("good", [97], SamplingParams(max_tokens=2, ignore_eos=True))
@@ -264,7 +264,7 @@ def test_bad_requests_are_their_own_problem(llm, model):
     assert not engine.has_requests
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_an_error_gives_all_memory_back(llm, model):
     class Failing:
         config = model.config
@@ -283,7 +283,7 @@ def test_an_error_gives_all_memory_back(llm, model):
     assert not engine.abort("a"), "nobody is there any more"
 
 
-@pytest.mark.task("3.4.7")
+@pytest.mark.task("3.6.4")
 def test_release_gives_the_blocks_back(llm, model):
     engine = make_engine(llm, model)
     engine.add("a", [97] * 40)

@@ -62,7 +62,7 @@ def test_running_first_then_waiting_each_in_order(llm):
 @pytest.mark.task("3.4.2")
 def test_a_smaller_budget_for_one_step(llm):
     scheduler = llm.Scheduler(PLAIN, llm.BlockPool(200, 16))
-    scheduler.add(llm.ScheduledRequest("r", list(range(3000))))
+    scheduler.add(llm.TokenSequence("r", list(range(3000))))
     for token_budget, want in ((100, 100), (1, 1), (9999, 2048), (None, 851)):
         plan = scheduler.schedule(token_budget)
         assert dict(plan.num_scheduled_tokens) == {"r": want}
@@ -75,7 +75,7 @@ def test_a_smaller_budget_for_one_step(llm):
 def test_a_guess_is_computed_with_the_token_before_it(llm):
     pool = llm.BlockPool(10, 4)
     scheduler = llm.Scheduler(config(max_num_batched_tokens=64), pool)
-    request = llm.ScheduledRequest("r", [1, 2, 3])
+    request = llm.TokenSequence("r", [1, 2, 3])
     scheduler.add(request)
     scheduler.commit(scheduler.schedule(), {"r": [10]})
     request.spec_token_ids = [11, 12, 13]
@@ -97,18 +97,18 @@ def test_a_guess_is_computed_with_the_token_before_it(llm):
 def test_a_request_that_can_never_run_is_refused(llm, prompt, reason):
     scheduler = llm.Scheduler(PLAIN, llm.BlockPool(300 if reason == "max_model_len" else 10, 16))
     with pytest.raises(UserError, match=reason):
-        scheduler.add(llm.ScheduledRequest("r", prompt))
+        scheduler.add(llm.TokenSequence("r", prompt))
     assert list(scheduler.waiting) == []
 
 
 @pytest.mark.task("3.4.2")
 def test_ids_are_unique_and_requests_new(llm):
     scheduler = llm.Scheduler(PLAIN, llm.BlockPool(10, 16))
-    scheduler.add(llm.ScheduledRequest("r", [1]))
+    scheduler.add(llm.TokenSequence("r", [1]))
     with pytest.raises(UserError):
-        scheduler.add(llm.ScheduledRequest("r", [2]))
+        scheduler.add(llm.TokenSequence("r", [2]))
     with pytest.raises(ValueError):
-        scheduler.add(llm.ScheduledRequest("s", [2], num_computed_tokens=1))
+        scheduler.add(llm.TokenSequence("s", [2], num_computed_tokens=1))
 
 
 @pytest.mark.task("3.4.2")
@@ -116,7 +116,7 @@ def test_a_full_request_must_be_finished(llm):
     scheduler = llm.Scheduler(config(max_model_len=4), llm.BlockPool(10, 2))
     assert scheduler.max_num_tokens == 4
     assert llm.Scheduler(PLAIN, llm.BlockPool(10, 2)).max_num_tokens == 20
-    scheduler.add(llm.ScheduledRequest("r", [1, 2, 3, 4]))
+    scheduler.add(llm.TokenSequence("r", [1, 2, 3, 4]))
     scheduler.commit(scheduler.schedule(), {"r": [5]})
     with pytest.raises(ValueError):
         scheduler.schedule()
@@ -212,7 +212,7 @@ def test_who_was_preempted_stands_before_those_who_never_ran(llm):
 def test_nobody_is_preempted_for_a_guess(llm):
     pool = llm.BlockPool(4, 4)
     scheduler = llm.Scheduler(config(max_num_seqs=2), pool)
-    first, second = (llm.ScheduledRequest(name, [1] * 6) for name in "ab")
+    first, second = (llm.TokenSequence(name, [1] * 6) for name in "ab")
     scheduler.add(first)
     scheduler.add(second)
     scheduler.commit(scheduler.schedule(), {"a": [7], "b": [7]})
@@ -229,7 +229,7 @@ def test_finish_and_abort(llm):
     pool = llm.BlockPool(10, 16)
     scheduler = llm.Scheduler(config(max_num_seqs=1), pool)
     for name in "abc":
-        scheduler.add(llm.ScheduledRequest(name, [1] * 20))
+        scheduler.add(llm.TokenSequence(name, [1] * 20))
     plan = scheduler.schedule()
     assert pool.num_free == 8
     with pytest.raises(ValueError):
@@ -242,7 +242,7 @@ def test_finish_and_abort(llm):
         scheduler.finish("a")
     assert [request.request_id for request in scheduler.waiting] == ["c"]
     assert list(scheduler.schedule().num_scheduled_tokens) == ["c"]
-    scheduler.add(llm.ScheduledRequest("a", [1] * 20))
+    scheduler.add(llm.TokenSequence("a", [1] * 20))
     scheduler.check()
     scheduler.finish("c")
     assert pool.num_free == 10
@@ -252,7 +252,7 @@ def test_finish_and_abort(llm):
 def test_check_finds_a_block_that_was_given_away(llm):
     pool = llm.BlockPool(10, 16)
     scheduler = llm.Scheduler(PLAIN, pool)
-    request = llm.ScheduledRequest("a", [1] * 20)
+    request = llm.TokenSequence("a", [1] * 20)
     scheduler.add(request)
     scheduler.schedule()
     scheduler.check()

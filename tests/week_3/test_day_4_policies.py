@@ -104,7 +104,7 @@ def test_a_threshold_holds_for_fair_shares_too(llm):
 @pytest.mark.task("3.4.4")
 def test_the_order_of_priorities(llm):
     def key(policy, priority, arrival_s, num_added, is_aged=False):
-        request = llm.ScheduledRequest("r", [1], priority=priority, arrival_s=arrival_s)
+        request = llm.TokenSequence("r", [1], priority=priority, arrival_s=arrival_s)
         return llm.order_key(policy, request, num_added, is_aged)
 
     assert key("priority", 0, 9.0, 9) < key("priority", 1, 1.0, 1) < key("priority", 1, 2.0, 0)
@@ -147,14 +147,14 @@ def test_the_least_urgent_waits_no_longer_than_stated(llm):
 @pytest.mark.task("3.4.4")
 def test_an_id_that_is_used_again_is_another_request(llm):
     scheduler = llm.Scheduler(config(max_num_seqs=1, policy="priority"), llm.BlockPool(500, 16))
-    scheduler.add(llm.ScheduledRequest("runs", [1]))
+    scheduler.add(llm.TokenSequence("runs", [1]))
     scheduler.commit(scheduler.schedule(), {"runs": [1]})
     for name in ("x", "again"):
-        scheduler.add(llm.ScheduledRequest(name, [1], priority=3))
+        scheduler.add(llm.TokenSequence(name, [1], priority=3))
     scheduler.abort("again")
-    scheduler.add(llm.ScheduledRequest("again", [1], priority=3))
+    scheduler.add(llm.TokenSequence("again", [1], priority=3))
     scheduler.abort("x")
-    scheduler.add(llm.ScheduledRequest("x", [1], priority=3))
+    scheduler.add(llm.TokenSequence("x", [1], priority=3))
     for _ in range(llm.MAX_WAITING_STEPS + 2):
         scheduler.commit(scheduler.schedule(), {"runs": [1]})
     assert [request.request_id for request in scheduler.waiting] == ["again", "x"]

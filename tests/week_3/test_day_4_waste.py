@@ -15,7 +15,7 @@ def most_wasted(llm, block_size):
     pool = llm.BlockPool(4096 * 16 // block_size, block_size)
     scheduler = llm.Scheduler(SchedulerConfig(2048, 64, MAX_MODEL_LEN), pool)
     for i, length in enumerate(lengths):
-        scheduler.add(llm.ScheduledRequest(str(i), [i] * length))
+        scheduler.add(llm.TokenSequence(str(i), [i] * length))
     shares = []
     while len(shares) < 40:
         plan = scheduler.schedule()

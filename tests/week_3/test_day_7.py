@@ -1,323 +1,207 @@
-"""Day 3.7: experts, and several processes. Who computes what changes; what is computed does not."""
+"""Day 3.7: how long a step will take. The budget that follows from it: test_day_5_policy.py."""
 
-from dataclasses import replace
-from pathlib import Path
+import itertools
+import random
 
-import mlx.core as mx
-import numpy as np
 import pytest
-from tests.helpers import experts, oracle, qwen_oracle, rank
-from tests.helpers.experts import MOE, expert_weights, feed_forward, in_dtype, moe_weights, pack, packed, wide
-from tests.helpers.tolerance import EXACT, F32, F32_MODEL, as_float64, assert_close
-from tests.helpers.toy import QWEN2, QWEN3, ByteTokenizer, random_array, random_tokens, toy_checkpoint
+from tests.helpers.step_samples import decodes_at, measured, prompt_chunk, seconds, steps_of_all_kinds
 
-from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.types import Checkpoint, QuantizedWeights, UserError
 
-# The router
+def worst_error(llm, model, time_of=seconds):
+    return max(abs(model.predict(*work) / time_of(work) - 1) for work in steps_of_all_kinds(llm))
 
 
 @pytest.mark.task("3.7.1")
-@pytest.mark.parametrize(("norm", "want"), [(False, [0.5, 0.3]), (True, [0.625, 0.375])])
-def test_the_router_of_four_experts(llm, norm, want):
-    # The products are the logarithms of 0.05, 0.5, 0.15 and 0.3: those are the probabilities.
-    gate = mx.log(mx.array([[0.05], [0.5], [0.15], [0.3]]))
-    chosen, weights = llm.route(mx.ones((1, 1)), gate, 2, norm)
-    assert_close(chosen, [[1, 3]], EXACT, legend="[T, K]", what="the experts")
-    assert_close(weights, [want], F32, legend="[T, K]", dtype=mx.float32, what="their weights")
-
-
-@pytest.mark.task("3.7.1")
-@pytest.mark.parametrize("shape", [(1,), (7,), (2, 5)])
-@pytest.mark.parametrize("norm", [False, True])
-def test_the_router_agrees_with_a_loop_over_tokens(llm, shape, norm):
-    config = replace(MOE, norm_topk_prob=norm)
-    x, gate = random_array(1, *shape, 64), random_array(2, 8, 64) * 0.2
-    chosen, weights = llm.route(x, gate, 3, norm)
-    want = [experts.routed(config, gate, row) for row in as_float64(x).reshape(-1, 64)]
-    assert_close(chosen, np.array([e for e, _ in want]).reshape(*shape, 3), EXACT, legend="[..., K]")
-    assert_close(weights, np.array([w for _, w in want]).reshape(*shape, 3), F32, legend="[..., K]")
-
-
-@pytest.mark.task("3.7.1")
-def test_the_router_makes_probabilities_in_float32(llm):
-    # One probability in bfloat16 would be off by up to 2^-9 of itself, a hundred times what is allowed.
-    gate = mx.array([[1.0], [0.5], [0.25], [0.0]]).astype(mx.bfloat16)
-    _, weights = llm.route(mx.ones((1, 1), mx.bfloat16), gate, 2, False)
-    want = oracle.softmax(np.array([1.0, 0.5, 0.25, 0.0]))[:2]
-    assert_close(weights, [want], F32, dtype=mx.float32)
-
-
-@pytest.mark.task("3.7.1")
-def test_the_router_takes_any_score(llm):
-    gate = mx.array([[300.0], [299.0], [-300.0]])
-    _, weights = llm.route(mx.ones((1, 1)), gate, 2, False)
-    assert_close(weights, [oracle.softmax(np.array([300.0, 299.0, -300.0]))[:2]], F32)
-
-
-# The experts
-
-
-@pytest.mark.task("3.7.2")
-def test_uses_are_grouped_by_expert(llm):
-    order, place = llm.group_by_expert(mx.array([[2, 0], [1, 2], [0, 1]]))
-    uses = np.array([2, 0, 1, 2, 0, 1])
-    assert uses[np.array(order)].tolist() == [0, 0, 1, 1, 2, 2]
-    assert uses[np.array(order)][np.array(place)].tolist() == uses.tolist()
-    assert sorted(np.array(order).tolist()) == list(range(6)), "every use once"
-
-
-@pytest.mark.task("3.7.2")
-@pytest.mark.parametrize("is_sorted", [False, True])
-@pytest.mark.parametrize("packing", [None, (4, 64), (8, 32), (3, 64)])
-def test_every_row_meets_the_matrix_of_its_expert(llm, packing, is_sorted):
-    w = random_array(3, 5, 24, 128)
-    w = w if packing is None else pack(w, *packing)
-    x, chosen = random_array(4, 11, 128), np.random.default_rng(5).integers(0, 5, 11)
-    chosen = np.sort(chosen) if is_sorted else chosen
-    got = llm.expert_linear(x, w, mx.array(chosen.astype(np.uint32)), is_sorted)
-    want = [wide(w)[expert] @ row for expert, row in zip(chosen, as_float64(x), strict=True)]
-    # Sums of 128 products of size one: eleven times as large as what F32 speaks of.
-    assert_close(as_float64(got) / np.sqrt(128), np.array(want) / np.sqrt(128), F32, legend="[T, O]")
-
-
-@pytest.mark.task("3.7.2")
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (1, 90)])
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_experts_agree_with_a_loop_over_tokens(llm, shape, norm, is_packed):
-    config, weights = replace(MOE, norm_topk_prob=norm), expert_weights(MOE)
-    weights = packed(weights) if is_packed else weights
-    x = random_array(6, *shape, 64)
-    got = llm.QwenMoE(config, weights)(x)
-    # Three products one after the other, as in a layer.
-    assert_close(got, feed_forward(config, weights, x), F32_MODEL, legend="[..., E]", dtype=mx.float32)
-
-
-@pytest.mark.task("3.7.2")
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
-@pytest.mark.parametrize("num_tokens", [2, 40])
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_experts_in_16_bits(llm, dtype, num_tokens, is_packed):
-    weights = expert_weights(MOE)
-    weights = in_dtype(packed(weights) if is_packed else weights, dtype)
-    x = random_array(7, 120, 64, dtype=dtype)
-    # Where the third and the fourth score are nearly equal, a rounding would decide: leave such tokens out.
-    scores = np.sort(as_float64(x) @ wide(weights["gate.weight"]).T)
-    x = x[mx.array(np.flatnonzero(scores[:, -3] - scores[:, -4] > 0.2)[:num_tokens])]
-    assert len(x) == num_tokens
-    got, want = llm.QwenMoE(MOE, weights)(x), feed_forward(MOE, weights, x)
-    assert got.dtype == dtype
-    error = np.sqrt(np.mean((as_float64(got) - want) ** 2) / np.mean(want**2))
-    # Some five roundings on the way, each by a third of the epsilon in the mean; 16 bits in MLX's own
-    # packed product on a CPU alone lose five times the epsilon.
-    assert error < {mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7}[dtype], f"relative error {error:.2g}"
-
-
-@pytest.mark.task("3.7.2")
-def test_experts_of_no_token(llm):
-    got = llm.QwenMoE(MOE, expert_weights(MOE))(mx.zeros((1, 0, 64)))
-    assert got.shape == (1, 0, 64)
-
-
-def moe_checkpoint(config=MOE):
-    return Checkpoint("toy", Path("toy"), config, moe_weights(config), ByteTokenizer(), mx.float32)
-
-
-@pytest.mark.task("3.7.2")
-@pytest.mark.parametrize("config", [MOE, replace(MOE, mlp_only_layers=(), decoder_sparse_step=2)])
-def test_a_model_with_dense_layers_and_layers_of_experts(llm, config):
-    checkpoint, tokens = moe_checkpoint(config), random_tokens(8, 1, 40)
-    got = llm.build_model(checkpoint)(tokens)
-    want = qwen_oracle.logits(config, checkpoint.weights, tokens)
-    assert_close(got, want, F32_MODEL, legend="[B, L, V]")
-
-
-@pytest.mark.task("3.7.2")
-def test_experts_with_a_cache_and_rows_of_their_own(llm):
-    model, tokens = llm.build_model(moe_checkpoint()), random_tokens(9, 1, 12)
-    whole, cache = model(tokens), model.create_kv_cache()
-    model(tokens[:, :11], 0, cache, logits_to_keep=0)
-    got = model(tokens[:, 11:], 11, cache, logits_to_keep=1)
-    assert_close(got, whole[:, 11:], F32_MODEL, legend="[B, 1, V]")
-
-
-# Sharding the weights
-
-
-@pytest.mark.task("3.7.3")
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "size", "want"),
-    [
-        (4, 2, 1, [((0, 4), (0, 2))]),
-        (4, 2, 2, [((0, 2), (0, 1)), ((2, 4), (1, 2))]),
-        # More ranks than kv heads: neighbours hold the same one.
-        (4, 2, 4, [((0, 1), (0, 1)), ((1, 2), (0, 1)), ((2, 3), (1, 2)), ((3, 4), (1, 2))]),
-        (6, 6, 3, [((0, 2), (0, 2)), ((2, 4), (2, 4)), ((4, 6), (4, 6))]),
-        (8, 4, 2, [((0, 4), (0, 2)), ((4, 8), (2, 4))]),
-    ],
+    ("num_computed", "num_new", "want"),
+    [(10, 1, 11), (10, 3, 36), (0, 1, 1), (0, 4, 10), (7, 0, 0), (4096, 512, 4096 * 512 + 512 * 513 // 2)],
 )
-def test_heads_of_each_rank(llm, heads, kv_heads, size, want):
-    config = replace(QWEN3, num_attention_heads=heads, num_key_value_heads=kv_heads)
-    assert [llm.shard_heads(config, each, size) for each in range(size)] == want
+def test_context_work(llm, num_computed, num_new, want):
+    assert llm.context_work(num_computed, num_new) == want
 
 
-@pytest.mark.task("3.7.3")
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 3), (4, 2, 8), (12, 4, 6), (6, 2, 3)])
-def test_heads_that_cannot_be_split(llm, heads, kv_heads, size):
-    config = replace(QWEN3, num_attention_heads=heads, num_key_value_heads=kv_heads)
-    with pytest.raises(UserError):
-        llm.shard_heads(config, 0, size)
+@pytest.mark.task("3.7.1")
+def test_context_work_does_not_depend_on_where_a_prompt_is_cut(llm):
+    for cut in range(1, 40):
+        assert llm.context_work(0, cut) + llm.context_work(cut, 40 - cut) == llm.context_work(0, 40)
 
 
-@pytest.mark.task("3.7.3")
-def test_the_inner_width_is_split_between_groups(llm):
-    assert [llm.shard_inner(96, 1, each, 2) for each in range(2)] == [(0, 48), (48, 96)]
-    assert [llm.shard_inner(96, 32, each, 2) for each in range(2)] == [(0, 32), (32, 96)]
-    assert [llm.shard_inner(10, 1, each, 4) for each in range(4)] == [(0, 2), (2, 5), (5, 7), (7, 10)]
-    with pytest.raises(UserError):
-        llm.shard_inner(96, 64, 0, 2)
+@pytest.mark.task("3.7.1")
+def test_model_finds_both_regimes_of_exact_measurements(llm):
+    model = llm.StepTimeModel(measured(llm))
+    assert model.split_tokens == 128
+    # Rounding of sums over a few dozen samples, nothing else.
+    assert worst_error(llm, model) < 1e-6
 
 
-@pytest.mark.task("3.7.3")
-@pytest.mark.parametrize("packing", [None, (4, 32), (8, 64), (3, 32), (6, 64)])
-@pytest.mark.parametrize("above", [(), (3,)])
-def test_a_part_of_a_matrix_is_that_part_of_its_numbers(llm, packing, above):
-    w = random_array(10, *above, 24, 256)
-    w = w if packing is None else pack(w, *packing)
-    rows, columns = llm.shard_rows(w, 8, 20), llm.shard_columns(w, 64, 192)
-    assert_close(wide(rows), wide(w)[..., 8:20, :], EXACT, legend="[..., O, I]", what="rows")
-    assert_close(wide(columns), wide(w)[..., 64:192], EXACT, legend="[..., O, I]", what="columns")
-    assert type(rows) is type(columns) is type(w), "packed weights stay packed"
+@pytest.mark.task("3.7.1")
+def test_model_is_not_led_astray_by_a_few_wild_samples(llm):
+    # Some steps were caught by something else; of some only the queueing was timed, not the computing.
+    wild = {3: 2.5, 11: 0.2, 17: 20.0, 24: 0.1, 31: 3.0, 40: 0.25}
+    model = llm.StepTimeModel(measured(llm, wrong=lambda number: wild.get(number, 1.0)))
+    assert worst_error(llm, model) < 0.02
 
 
-@pytest.mark.task("3.7.3")
-def test_a_bias_is_split_with_its_outputs(llm):
-    assert_close(llm.shard_rows(mx.arange(6.0), 2, 5), [2, 3, 4], EXACT, legend="[O]")
+@pytest.mark.task("3.7.1")
+def test_model_averages_noise(llm):
+    rng = random.Random(1)
+    samples = [sample for _ in range(4) for sample in measured(llm, lambda _: rng.lognormvariate(0, 0.05))]
+    model = llm.StepTimeModel(samples)
+    assert worst_error(llm, model) < 0.05
+    # Half of all normal errors are below 0.67 sigma, 90 % below 1.64 sigma.
+    error = model.error()
+    assert error.count == len(samples)
+    assert error.p50 == pytest.approx(0.05 * 0.67, rel=0.25)
+    assert error.p90 == pytest.approx(0.05 * 1.64, rel=0.25)
 
 
-@pytest.mark.task("3.7.3")
-@pytest.mark.parametrize(("start", "end"), [(0, 48), (16, 64), (32, 40)])
-def test_no_group_is_cut(llm, start, end):
-    with pytest.raises(ValueError):
-        llm.shard_columns(pack(random_array(11, 8, 128), 4, 32), start, end)
+@pytest.mark.task("3.7.1")
+def test_model_never_predicts_less_for_more(llm):
+    rng = random.Random(2)
+    model = llm.StepTimeModel(measured(llm, lambda _: rng.uniform(0.3, 3)))
+    assert min(*model.small, *model.large) >= 0, "a negative coefficient promises time for more work"
+    for tokens, attended, stored in itertools.product((1, 100, 129, 3000), (0, 5000, 10**7), (0, 5000)):
+        here = model.predict(tokens, attended, stored)
+        assert model.predict(tokens + 1 if tokens != 128 else 128, attended, stored) >= here
+        assert model.predict(tokens, attended + 1000, stored) >= here
+        assert model.predict(tokens, attended, stored + 1000) >= here
+    assert model.predict(model.split_tokens + 1, 0) >= model.predict(model.split_tokens, 0)
 
 
-def layer_of(llm, checkpoint, number=0):
-    return llm.build_model(checkpoint).layers[number]
+@pytest.mark.task("3.7.1")
+def test_model_of_a_falling_cost_has_no_negative_coefficient(llm):
+    # Measured while the machine warmed up: the larger steps came later and were faster.
+    samples = [llm.StepSample(n, 0, 0, 0.02 - 0.0001 * n) for n in range(1, 65)]
+    model = llm.StepTimeModel(samples, split_tokens=128)
+    assert model.small[1:] == (0, 0, 0)
+    assert 0.0136 <= model.predict(1, 0) == model.predict(64, 0) <= 0.0199
 
 
-CONFIGS = {"qwen3": QWEN3, "qwen2, with biases": QWEN2, "experts": MOE}
+@pytest.mark.task("3.7.1")
+def test_model_with_few_samples_of_one_regime_uses_all(llm):
+    line = [llm.StepSample(n, 0, 0, 0.001 + 0.0002 * n) for n in (200, 300, 400, 500, 600, 700, 800)]
+    model = llm.StepTimeModel([*line, llm.StepSample(4, 0, 0, 0.0018)], split_tokens=64)
+    assert model.small == pytest.approx((0.001, 0.0002, 0, 0), rel=1e-6)
+    assert model.large == pytest.approx((0.001, 0.0002, 0, 0), rel=1e-6)
 
 
-def checkpoint_of(config):
-    return moe_checkpoint(config) if config.num_experts else toy_checkpoint(config)
-
-
-@pytest.mark.task("3.7.3")
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, config, size):
-    checkpoint, x = checkpoint_of(config), random_array(12, 1, 9, 64)
-    parts = [layer_of(llm, llm.shard_checkpoint(checkpoint, each, size)) for each in range(size)]
-    whole = layer_of(llm, checkpoint)
-    for name in ("self_attn", "mlp"):
-        got = sum(as_float64(getattr(part, name)(x)) for part in parts)
-        assert_close(got, getattr(whole, name)(x), F32_MODEL, legend="[B, L, E]", what=name)
-
-
-@pytest.mark.task("3.7.3")
-def test_what_a_rank_holds(llm):
-    checkpoint = toy_checkpoint(QWEN3)
-    part = llm.shard_checkpoint(checkpoint, 1, 2)
-    shapes = {name.removeprefix("model.layers.0."): w.shape for name, w in part.weights.items()}
-    assert shapes["self_attn.q_proj.weight"] == (2 * 24, 64)
-    assert shapes["self_attn.k_proj.weight"] == shapes["self_attn.v_proj.weight"] == (24, 64)
-    assert shapes["self_attn.o_proj.weight"] == (64, 2 * 24)
-    assert shapes["mlp.gate_proj.weight"] == shapes["mlp.up_proj.weight"] == (48, 64)
-    assert shapes["mlp.down_proj.weight"] == (64, 48)
-    config = part.config
-    assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == (2, 1, 24)
-    assert (config.intermediate_size, config.hidden_size) == (48, 64)
-    # Everyone's: embedding, norms. And nothing of the whole checkpoint has changed.
-    assert all(
-        mx.array_equal(part.weights[name], w) for name, w in checkpoint.weights.items() if "proj" not in name
-    )
-    assert checkpoint.config == QWEN3
-    assert checkpoint.weights["model.layers.0.mlp.down_proj.weight"].shape == (64, 96)
-
-
-@pytest.mark.task("3.7.3")
-@pytest.mark.parametrize("kv_bits", [None, 8])
-def test_the_pages_of_a_rank_hold_its_kv_heads(llm, kv_bits):
-    model = llm.build_model(llm.shard_checkpoint(toy_checkpoint(QWEN3), 1, 2))
-    engine = llm.Engine(model, ByteTokenizer(), num_blocks=3, block_size=8, kv_bits=kv_bits)
-    assert {pool.shape[:3] for pool in engine.kv_cache.pools} == {(3, 1, 8)}, "[num_blocks, G, block_size]"
-
-
-@pytest.mark.task("3.7.3")
-def test_a_rank_of_a_packed_checkpoint(llm):
-    # 192 inner numbers in groups of 64: one group for the first rank, two for the second.
-    checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4", dtype="float32")
-    parts = [llm.shard_checkpoint(checkpoint, each, 2) for each in range(2)]
-    assert [part.config.intermediate_size for part in parts] == [64, 128]
-    x, whole = random_array(13, 1, 5, 64), layer_of(llm, checkpoint)
-    for name in ("self_attn", "mlp"):
-        got = sum(as_float64(getattr(layer_of(llm, part), name)(x)) for part in parts)
-        assert_close(got, getattr(whole, name)(x), F32_MODEL, legend="[B, L, E]", what=name)
-    packed_whole = checkpoint.weights["model.layers.0.mlp.down_proj.weight"]
-    assert isinstance(packed_whole, QuantizedWeights)
-    narrow = load_checkpoint("random:qwen3-shrunk,bits=4,inner=256", dtype="float32")
-    with pytest.raises(UserError):  # a rank's only head of 32 numbers is half a group
-        llm.shard_checkpoint(narrow, 0, 4)
-
-
-@pytest.mark.task("3.7.3")
-def test_there_is_no_such_rank(llm):
-    for each, size in ((2, 2), (-1, 2), (0, 0)):
+@pytest.mark.task("3.7.1")
+def test_model_rejects_what_it_cannot_fit(llm):
+    good = [llm.StepSample(n, n, n, 0.01) for n in (1, 2, 3)]
+    for samples in (
+        [],
+        good[:2],
+        [*good, llm.StepSample(1, 1, 1, 0.0)],
+        [*good, llm.StepSample(1, 1, 1, -1.0)],
+    ):
         with pytest.raises(ValueError):
-            llm.shard_checkpoint(toy_checkpoint(QWEN3), each, size)
+            llm.StepTimeModel(samples)
+    for newest in (-0.1, 1.1):
+        with pytest.raises(ValueError):
+            llm.StepTimeModel(good, newest=newest)
+    with pytest.raises(ValueError):
+        llm.StepTimeModel(good).record(1, 1, 1, 0.0)
 
 
-# The sharded model
+@pytest.mark.task("3.7.1")
+def test_corrections_move_by_the_weight_of_the_newest_step(llm):
+    model = llm.StepTimeModel(measured(llm), newest=0.25)
+    work = decodes_at(8, 1000)
+    fitted_s = model.predict(*work)
+    model.record(*work, 1.4 * fitted_s)
+    assert model.small_correction == pytest.approx(0.75 + 0.25 * 1.4)
+    assert model.large_correction == 1, "a small step says nothing about large ones"
+    # The second ratio is taken to the fit again, not to the corrected prediction.
+    model.record(*work, 1.4 * fitted_s)
+    assert model.small_correction == pytest.approx(0.75 * 1.1 + 0.25 * 1.4)
+    assert model.predict(*work) == pytest.approx(fitted_s * (0.75 * 1.1 + 0.25 * 1.4))
 
 
-@pytest.mark.task("3.7.4")
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_two_sums_a_layer(llm, config):
-    checkpoint, sums = checkpoint_of(config), []
-    part = llm.shard_checkpoint(checkpoint, 0, 2)
-    model = llm.QwenModel(part.config, part.weights, lambda x: sums.append(x.shape) or x)
-    model(random_tokens(14, 1, 5))
-    assert sums == [(1, 5, 64)] * 2 * config.num_hidden_layers
+@pytest.mark.task("3.7.1")
+def test_corrections_follow_a_machine_that_became_three_times_slower(llm):
+    model = llm.StepTimeModel(measured(llm))
+    for work in list(steps_of_all_kinds(llm)) * 3:
+        model.record(*work, 3 * seconds(work))
+    assert worst_error(llm, model, lambda work: 3 * seconds(work)) < 0.02
 
 
-@pytest.mark.task("3.7.4")
-def test_the_residual_is_no_part_of_the_sum(llm):
-    # Sums of nothing but zeros: what the layers add is lost, what they were given stays.
-    checkpoint = toy_checkpoint(QWEN3)
-    model = llm.QwenModel(QWEN3, checkpoint.weights, mx.zeros_like)
-    tokens = random_tokens(15, 1, 5)
-    assert_close(model.layers[0](random_array(16, 1, 5, 64)), random_array(16, 1, 5, 64), EXACT)
-    want = model.embed_tokens.as_linear(model.norm(model.embed_tokens(tokens)))
-    assert_close(model(tokens), want, F32, legend="[B, L, V]")
+@pytest.mark.task("3.7.1")
+def test_one_hiccup_is_not_a_new_machine(llm):
+    model = llm.StepTimeModel(measured(llm))
+    work = prompt_chunk(llm, 0, 512)
+    model.record(*work, 100 * seconds(work))
+    assert model.large_correction == pytest.approx(0.9 + 0.1 * 2)
+    model.record(*work, seconds(work) / 100)
+    assert model.large_correction == pytest.approx(1.1 * (0.9 + 0.1 * 0.5))
 
 
-@pytest.mark.task("3.7.4")
-def test_a_group_of_one(llm):
-    checkpoint, tokens = toy_checkpoint(QWEN2), random_tokens(17, 1, 9)
-    model = llm.build_parallel_model(checkpoint, mx.distributed.init())
-    assert_close(model(tokens), llm.build_model(checkpoint)(tokens), EXACT, legend="[B, L, V]")
+@pytest.mark.task("3.7.1")
+def test_error_is_that_of_predictions_made_before_the_step(llm):
+    model = llm.StepTimeModel(measured(llm), newest=0)
+    work = decodes_at(8, 1000)
+    for share in (1.0, 1.25, 2.0, 4.0, 0.8):
+        model.record(*work, model.predict(*work) * share)
+    # |1 / share - 1|: 0, 0.2, 0.5, 0.75, 0.25, by nearest rank.
+    error = model.error()
+    assert (error.count, error.p50, error.p90) == pytest.approx((5, 0.25, 0.75))
 
 
-@pytest.mark.task("3.7.4")
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("default", 2), ("random:qwen3-moe-shrunk,bits=4", 2), ("random:qwen2.5-shrunk", 4)],
-)
-def test_ranks_say_what_one_process_says(llm, request, tmp_path, name, size):
-    checkpoint = load_checkpoint(name, dtype="float32")
-    # Here first: an unwritten task shows as one, and not as a process that failed.
-    llm.build_parallel_model(checkpoint, mx.distributed.init())
-    want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)
-    rank.check_answers(rank.answers(request.config.getoption("--solution"), name, size, tmp_path), want)
+@pytest.mark.task("3.7.1")
+def test_error_forgets_all_but_the_last_256_steps(llm):
+    model = llm.StepTimeModel(measured(llm), newest=0)
+    work = decodes_at(8, 1000)
+    for share in [2.0] * 100 + [1.0] * 256:
+        model.record(*work, model.predict(*work) * share)
+    assert model.error().count == 256
+    assert model.error().p90 == pytest.approx(0)
+
+
+def recorded(llm, ratios, model=None, work=None):
+    """A model that never corrects itself, after chunks that took so many times what it predicts."""
+    model = model or llm.StepTimeModel(measured(llm), newest=0)
+    work = work or prompt_chunk(llm, 0, 512)
+    for ratio in ratios:
+        model.record(*work, model.predict(*work) * ratio)
+    return model
+
+
+@pytest.mark.task("3.7.1")
+def test_margin_is_the_percentile_of_measured_over_predicted(llm):
+    ratios = [1 + n / 512 for n in range(1, 257)]
+    random.Random(4).shuffle(ratios)
+    model = recorded(llm, ratios)
+    # By nearest rank of 256 steps: the 254th, the 128th, the first and the last.
+    for share, rank in ((0.99, 254), (0.5, 128), (0.0, 1), (1.0, 256)):
+        assert model.margin(share) == pytest.approx(1 + rank / 512), f"share {share}"
+
+
+@pytest.mark.task("3.7.1")
+def test_margin_does_not_count_decodes_alone(llm):
+    model = recorded(llm, [1.25] * 256)
+    recorded(llm, [1.9] * 100, model, decodes_at(8, 1000))
+    assert model.margin(0.99) == pytest.approx(1.25)
+    assert model.error().count == 256 and model.error().p90 == pytest.approx(1 - 1 / 1.9), "errors count all"
+
+
+@pytest.mark.task("3.7.1")
+def test_margin_stays_between_one_and_two(llm):
+    assert recorded(llm, [0.5] * 256).margin(0.99) == 1, "a fast phase is no promise"
+    assert recorded(llm, [30.0] * 256).margin(0.99) == 2, "however bad it gets, prompts go on"
+
+
+@pytest.mark.task("3.7.1")
+def test_margin_begins_with_what_the_fit_gets_wrong(llm):
+    wild = {17: 1.5, 31: 1.5}  # two of 48 chunks
+    model = llm.StepTimeModel(measured(llm, wrong=lambda number: wild.get(number, 1.0)), newest=0)
+    assert model.margin(1.0) == pytest.approx(1.5, rel=0.02)
+    assert model.margin(0.9) == pytest.approx(1, rel=0.02)
+    recorded(llm, [1.8], model)
+    assert model.margin(1.0) == pytest.approx(1.8)
+    assert model.margin(0.9) == pytest.approx(1, rel=0.02), "one hiccup among 49 steps"
+    recorded(llm, [1.0] * 255, model)
+    assert model.margin(0.99) == pytest.approx(1, rel=1e-6), "the window has moved on"
+
+
+@pytest.mark.task("3.7.1")
+def test_margin_without_any_chunk_is_one(llm):
+    assert llm.StepTimeModel([llm.StepSample(n, n, n, 0.01) for n in (1, 2, 3)]).margin(0.99) == 1

@@ -45,7 +45,7 @@ class PrefixCache:
         """An empty cache on top of `pool`, whose `on_evict` becomes this cache's; the counters are 0.
 
         `root` names everything but the tokens that keys and values depend on: model, dtype, settings.
-        Sets pool, and claims = {}: who is about to compute a block, for `PrefixWalk`.
+        Sets pool, and claims = {}: who is about to compute a block, for `PrefixMatch`.
         """
         raise NotImplementedError("task 3.3.1")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from .prefix_cache import PrefixCache
 
 
-class PrefixWalk:
+class PrefixMatch:
     """A request's place among the full blocks of its tokens; `num_blocks` of them lie behind it.
 
     The request takes what is cached, waits for what another live request is about to compute, claims
@@ -18,13 +18,13 @@ class PrefixWalk:
         cache: PrefixCache,
         token_ids: Sequence[int],
         is_counted: bool = True,
-        is_batch_class: bool = False,
+        rank: int = 0,
     ) -> None:
         """At the start of `token_ids`, all tokens known now; takes and claims nothing.
 
-        Sets num_blocks = 0. With `is_counted` the first `take` adds this request to the counters of
-        `cache`: its tokens and the blocks that may be found, and every `take` what was found. Claims of a
-        request that `is_batch_class` hold against its equals only: others do not wait for them.
+        Sets num_blocks = 0 and rank, the number of the sequence's priority class. With `is_counted` the
+        first `acquire` adds this request to the counters of `cache`: its tokens and the blocks that may be
+        found, and every `acquire` what was found. Reservations do not hold against more urgent classes.
         """
         raise NotImplementedError("task 3.3.2")
 
@@ -38,18 +38,18 @@ class PrefixWalk:
         """Whether the first block ahead that is not cached is claimed by another request."""
         raise NotImplementedError("task 3.3.2")
 
-    def peek(self) -> list[int]:
+    def match(self) -> list[int]:
         """The cached blocks that come next, in order; holds and counts nothing."""
         raise NotImplementedError("task 3.3.2")
 
-    def take(self) -> list[int]:
+    def acquire(self) -> list[int]:
         """The cached blocks that come next, shared with this request from now on; they lie behind it then.
 
         Every block that is returned has one more holder, to be freed by the caller.
         """
         raise NotImplementedError("task 3.3.2")
 
-    def claim(self) -> None:
+    def reserve(self) -> None:
         """Announce that this request will compute its remaining blocks, as far as it need not wait for them.
 
         Takes O(1) when the next block is claimed by this request already.
@@ -63,6 +63,6 @@ class PrefixWalk:
         """
         raise NotImplementedError("task 3.3.2")
 
-    def close(self) -> None:
+    def release(self) -> None:
         """The request computes no more: its claims go, and whoever waited for them computes instead."""
         raise NotImplementedError("task 3.3.2")

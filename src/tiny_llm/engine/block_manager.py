@@ -1,67 +1,67 @@
-"""Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
+"""The KV cache manager: which blocks a sequence has, needs, shares and gives back."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
-from .sequence import ScheduledRequest
+from .sequence import TokenSequence
 
 
-class BlockTables:
-    """What requests lack of blocks, find in the prefix cache, let others find, and give back."""
+class KVCacheManager:
+    """Allocates blocks of a pool to sequences, and shares the cached ones between them."""
 
     def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
-        """Without a cache every request computes all of its tokens. Sets pool and prefix_cache."""
+        """Without a prefix cache every sequence computes all of its tokens. Sets pool and prefix_cache."""
         raise NotImplementedError("task 3.4.3")
 
-    def num_lacking(self, request: ScheduledRequest, num_new_tokens: int) -> int:
-        """How many blocks it lacks to have `num_new_tokens` more computed."""
+    def num_blocks_needed(self, sequence: TokenSequence, num_new_tokens: int) -> int:
+        """How many more blocks `num_new_tokens` more computed tokens need."""
         raise NotImplementedError("task 3.4.3")
 
-    def num_promised(self, request: ScheduledRequest) -> int:
-        """How many blocks it lacks to have all of its known tokens computed."""
+    def num_blocks_to_finish(self, sequence: TokenSequence) -> int:
+        """How many more blocks are needed until all known tokens are computed."""
         raise NotImplementedError("task 3.4.3")
 
-    def extend(self, requests: Sequence[ScheduledRequest]) -> bool:
-        """Give each the block, if it lacks one, for a token behind its known ones (from task 3.4.10 on).
+    def extend(self, sequences: Sequence[TokenSequence]) -> bool:
+        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.7 on).
 
-        False, and nobody gets any, when there are not enough free ones.
+        Returns False and allocates nothing when there are not enough free blocks.
         """
         raise NotImplementedError("task 3.4.3")
 
-    def peek(self, request: ScheduledRequest, num_lent: Mapping[int, int]) -> tuple[int, int, bool]:
-        """What a waiting request would find in the cache: cached tokens, the blocks it takes from the free
-        ones until its known tokens are computed, and whether it would then wait for another's block.
+    def match(self, sequence: TokenSequence, reclaimable: Mapping[int, int]) -> tuple[int, int, bool]:
+        """What a waiting sequence finds in the prefix cache; changes and counts nothing.
 
-        Holds and counts nothing. By block, `num_lent` says how many of its holders will give it back as
-        soon as it is wanted: a block of nobody else is as good as free.
+        Returns (cached tokens, blocks it takes from the free ones until its known tokens are computed,
+        whether it would then wait for a block that another sequence computes). `reclaimable[block]` counts
+        holders that can be preempted; a block with no other holder counts as free.
         """
         raise NotImplementedError("task 3.4.3")
 
-    def fitting(
-        self, candidates: Sequence[ScheduledRequest], running: Sequence[ScheduledRequest]
-    ) -> Iterator[tuple[ScheduledRequest, int, bool]]:
-        """Those of `candidates`, in order, who find blocks for all known tokens, up to the first without.
+    def admissible(
+        self, candidates: Sequence[TokenSequence], running: Sequence[TokenSequence]
+    ) -> Iterator[tuple[TokenSequence, int, bool]]:
+        """The first of `candidates`, in order, for whose known tokens there are blocks.
 
-        The blocks are there beyond those that running requests still need for theirs: else prompts would be
-        begun only to be preempted. With each come the cached tokens, and whether it would wait for another's
-        block. The candidates are of one class: if they are interactive, all blocks of batch-class requests
-        are there for them.
+        Ends at the first candidate without. The blocks must be free beyond those that running sequences
+        still need for their known tokens: otherwise prompts would be started only to be preempted. The
+        candidates are of one priority class; blocks of running sequences of less urgent classes count as
+        free. Yields (sequence, cached tokens, whether it would wait for another's block).
         """
         raise NotImplementedError("task 3.4.3")
 
-    def follow(self, request: ScheduledRequest) -> bool:
-        """Give a running request the cached blocks that come next; whether it waits for another's block.
+    def attach_cached(self, sequence: TokenSequence) -> bool:
+        """Give a running sequence the cached blocks that come next; whether it waits for another's block.
 
-        The blocks' tokens count as computed, and as cached before its first preemption. Unless it
-        waits, it claims what it will compute itself. A request inside of a block goes on by itself.
+        The blocks' tokens count as computed, and as cached before the first preemption. Unless it waits,
+        the sequence reserves the blocks that it will compute. Inside of a block nothing is attached.
         """
         raise NotImplementedError("task 3.4.3")
 
-    def register(self, request: ScheduledRequest) -> None:
-        """Let others find the blocks that its computed tokens have filled."""
+    def register(self, sequence: TokenSequence) -> None:
+        """Enter the blocks that the sequence's computed tokens have filled into the prefix cache."""
         raise NotImplementedError("task 3.4.3")
 
-    def release(self, request: ScheduledRequest) -> None:
-        """Give all of its blocks and claims back; `block_ids` is empty then."""
+    def release(self, sequence: TokenSequence) -> None:
+        """Free all blocks and reservations of a sequence; its `block_ids` is empty afterwards."""
         raise NotImplementedError("task 3.4.3")

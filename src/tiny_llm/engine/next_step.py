@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from tiny_llm_lab.types import StepPlan
 
-from .sequence import ScheduledRequest
+from .sequence import TokenSequence
 
 
-def step_behind(plan: StepPlan, running: Sequence[ScheduledRequest], num_waiting: int) -> dict[str, int]:
-    """The tokens of the step behind `plan`, {request id: 1} in the plan's order; none when it is not certain.
+def plan_next_step(plan: StepPlan, running: Sequence[TokenSequence], num_waiting: int) -> dict[str, int]:
+    """The tokens of the step after `plan`, {request id: 1} in the plan's order; empty when not certain.
 
-    `running` are the admitted requests, `plan` is computed but not committed yet. What it draws is not known,
-    but that everybody takes it next is, when all of `running` are in the plan, just their known tokens are
-    computed by it, without a guess, and nobody waits to be admitted.
+    `running` are the admitted sequences; `plan` is launched but not committed. Its tokens are unknown, but
+    the next step is certain if every running sequence is in `plan`, finishes its known tokens there without
+    a draft, and none waits to be admitted.
     """
-    raise NotImplementedError("task 3.4.10")
+    raise NotImplementedError("task 3.6.7")

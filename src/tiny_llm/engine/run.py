@@ -1,33 +1,27 @@
-"""Many prompts through one engine: who has arrived goes in, and each has its completion in the end."""
+"""Many prompts through one engine: prompts that have arrived go in, and each gets its completion."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from tiny_llm_lab.types import Clock, Completion, EventCallback, Prompt
+from tiny_llm_lab.types import Arrival, Arrivals, Completion, EventCallback
 
-if TYPE_CHECKING:
-    from .engine import Engine
+from .request_state import RequestState
 
 
-class EngineRun:
-    """The prompts of one call of `Engine.generate`, by the way each has gone."""
+class PromptRun:
+    """The prompts of one call of `Engine.generate`: those to come, those under way, those that ended."""
 
-    def __init__(
-        self,
-        engine: "Engine",
-        prompts: Sequence[str | Sequence[int] | Prompt],
-        on_event: EventCallback | None,
-        clock: Clock,
-    ) -> None:
-        """Queue the prompts by arrival, on `clock` from now on; compute nothing.
+    def __init__(self, arrivals: Arrivals, on_event: EventCallback | None = None) -> None:
+        """Sets arrivals: the prompts that have not been added to the engine."""
+        raise NotImplementedError("task 3.6.5")
 
-        Raises UserError for a string in place of a list, ValueError when the engine has requests already.
-        """
-        raise NotImplementedError("task 3.4.8")
+    def start_arrived(self, add: Callable[[Arrival], RequestState | Completion]) -> None:
+        """Pass every prompt that has arrived to `add`, which returns a completion when it refuses one."""
+        raise NotImplementedError("task 3.6.5")
 
-    def run(self) -> list[Completion]:
-        """Step the engine until all prompts have their completions; return these in prompt order.
+    def publish(self, served: Iterable[RequestState]) -> None:
+        """Hand on the events of the requests that a step served, then of those that were aborted."""
+        raise NotImplementedError("task 3.6.5")
 
-        Whatever ends it early, an interrupt or an error, takes the requests out of the engine.
-        """
-        raise NotImplementedError("task 3.4.8")
+    def completions(self) -> list[Completion]:
+        """The completions of the run, in prompt order; without `on_event`, refused prompts are reported."""
+        raise NotImplementedError("task 3.6.5")

@@ -1,4 +1,4 @@
-"""Which tokens a step computes: one budget, requests in order, one code path for prompts and answers."""
+"""Which tokens a step computes: one budget, sequences in order, one code path for prompts and answers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,40 +6,40 @@ from tiny_llm_lab.types import SchedulerConfig, StepPlan
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
-from .sequence import ScheduledRequest
+from .sequence import TokenSequence
 
 
 class Scheduler:
-    """Requests that run and requests that wait, both in the order of the policy; it owns their blocks.
+    """Running and waiting sequences, both in the order of the policy; it owns their blocks.
 
-    A step is `schedule`, then a forward pass over what it planned, then `commit`. Between steps requests
+    A step is `schedule`, then a forward pass over what it planned, then `commit`. Between steps sequences
     may be added, finished and aborted. No model and no arrays: tokens and blocks are numbers.
     """
 
     def __init__(
         self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
     ) -> None:
-        """No requests yet. Sets config, pool and prefix_cache, which must belong to `pool`.
+        """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
 
-        Sets max_num_tokens, the most tokens one request may have computed: max_model_len, or what all
-        blocks hold if that is less. The caller finishes a request that has reached it.
-        Raises UserError when config.chunk_grid is larger than a threshold that is on, or than what a full
-        house of decodes leaves of the budget: a prompt could wait forever for room up to the next multiple.
+        Sets max_num_tokens, the most tokens one sequence may have computed: max_model_len, or what all
+        blocks hold if that is less. The caller finishes a sequence that has reached it.
+        Raises UserError when config.chunk_grid exceeds an enabled long_prefill_token_threshold, or the
+        budget left after max_num_seqs - 1 decodes: a prompt could then never reach the next multiple.
         """
         raise NotImplementedError("task 3.4.2")
 
     @property
-    def waiting(self) -> Sequence[ScheduledRequest]:
-        """Requests that hold no blocks, the next to be admitted first."""
+    def waiting(self) -> Sequence[TokenSequence]:
+        """Sequences that hold no blocks, the next to be admitted first."""
         raise NotImplementedError("task 3.4.2")
 
     @property
-    def running(self) -> Sequence[ScheduledRequest]:
-        """Admitted requests in order: the last one is preempted first."""
+    def running(self) -> Sequence[TokenSequence]:
+        """Admitted sequences in order: the last one is preempted first."""
         raise NotImplementedError("task 3.4.2")
 
-    def add(self, request: ScheduledRequest) -> None:
-        """Let a new request wait for its turn.
+    def add(self, sequence: TokenSequence) -> None:
+        """Let a new sequence wait to be admitted.
 
         Raises UserError when it could never run: its prompt is empty, longer than max_model_len or than
         all blocks of the pool, or its id is in use. Raises ValueError for one that is not new.
@@ -47,54 +47,53 @@ class Scheduler:
         raise NotImplementedError("task 3.4.2")
 
     def schedule(self, token_budget: int | None = None) -> StepPlan:
-        """Plan one step: give tokens to running requests in order, then admit waiting ones in order.
+        """Plan one step: give tokens to running sequences in order, then admit waiting ones in order.
 
-        A request gets what it has left to compute, cut by long_prefill_token_threshold while its known
+        A sequence gets what it has left to compute, cut by long_prefill_token_threshold while its known
         tokens are not all computed, by what is left of max_num_batched_tokens (or of `token_budget`, if
         that is less), and by the rules of config. Blocks for these tokens are allocated. When they
-        run out the last request in order is preempted: it gives its blocks back, forgets what was computed
-        and waits again. A step that preempts admits nobody. A waiting request is admitted when a place
-        and blocks for all its known tokens are free and it gets a token, or waits for blocks that another
-        one computes; if the first one cannot, the others wait behind it.
+        run out, the last sequence in order is preempted: it gives its blocks back, its computed tokens are
+        forgotten, and it waits again. A waiting sequence is admitted when a slot and blocks for all its
+        known tokens are free and it gets a token, or waits for blocks that another one computes; behind
+        one that cannot be admitted none is. A step that preempts admits none of the same priority class.
 
-        Batch-class requests take what the others leave, whatever the policy: tokens, those of their decodes
-        too, when all others have theirs, the admitted ones included; places and blocks until another
-        needs them. Then the last batch-class one is preempted, and the other is admitted in that same
-        step. So the others get on as if no batch-class request were there; only where steps alternate,
-        every second one may be of these. They are promised nothing, and go on when something is left.
+        Priority classes are served one after the other, running and waiting: batch sequences run only on
+        spare capacity. They get tokens after every interactive sequence, running or newly admitted, and lose
+        slots and blocks as soon as an interactive one needs them. Where steps alternate, a step of batch
+        sequences may come between two interactive ones.
 
-        Raises UserError for a token_budget below 1, ValueError when a request already has max_num_tokens.
+        Raises UserError for a token_budget below 1, ValueError when a sequence already has max_num_tokens.
         """
         raise NotImplementedError("task 3.4.2")
 
-    def schedule_behind(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step behind `plan`, which is not committed yet (from task 3.4.10 on).
+    def schedule_next(self, plan: StepPlan) -> StepPlan | None:
+        """Plan the step after `plan`, which is not committed yet (from task 3.6.7 on).
 
-        The plan that `schedule` would make after `commit`, as long as nobody comes or goes; None when
-        `step_behind` is not certain of it, or when blocks would have to be taken from somebody. Its
+        The plan that `schedule` would make after `commit`, as long as no request comes or goes; None when
+        `plan_next_step` is not certain of it, or when a sequence would have to be preempted. Its
         blocks are allocated. It is committed after `plan`.
         """
         raise NotImplementedError("task 3.4.2")
 
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
-        """Take note of a forward pass: the planned tokens are computed, and new ones were sampled.
+        """Record a forward pass: the planned tokens are computed, and new ones were sampled.
 
-        A request whose known tokens are all computed now has its new tokens in `sampled`: the accepted
-        part of its guess, then one more. They join the answer; the rejected rest of the guess does not
-        count as computed, and the guess is used up. Blocks that became full can be found in the prefix
-        cache. Requests that ended since `schedule` are passed over. Raises ValueError when a request has
-        to have new tokens and has not, or has them and must not, or they are not its guess plus one.
+        A sequence whose known tokens are all computed now has its new tokens in `sampled`: the accepted
+        part of its draft, then one more. They join the answer; rejected draft tokens do not count as
+        computed, and the draft is used up. Blocks that became full can be found in the prefix
+        cache. Requests that ended since `schedule` are passed over. Raises ValueError when a sequence has
+        to have new tokens and has none, or has them and must not, or they are not accepted ones plus one.
         """
         raise NotImplementedError("task 3.4.2")
 
     def finish(self, request_id: str) -> None:
-        """End a running request and give its blocks back. Raises ValueError when it does not run."""
+        """End a running sequence and free its blocks. Raises ValueError when it does not run."""
         raise NotImplementedError("task 3.4.2")
 
     def abort(self, request_id: str) -> bool:
-        """End a request, running or waiting, and give its blocks back; False when there is none."""
+        """End a sequence, running or waiting, and free its blocks; False when there is none."""
         raise NotImplementedError("task 3.4.2")
 
     def check(self) -> None:
-        """Raise RuntimeError unless the blocks of all requests are exactly those that the pool counts."""
+        """Raise RuntimeError unless the blocks of all sequences are exactly those that the pool counts."""
         raise NotImplementedError("task 3.4.2")

@@ -1,13 +1,16 @@
 """How a prompt is cut into chunks: where, with which mask, how large, and how it went."""
 
+from collections.abc import Iterator
+
 import mlx.core as mx
 
 
-def chunk_spans(prompt_len: int, prefill_step: int) -> list[tuple[int, int]]:
-    """Cut `prompt_len` tokens into chunks of `prefill_step`, the last one shorter if need be.
+def chunk_spans(prompt_len: int, prefill_step: int, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Cut tokens `start` to `prompt_len` into chunks of `prefill_step`; the last one may be shorter.
 
-    Returns (start, end) pairs in absolute positions, end exclusive, in order and without gaps:
-    (10, 4) -> [(0, 4), (4, 8), (8, 10)]. Raises ValueError when either number is below 1.
+    Yields (start, end) pairs in absolute positions, end exclusive, in order and without gaps:
+    (10, 4) -> (0, 4), (4, 8), (8, 10). Raises ValueError at once when `start` is negative, no token is left,
+    or `prefill_step` is below 1.
     """
     raise NotImplementedError("task 2.7.1")
 
@@ -34,7 +37,7 @@ def select_optimal_chunk_size(
 ) -> int:
     """A chunk size by rule of thumb.
 
-    64 when more than 80 % of `batch_size` slots decode; else 256 for a prompt of more than 2,048
+    64 when 80 % of `batch_size` slots decode, or more; else 256 for a prompt of more than 2,048
     tokens; else 128. Never more than `available_memory` bytes hold at `bytes_per_token` (activations
     and cache together). Raises ValueError when the memory does not hold one token.
     """
@@ -44,8 +47,11 @@ def select_optimal_chunk_size(
 class AdaptiveChunker:
     """Chooses the next chunk from what recent chunks cost and how busy the decode slots are."""
 
-    def __init__(self, decode_latency_target: float = 0.05) -> None:
-        """`decode_latency_target`: seconds that a chunk may delay the decodes. Nothing is known yet."""
+    def __init__(self, decode_latency_target: float = 0.05, max_pauses: int = 0) -> None:
+        """`decode_latency_target`: seconds that a chunk may delay the decodes. Nothing is recorded yet.
+
+        `max_pauses`: how many times in a row a prefill may be paused at peak load; 0 = never.
+        """
         raise NotImplementedError("task 2.7.5")
 
     def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
@@ -55,10 +61,11 @@ class AdaptiveChunker:
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
         """The next chunk size, given the share of decode slots in use (0 to 1).
 
-        Above 0.8: half of the base, but not below 32 and never more than the base. Otherwise twice the
-        base, but not above 512 and never less than the base, if a chunk of twice the base is predicted
-        to stay within the target (mean recent time per token times its size); else the base, also as
-        long as nothing is recorded. Raises ValueError for a pressure outside 0 to 1.
+        From 0.8 on: half of the base, but not below 32 and never more than the base; or 0, a pause, when a
+        chunk of that size is predicted to miss the target and fewer than `max_pauses` pauses came just
+        before. Below: twice the base, but not above 512 and never less than the base, if a chunk of twice
+        the base is predicted to meet the target (mean recent time per token times its size); else the base.
+        Nothing is predicted before a chunk is recorded. Raises ValueError for a pressure outside 0 to 1.
         """
         raise NotImplementedError("task 2.7.5")
 

@@ -1,21 +1,58 @@
 """From logits to a token: greedy, or drawn from a truncated distribution."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import mlx.core as mx
 
-Sampler = Callable[[mx.array], mx.array]
+from tiny_llm_lab.types import SamplingParams
 
 
-def make_sampler(
-    temp: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, seed: int = 0
-) -> Sampler:
-    """Return sample(logits [..., V]) -> tokens [...] uint32.
+class Sampler:
+    """Picks the tokens of one request: a draw depends on the logits, the seed and the position alone.
 
-    `temp` 0 is greedy (argmax). Otherwise one token per row is drawn from softmax(logits / temp) after
-    top-k, then top-p, then min-p have removed tokens. Two samplers made with the same arguments draw
-    the same tokens from the same logits, call by call, whatever else the process draws.
+    So it does not matter in which step a token is drawn, in which company, or whether it was drafted.
     """
+
+    def __init__(self, sampling: SamplingParams = SamplingParams()) -> None:
+        """Sets sampling, of which temperature, top_k, top_p, min_p and seed count."""
+        raise NotImplementedError("task 1.7.2")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken: temperature 0."""
+        raise NotImplementedError("task 1.7.2")
+
+    def __call__(self, logits: mx.array, position: int) -> mx.array:
+        """Draw from logits [n, V] -> tokens [n] uint32, lazily; row i is for the token at `position` + i.
+
+        A token's position is the number of tokens before it, prompt included. Greedy: the likeliest tokens.
+        Otherwise row i is drawn from the softmax of `scores(logits)[i]` with `key(position + i)`.
+        """
+        raise NotImplementedError("task 1.7.2")
+
+    def scores(self, logits: mx.array) -> mx.array:
+        """`truncated_logits` [..., V] of logits [..., V] by this request's settings.
+
+        Raises ValueError when greedy.
+        """
+        raise NotImplementedError("task 1.7.2")
+
+    def key(self, position: int) -> mx.array:
+        """The random key of one position: no two positions and, in practice, no two seeds share one."""
+        raise NotImplementedError("task 1.7.2")
+
+
+def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> mx.array:
+    """Draw for several requests from their rows of logits [n, V] -> tokens [n] uint32, lazily.
+
+    `parts` are (sampler, position of its first row, number of rows), in the order of the rows. All greedy
+    requests share one pass over the logits.
+    """
+    raise NotImplementedError("task 1.7.2")
+
+
+def most_likely(logits: mx.array) -> mx.array:
+    """The likeliest token of each row of logits [n, V] -> [n] uint32; of equal ones the lowest."""
     raise NotImplementedError("task 1.7.2")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def can_fuse(weights: Mapping[str, Weight]) -> bool:
     """Whether the kernels can read a layer's `weights`, named as in QwenTransformerBlock.
 
-    A mixture of experts (day 3.7) is not theirs to read: then the rest of the layer counts.
+    A mixture of experts (day 3.9) is not theirs to read: then the rest of the layer counts.
     They read dense matrices, and packed ones of 4 or 8 bits in groups of 32, 64 or 128; those that share
     an input (q, k and v; gate and up) must be packed alike.
     """

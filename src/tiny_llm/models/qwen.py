@@ -62,10 +62,10 @@ class QwenTransformerBlock:
         self, config: ModelConfig, weights: Weights, rope: RoPE, all_sum: AllSum | None = None
     ) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
-        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.7 on a layer with
+        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.9 on a layer with
         mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
 
-        `all_sum` (day 3.7) adds an array up over all ranks: the output of attention and that of the
+        `all_sum` (day 3.9) adds an array up over all ranks: the output of attention and that of the
         feed-forward are then this rank's parts of a sum. None: they are whole.
         """
         raise NotImplementedError("task 1.5.3")
@@ -93,7 +93,7 @@ class QwenModel:
     def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
         on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
-        `all_sum` (day 3.7) the layers hold one rank's part of their weights.
+        `all_sum` (day 3.9) the layers hold one rank's part of their weights.
         """
         raise NotImplementedError("task 1.5.4")
 

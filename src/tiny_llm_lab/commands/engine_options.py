@@ -133,7 +133,7 @@ def build_engine(
     pacer = None
     if settings.itl_slo_ms is not None:
         step_time = llm.StepTimeModel(calibrate(model, llm, block_size=size))
-        pacer = llm.StepPacer(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
+        pacer = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
     return llm.Engine(
         model,
         tokenizer,

@@ -6,15 +6,18 @@ import traceback
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
 from tiny_llm_lab import native
 from tiny_llm_lab.course.checking.explain import Explainer
 from tiny_llm_lab.course.manifest import Course, Task, load_course, repository
+from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.course.todo import Todo, find_todo
 from tiny_llm_lab.native.build import CompileError
-from tiny_llm_lab.solution import PACKAGES, Solution, load_solution
+from tiny_llm_lab.solution import PACKAGES, load_solution
 from tiny_llm_lab.types import UserError
 
 MARKER = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
@@ -43,11 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def llm(pytestconfig: pytest.Config) -> Solution:
-    """The solution under test: the package that `--solution` names."""
+def llm(pytestconfig: pytest.Config) -> TaskNames:
+    """The solution under test: the package that `--solution` names, with the names of all its tasks."""
     name = pytestconfig.getoption("--solution")
     try:
-        return load_solution(name)
+        return TaskNames(cast(ModuleType, load_solution(name)))
     except (SyntaxError, ImportError, NameError) as error:
         # Every test would fail in the same way: say it once.
         last = "".join(traceback.format_exception(error, limit=-1))

@@ -24,7 +24,7 @@ def replay(
     """Send `requests`, in order of their arrival, to replicas of `machine`, and let all of them end.
 
     round-robin takes the replicas in turn; least-loaded the one with the fewest requests that have not ended
-    at the arrival, the first of equals. `make_pacer` makes each replica its own StepPacer, or None.
+    at the arrival, the first of equals. `make_pacer` makes each replica its own BudgetController, or None.
     """
     replicas = [Replica(machine, itl_slo_s, make_pacer()) for _ in range(num_replicas)]
     for request in requests:

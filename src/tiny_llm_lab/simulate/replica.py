@@ -33,7 +33,7 @@ class Replica:
     """Runs whatever is submitted. `now_s` is the end of its last step, or the arrival that woke it."""
 
     def __init__(self, machine: Machine, itl_slo_s: float, pacer: Any = None) -> None:
-        """`pacer`, a StepPacer, chooses every step's budget; None: the scheduler's own limit always."""
+        """`pacer`, a BudgetController, chooses every step's budget; None: the scheduler's own limit always."""
         self.machine = machine
         self.now_s = 0.0
         self.ledger = Ledger(itl_slo_s)
@@ -77,7 +77,7 @@ class Replica:
     def _receive(self) -> None:
         while self._someone_came():
             asked = self._inbox.popleft()
-            request = self.machine.llm.ScheduledRequest(
+            request = self.machine.llm.TokenSequence(
                 str(asked.number),
                 [0] * asked.num_prompt_tokens,
                 arrival_s=asked.arrival_s,

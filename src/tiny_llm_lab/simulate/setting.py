@@ -85,7 +85,7 @@ def _pacers(llm: Scheduling, setting: Setting) -> Callable[[], Any]:
 
     def make_pacer() -> Any:
         model = llm.StepTimeModel(samples)
-        return llm.StepPacer(
+        return llm.BudgetController(
             llm.LatencyPolicy(model, setting.slo.itl_s, setting.slo.ttft_s, safety=setting.safety)
         )
 

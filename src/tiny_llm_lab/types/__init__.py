@@ -4,8 +4,19 @@ Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H quer
 D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
 """
 
+from tiny_llm_lab.types.arrivals import Arrival, Arrivals, report_refused
+from tiny_llm_lab.types.chunking import ChunkPolicy, PrefillMetrics
 from tiny_llm_lab.types.draft import Draft, DraftSampler, Proposer
-from tiny_llm_lab.types.engine import EngineOutput, Policy, SchedulerConfig, StepMode, StepPlan, TokenLogprobs
+from tiny_llm_lab.types.engine import (
+    EngineOutput,
+    OnStep,
+    Policy,
+    SchedulerConfig,
+    StepMode,
+    StepPlan,
+    StepStats,
+    TokenLogprobs,
+)
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.model import (
     Checkpoint,
@@ -19,7 +30,9 @@ from tiny_llm_lab.types.model import (
     Tokenizer,
     Weight,
 )
+from tiny_llm_lab.types.prompt_tokens import prompt_token_ids, require_room
 from tiny_llm_lab.types.request import (
+    PRIORITY_CLASSES,
     Clock,
     Completion,
     DoneEvent,
@@ -27,6 +40,7 @@ from tiny_llm_lab.types.request import (
     EventCallback,
     FinishReason,
     PrefillEvent,
+    PriorityClass,
     Prompt,
     SamplingParams,
     Timing,
@@ -34,7 +48,11 @@ from tiny_llm_lab.types.request import (
 )
 
 __all__ = [
+    "PRIORITY_CLASSES",
+    "Arrival",
+    "Arrivals",
     "Checkpoint",
+    "ChunkPolicy",
     "Clock",
     "Completion",
     "Detokenizer",
@@ -48,9 +66,12 @@ __all__ = [
     "KvCache",
     "Model",
     "ModelConfig",
+    "OnStep",
     "PagedModel",
     "Policy",
     "PrefillEvent",
+    "PrefillMetrics",
+    "PriorityClass",
     "Prompt",
     "Proposer",
     "QuantizedWeights",
@@ -59,10 +80,14 @@ __all__ = [
     "SchedulerConfig",
     "StepMode",
     "StepPlan",
+    "StepStats",
     "Timing",
     "TokenEvent",
     "TokenLogprobs",
     "Tokenizer",
     "UserError",
     "Weight",
+    "prompt_token_ids",
+    "report_refused",
+    "require_room",
 ]

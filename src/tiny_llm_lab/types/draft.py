@@ -9,32 +9,37 @@ import mlx.core as mx
 
 @dataclass(frozen=True)
 class Draft:
-    """Guesses for the K tokens that come next; `probs` [K, V] float32 is what each was drawn from.
+    """Draft tokens for the K positions that come next; `probs` [K, V] float32 is what each was drawn from.
 
-    None stands for guesses without a distribution: looked up, the likeliest, or drawn with a shared key.
+    None stands for tokens without a distribution: looked up, the likeliest, or drawn with a shared key.
     """
 
     token_ids: tuple[int, ...] = ()
     probs: mx.array | None = None
 
     def cut(self, num_tokens: int) -> "Draft":
-        """The first `num_tokens` guesses, all when there are fewer."""
+        """The first `num_tokens` draft tokens, all when there are fewer."""
         if num_tokens >= len(self.token_ids):
             return self
         kept = max(0, num_tokens)
         return Draft(self.token_ids[:kept], None if self.probs is None else self.probs[:kept])
 
+    def within(self, vocab_size: int) -> "Draft":
+        """The draft tokens before the first that is outside a vocabulary of `vocab_size` tokens."""
+        outside = (i for i, token in enumerate(self.token_ids) if not 0 <= token < vocab_size)
+        return self.cut(next(outside, len(self.token_ids)))
+
 
 class DraftSampler(Protocol):
-    """Picks the guesses of a draft model."""
+    """Draws the tokens of a draft model."""
 
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
-        """logits [1, V] of the draft model -> the guess for `position`, and its distribution [V] or None."""
+        """logits [1, V] of the draft model -> the token for `position`, and its distribution [V] or None."""
         ...
 
 
 class Proposer(Protocol):
-    """Guesses how token sequences go on."""
+    """Drafts how token sequences go on."""
 
     def propose(
         self,
@@ -42,7 +47,7 @@ class Proposer(Protocol):
         request_id: str | None = None,
         sampler: DraftSampler | None = None,
     ) -> Draft:
-        """Guesses for what follows `token_ids`; none is a good answer too."""
+        """Draft tokens for what follows `token_ids`; an empty draft is a good answer too."""
         ...
 
     def forget(self, request_id: str) -> None:

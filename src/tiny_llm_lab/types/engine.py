@@ -1,6 +1,6 @@
 """What week 3's scheduler and engine agree on with their users."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,11 +17,12 @@ class SchedulerConfig:
 
     max_num_batched_tokens: int = 2048  # one step's tokens, decodes included
     max_num_seqs: int = 64  # requests that run at a time
-    max_model_len: int = 4096  # prompt and answer of one request
+    max_model_len: int = 4096  # tokens of one request in the KV cache; its newest token is never stored
     long_prefill_token_threshold: int = 0  # one request's tokens in one step; 0 = off
     enable_chunked_prefill: bool = True
     policy: Policy = "fcfs"
     step_mode: StepMode = "mixed"  # alternate: a step has prefill chunks or decodes, never both
+    max_num_partial_prefills: int = 0  # admitted requests that compute their prompts at a time; 0 = any
     chunk_grid: int = 0  # chunks end at multiples of this many tokens of their request; 0 = anywhere
 
     def __post_init__(self) -> None:
@@ -33,6 +34,7 @@ class SchedulerConfig:
             "max_model_len must be 1 or more": self.max_model_len >= 1,
             "long_prefill_token_threshold must be 0 (off) or more": threshold >= 0,
             "chunk_grid must be 0 (off) or more": grid >= 0,
+            "max_num_partial_prefills must be 0 (any) or more": self.max_num_partial_prefills >= 0,
             f"max_num_batched_tokens ({budget}) must be at least max_num_seqs ({self.max_num_seqs}): "
             "every running request takes a token": budget >= self.max_num_seqs,
             f"long_prefill_token_threshold ({threshold}) must be at most max_model_len "
@@ -62,6 +64,20 @@ class StepPlan:
 
 
 @dataclass(frozen=True)
+class StepStats:
+    """When a step ran, and the engine's state after it."""
+
+    start_s: float  # planned and launched, on the engine's clock
+    end_s: float  # its tokens were read
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int  # cached ones included
+
+
+OnStep = Callable[[StepPlan, StepStats], None]
+
+
+@dataclass(frozen=True)
 class TokenLogprobs:
     """How likely the model found a token of an answer: natural logarithms, before temperature and cuts."""
 
@@ -72,11 +88,11 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class EngineOutput:
-    """What a step brought to one request."""
+    """What is new for one request since its last output."""
 
     request_id: str
     token_ids: tuple[int, ...]  # without the end-of-sequence token
     text: str  # that is certain to be part of the answer now
     completion: Completion | None = None  # once the request has ended
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of token_ids, if the request asked for them
-    events: tuple[Event, ...] = ()  # the same as events: a TokenEvent per token, the DoneEvent last
+    events: tuple[Event, ...] = ()  # the same as events, after those of its chunks; the DoneEvent last

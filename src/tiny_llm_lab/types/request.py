@@ -6,7 +6,9 @@ from typing import Final, Literal
 
 from tiny_llm_lab.types.errors import UserError
 
-FinishReason = Literal["stop", "length", "error"]
+FinishReason = Literal["stop", "length", "abort", "error"]
+PriorityClass = Literal["interactive", "batch"]
+PRIORITY_CLASSES: Final[tuple[PriorityClass, ...]] = ("interactive", "batch")  # the most urgent first
 MAX_LOGPROBS: Final = 20
 
 
@@ -48,7 +50,7 @@ class Prompt:
     sampling: SamplingParams = SamplingParams()
     arrival_s: float = 0.0  # after the call began; earlier ones are served first
     priority: int = 0  # lower is more urgent, in an engine with policy "priority"
-    is_batch_class: bool = False  # nobody watches the answer grow: an engine gives it what others leave
+    priority_class: PriorityClass = "interactive"  # an engine runs "batch" prompts on spare capacity
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from .prefix_cache import BlockKey, PrefixCache
 
 
-class PrefixWalk:
+class PrefixMatch:
     """A request's place among the full blocks of its tokens; `num_blocks` of them lie behind it.
 
     The request takes what is cached, waits for what another live request is about to compute, claims
@@ -18,16 +18,16 @@ class PrefixWalk:
         cache: PrefixCache,
         token_ids: Sequence[int],
         is_counted: bool = True,
-        is_batch_class: bool = False,
+        rank: int = 0,
     ) -> None:
         """At the start of `token_ids`, all tokens known now; takes and claims nothing.
 
-        Sets num_blocks = 0. With `is_counted` the first `take` adds this request to the counters of
-        `cache`: its tokens and the blocks that may be found, and every `take` what was found. Claims of a
-        request that `is_batch_class` hold against its equals only: others do not wait for them.
+        Sets num_blocks = 0 and rank, the number of the sequence's priority class. With `is_counted` the
+        first `acquire` adds this request to the counters of `cache`: its tokens and the blocks that may be
+        found, and every `acquire` what was found. Reservations do not hold against more urgent classes.
         """
         self.num_blocks = 0
-        self.is_batch_class = is_batch_class
+        self.rank = rank
         self._cache = cache
         self._keys = cache.keys(token_ids)
         self._num_shareable = len(self._keys)
@@ -43,10 +43,10 @@ class PrefixWalk:
     @property
     def is_waiting(self) -> bool:
         """Whether the first block ahead that is not cached is claimed by another request."""
-        i = self.num_blocks + len(self.peek())
+        i = self.num_blocks + len(self.match())
         return i < self._num_shareable and self._is_anothers(self._keys[i])
 
-    def peek(self) -> list[int]:
+    def match(self) -> list[int]:
         """The cached blocks that come next, in order; holds and counts nothing."""
         blocks = []
         for i in range(self.num_blocks, self._num_shareable):
@@ -60,12 +60,12 @@ class PrefixWalk:
                 self._keys[i + 1].parent = found[0]
         return blocks
 
-    def take(self) -> list[int]:
+    def acquire(self) -> list[int]:
         """The cached blocks that come next, shared with this request from now on; they lie behind it then.
 
         Every block that is returned has one more holder, to be freed by the caller.
         """
-        blocks = self.peek()
+        blocks = self.match()
         self._cache.pool.share(blocks)
         if self._is_counted:
             if not self._is_started:
@@ -79,7 +79,7 @@ class PrefixWalk:
         self.num_blocks += len(blocks)
         return blocks
 
-    def claim(self) -> None:
+    def reserve(self) -> None:
         """Announce that this request will compute its remaining blocks, as far as it need not wait for them.
 
         Takes O(1) when the next block is claimed by this request already.
@@ -102,15 +102,15 @@ class PrefixWalk:
         self._drop_claim(key)
         self.num_blocks += 1
 
-    def close(self) -> None:
+    def release(self) -> None:
         """The request computes no more: its claims go, and whoever waited for them computes instead."""
         for key in self._keys[self.num_blocks : self._num_shareable]:
             self._drop_claim(key)
 
     def _is_anothers(self, key: BlockKey) -> bool:
         owner = self._cache.claims.get(key, self)
-        assert isinstance(owner, PrefixWalk)
-        return owner is not self and owner.is_batch_class <= self.is_batch_class
+        assert isinstance(owner, PrefixMatch)
+        return owner is not self and owner.rank <= self.rank
 
     def _drop_claim(self, key: BlockKey) -> None:
         if self._cache.claims.get(key) is self:

@@ -1,115 +1,117 @@
-"""Which blocks a request has, lacks, shares and gives back: between the scheduler, the pool and the cache."""
+"""The KV cache manager: which blocks a sequence has, needs, shares and gives back."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
-from ..cache.prefix_match import PrefixWalk
-from .sequence import ScheduledRequest
+from ..cache.prefix_match import PrefixMatch
+from .sequence import TokenSequence
 
 
-class BlockTables:
-    """What requests lack of blocks, find in the prefix cache, let others find, and give back."""
+class KVCacheManager:
+    """Allocates blocks of a pool to sequences, and shares the cached ones between them."""
 
     def __init__(self, pool: BlockPool, prefix_cache: PrefixCache | None = None) -> None:
-        """Without a cache every request computes all of its tokens. Sets pool and prefix_cache."""
+        """Without a prefix cache every sequence computes all of its tokens. Sets pool and prefix_cache."""
         self.pool = pool
         self.prefix_cache = prefix_cache
-        self._walks: dict[str, PrefixWalk] = {}
+        self._matches: dict[str, PrefixMatch] = {}
 
-    def num_lacking(self, request: ScheduledRequest, num_new_tokens: int) -> int:
-        """How many blocks it lacks to have `num_new_tokens` more computed."""
-        num_tokens = request.num_computed_tokens + num_new_tokens
-        return max(0, -(-num_tokens // self.pool.block_size) - len(request.block_ids))
+    def num_blocks_needed(self, sequence: TokenSequence, num_new_tokens: int) -> int:
+        """How many more blocks `num_new_tokens` more computed tokens need."""
+        num_tokens = sequence.num_computed_tokens + num_new_tokens
+        return max(0, -(-num_tokens // self.pool.block_size) - len(sequence.block_ids))
 
-    def num_promised(self, request: ScheduledRequest) -> int:
-        """How many blocks it lacks to have all of its known tokens computed."""
-        return self.num_lacking(request, request.num_tokens - request.num_computed_tokens)
+    def num_blocks_to_finish(self, sequence: TokenSequence) -> int:
+        """How many more blocks are needed until all known tokens are computed."""
+        return self.num_blocks_needed(sequence, sequence.num_tokens - sequence.num_computed_tokens)
 
-    def extend(self, requests: Sequence[ScheduledRequest]) -> bool:
-        """Give each the block, if it lacks one, for a token behind its known ones (from task 3.4.10 on).
+    def extend(self, sequences: Sequence[TokenSequence]) -> bool:
+        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.7 on).
 
-        False, and nobody gets any, when there are not enough free ones.
+        Returns False and allocates nothing when there are not enough free blocks.
         """
-        lacking = [self.num_lacking(r, r.num_tokens + 1 - r.num_computed_tokens) for r in requests]
-        if sum(lacking) > self.pool.num_free:
+        needed = [
+            self.num_blocks_needed(each, each.num_tokens + 1 - each.num_computed_tokens) for each in sequences
+        ]
+        if sum(needed) > self.pool.num_free:
             return False
-        for request, count in zip(requests, lacking, strict=True):
-            request.block_ids += self.pool.allocate(count) if count else []
+        for sequence, count in zip(sequences, needed, strict=True):
+            sequence.block_ids += self.pool.allocate(count) if count else []
         return True
 
-    def peek(self, request: ScheduledRequest, num_lent: Mapping[int, int]) -> tuple[int, int, bool]:
-        """What a waiting request would find in the cache: cached tokens, the blocks it takes from the free
-        ones until its known tokens are computed, and whether it would then wait for another's block.
+    def match(self, sequence: TokenSequence, reclaimable: Mapping[int, int]) -> tuple[int, int, bool]:
+        """What a waiting sequence finds in the prefix cache; changes and counts nothing.
 
-        Holds and counts nothing. By block, `num_lent` says how many of its holders will give it back as
-        soon as it is wanted: a block of nobody else is as good as free.
+        Returns (cached tokens, blocks it takes from the free ones until its known tokens are computed,
+        whether it would then wait for a block that another sequence computes). `reclaimable[block]` counts
+        holders that can be preempted; a block with no other holder counts as free.
         """
-        num_lacking = self.num_promised(request)
+        num_needed = self.num_blocks_to_finish(sequence)
         if self.prefix_cache is None:
-            return 0, num_lacking, False
-        if (walk := self._walks.get(request.request_id)) is None:
-            is_counted = request.num_preemptions == 0
-            walk = PrefixWalk(self.prefix_cache, request.token_ids, is_counted, request.is_batch_class)
-            self._walks[request.request_id] = walk
-        blocks = walk.peek()
-        num_held = sum(self.pool.ref_count(block) > num_lent.get(block, 0) for block in blocks)
-        return len(blocks) * self.pool.block_size, num_lacking - num_held, walk.is_waiting
+            return 0, num_needed, False
+        if (match := self._matches.get(sequence.request_id)) is None:
+            is_counted = sequence.num_preemptions == 0
+            match = PrefixMatch(self.prefix_cache, sequence.token_ids, is_counted, sequence.rank)
+            self._matches[sequence.request_id] = match
+        blocks = match.match()
+        num_held = sum(self.pool.ref_count(block) > reclaimable.get(block, 0) for block in blocks)
+        return len(blocks) * self.pool.block_size, num_needed - num_held, match.is_waiting
 
-    def fitting(
-        self, candidates: Sequence[ScheduledRequest], running: Sequence[ScheduledRequest]
-    ) -> Iterator[tuple[ScheduledRequest, int, bool]]:
-        """Those of `candidates`, in order, who find blocks for all known tokens, up to the first without.
+    def admissible(
+        self, candidates: Sequence[TokenSequence], running: Sequence[TokenSequence]
+    ) -> Iterator[tuple[TokenSequence, int, bool]]:
+        """The first of `candidates`, in order, for whose known tokens there are blocks.
 
-        The blocks are there beyond those that running requests still need for theirs: else prompts would be
-        begun only to be preempted. With each come the cached tokens, and whether it would wait for another's
-        block. The candidates are of one class: if they are interactive, all blocks of batch-class requests
-        are there for them.
+        Ends at the first candidate without. The blocks must be free beyond those that running sequences
+        still need for their known tokens: otherwise prompts would be started only to be preempted. The
+        candidates are of one priority class; blocks of running sequences of less urgent classes count as
+        free. Yields (sequence, cached tokens, whether it would wait for another's block).
         """
         if not candidates:
             return
-        is_batch_class = candidates[0].is_batch_class
-        lenders = [] if is_batch_class else [request for request in running if request.is_batch_class]
-        num_lent = Counter(block for request in lenders for block in request.block_ids)
-        room = self.pool.num_free + sum(self.pool.ref_count(i) == n for i, n in num_lent.items())
-        room -= sum(self.num_promised(r) for r in running[: len(running) - len(lenders)])
-        for request in candidates:
-            num_cached, num_blocks, is_follower = self.peek(request, num_lent)
+        rank = candidates[0].rank
+        preemptible = [sequence for sequence in running if sequence.rank > rank]
+        reclaimable = Counter(block for sequence in preemptible for block in sequence.block_ids)
+        room = self.pool.num_free + sum(self.pool.ref_count(i) == n for i, n in reclaimable.items())
+        room -= sum(self.num_blocks_to_finish(each) for each in running[: len(running) - len(preemptible)])
+        for sequence in candidates:
+            num_cached, num_blocks, must_wait = self.match(sequence, reclaimable)
             room -= num_blocks
             if room < 0:
                 return
-            yield request, num_cached, is_follower
+            yield sequence, num_cached, must_wait
 
-    def follow(self, request: ScheduledRequest) -> bool:
-        """Give a running request the cached blocks that come next; whether it waits for another's block.
+    def attach_cached(self, sequence: TokenSequence) -> bool:
+        """Give a running sequence the cached blocks that come next; whether it waits for another's block.
 
-        The blocks' tokens count as computed, and as cached before its first preemption. Unless it
-        waits, it claims what it will compute itself. A request inside of a block goes on by itself.
+        The blocks' tokens count as computed, and as cached before the first preemption. Unless it waits,
+        the sequence reserves the blocks that it will compute. Inside of a block nothing is attached.
         """
-        walk, size = self._walks.get(request.request_id), self.pool.block_size
-        if walk is None or walk.is_past_sharing or request.num_computed_tokens % size:
+        match, size = self._matches.get(sequence.request_id), self.pool.block_size
+        if match is None or match.is_past_sharing or sequence.num_computed_tokens % size:
             return False
-        blocks = walk.take()
-        request.block_ids += blocks
-        request.num_computed_tokens += len(blocks) * size
-        if request.num_preemptions == 0:
-            request.num_cached_tokens += len(blocks) * size
-        if walk.is_waiting:
+        blocks = match.acquire()
+        sequence.block_ids += blocks
+        sequence.num_computed_tokens += len(blocks) * size
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens += len(blocks) * size
+        if match.is_waiting:
             return True
-        walk.claim()
+        match.reserve()
         return False
 
-    def register(self, request: ScheduledRequest) -> None:
-        """Let others find the blocks that its computed tokens have filled."""
-        if (walk := self._walks.get(request.request_id)) is not None:
+    def register(self, sequence: TokenSequence) -> None:
+        """Enter the blocks that the sequence's computed tokens have filled into the prefix cache."""
+        if (match := self._matches.get(sequence.request_id)) is not None:
             size = self.pool.block_size
-            for i in range(walk.num_blocks, request.num_computed_tokens // size):
-                walk.register(request.tokens_between(i * size, (i + 1) * size), request.block_ids[i])
+            for i in range(match.num_blocks, sequence.num_computed_tokens // size):
+                match.register(sequence.tokens_between(i * size, (i + 1) * size), sequence.block_ids[i])
 
-    def release(self, request: ScheduledRequest) -> None:
-        """Give all of its blocks and claims back; `block_ids` is empty then."""
-        if walk := self._walks.pop(request.request_id, None):
-            walk.close()
-        self.pool.free(request.block_ids)
-        request.block_ids = []
+    def release(self, sequence: TokenSequence) -> None:
+        """Free all blocks and reservations of a sequence; its `block_ids` is empty afterwards."""
+        if match := self._matches.pop(sequence.request_id, None):
+            match.release()
+        self.pool.free(sequence.block_ids)
+        sequence.block_ids = []

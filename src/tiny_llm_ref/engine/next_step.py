@@ -4,19 +4,19 @@ from collections.abc import Sequence
 
 from tiny_llm_lab.types import StepPlan
 
-from .sequence import ScheduledRequest
+from .sequence import TokenSequence
 
 
-def step_behind(plan: StepPlan, running: Sequence[ScheduledRequest], num_waiting: int) -> dict[str, int]:
-    """The tokens of the step behind `plan`, {request id: 1} in the plan's order; none when it is not certain.
+def plan_next_step(plan: StepPlan, running: Sequence[TokenSequence], num_waiting: int) -> dict[str, int]:
+    """The tokens of the step after `plan`, {request id: 1} in the plan's order; empty when not certain.
 
-    `running` are the admitted requests, `plan` is computed but not committed yet. What it draws is not known,
-    but that everybody takes it next is, when all of `running` are in the plan, just their known tokens are
-    computed by it, without a guess, and nobody waits to be admitted.
+    `running` are the admitted sequences; `plan` is launched but not committed. Its tokens are unknown, but
+    the next step is certain if every running sequence is in `plan`, finishes its known tokens there without
+    a draft, and none waits to be admitted.
     """
     counts = plan.num_scheduled_tokens
     is_certain = num_waiting == 0 and len(counts) == len(running)
-    for request in running:
-        num_computed = request.num_computed_tokens + counts.get(request.request_id, 0)
-        is_certain &= num_computed == request.num_tokens
+    for sequence in running:
+        num_computed = sequence.num_computed_tokens + counts.get(sequence.request_id, 0)
+        is_certain &= num_computed == sequence.num_tokens
     return dict.fromkeys(counts, 1) if is_certain else {}

@@ -1,107 +1,80 @@
-"""One request of the engine: what the scheduler counts, and the answer that its user sees."""
+"""One request of the engine: the sequence that the scheduler counts, and the answer that its user sees."""
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Clock, EngineOutput, Model, SamplingParams, TokenEvent, Tokenizer
+from tiny_llm_lab.types import EngineOutput, SamplingParams, TokenEvent, TokenLogprobs
 
+from ..generate.answer import Answer
 from ..generate.logprobs import read_logprobs, score_tokens
-from ..generate.request import Request
-from ..speculative.verify import PositionSampler
-from .sequence import ScheduledRequest
+from ..generate.sampler import Sampler
+from .sequence import TokenSequence
 
 
-class EngineRequest:
-    """A request on its way through the engine; its keys and values lie in the engine's blocks."""
+class RequestState:
+    """A sequence and its answer, side by side; keys and values lie in the engine's blocks."""
 
-    def __init__(
-        self,
-        request_id: str,
-        model: Model,
-        tokenizer: Tokenizer,
-        prompt: str | Sequence[int],
-        sampling: SamplingParams,
-        *,
-        number: int,
-        max_seq_len: int,
-        priority: int,
-        is_batch_class: bool,
-        arrival_s: float,
-        clock: Clock,
-    ) -> None:
-        """Tokenize and check the prompt as `Request` does, which becomes `answer`; `number` its prompt_idx.
-
-        Sets scheduled, the scheduler's side, and last_token_s, when the user last heard of it. Raises
-        UserError for a prompt that cannot be served.
+    def __init__(self, sequence: TokenSequence, answer: Answer) -> None:
+        """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
+        sampler, the `Sampler` of the answer's sampling parameters.
         """
-        self.answer = Request(
-            model,
-            tokenizer,
-            prompt,
-            prompt_idx=number,
-            max_seq_len=max_seq_len,
-            sampling=sampling,
-            arrival_s=arrival_s,
-            clock=clock,
-        )
-        tokens = self.answer.prefill_tokens
-        self.scheduled = ScheduledRequest(request_id, tokens, priority, arrival_s, is_batch_class)
-        self.last_token_s = arrival_s
+        self.sequence = sequence
+        self.answer = answer
+        self.sampler = Sampler(answer.sampling)
+        self.has_output = False
+        self._num_prefilled = 0  # tokens of the prompt whose computation was reported
+        self._logprobs: list[TokenLogprobs] = []
 
-    @cached_property
-    def sampler(self) -> PositionSampler:
-        """Draws for any position (from day 3.6 on), the same tokens as `answer.sample` in its order."""
-        return PositionSampler(self.answer.sampling, len(self.scheduled.prompt_token_ids))
-
-    def draws(self, logits: mx.array) -> mx.array:
-        """What the request draws from its rows of logits [n, V] -> [n] uint32, lazily.
-
-        One row without a guess; with one (from day 3.6 on) a row for each guessed token and one more.
-        """
-        if self.scheduled.spec_token_ids:
-            return self.sampler.lazy_draws(logits, self.scheduled.num_tokens)
-        return self.answer.sample(logits)
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling parameters of the request."""
+        return self.answer.sampling
 
     def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
         """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
 
-        Nothing unless the request asked for them (task 3.4.9).
+        Empty unless the request asked for them (from task 3.6.6 on).
         """
-        num_top = self.answer.sampling.logprobs
+        num_top = self.sampling.logprobs
         return () if num_top is None else score_tokens(logits, drawn, num_top)
 
-    @property
-    def room_for_guesses(self) -> int:
-        """How many guesses (day 3.6) have a use and a place: a step brings one token more than stand."""
-        answer, stored = self.answer, self.scheduled.num_tokens
-        most = answer.sampling.max_tokens
-        left = answer.max_seq_len - stored
-        return (left if most is None else min(left, most - len(answer.token_ids) - 1)) if left > 0 else 0
+    def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
+        """Append the tokens of one step to the answer, up to the one that ends it.
 
-    def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> EngineOutput:
-        """Take the tokens that a step brought, up to the one that ends the answer; what is new for the user.
-
-        To be called before the scheduler's `commit`, which counts them as well. The output's logprobs are
-        those of its token_ids (from 3.4.9 on), read from `scores`, which `score` returned before.
+        `scores` (from 3.6.6 on) is what `score` returned for them. The sequence is not changed: the
+        scheduler's `commit` does that.
         """
-        answer = self.answer
-        answer.offset = self.scheduled.num_tokens
+        num_before = len(self.answer.token_ids)
+        self.has_output = True
+        self._report_prefill(len(self.sequence.prompt_token_ids))
         for token in tokens:
-            if not answer.is_done:
-                answer.accept(token)
-                answer.offset += 1
-        news = tuple(answer.take_events())
-        events = [event for event in news if isinstance(event, TokenEvent)]
-        if events:
-            self.last_token_s = events[-1].time_s
-        shown = tuple(event.token_id for event in events if event.token_id is not None)
+            if not self.answer.is_done:
+                self.answer.accept(token)
+        if scores:
+            self._logprobs += read_logprobs(self.answer.token_ids[num_before:], scores)
+
+    def committed(self) -> None:
+        """Report how much of the prompt is computed, after the scheduler's `commit` of a step."""
+        self._report_prefill(min(self.sequence.num_computed_tokens, len(self.sequence.prompt_token_ids)))
+
+    def output(self) -> EngineOutput:
+        """What is new for the user since the last call: tokens, text, logprobs, events, the end."""
+        events = tuple(self.answer.take_events())
+        token_events = [event for event in events if isinstance(event, TokenEvent)]
+        logprobs, self._logprobs = tuple(self._logprobs), []
+        self.has_output = False
         return EngineOutput(
-            self.scheduled.request_id,
-            shown,
-            "".join(event.text for event in events),
-            answer.completion() if answer.is_done else None,
-            read_logprobs(shown, scores) if scores else (),
-            news,
+            self.sequence.request_id,
+            tuple(event.token_id for event in token_events if event.token_id is not None),
+            "".join(event.text for event in token_events),
+            self.answer.completion() if self.answer.is_done else None,
+            logprobs,
+            events,
         )
+
+    def _report_prefill(self, num_computed: int) -> None:
+        # A preempted sequence computes some of its prompt again, which is no news.
+        if num_computed > self._num_prefilled:
+            self._num_prefilled = num_computed
+            self.answer.prefilled(num_computed)

@@ -1,110 +1,51 @@
-"""Many prompts through one engine: who has arrived goes in, and each has its completion in the end."""
+"""Many prompts through one engine: prompts that have arrived go in, and each gets its completion."""
 
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from tiny_llm_lab.types import (
-    Clock,
-    Completion,
-    DoneEvent,
-    EngineOutput,
-    Event,
-    EventCallback,
-    PrefillEvent,
-    Prompt,
-    SamplingParams,
-    Timing,
-    UserError,
-)
+from tiny_llm_lab.types import Arrival, Arrivals, Completion, DoneEvent, Event, EventCallback, report_refused
 
-from ..generate.batch import _LONGEST_NAP_S, _by_arrival
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .request_state import RequestState
 
 
-class EngineRun:
-    """The prompts of one call of `Engine.generate`, by the way each has gone."""
+class PromptRun:
+    """The prompts of one call of `Engine.generate`: those to come, those under way, those that ended."""
 
-    def __init__(
-        self,
-        engine: "Engine",
-        prompts: Sequence[str | Sequence[int] | Prompt],
-        on_event: EventCallback | None,
-        clock: Clock,
-    ) -> None:
-        """Queue the prompts by arrival, on `clock` from now on; compute nothing.
+    def __init__(self, arrivals: Arrivals, on_event: EventCallback | None = None) -> None:
+        """Sets arrivals: the prompts that have not been added to the engine."""
+        self.arrivals = arrivals
+        self._on_event = on_event
+        self._num_prompts = len(arrivals)
+        self._started: dict[int, RequestState] = {}
+        self._completions: dict[int, Completion] = {}
 
-        Raises UserError for a string in place of a list, ValueError when the engine has requests already.
-        """
-        self._queue = _by_arrival(prompts, SamplingParams())
-        if engine.has_requests:
-            raise ValueError("the engine has requests already: step it until they end, or abort them")
-        self._engine, self._on_event, self._clock = engine, on_event, clock
-        self._start_s = clock()
-        self._active: dict[str, int] = {}  # what is known to be computed of its prompt
-        self._done: list[Completion] = []
+    def start_arrived(self, add: Callable[[Arrival], RequestState | Completion]) -> None:
+        """Pass every prompt that has arrived to `add`, which returns a completion when it refuses one."""
+        while (arrival := self.arrivals.pop()) is not None:
+            added = add(arrival)
+            if isinstance(added, Completion):
+                self._tell(DoneEvent(added))
+            else:
+                self._started[arrival.prompt_idx] = added
 
-    def run(self) -> list[Completion]:
-        """Step the engine until all prompts have their completions; return these in prompt order.
-
-        Whatever ends it early, an interrupt or an error, takes the requests out of the engine.
-        """
-        try:
-            while self._queue or self._active:
-                self._add_arrived()
-                if self._active:
-                    self._publish(self._engine.step())
-                elif self._queue:
-                    due_s = self._queue[0][1].arrival_s - (self._clock() - self._start_s)
-                    time.sleep(min(max(due_s, 0), _LONGEST_NAP_S))
-        finally:
-            for request_id in self._active:
-                self._engine.abort(request_id)
-        return sorted(self._done, key=lambda completion: completion.prompt_idx)
-
-    def _add_arrived(self) -> None:
-        now_s = self._clock() - self._start_s
-        while self._queue and self._queue[0][1].arrival_s <= now_s:
-            prompt_idx, prompt = self._queue.popleft()
-            arrival_s = self._start_s + prompt.arrival_s
-            try:
-                self._engine.add(
-                    str(prompt_idx),
-                    prompt.content,
-                    prompt.sampling,
-                    priority=prompt.priority,
-                    is_batch_class=prompt.is_batch_class,
-                    arrival_s=arrival_s,
-                    prompt_idx=prompt_idx,
-                )
-                self._active[str(prompt_idx)] = 0
-            except UserError as error:
-                failed = Completion(prompt_idx, 0, (), "", "error", Timing(arrival_s), str(error))
-                self._tell(DoneEvent(failed))
-
-    def _publish(self, outputs: Sequence[EngineOutput]) -> None:
-        now_s = self._clock()
-        for request in self._engine.scheduler.running:
-            length = len(request.prompt_token_ids)
-            self._tell_prefill(request.request_id, min(request.num_computed_tokens, length), length, now_s)
-        for output in outputs:
-            if output.completion is not None:  # and so does not run any more
-                length = output.completion.num_prompt_tokens
-                self._tell_prefill(output.request_id, length, length, now_s)
-                del self._active[output.request_id]
-            for event in output.events:
+    def publish(self, served: Iterable[RequestState]) -> None:
+        """Hand on the events of the requests that a step served, then of those that were aborted."""
+        for request in (*served, *self._started.values()):
+            for event in request.answer.take_events():
                 self._tell(event)
 
-    def _tell_prefill(self, request_id: str, num_computed: int, length: int, now_s: float) -> None:
-        # A request that was preempted computes some of its prompt again, which is no news.
-        if num_computed > self._active[request_id]:
-            self._active[request_id] = num_computed
-            self._tell(PrefillEvent(int(request_id), num_computed, length, now_s))
+    def completions(self) -> list[Completion]:
+        """The completions of the run, in prompt order; without `on_event`, refused prompts are reported."""
+        done = [self._completions[i] for i in sorted(self._completions)]
+        if self._on_event is None:
+            report_refused(done)
+        return done
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, DoneEvent):
-            self._done.append(event.completion)
+            prompt_idx = event.completion.prompt_idx
+            self._started.pop(prompt_idx, None)
+            # A request that `on_event` added has a number of its own, and only its events.
+            if prompt_idx < self._num_prompts:
+                self._completions[prompt_idx] = event.completion
         if self._on_event is not None:
             self._on_event(event)

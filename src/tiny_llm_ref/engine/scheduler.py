@@ -1,4 +1,4 @@
-"""Which tokens a step computes: one budget, requests in order, one code path for prompts and answers."""
+"""Which tokens a step computes: one budget, sequences in order, one code path for prompts and answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -7,58 +7,62 @@ from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
-from .block_manager import BlockTables
-from .next_step import step_behind
-from .policies import Lineup, StepBudget, reject_narrow_grid, turns
-from .sequence import ScheduledRequest
+from .block_manager import KVCacheManager
+from .next_step import plan_next_step
+from .request_queue import RequestQueue
+from .sequence import TokenSequence
+from .token_budget import TokenBudget, validate_chunk_grid
 
 _Kind = Literal["mixed", "prefill", "decode"]
 
 
 class Scheduler:
-    """Requests that run and requests that wait, both in the order of the policy; it owns their blocks.
+    """Running and waiting sequences, both in the order of the policy; it owns their blocks.
 
-    A step is `schedule`, then a forward pass over what it planned, then `commit`. Between steps requests
+    A step is `schedule`, then a forward pass over what it planned, then `commit`. Between steps sequences
     may be added, finished and aborted. No model and no arrays: tokens and blocks are numbers.
     """
 
     def __init__(
         self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
     ) -> None:
-        """No requests yet. Sets config, pool and prefix_cache, which must belong to `pool`.
+        """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
 
-        Sets max_num_tokens, the most tokens one request may have computed: max_model_len, or what all
-        blocks hold if that is less. The caller finishes a request that has reached it.
-        Raises UserError when config.chunk_grid is larger than a threshold that is on, or than what a full
-        house of decodes leaves of the budget: a prompt could wait forever for room up to the next multiple.
+        Sets max_num_tokens, the most tokens one sequence may have computed: max_model_len, or what all
+        blocks hold if that is less. The caller finishes a sequence that has reached it.
+        Raises UserError when config.chunk_grid exceeds an enabled long_prefill_token_threshold, or the
+        budget left after max_num_seqs - 1 decodes: a prompt could then never reach the next multiple.
         """
         self.config = config
         self.pool = pool
         self.prefix_cache = prefix_cache
         self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)
-        reject_narrow_grid(config)
-        self._requests: dict[str, ScheduledRequest] = {}
-        self._line = Lineup(config.policy)
-        self._tables = BlockTables(pool, prefix_cache)
+        if config.chunk_grid:
+            validate_chunk_grid(config)
+        self._sequences: dict[str, TokenSequence] = {}
+        self.queue = RequestQueue(config.policy)
+        self._manager = KVCacheManager(pool, prefix_cache)
         self._last_kind: _Kind = "decode"
+        self._preempted: list[TokenSequence] = []  # in this step
+        self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
 
     @property
-    def waiting(self) -> Sequence[ScheduledRequest]:
-        """Requests that hold no blocks, the next to be admitted first."""
-        return tuple(self._line.waiting)
+    def waiting(self) -> Sequence[TokenSequence]:
+        """Sequences that hold no blocks, the next to be admitted first."""
+        return tuple(self.queue.waiting)
 
     @property
-    def running(self) -> Sequence[ScheduledRequest]:
-        """Admitted requests in order: the last one is preempted first."""
-        return tuple(self._line.running)
+    def running(self) -> Sequence[TokenSequence]:
+        """Admitted sequences in order: the last one is preempted first."""
+        return tuple(self.queue.running)
 
-    def add(self, request: ScheduledRequest) -> None:
-        """Let a new request wait for its turn.
+    def add(self, sequence: TokenSequence) -> None:
+        """Let a new sequence wait to be admitted.
 
         Raises UserError when it could never run: its prompt is empty, longer than max_model_len or than
         all blocks of the pool, or its id is in use. Raises ValueError for one that is not new.
         """
-        length, limit = len(request.prompt_token_ids), self.max_num_tokens
+        length, limit = len(sequence.prompt_token_ids), self.max_num_tokens
         if length == 0:
             raise UserError("the prompt is empty: give at least one token")
         if length > limit:
@@ -68,31 +72,30 @@ class Scheduler:
                 else f"the KV cache holds {limit}: shorten it or give the cache more blocks"
             )
             raise UserError(f"the prompt has {length} tokens but {reason}")
-        if request.request_id in self._requests:
-            raise UserError(f"there is a request {request.request_id!r} already: choose another id")
-        if request.num_computed_tokens or request.block_ids:
-            raise ValueError(f"request {request.request_id!r} was scheduled before")
-        self._requests[request.request_id] = request
-        self._line.add(request)
+        if sequence.request_id in self._sequences:
+            raise UserError(f"there is a request {sequence.request_id!r} already: choose another id")
+        if sequence.num_computed_tokens or sequence.block_ids:
+            raise ValueError(f"request {sequence.request_id!r} was scheduled before")
+        self._sequences[sequence.request_id] = sequence
+        self.queue.add(sequence)
 
     def schedule(self, token_budget: int | None = None) -> StepPlan:
-        """Plan one step: give tokens to running requests in order, then admit waiting ones in order.
+        """Plan one step: give tokens to running sequences in order, then admit waiting ones in order.
 
-        A request gets what it has left to compute, cut by long_prefill_token_threshold while its known
+        A sequence gets what it has left to compute, cut by long_prefill_token_threshold while its known
         tokens are not all computed, by what is left of max_num_batched_tokens (or of `token_budget`, if
         that is less), and by the rules of config. Blocks for these tokens are allocated. When they
-        run out the last request in order is preempted: it gives its blocks back, forgets what was computed
-        and waits again. A step that preempts admits nobody. A waiting request is admitted when a place
-        and blocks for all its known tokens are free and it gets a token, or waits for blocks that another
-        one computes; if the first one cannot, the others wait behind it.
+        run out, the last sequence in order is preempted: it gives its blocks back, its computed tokens are
+        forgotten, and it waits again. A waiting sequence is admitted when a slot and blocks for all its
+        known tokens are free and it gets a token, or waits for blocks that another one computes; behind
+        one that cannot be admitted none is. A step that preempts admits none of the same priority class.
 
-        Batch-class requests take what the others leave, whatever the policy: tokens, those of their decodes
-        too, when all others have theirs, the admitted ones included; places and blocks until another
-        needs them. Then the last batch-class one is preempted, and the other is admitted in that same
-        step. So the others get on as if no batch-class request were there; only where steps alternate,
-        every second one may be of these. They are promised nothing, and go on when something is left.
+        Priority classes are served one after the other, running and waiting: batch sequences run only on
+        spare capacity. They get tokens after every interactive sequence, running or newly admitted, and lose
+        slots and blocks as soon as an interactive one needs them. Where steps alternate, a step of batch
+        sequences may come between two interactive ones.
 
-        Raises UserError for a token_budget below 1, ValueError when a request already has max_num_tokens.
+        Raises UserError for a token_budget below 1, ValueError when a sequence already has max_num_tokens.
         """
         limit = self.config.max_num_batched_tokens
         budget = limit if token_budget is None else min(token_budget, limit)
@@ -100,151 +103,159 @@ class Scheduler:
             raise UserError(
                 f"token_budget must be 1 or more, not {budget}: a step of no tokens changes nothing"
             )
-        self._line.next_step()
-        followers = {request.request_id for request in self._line.running if self._tables.follow(request)}
-        step = StepBudget(self.config, budget)
+        if self.config.policy == "priority":
+            self.queue.next_step()
+        self._preempted = []
+        self._must_wait = {s.request_id for s in self.queue.running if self._manager.attach_cached(s)}
+        step = TokenBudget(self.config, budget)
         for kind in self._kinds():
-            for is_batch_class in (False, True):
-                running, _ = self._turn(is_batch_class)
-                able = [r for r in running if r.request_id not in followers and _is_of(kind, r)]
-                if self.config.policy == "fair":
-                    step.divide(self._needs(able, is_batch_class))
-                self._schedule_running(step, able)
-                if kind != "decode" and all(r.is_batch_class > is_batch_class for r in step.preempted):
-                    self._admit(step, is_batch_class)
-            if step.granted:
+            for rank in self.queue.ranks:
+                self._serve(step, kind, rank)
+            if step.assigned:
                 self._last_kind = kind
                 break
-        return StepPlan(step.granted, tuple(r.request_id for r in step.preempted))
+        return StepPlan(step.assigned, tuple(victim.request_id for victim in self._preempted))
 
-    def schedule_behind(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step behind `plan`, which is not committed yet (from task 3.4.10 on).
+    def schedule_next(self, plan: StepPlan) -> StepPlan | None:
+        """Plan the step after `plan`, which is not committed yet (from task 3.6.7 on).
 
-        The plan that `schedule` would make after `commit`, as long as nobody comes or goes; None when
-        `step_behind` is not certain of it, or when blocks would have to be taken from somebody. Its
+        The plan that `schedule` would make after `commit`, as long as no request comes or goes; None when
+        `plan_next_step` is not certain of it, or when a sequence would have to be preempted. Its
         blocks are allocated. It is committed after `plan`.
         """
-        running = self._line.running
-        granted = step_behind(plan, running, len(self._line.waiting))
-        if not granted or not self._tables.extend(running):
+        running = self.queue.running
+        assigned = plan_next_step(plan, running, len(self.queue.waiting))
+        if not assigned or not self._manager.extend(running):
             return None
-        self._line.next_step()
+        if self.config.policy == "priority":
+            self.queue.next_step()
         self._last_kind = "decode"
-        return StepPlan(granted)
+        return StepPlan(assigned)
 
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
-        """Take note of a forward pass: the planned tokens are computed, and new ones were sampled.
+        """Record a forward pass: the planned tokens are computed, and new ones were sampled.
 
-        A request whose known tokens are all computed now has its new tokens in `sampled`: the accepted
-        part of its guess, then one more. They join the answer; the rejected rest of the guess does not
-        count as computed, and the guess is used up. Blocks that became full can be found in the prefix
-        cache. Requests that ended since `schedule` are passed over. Raises ValueError when a request has
-        to have new tokens and has not, or has them and must not, or they are not its guess plus one.
+        A sequence whose known tokens are all computed now has its new tokens in `sampled`: the accepted
+        part of its draft, then one more. They join the answer; rejected draft tokens do not count as
+        computed, and the draft is used up. Blocks that became full can be found in the prefix
+        cache. Requests that ended since `schedule` are passed over. Raises ValueError when a sequence has
+        to have new tokens and has none, or has them and must not, or they are not accepted ones plus one.
         """
         for request_id, num_new in plan.num_scheduled_tokens.items():
-            request = self._requests.get(request_id)
-            if request is not None and request.block_ids:
-                request.advance(num_new, sampled.get(request_id, ()))
-                self._tables.register(request)
+            sequence = self._sequences.get(request_id)
+            if sequence is not None and sequence.block_ids:
+                sequence.advance(num_new, sampled.get(request_id, ()))
+                self._manager.register(sequence)
 
     def finish(self, request_id: str) -> None:
-        """End a running request and give its blocks back. Raises ValueError when it does not run."""
-        request = self._requests.get(request_id)
-        if request is None or self._line.is_waiting(request):
+        """End a running sequence and free its blocks. Raises ValueError when it does not run."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None or self.queue.is_waiting(sequence):
             raise ValueError(f"request {request_id!r} does not run")
         self.abort(request_id)
 
     def abort(self, request_id: str) -> bool:
-        """End a request, running or waiting, and give its blocks back; False when there is none."""
-        request = self._requests.get(request_id)
-        if request is None:
+        """End a sequence, running or waiting, and free its blocks; False when there is none."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
             return False
-        self._line.remove(request)
-        self._tables.release(request)
-        del self._requests[request_id]
+        self.queue.remove(sequence)
+        self._manager.release(sequence)
+        del self._sequences[request_id]
         return True
 
     def check(self) -> None:
-        """Raise RuntimeError unless the blocks of all requests are exactly those that the pool counts."""
-        self.pool.check(request.block_ids for request in self._requests.values())
+        """Raise RuntimeError unless the blocks of all sequences are exactly those that the pool counts."""
+        self.pool.check(sequence.block_ids for sequence in self._sequences.values())
 
     def _kinds(self) -> tuple[_Kind, ...]:
-        """What kinds of step to try, in order: the first that has work is taken."""
+        """Kinds of step to try, in order: the first that has work is taken."""
         if self.config.step_mode == "mixed":
             return ("mixed",)
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
 
-    def _schedule_running(self, step: StepBudget, able: Sequence[ScheduledRequest]) -> None:
-        for request in able:
-            if step.left == 0 or self._line.is_waiting(request):
-                break  # whoever was preempted stood last, and so do all that come here
-            num_new = step.chunk(request, request.num_computed_tokens, self._num_missing(request))
-            if num_new > 0 and (num_new := self._make_room(request, num_new, step)) > 0:
-                step.grant(request, num_new)
+    def _serve(self, step: TokenBudget, kind: _Kind, rank: int) -> None:
+        """Tokens for one priority class: its running sequences, then those it admits."""
+        running = [
+            sequence
+            for sequence in self.queue.running_of(rank)
+            if sequence.request_id not in self._must_wait and _is_of(kind, sequence)
+        ]
+        if self.config.policy == "fair":
+            step.set_shares(self._needs(running, rank))
+        for sequence in running:
+            if step.left == 0 or self.queue.is_waiting(sequence):
+                break  # the preempted one was last, and so are all behind it
+            num_new = step.num_new_tokens(sequence, sequence.num_computed_tokens, self._num_missing(sequence))
+            if num_new > 0 and (num_new := self._make_room(sequence, num_new)) > 0:
+                step.assign(sequence, num_new)
+        if kind != "decode" and all(victim.rank > rank for victim in self._preempted):
+            self._admit(step, rank)
 
-    def _num_missing(self, request: ScheduledRequest) -> int:
-        num_missing = min(request.num_tokens_with_spec, self.max_num_tokens) - request.num_computed_tokens
+    def _num_missing(self, sequence: TokenSequence) -> int:
+        num_missing = min(sequence.num_tokens_with_spec, self.max_num_tokens) - sequence.num_computed_tokens
         if num_missing == 0:
-            raise ValueError(f"request {request.request_id!r} has {self.max_num_tokens} tokens: finish it")
+            raise ValueError(f"request {sequence.request_id!r} has {self.max_num_tokens} tokens: finish it")
         return num_missing
 
-    def _make_room(self, request: ScheduledRequest, num_new: int, step: StepBudget) -> int:
-        """Blocks for `num_new` more tokens, preempting others if need be; how many tokens they are for."""
-        while (num_blocks := self._tables.num_lacking(request, num_new)) > self.pool.num_free:
-            num_known = request.num_tokens - request.num_computed_tokens
+    def _make_room(self, sequence: TokenSequence, num_new: int) -> int:
+        """Allocate blocks for up to `num_new` more tokens, preempting if need be; for how many tokens."""
+        while (needed := self._manager.num_blocks_needed(sequence, num_new)) > self.pool.num_free:
+            num_known = sequence.num_tokens - sequence.num_computed_tokens
             if num_new > num_known:
-                num_new = num_known  # nobody is preempted for a guess
+                num_new = num_known  # no sequence is preempted for a draft
                 continue
-            if self._preempt(step) is request:
+            if self._preempt() is sequence:
                 return 0
-        if num_blocks > 0:
-            request.block_ids += self.pool.allocate(num_blocks)
+        if needed > 0:
+            sequence.block_ids += self.pool.allocate(needed)
         return num_new
 
-    def _preempt(self, step: StepBudget) -> ScheduledRequest:
-        victim = self._line.preempt()
-        self._tables.release(victim)
+    def _preempt(self) -> TokenSequence:
+        victim = self.queue.preempt()
+        self._manager.release(victim)
         victim.num_computed_tokens = 0
         victim.spec_token_ids = []
         victim.num_preemptions += 1
-        step.preempted.append(victim)
+        self._preempted.append(victim)
         return victim
 
-    def _admit(self, step: StepBudget, is_batch_class: bool) -> None:
-        for request, num_cached, is_follower in self._prospects(is_batch_class):
-            num_new = 0 if is_follower else step.chunk(request, num_cached, request.num_tokens - num_cached)
-            # A fair share may not reach the grid: nobody else has to wait for that.
-            is_patient = is_follower or (self.config.policy == "fair" and self.config.chunk_grid > 0)
-            if step.left == 0 or (num_new == 0 and not is_patient):
+    def _admit(self, step: TokenBudget, rank: int) -> None:
+        for sequence, num_cached, must_wait in self._admissible(rank):
+            num_missing = sequence.num_tokens - num_cached
+            num_new = 0 if must_wait else step.num_new_tokens(sequence, num_cached, num_missing)
+            # A fair share may not reach the grid: that must not hold up the sequences behind.
+            may_wait = must_wait or (self.config.policy == "fair" and self.config.chunk_grid > 0)
+            if step.left == 0 or (num_new == 0 and not may_wait) or not self._has_prefill_slot():
                 break
-            if len(self._line.running) == self.config.max_num_seqs:
-                self._preempt(step)  # a batch-class request
-            self._line.admit()
-            self._tables.follow(request)
+            if len(self.queue.running) == self.config.max_num_seqs:
+                self._preempt()  # of a less urgent class: candidates are counted that way
+            self.queue.admit()
+            self._manager.attach_cached(sequence)
             if num_new > 0:
-                step.grant(request, self._make_room(request, num_new, step))
+                step.assign(sequence, self._make_room(sequence, num_new))
 
-    def _prospects(self, is_batch_class: bool) -> Iterator[tuple[ScheduledRequest, int, bool]]:
-        """Who may be admitted: cached tokens, and whether it waits for a block that another computes."""
-        line, (_, candidates) = self._line, self._turn(is_batch_class)
-        # An interactive request that cannot be admitted lets no batch-class one pass.
-        return self._tables.fitting(candidates if candidates[:1] == line.waiting[:1] else (), line.running)
+    def _has_prefill_slot(self) -> bool:
+        limit = self.config.max_num_partial_prefills
+        return limit == 0 or sum(not each.is_decoding for each in self.queue.running) < limit
 
-    def _turn(self, is_batch_class: bool) -> tuple[Sequence[ScheduledRequest], Sequence[ScheduledRequest]]:
-        return turns(self._line.running, self._line.waiting, self.config.max_num_seqs)[is_batch_class]
+    def _admissible(self, rank: int) -> Iterator[tuple[TokenSequence, int, bool]]:
+        """Sequences that may be admitted: cached tokens, and whether each waits for another's block."""
+        # While a more urgent sequence waits, it is first in line for blocks.
+        is_first = bool(self.queue.waiting) and self.queue.waiting[0].rank == rank
+        return self._manager.admissible(
+            self.queue.candidates(rank, self.config.max_num_seqs) if is_first else (), self.queue.running
+        )
 
-    def _needs(
-        self, able: Sequence[ScheduledRequest], is_batch_class: bool
-    ) -> list[tuple[ScheduledRequest, int, int]]:
-        """Who could use tokens, who waits and will find a place included; computed and missing tokens."""
-        needs = [(r, r.num_computed_tokens, self._num_missing(r)) for r in able]
-        prospects = [
-            (r, num, r.num_tokens - num)
-            for r, num, is_follower in self._prospects(is_batch_class)
-            if not is_follower
+    def _needs(self, running: Sequence[TokenSequence], rank: int) -> list[tuple[TokenSequence, int, int]]:
+        """Sequences that could use tokens, admissible ones included; computed and missing tokens."""
+        needs = [(each, each.num_computed_tokens, self._num_missing(each)) for each in running]
+        return needs + [
+            (each, num_cached, each.num_tokens - num_cached)
+            for each, num_cached, must_wait in self._admissible(rank)
+            if not must_wait
         ]
-        return needs + prospects
 
 
-def _is_of(kind: _Kind, request: ScheduledRequest) -> bool:
-    return kind == "mixed" or (kind == "decode") == request.is_decoding
+def _is_of(kind: _Kind, sequence: TokenSequence) -> bool:
+    return kind == "mixed" or (kind == "decode") == sequence.is_decoding

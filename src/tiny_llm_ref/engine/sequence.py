@@ -1,13 +1,13 @@
-"""What the scheduler knows of one request: two counters, and which blocks are its own."""
+"""What the scheduler knows of one request: its tokens, two counters, and its blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import PRIORITY_CLASSES, PriorityClass, UserError
 
 
 @dataclass(eq=False)
-class ScheduledRequest:
+class TokenSequence:
     """A prompt and the answer so far, and how many of their tokens are in the KV cache.
 
     One rule drives everything: `num_computed_tokens` chases `num_tokens`. A prompt that waits for its
@@ -18,14 +18,19 @@ class ScheduledRequest:
     prompt_token_ids: Sequence[int]
     priority: int = 0  # lower is more urgent; counts with policy "priority"
     arrival_s: float = 0.0
-    is_batch_class: bool = False  # nobody watches the answer grow: takes what others leave
+    priority_class: PriorityClass = "interactive"  # "batch": takes what interactive sequences leave
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # of prompt and answer, from the start, that are in the cache
     block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]
-    spec_token_ids: list[int] = field(default_factory=list)  # a guess at the next tokens, to be verified
+    spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, to be verified
     num_preemptions: int = 0
     num_cached_tokens: int = 0  # found in the prefix cache before the first preemption
-    order: tuple[float, ...] = ()  # its place in the scheduler's line, the smallest first
+    order: tuple[float, ...] = ()  # its place in the request queue, the smallest first
+
+    @property
+    def rank(self) -> int:
+        """The number of its priority class: 0 is the most urgent."""
+        return PRIORITY_CLASSES.index(self.priority_class)
 
     @property
     def num_tokens(self) -> int:
@@ -34,7 +39,7 @@ class ScheduledRequest:
 
     @property
     def num_tokens_with_spec(self) -> int:
-        """`num_tokens` and the guessed ones."""
+        """`num_tokens` and the drafted ones."""
         return self.num_tokens + len(self.spec_token_ids)
 
     @property
@@ -50,12 +55,12 @@ class ScheduledRequest:
     def needs_sample(self, num_new_tokens: int) -> bool:
         """Whether a step that computes `num_new_tokens` more ends with a token to sample.
 
-        It does when every known token is computed then; guessed tokens may come on top.
+        It does when every known token is computed then; draft tokens may come on top.
         """
         return self.num_computed_tokens + num_new_tokens >= self.num_tokens
 
     def tokens_between(self, start: int, end: int) -> list[int]:
-        """Tokens `start` to `end`, end exclusive, of prompt, answer and guess in this order.
+        """Tokens `start` to `end`, end exclusive, of prompt, answer and draft in this order.
 
         Takes time for these tokens, not for all. Raises ValueError when there are not that many.
         """
@@ -70,21 +75,21 @@ class ScheduledRequest:
     def advance(self, num_new_tokens: int, sampled: Sequence[int] = ()) -> None:
         """`num_new_tokens` more are computed, and the tokens of `sampled` were picked after them.
 
-        `sampled` is empty unless `needs_sample`. Then it has the accepted part of the guess, which may be
-        nothing, and one more token; they join the answer, the guess is used up, and only the newest
-        token is not computed: what was computed of a rejected guess does not count. Raises ValueError
-        for tokens that must not be there, that are missing, or that are not guess plus one.
+        `sampled` is empty unless `needs_sample`. Then it has the accepted part of the draft, which may be
+        empty, and one more token; they join the answer, the draft is used up, and only the newest
+        token is not computed: what was computed of rejected tokens does not count. Raises ValueError
+        for tokens that must not be there, that are missing, or that are not accepted ones plus one.
         """
-        num_guessed = self.num_computed_tokens + num_new_tokens - self.num_tokens
-        if num_guessed < 0:
+        num_drafted = self.num_computed_tokens + num_new_tokens - self.num_tokens
+        if num_drafted < 0:
             if sampled:
                 raise ValueError(f"request {self.request_id!r} has tokens to compute: nothing to sample yet")
             self.num_computed_tokens += num_new_tokens
             return
         accepted = list(sampled[:-1])
-        if not sampled or len(accepted) > num_guessed or accepted != self.spec_token_ids[: len(accepted)]:
+        if not sampled or len(accepted) > num_drafted or accepted != self.spec_token_ids[: len(accepted)]:
             raise ValueError(
-                f"request {self.request_id!r} had {num_guessed} guessed tokens computed: sampled must be "
+                f"request {self.request_id!r} had {num_drafted} draft tokens computed: sampled must be "
                 f"the first of them, or none, and one more, not {list(sampled)}"
             )
         self.output_token_ids += sampled

@@ -1,4 +1,4 @@
-"""One step of the engine: a forward pass over the packed tokens of all that it serves."""
+"""One step of the engine: a forward pass over the packed tokens of all requests it serves."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -9,8 +9,8 @@ import mlx.core as mx
 from tiny_llm_lab.types import PagedModel, StepPlan
 
 from ..cache.paged_kv_cache import PagedKvCache, StepLayout
-from ..generate.sampler import make_sampler
-from .request_state import EngineRequest
+from ..generate.sampler import sample_rows
+from .request_state import RequestState
 
 
 class EngineStep:
@@ -21,91 +21,86 @@ class EngineStep:
         model: PagedModel,
         kv_cache: PagedKvCache,
         plan: StepPlan,
-        requests: Sequence[EngineRequest],
+        requests: Sequence[RequestState],
         start_s: float,
-        behind: "EngineStep | None" = None,
+        previous: "EngineStep | None" = None,
     ) -> None:
-        """Begin one forward pass over the tokens that `plan` has for `requests`, which are in its order.
+        """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
-        Nobody waits for the result, and the head computes only the rows that are drawn from. `behind`
-        (from task 3.4.10 on) is the step before, which is still being computed: each request takes the
-        one token that it draws there. Sets plan, requests, start_s; parts, (block_ids, num_computed_tokens,
-        num_new_tokens) of each request; drawn [n] uint32, lazily; and scores, by request, what
-        `score_tokens` found for those that asked for logprobs.
+        Does not wait for the result, and the head computes only the rows that are sampled. `previous`
+        (from task 3.6.7 on) is the step before, which is still being computed: each request takes the
+        one token that it samples there. Sets plan, requests, start_s; parts, (block_ids,
+        num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily; and scores, by
+        request, what `score_tokens` found for requests that asked for logprobs.
         """
         self.plan, self.requests, self.start_s = plan, requests, start_s
-        self.parts = _parts(plan, requests, None if behind is None else behind.plan)
-        self.scores: dict[EngineRequest, tuple[mx.array, ...]] = {}
+        self.parts = _parts(plan, requests, None if previous is None else previous.plan)
+        self.scores: dict[RequestState, tuple[mx.array, ...]] = {}
         self._kv_cache = kv_cache
-        rows = self._choose_rows(num_due=0 if behind is None else 1)
+        self._num_pending = 0 if previous is None else 1  # tokens of each request not yet known
+        rows = self._choose_rows()
         layout = StepLayout.of(kv_cache.block_size, self.parts)
         layers = kv_cache.begin_step(layout)
-        tokens = self._known_tokens() if behind is None else behind.drawn.astype(mx.int32)
+        tokens = self._known_tokens() if previous is None else previous.sampled.astype(mx.int32)
         logits = model(tokens[:, None], layout.positions, layers, rows=rows)[:, -1]
-        self.drawn: mx.array = self._draw(logits)
+        self.sampled: mx.array = self._sample(logits)
         self._score(logits)
-        mx.async_eval(self.drawn, list(self.scores.values()), kv_cache.pools)
+        mx.async_eval(self.sampled, list(self.scores.values()), kv_cache.pools)
 
-    def read(self) -> dict[EngineRequest, list[int]]:
-        """Wait for the step; the tokens drawn for each request whose known tokens are all computed now.
+    def read(self) -> dict[RequestState, list[int]]:
+        """Wait for the step; the tokens sampled for each request whose known tokens are all computed now.
 
-        One for each of its rows: one without a guess.
+        One token for each of its rows: a single one without a draft.
         """
-        # Without a draw, keys and values are all that it computes.
-        mx.eval(self.drawn, list(self.scores.values()), [] if self._askers else self._kv_cache.pools)
-        drawn = cast(list[int], self.drawn.tolist())
-        return {request: drawn[first:end] for request, (first, end) in self._drawing()}
+        # A step that samples nothing still has keys and values to compute.
+        mx.eval(self.sampled, list(self.scores.values()), [] if self._samplers else self._kv_cache.pools)
+        sampled = cast(list[int], self.sampled.tolist())
+        return {request: sampled[first:end] for request, (first, end) in self._rows_of_samplers()}
 
-    def _choose_rows(self, num_due: int) -> list[int]:
-        """The rows to draw from, of requests that have `num_due` tokens more than they know."""
-        self._askers: list[EngineRequest] = []
-        self._bounds = [0]  # the i-th asker's rows are those from the i-th to the next
+    def _choose_rows(self) -> list[int]:
+        """The rows to sample from: of a request all those at or behind its last known or pending token."""
+        self._samplers: list[RequestState] = []
+        self._bounds = [0]  # rows of the i-th sampling request: from the i-th bound to the next
         rows: list[int] = []
         num_tokens = 0
         for request, (_, computed, new) in zip(self.requests, self.parts, strict=True):
             num_tokens += new
-            num_rows = computed + new - request.scheduled.num_tokens - num_due + 1
+            num_rows = computed + new - request.sequence.num_tokens - self._num_pending + 1
             if num_rows > 0:
                 rows += range(num_tokens - num_rows, num_tokens)
-                self._askers.append(request)
+                self._samplers.append(request)
                 self._bounds.append(len(rows))
         return rows
 
-    def _drawing(self) -> Iterator[tuple[EngineRequest, tuple[int, int]]]:
-        return zip(self._askers, pairwise(self._bounds), strict=True)
+    def _rows_of_samplers(self) -> Iterator[tuple[RequestState, tuple[int, int]]]:
+        return zip(self._samplers, pairwise(self._bounds), strict=True)
 
     def _known_tokens(self) -> mx.array:
         tokens: list[int] = []
         for request, (_, computed, new) in zip(self.requests, self.parts, strict=True):
-            tokens += request.scheduled.tokens_between(computed, computed + new)
+            tokens += request.sequence.tokens_between(computed, computed + new)
         return mx.array(tokens, mx.int32)
 
-    def _draw(self, logits: mx.array) -> mx.array:
-        """What all draw from their rows of `logits` [n, V], lazily."""
-        if not self._askers:
-            return mx.array([], mx.uint32)
-        # One pass over all rows serves the greedy ones together.
-        likeliest = make_sampler()(logits)
-        if all(request.answer.sampling.temperature == 0 for request in self._askers):
-            return likeliest
-        draws = []
-        for request, (first, end) in self._drawing():
-            is_greedy = request.answer.sampling.temperature == 0
-            draws.append(likeliest[first:end] if is_greedy else request.draws(logits[first:end]))
-        return mx.concatenate(draws)
+    def _sample(self, logits: mx.array) -> mx.array:
+        """What all requests sample from their rows of `logits` [n, V], lazily."""
+        parts = [
+            (request.sampler, request.sequence.num_tokens + self._num_pending, end - first)
+            for request, (first, end) in self._rows_of_samplers()
+        ]
+        return sample_rows(logits, parts)
 
     def _score(self, logits: mx.array) -> None:
-        for request, (first, end) in self._drawing():
-            # A slice costs its node in the graph, also when nobody reads it.
-            if request.answer.sampling.logprobs is not None:
-                self.scores[request] = request.score(logits[first:end], self.drawn[first:end])
+        for request, (first, end) in self._rows_of_samplers():
+            # A slice costs its node in the graph even when it is never read.
+            if request.sampling.logprobs is not None:
+                self.scores[request] = request.score(logits[first:end], self.sampled[first:end])
 
 
 def _parts(
-    plan: StepPlan, requests: Sequence[EngineRequest], behind: StepPlan | None
+    plan: StepPlan, requests: Sequence[RequestState], previous: StepPlan | None
 ) -> list[tuple[Sequence[int], int, int]]:
     parts: list[tuple[Sequence[int], int, int]] = []
     for request, (name, new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True):
-        scheduled, under_way = request.scheduled, 0 if behind is None else behind.num_scheduled_tokens[name]
-        parts.append((scheduled.block_ids, scheduled.num_computed_tokens + under_way, new))
+        sequence, launched = request.sequence, 0 if previous is None else previous.num_scheduled_tokens[name]
+        parts.append((sequence.block_ids, sequence.num_computed_tokens + launched, new))
     return parts

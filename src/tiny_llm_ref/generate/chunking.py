@@ -1,13 +1,14 @@
 """How a prompt is cut into chunks: where, with which mask, how large, and how it went."""
 
 from collections import deque
+from collections.abc import Iterator
 
 import mlx.core as mx
 
 # Chunk sizes of the table in `select_optimal_chunk_size`.
 _BUSY_CHUNK, _DEFAULT_CHUNK, _LONG_PROMPT_CHUNK = 64, 128, 256
 _LONG_PROMPT = 2048
-# The share of slots in use above which decodes are protected.
+# The share of slots in use from which on decodes are protected: four of five, while the fifth is in prefill.
 _HIGH_PRESSURE = 0.8
 # Bounds within which `AdaptiveChunker` halves and doubles, and how many chunks it remembers.
 _SMALLEST_CHUNK, _LARGEST_CHUNK, _WINDOW = 32, 512, 16
@@ -15,15 +16,18 @@ _SMALLEST_CHUNK, _LARGEST_CHUNK, _WINDOW = 32, 512, 16
 _NEWEST = 0.1
 
 
-def chunk_spans(prompt_len: int, prefill_step: int) -> list[tuple[int, int]]:
-    """Cut `prompt_len` tokens into chunks of `prefill_step`, the last one shorter if need be.
+def chunk_spans(prompt_len: int, prefill_step: int, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Cut tokens `start` to `prompt_len` into chunks of `prefill_step`; the last one may be shorter.
 
-    Returns (start, end) pairs in absolute positions, end exclusive, in order and without gaps:
-    (10, 4) -> [(0, 4), (4, 8), (8, 10)]. Raises ValueError when either number is below 1.
+    Yields (start, end) pairs in absolute positions, end exclusive, in order and without gaps:
+    (10, 4) -> (0, 4), (4, 8), (8, 10). Raises ValueError at once when `start` is negative, no token is left,
+    or `prefill_step` is below 1.
     """
-    if prompt_len < 1 or prefill_step < 1:
-        raise ValueError(f"cannot cut {prompt_len} tokens into chunks of {prefill_step}")
-    return [(start, min(start + prefill_step, prompt_len)) for start in range(0, prompt_len, prefill_step)]
+    if not 0 <= start < prompt_len or prefill_step < 1:
+        raise ValueError(f"cannot cut tokens {start} to {prompt_len} into chunks of {prefill_step}")
+    return (
+        (first, min(first + prefill_step, prompt_len)) for first in range(start, prompt_len, prefill_step)
+    )
 
 
 def chunked_attention_mask(
@@ -52,11 +56,11 @@ def select_optimal_chunk_size(
 ) -> int:
     """A chunk size by rule of thumb.
 
-    64 when more than 80 % of `batch_size` slots decode; else 256 for a prompt of more than 2,048
+    64 when 80 % of `batch_size` slots decode, or more; else 256 for a prompt of more than 2,048
     tokens; else 128. Never more than `available_memory` bytes hold at `bytes_per_token` (activations
     and cache together). Raises ValueError when the memory does not hold one token.
     """
-    if active_decode_requests > _HIGH_PRESSURE * batch_size:
+    if active_decode_requests >= _HIGH_PRESSURE * batch_size:
         wanted = _BUSY_CHUNK
     elif sequence_length > _LONG_PROMPT:
         wanted = _LONG_PROMPT_CHUNK
@@ -71,9 +75,14 @@ def select_optimal_chunk_size(
 class AdaptiveChunker:
     """Chooses the next chunk from what recent chunks cost and how busy the decode slots are."""
 
-    def __init__(self, decode_latency_target: float = 0.05) -> None:
-        """`decode_latency_target`: seconds that a chunk may delay the decodes. Nothing is known yet."""
+    def __init__(self, decode_latency_target: float = 0.05, max_pauses: int = 0) -> None:
+        """`decode_latency_target`: seconds that a chunk may delay the decodes. Nothing is recorded yet.
+
+        `max_pauses`: how many times in a row a prefill may be paused at peak load; 0 = never.
+        """
         self.decode_latency_target = decode_latency_target
+        self.max_pauses = max_pauses
+        self.num_pauses = 0
         self.recent_chunks: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
 
     def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
@@ -83,18 +92,29 @@ class AdaptiveChunker:
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
         """The next chunk size, given the share of decode slots in use (0 to 1).
 
-        Above 0.8: half of the base, but not below 32 and never more than the base. Otherwise twice the
-        base, but not above 512 and never less than the base, if a chunk of twice the base is predicted
-        to stay within the target (mean recent time per token times its size); else the base, also as
-        long as nothing is recorded. Raises ValueError for a pressure outside 0 to 1.
+        From 0.8 on: half of the base, but not below 32 and never more than the base; or 0, a pause, when a
+        chunk of that size is predicted to miss the target and fewer than `max_pauses` pauses came just
+        before. Below: twice the base, but not above 512 and never less than the base, if a chunk of twice
+        the base is predicted to meet the target (mean recent time per token times its size); else the base.
+        Nothing is predicted before a chunk is recorded. Raises ValueError for a pressure outside 0 to 1.
         """
         if not 0 <= decode_pressure <= 1:
             raise ValueError(f"decode_pressure is a share from 0 to 1, not {decode_pressure}")
-        if decode_pressure > _HIGH_PRESSURE:
-            return min(base_chunk_size, max(_SMALLEST_CHUNK, base_chunk_size // 2))
+        if decode_pressure >= _HIGH_PRESSURE:
+            return self._under_pressure(base_chunk_size)
+        self.num_pauses = 0
         if self.recent_chunks and self._predicted_s(2 * base_chunk_size) <= self.decode_latency_target:
             return max(base_chunk_size, min(_LARGEST_CHUNK, 2 * base_chunk_size))
         return base_chunk_size
+
+    def _under_pressure(self, base_chunk_size: int) -> int:
+        size = min(base_chunk_size, max(_SMALLEST_CHUNK, base_chunk_size // 2))
+        is_late = bool(self.recent_chunks) and self._predicted_s(size) > self.decode_latency_target
+        if is_late and self.num_pauses < self.max_pauses:
+            self.num_pauses += 1
+            return 0
+        self.num_pauses = 0
+        return size
 
     def _predicted_s(self, chunk_size: int) -> float:
         tokens = sum(size for size, _ in self.recent_chunks)

@@ -1,38 +1,83 @@
 """From logits to a token: greedy, or drawn from a truncated distribution."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
-
-Sampler = Callable[[mx.array], mx.array]
+from tiny_llm_lab.types import SamplingParams
 
 # How many of the highest scores the kernels list: few enough to be found in one walk, and more than a nucleus
 # has, unless a distribution is nearly flat.
 _LISTED = 1024
 
 
-def make_sampler(
-    temp: float = 0.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, seed: int = 0
-) -> Sampler:
-    """Return sample(logits [..., V]) -> tokens [...] uint32.
+class Sampler:
+    """Picks the tokens of one request: a draw depends on the logits, the seed and the position alone.
 
-    `temp` 0 is greedy (argmax). Otherwise one token per row is drawn from softmax(logits / temp) after
-    top-k, then top-p, then min-p have removed tokens. Two samplers made with the same arguments draw
-    the same tokens from the same logits, call by call, whatever else the process draws.
+    So it does not matter in which step a token is drawn, in which company, or whether it was drafted.
     """
-    if temp == 0:
-        return _most_likely
-    key = mx.random.key(seed)
 
-    def sample(logits: mx.array) -> mx.array:
-        nonlocal key
-        key, draw = mx.random.split(key)
-        scores = truncated_logits(logits, temp, top_p, top_k, min_p)
-        return mx.random.categorical(scores, key=draw)
+    def __init__(self, sampling: SamplingParams = SamplingParams()) -> None:
+        """Sets sampling, of which temperature, top_k, top_p, min_p and seed count."""
+        self.sampling = sampling
+        self._first_key = _mixed(sampling.seed)
 
-    return sample
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken: temperature 0."""
+        return self.sampling.temperature == 0
+
+    def __call__(self, logits: mx.array, position: int) -> mx.array:
+        """Draw from logits [n, V] -> tokens [n] uint32, lazily; row i is for the token at `position` + i.
+
+        A token's position is the number of tokens before it, prompt included. Greedy: the likeliest tokens.
+        Otherwise row i is drawn from the softmax of `scores(logits)[i]` with `key(position + i)`.
+        """
+        if self.is_greedy:
+            return most_likely(logits)
+        scores = self.scores(logits)
+        # Row by row: a draw must not depend on how many rows are drawn with it.
+        rows = range(logits.shape[0])
+        draws = [mx.random.categorical(scores[i : i + 1], key=self.key(position + i)) for i in rows]
+        return mx.concatenate(draws) if draws else mx.zeros((0,), mx.uint32)
+
+    def scores(self, logits: mx.array) -> mx.array:
+        """`truncated_logits` [..., V] of logits [..., V] by this request's settings.
+
+        Raises ValueError when greedy.
+        """
+        s = self.sampling
+        return truncated_logits(logits, s.temperature, s.top_p, s.top_k, s.min_p)
+
+    def key(self, position: int) -> mx.array:
+        """The random key of one position: no two positions and, in practice, no two seeds share one."""
+        return mx.random.key((self._first_key + position) % 2**64)
+
+
+def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> mx.array:
+    """Draw for several requests from their rows of logits [n, V] -> tokens [n] uint32, lazily.
+
+    `parts` are (sampler, position of its first row, number of rows), in the order of the rows. All greedy
+    requests share one pass over the logits.
+    """
+    if not parts:
+        return mx.zeros((0,), mx.uint32)
+    likeliest = most_likely(logits)
+    if all(sampler.is_greedy for sampler, _, _ in parts):
+        return likeliest
+    draws, first = [], 0
+    for sampler, position, count in parts:
+        rows = slice(first, first + count)
+        draws.append(likeliest[rows] if sampler.is_greedy else sampler(logits[rows], position))
+        first += count
+    return mx.concatenate(draws)
+
+
+def most_likely(logits: mx.array) -> mx.array:
+    """The likeliest token of each row of logits [n, V] -> [n] uint32; of equal ones the lowest."""
+    native = kernels(__package__)
+    return native.argmax(logits) if native else mx.argmax(logits, axis=-1)
 
 
 def truncated_logits(
@@ -117,6 +162,12 @@ def _nucleus_end(scores: mx.array, top_p: float) -> mx.array | None:
     return last if mx.all(after < last).item() else None
 
 
-def _most_likely(logits: mx.array) -> mx.array:
-    native = kernels(__package__)
-    return native.argmax(logits) if native else mx.argmax(logits, axis=-1)
+def _mixed(seed: int) -> int:
+    """A 64-bit integer without visible relation to `seed` (the finaliser of SplitMix64).
+
+    Positions count on from it: seeds 0 and 1 must not share all keys but one.
+    """
+    value = (seed + 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        value = (value ^ value >> shift) * factor % 2**64
+    return value ^ value >> 31

@@ -1,4 +1,4 @@
-"""Guessing the next tokens cheaply: by looking them up in the text so far, or with a small model."""
+"""Drafting the next tokens cheaply: by looking them up in the text so far, or with a small model."""
 
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -9,13 +9,15 @@ from tiny_llm_lab.types import Draft, DraftSampler, Model, RequestKvCache, UserE
 
 # The most tokens that one pass of a draft model computes: a long prompt must not need a long row of scores.
 _CHUNK = 512
+# Checkpoints of one family pad their vocabulary differently: fewer rows than this are padding.
+_MAX_PADDING = 1024
 
 
 class NgramProposer:
     """Prompt lookup: what followed the last tokens when they stood in the text before."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1, num_tokens: int = 4) -> None:
-        """Look for the last `max_ngram` tokens, or fewer, down to `min_ngram`; guess `num_tokens`.
+        """Look for the last `max_ngram` tokens, or fewer, down to `min_ngram`; draft `num_tokens`.
 
         Raises UserError unless 1 <= min_ngram <= max_ngram and 1 <= num_tokens.
         """
@@ -57,17 +59,19 @@ class NgramProposer:
 
 
 class DraftModelProposer:
-    """A small model speaks ahead; it has a cache of its own for every request."""
+    """A small model drafts; it keeps a KV cache for every request."""
 
     def __init__(self, model: Model, num_tokens: int = 4, vocab_size: int | None = None) -> None:
-        """Guess `num_tokens` with `model`, whose tokens must be those of the model that checks them.
+        """Draft `num_tokens` with `model`; `vocab_size` is that of the model that verifies (None = the same).
 
-        Raises UserError for `num_tokens` below 1 and when `vocab_size`, that of the large model, is
-        given and differs from the draft model's.
+        Vocabularies may differ by padding: logits are cut, or continued with -inf, to `vocab_size`. Raises
+        UserError for `num_tokens` below 1, and when the sizes differ by 1,024 or more.
         """
-        if vocab_size is not None and model.config.vocab_size != vocab_size:
+        own = model.config.vocab_size
+        self.vocab_size = own if vocab_size is None else vocab_size
+        if abs(own - self.vocab_size) >= _MAX_PADDING:
             raise UserError(
-                f"the draft model has {model.config.vocab_size} tokens and the model {vocab_size}: "
+                f"the draft model has {own} tokens and the model {vocab_size}: "
                 "choose two with the same tokenizer"
             )
         self.model = model
@@ -83,30 +87,41 @@ class DraftModelProposer:
         """Up to `num_tokens` tokens, each what `sampler.draft` makes of the draft model's logits.
 
         Without a sampler the likeliest tokens. With a `request_id` the cache is kept: only tokens
-        that it does not hold are computed, and guesses that did not come true are rewound. Fewer tokens,
-        or none, where the draft model's max_position_embeddings end. `probs` as the sampler gives them.
+        that it does not hold are computed, and rejected tokens are rewound. Fewer tokens, or none, where
+        the draft model's max_position_embeddings end; none for a text with a token that the draft model
+        does not know. `probs` as the sampler gives them.
         """
         room = self.model.config.max_position_embeddings - len(token_ids) + 1
-        if room < 1 or not token_ids:
+        if room < 1 or not token_ids or max(token_ids) >= self.model.config.vocab_size:
             return Draft()
         computed = self._computed.get(request_id or "") or _Computed(self.model)
         if request_id is not None:
             self._computed[request_id] = computed
         logits = computed.catch_up(token_ids)
-        guesses: list[int] = []
+        draft: list[int] = []
         probs: list[mx.array] = []
         for position in range(len(token_ids), len(token_ids) + min(self.num_tokens, room)):
-            if guesses:
-                logits = computed.append(guesses[-1:])
-            token, row = _likeliest(logits) if sampler is None else sampler.draft(logits, position)
-            guesses.append(token)
+            if draft:
+                if draft[-1] >= self.model.config.vocab_size:
+                    break  # one of the rows that only the verifying model has
+                logits = computed.append(draft[-1:])
+            fitted = self._fitted(logits)
+            token, row = _likeliest(fitted) if sampler is None else sampler.draft(fitted, position)
+            draft.append(token)
             probs += [] if row is None else [row]
-        return Draft(tuple(guesses), mx.stack(probs) if probs else None)
+        return Draft(tuple(draft), mx.stack(probs) if probs else None)
 
     def forget(self, request_id: str) -> None:
         """Give a request's cache back; one that is not known is fine."""
         if computed := self._computed.pop(request_id, None):
             computed.release()
+
+    def _fitted(self, logits: mx.array) -> mx.array:
+        """logits [1, V of the draft model] -> [1, vocab_size]."""
+        missing = self.vocab_size - logits.shape[-1]
+        if missing <= 0:
+            return logits[:, : self.vocab_size]
+        return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
 
 
 class _Occurrences:

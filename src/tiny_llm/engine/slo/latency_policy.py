@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiny_llm_lab.types import PriorityClass
+
 from .step_time import StepTimeModel
 
 
@@ -12,8 +14,8 @@ class DecodeWork:
 
     num_computed: int
     last_token_s: float
-    is_batch_class: bool = False  # nobody reads along: its tokens have no deadline
-    num_new: int = 1  # tokens that it takes of the step: more with guesses (day 3.6)
+    priority_class: PriorityClass = "interactive"  # tokens of "batch" requests have no deadline
+    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.8)
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class PrefillWork:
     num_computed: int
     num_new: int
     arrival_s: float = 0.0
-    is_batch_class: bool = False  # takes what the others leave
+    priority_class: PriorityClass = "interactive"  # "batch": takes what interactive requests leave
 
 
 class LatencyPolicy:
@@ -45,14 +47,14 @@ class LatencyPolicy:
         step, however late the decodes are. Raises ValueError when an SLO is not above 0, `safety` below
         1 or the floor below 1.
         """
-        raise NotImplementedError("task 3.5.2")
+        raise NotImplementedError("task 3.7.2")
 
     def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
         """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
 
         Batch-class decodes have no deadline; infinite when there is no other.
         """
-        raise NotImplementedError("task 3.5.2")
+        raise NotImplementedError("task 3.7.2")
 
     def token_budget(
         self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
@@ -67,4 +69,4 @@ class LatencyPolicy:
         step finishes inside its own; they get nothing while one is left unfinished. No limit when no
         decode has a deadline, except for such a leftover.
         """
-        raise NotImplementedError("task 3.5.2")
+        raise NotImplementedError("task 3.7.2")

@@ -28,7 +28,7 @@ def context_work(num_computed: int, num_new: int) -> int:
 
     Every token sees what is before it and itself: (10, 1) -> 11, (10, 3) -> 11 + 12 + 13 = 36.
     """
-    raise NotImplementedError("task 3.5.1")
+    raise NotImplementedError("task 3.7.1")
 
 
 class StepTimeModel:
@@ -50,7 +50,7 @@ class StepTimeModel:
         `newest` is the weight of the newest step in the corrections (0 = never correct). Raises
         ValueError for too few samples, a time that is not above 0, or a weight outside 0 to 1.
         """
-        raise NotImplementedError("task 3.5.1")
+        raise NotImplementedError("task 3.7.1")
 
     def predict(self, num_tokens: int, num_attended: int, num_stored: int = 0) -> float:
         """Seconds of a step, the correction of its regime included.
@@ -60,7 +60,7 @@ class StepTimeModel:
         falls as one of the three grows inside a regime, and a large step never takes less than a small one
         of `split_tokens` tokens that only reads as much.
         """
-        raise NotImplementedError("task 3.5.1")
+        raise NotImplementedError("task 3.7.1")
 
     def record(self, num_tokens: int, num_attended: int, num_stored: int, seconds: float) -> None:
         """Learn from a step that took `seconds`: `small_correction` or `large_correction` moves.
@@ -70,11 +70,11 @@ class StepTimeModel:
         not look like a new machine. How wrong the prediction before this step was is remembered for `error`
         and `margin`. Raises ValueError when `seconds` is not above 0.
         """
-        raise NotImplementedError("task 3.5.1")
+        raise NotImplementedError("task 3.7.1")
 
     def error(self) -> StepTimeError:
         """How wrong the predictions of the last 256 steps were, or the fit while there are none."""
-        raise NotImplementedError("task 3.5.1")
+        raise NotImplementedError("task 3.7.1")
 
     def margin(self, share: float) -> float:
         """What to multiply predictions by, so that a `share` (0 to 1) of the steps is inside: 1 to 2.
@@ -84,4 +84,4 @@ class StepTimeModel:
         each) does not count: nobody chooses how long it takes. A quiet phase cannot push the margin
         below 1, nor hiccups above 2.
         """
-        raise NotImplementedError("task 3.5.1")
+        raise NotImplementedError("task 3.7.1")

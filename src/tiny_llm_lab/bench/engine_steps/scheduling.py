@@ -39,7 +39,7 @@ def decoding(llm: Any, count: int, context: int, num_steps: int) -> Any:
     scheduler = llm.Scheduler(config, pool, llm.PrefixCache(pool))
     for number in range(count):
         # The first token tells the prompts apart: nobody shares a block.
-        scheduler.add(llm.ScheduledRequest(str(number), [number, *range(1, context)]))
+        scheduler.add(llm.TokenSequence(str(number), [number, *range(1, context)]))
     sampled = {str(number): [7] for number in range(count)}
     scheduler.commit(scheduler.schedule(), sampled)
 

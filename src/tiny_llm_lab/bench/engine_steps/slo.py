@@ -203,6 +203,6 @@ def engine_for(setting: Setting, machine: Machine, load: Load, name: str) -> Any
     if name == POLICY:
         # A model of its own for every run: what one run has learnt is not given to the next.
         policy = llm.LatencyPolicy(llm.StepTimeModel(machine.samples), load.itl_slo_s)
-        pacer = llm.StepPacer(policy)
+        pacer = llm.BudgetController(policy)
     num_tokens = sum(len(each.content) + (each.sampling.max_tokens or 0) for each in load.prompts)
     return setting.engine(config, min(num_tokens, _SEATS * longest), pacer=pacer)

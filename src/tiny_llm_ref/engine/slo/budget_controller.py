@@ -1,16 +1,15 @@
-"""What a scheduler's next step means for the latency policy, and what the step-time model learns from it."""
+"""The token budget of each step from a latency policy, and the step times it learns from."""
 
 from collections.abc import Callable, Sequence
 
-from ..policies import turns
 from ..scheduler import Scheduler
-from ..sequence import ScheduledRequest, clamp_new_tokens
+from ..sequence import TokenSequence, clamp_new_tokens
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 from .step_time import context_work
 
 
-class StepPacer:
-    """Asks a `LatencyPolicy` for the budget of every step, and corrects its model by what steps take."""
+class BudgetController:
+    """Asks a `LatencyPolicy` for the budget of every step, and corrects its model by measured times."""
 
     def __init__(self, policy: LatencyPolicy) -> None:
         """Sets policy."""
@@ -21,24 +20,23 @@ class StepPacer:
     ) -> int | None:
         """The budget of the scheduler's next step; None = no limit, also when there is no prompt to compute.
 
-        The policy is asked about who runs, in the scheduler's order, then about those who wait, as far as
-        there are places and tokens (max_num_seqs, max_num_batched_tokens): behind them nobody gets a
-        token of this step. Interactive requests that wait come before batch-class ones that run, as in
-        the step. A decode takes its token and its guesses, a prompt as much as
-        long_prefill_token_threshold lets it. `last_token_s` tells for the id of a decode when its last
-        token came.
+        The policy is asked about running sequences, in the scheduler's order, then about waiting ones, as
+        far as there are slots and tokens (max_num_seqs, max_num_batched_tokens): behind them none gets a
+        token of this step. Priority classes come one after the other, as in the step. A decode takes its
+        token and its draft, a prompt as much as long_prefill_token_threshold lets it. `last_token_s` tells
+        for the id of a decode when its last token came.
         """
         config, decodes, prefills = scheduler.config, list[DecodeWork](), list[PrefillWork]()
         threshold, room = config.long_prefill_token_threshold, config.max_num_batched_tokens
-        for running, candidates in turns(scheduler.running, scheduler.waiting, config.max_num_seqs):
-            for each in running:
+        for rank in scheduler.queue.ranks:
+            for each in scheduler.queue.running_of(rank):
                 if each.is_decoding:
                     decodes.append(_decode(each, last_token_s(each.request_id)))
                     room -= decodes[-1].num_new
                 else:
                     prefills.append(_prefill(each, threshold))
                     room -= prefills[-1].num_new
-            for each in candidates:
+            for each in scheduler.queue.candidates(rank, config.max_num_seqs):
                 if room <= 0:
                     break
                 prefills.append(_prefill(each, threshold))
@@ -54,12 +52,12 @@ class StepPacer:
             self.policy.model.record(num_tokens, num_attended, num_stored, seconds)
 
 
-def _decode(request: ScheduledRequest, last_token_s: float) -> DecodeWork:
-    num_new = request.num_tokens_with_spec - request.num_computed_tokens
-    return DecodeWork(request.num_computed_tokens, last_token_s, request.is_batch_class, num_new)
+def _decode(sequence: TokenSequence, last_token_s: float) -> DecodeWork:
+    num_new = sequence.num_tokens_with_spec - sequence.num_computed_tokens
+    return DecodeWork(sequence.num_computed_tokens, last_token_s, sequence.priority_class, num_new)
 
 
-def _prefill(request: ScheduledRequest, threshold: int) -> PrefillWork:
-    missing = request.num_tokens - request.num_computed_tokens
+def _prefill(sequence: TokenSequence, threshold: int) -> PrefillWork:
+    missing = sequence.num_tokens - sequence.num_computed_tokens
     num_new = clamp_new_tokens(missing, threshold, missing)
-    return PrefillWork(request.num_computed_tokens, num_new, request.arrival_s, request.is_batch_class)
+    return PrefillWork(sequence.num_computed_tokens, num_new, sequence.arrival_s, sequence.priority_class)

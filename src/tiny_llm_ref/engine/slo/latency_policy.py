@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tiny_llm_lab.types import PriorityClass
+
 from .step_time import StepTimeModel, context_work
 
 # Of the steps with prompt tokens, the share that is to be inside the slack: SLOs speak of a p99.
@@ -16,8 +18,8 @@ class DecodeWork:
 
     num_computed: int
     last_token_s: float
-    is_batch_class: bool = False  # nobody reads along: its tokens have no deadline
-    num_new: int = 1  # tokens that it takes of the step: more with guesses (day 3.6)
+    priority_class: PriorityClass = "interactive"  # tokens of "batch" requests have no deadline
+    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.8)
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class PrefillWork:
     num_computed: int
     num_new: int
     arrival_s: float = 0.0
-    is_batch_class: bool = False  # takes what the others leave
+    priority_class: PriorityClass = "interactive"  # "batch": takes what interactive requests leave
 
 
 class LatencyPolicy:
@@ -63,7 +65,7 @@ class LatencyPolicy:
 
         Batch-class decodes have no deadline; infinite when there is no other.
         """
-        lasts = [decode.last_token_s for decode in decodes if not decode.is_batch_class]
+        lasts = [decode.last_token_s for decode in decodes if decode.priority_class != "batch"]
         return min(lasts) + self.itl_slo_s - now_s if lasts else math.inf
 
     def token_budget(
@@ -80,10 +82,12 @@ class LatencyPolicy:
         decode has a deadline, except for such a leftover.
         """
         slack_s = self.slack_s(now_s, decodes)
-        urgent = [work for work in prefills if not work.is_batch_class]
-        batch = [PrefillWork(work.num_computed, work.num_new) for work in decodes if work.is_batch_class]
-        batch += [work for work in prefills if work.is_batch_class]
-        decodes = [work for work in decodes if not work.is_batch_class]
+        urgent = [work for work in prefills if work.priority_class != "batch"]
+        batch = [
+            PrefillWork(work.num_computed, work.num_new) for work in decodes if work.priority_class == "batch"
+        ]
+        batch += [work for work in prefills if work.priority_class == "batch"]
+        decodes = [work for work in decodes if work.priority_class != "batch"]
         num_urgent = sum(work.num_new for work in urgent)
         num_wanted = num_urgent + sum(work.num_new for work in batch)
         ttft_slack_s = math.inf

@@ -1,4 +1,4 @@
-"""Day 3.6: guesses in the engine, beside what else it does with tokens."""
+"""Day 3.8: guesses in the engine, beside what else it does with tokens."""
 
 import pytest
 from tests.helpers.serving import logprobs_of, make_engine
@@ -7,7 +7,7 @@ from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import Draft, Prompt, SamplingParams
 
-pytestmark = pytest.mark.task("3.6.4")
+pytestmark = pytest.mark.task("3.8.4")
 
 
 class Prompter:

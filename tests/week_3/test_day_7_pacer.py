@@ -1,4 +1,4 @@
-"""Day 3.5: the engine asks the policy for a budget, and the model learns from its steps."""
+"""Day 3.7: the engine asks the policy for a budget, and the model learns from its steps."""
 
 import pytest
 from tests.helpers.fakes import FakeClock
@@ -23,35 +23,39 @@ class RecordingPolicy:
         self.told.append((num_tokens, num_attended, num_stored, seconds))
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_what_the_policy_is_asked(llm):
     policy = RecordingPolicy()
     clock = FakeClock(tick=1.0)
     model = toy_model(llm)
     engine = make_engine(
-        llm, model, SchedulerConfig(max_num_batched_tokens=64), pacer=llm.StepPacer(policy), clock=clock
+        llm,
+        model,
+        SchedulerConfig(max_num_batched_tokens=64),
+        budget_controller=llm.BudgetController(policy),
+        clock=clock,
     )
     engine.add("a", [97] * 3, SamplingParams(max_tokens=9, ignore_eos=True), arrival_s=0.25)
     engine.step()
-    engine.add("b", [98] * 100, SamplingParams(max_tokens=9), is_batch_class=True, arrival_s=0.5)
+    engine.add("b", [98] * 100, SamplingParams(max_tokens=9), priority_class="batch", arrival_s=0.5)
     engine.step()
     engine.step()
     (_, none, first), (_, decodes, second), (_, _, third) = policy.asked
     assert none == []
     assert first == [llm.PrefillWork(0, 3, 0.25)]
-    assert [(d.num_computed, d.is_batch_class) for d in decodes] == [(3, False)]
+    assert [(d.num_computed, d.priority_class == "batch") for d in decodes] == [(3, False)]
     assert policy.asked[0][0] < decodes[0].last_token_s < policy.asked[1][0], "when its first token came"
     assert second == [llm.PrefillWork(0, 100, 0.5, True)]
     assert third == [llm.PrefillWork(63, 37, 0.5, True)], "63 of its tokens ran beside the decode"
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_what_the_model_is_told(llm):
     policy = RecordingPolicy()
     engine = make_engine(
         llm,
         toy_model(llm),
-        pacer=llm.StepPacer(policy),
+        budget_controller=llm.BudgetController(policy),
         clock=FakeClock(tick=1.0),
         enable_prefix_caching=False,
     )
@@ -64,10 +68,10 @@ def test_what_the_model_is_told(llm):
     assert all(told[3] > 0 for told in policy.told)
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_the_budget_of_a_step_is_the_policys(llm):
     model = toy_model(llm)
-    engine = make_engine(llm, model, pacer=llm.StepPacer(RecordingPolicy(budget=7)))
+    engine = make_engine(llm, model, budget_controller=llm.BudgetController(RecordingPolicy(budget=7)))
     prompts = mixed_prompts()
     probe = ScheduleProbe(engine.scheduler)
     done = serve(engine, prompts)
@@ -76,14 +80,14 @@ def test_the_budget_of_a_step_is_the_policys(llm):
     assert [done[i].token_ids for i in range(len(prompts))] == [want.token_ids for want in wanted]
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_a_real_policy_paces_a_real_engine(llm):
     # A made-up machine: 1 ms a step and 0.1 ms a token, so that 10 ms hold 73 tokens with a safety of 1.2.
     sizes = [(n, seen) for n in (1, 2, 4, 8, 16, 32, 64, 128) for seen in (1, 50)]
     samples = [llm.StepSample(n, n * seen, n + seen, 0.001 + 0.0001 * n) for n, seen in sizes]
     policy = llm.LatencyPolicy(llm.StepTimeModel(samples, newest=0.0), itl_slo_s=0.010, safety=1.2)
     clock = FakeClock()
-    engine = make_engine(llm, toy_model(llm), pacer=llm.StepPacer(policy), clock=clock)
+    engine = make_engine(llm, toy_model(llm), budget_controller=llm.BudgetController(policy), clock=clock)
     engine.add("reader", [97], SamplingParams(max_tokens=30, ignore_eos=True))
     engine.step()
     engine.add("long", random_tokens(1, 300).tolist(), SamplingParams(max_tokens=1, ignore_eos=True))
@@ -100,15 +104,15 @@ def asked_about(llm, requests, **config):
     for request in requests:
         scheduler.add(request)
     policy = RecordingPolicy(budget=5)
-    budget = llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    budget = llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
     return budget, policy.asked, scheduler
 
 
 def waiting(llm, *lengths, **options):
-    return [llm.ScheduledRequest(str(i), [97] * length, **options) for i, length in enumerate(lengths)]
+    return [llm.TokenSequence(str(i), [97] * length, **options) for i, length in enumerate(lengths)]
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_a_prompt_takes_no_more_than_the_threshold_lets_it(llm):
     limits = {"max_num_batched_tokens": 100, "long_prefill_token_threshold": 30}
     budget, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, 200, 10, 40, 200, 200), **limits)
@@ -117,54 +121,54 @@ def test_a_prompt_takes_no_more_than_the_threshold_lets_it(llm):
     assert [work.num_new for work in prefills] == [30, 10, 30, 30]
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_the_policy_is_asked_about_those_whom_the_step_can_reach(llm):
     _, [(_, _, prefills)], scheduler = asked_about(llm, waiting(llm, *[9] * 5), max_num_seqs=3)
     assert len(prefills) == 3, "the others find no place"
     scheduler.schedule()
     policy = RecordingPolicy()
-    llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
     assert [len(works) for works in policy.asked[0][1:]] == [0, 3], "who runs holds the places"
     _, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, *[40] * 5), max_num_batched_tokens=64)
     assert len(prefills) == 2, "the second takes what the first leaves"
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_prompts_are_priced_in_the_schedulers_order(llm):
-    first, urgent = llm.ScheduledRequest("a", [97] * 9, 1), llm.ScheduledRequest("b", [97] * 7, 0)
+    first, urgent = llm.TokenSequence("a", [97] * 9, 1), llm.TokenSequence("b", [97] * 7, 0)
     for policy, lengths in (("priority", [7, 9]), ("fcfs", [9, 7])):
         _, [(_, _, prefills)], _ = asked_about(llm, [first, urgent], policy=policy)
         assert [work.num_new for work in prefills] == lengths, policy
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_batch_class_requests_do_not_hide_those_who_are_served_first(llm):
     # All places are taken and b wants all tokens, but the step will admit i and leave b 11.
     config = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=2)
     scheduler = llm.Scheduler(config, llm.BlockPool(64, 16))
     for name, length in (("a", 9), ("b", 200)):
-        scheduler.add(llm.ScheduledRequest(name, [97] * length, is_batch_class=True))
+        scheduler.add(llm.TokenSequence(name, [97] * length, priority_class="batch"))
     scheduler.commit(scheduler.schedule(), {"a": [97]})
-    scheduler.add(llm.ScheduledRequest("i", [97] * 9))
+    scheduler.add(llm.TokenSequence("i", [97] * 9))
     policy = RecordingPolicy()
-    llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
     [(_, decodes, prefills)] = policy.asked
-    assert [(work.num_new, work.is_batch_class) for work in decodes] == [(1, True)]
-    assert [(work.num_new, work.is_batch_class) for work in prefills] == [(9, False), (189, True)]
+    assert [(work.num_new, work.priority_class == "batch") for work in decodes] == [(1, True)]
+    assert [(work.num_new, work.priority_class == "batch") for work in prefills] == [(9, False), (189, True)]
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_without_a_prompt_there_is_no_limit(llm):
     # Whoever decodes takes one token, and its guesses: a budget could only take these away.
     scheduler = llm.Scheduler(SchedulerConfig(), llm.BlockPool(64, 16))
     scheduler.add(waiting(llm, 9)[0])
     scheduler.commit(scheduler.schedule(), {"0": [97]})
     policy = RecordingPolicy(budget=5)
-    assert llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5) is None
+    assert llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5) is None
     assert policy.asked == []
 
 
-@pytest.mark.task("3.5.3")
+@pytest.mark.task("3.7.3")
 def test_guesses_are_part_of_what_a_decode_takes(llm):
     # Else the guesses of the first decodes would take the tokens of the last ones.
     requests = waiting(llm, 9, 9, 30)
@@ -176,7 +180,7 @@ def test_guesses_are_part_of_what_a_decode_takes(llm):
     scheduler.commit(scheduler.schedule(), {"0": [97], "1": [97]})
     requests[0].spec_token_ids = [98, 99, 97]
     policy = RecordingPolicy()
-    llm.StepPacer(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
     [(_, decodes, prefills)] = policy.asked
     assert [(work.num_computed, work.num_new) for work in decodes] == [(9, 4), (9, 1)]
     assert [work.num_new for work in prefills] == [30]

@@ -1,4 +1,4 @@
-"""Day 3.6: speculative decoding. Guesses may change how many tokens a step brings, never which."""
+"""Day 3.8: speculative decoding. Guesses may change how many tokens a step brings, never which."""
 
 import random
 from itertools import pairwise
@@ -19,7 +19,7 @@ TOKENIZER = ByteTokenizer()
 # Guesses that are looked up
 
 
-@pytest.mark.task("3.6.1")
+@pytest.mark.task("3.8.1")
 @pytest.mark.parametrize(
     ("text", "settings", "want"),
     [
@@ -55,7 +55,7 @@ def looked_up(tokens, max_ngram, min_ngram, num_tokens):
     return ()
 
 
-@pytest.mark.task("3.6.1")
+@pytest.mark.task("3.8.1")
 @pytest.mark.parametrize("letters", [1, 2, 3, 8, 200])
 @pytest.mark.parametrize(("longest", "shortest"), [(1, 1), (3, 1), (4, 2), (6, 6)])
 def test_ngram_drafts_while_texts_grow(llm, letters, longest, shortest):
@@ -70,7 +70,7 @@ def test_ngram_drafts_while_texts_grow(llm, letters, longest, shortest):
             assert tuple(proposer.propose(tokens, name).token_ids) == want, (name, tokens)
 
 
-@pytest.mark.task("3.6.1")
+@pytest.mark.task("3.8.1")
 def test_ngram_forgets_a_request(llm):
     proposer = llm.NgramProposer()
     assert proposer.propose([1, 2, 3, 1], "a").token_ids == (2, 3, 1)
@@ -79,7 +79,7 @@ def test_ngram_forgets_a_request(llm):
     assert proposer.propose([7, 8, 7], "a").token_ids == (8, 7)
 
 
-@pytest.mark.task("3.6.1")
+@pytest.mark.task("3.8.1")
 @pytest.mark.parametrize(
     "settings", [{"min_ngram": 0}, {"max_ngram": 2, "min_ngram": 3}, {"num_tokens": 0}, {"max_ngram": 0}]
 )
@@ -140,7 +140,7 @@ def assert_follows(tokens, probs, what):
     assert chi2 < bound, f"{what}: drawn {counts.tolist()}, expected about {want.round().tolist()}"
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", [{}, *CUTS])
 def test_a_position_draws_what_the_sampler_draws_there(llm, settings):
     sampling = SamplingParams(seed=11, **settings)
@@ -155,14 +155,14 @@ def test_a_position_draws_what_the_sampler_draws_there(llm, settings):
     assert sampler.is_greedy == (not settings)
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 def test_a_position_of_the_prompt_has_no_key(llm):
     sampler = llm.PositionSampler(SamplingParams(temperature=1.0), START)
     with pytest.raises(ValueError):
         sampler.key(START - 1)
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", CUTS)
 def test_scores_are_those_that_week_1_draws_from(llm, settings):
     sampling = SamplingParams(**settings)
@@ -170,7 +170,7 @@ def test_scores_are_those_that_week_1_draws_from(llm, settings):
     assert_close(got, cut_probs(llm, P, sampling), F32, legend="[K + 1, V]")
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize(
     ("draft", "want"),
     [
@@ -194,7 +194,7 @@ def test_greedy_acceptance(llm, draft, want):
     assert llm.accept_with_draft_probs(logits, draft, q, sampler, START) == want
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", [{}, *CUTS])
 def test_accepted_tokens_do_not_depend_on_the_guesses(llm, settings):
     sampling, rng = SamplingParams(seed=3, **settings), random.Random(4)
@@ -207,7 +207,7 @@ def test_accepted_tokens_do_not_depend_on_the_guesses(llm, settings):
         assert llm.accept(rows, guesses, sampler, position) == drawn[: right + 1], (guesses, drawn)
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", CUTS)
 @pytest.mark.parametrize("draft", [(0, 4), (1, 2)])
 def test_looked_up_guesses_keep_the_distribution(llm, settings, draft):
@@ -232,7 +232,7 @@ def deviations(share):
     return 5 * (max(share * (1 - share), 1e-4) / ROUNDS) ** 0.5
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("probabilistic", [False, True])
 def test_tokens_of_one_step_are_independent(llm, probabilistic):
     flat = np.full((2, 3), 1 / 3)
@@ -270,7 +270,7 @@ def drafted_steps(llm, sampling, p=P, q=Q, rounds=ROUNDS):
     return steps
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", CUTS)
 def test_drawn_guesses_keep_the_distribution(llm, settings):
     sampling = SamplingParams(seed=2, **settings)
@@ -284,7 +284,7 @@ def test_drawn_guesses_keep_the_distribution(llm, settings):
     assert abs(stood - want) < deviations(want), f"{stood} of the first guesses stood, expected {want}"
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("guess", range(5))
 def test_each_guess_stands_with_its_own_chance(llm, guess):
     sampler = llm.PositionSampler(SamplingParams(temperature=1.0, seed=6), START)
@@ -299,7 +299,7 @@ def test_each_guess_stands_with_its_own_chance(llm, guess):
         assert_follows([step[0] for step in steps if len(step) == 1], rest / rest.sum(), "replacements")
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 def test_a_guess_that_cannot_be_never_stands(llm):
     sampler = llm.PositionSampler(SamplingParams(temperature=1.0, top_k=2), START)
     q = mx.array(Q[:1].astype(np.float32))
@@ -310,7 +310,7 @@ def test_a_guess_that_cannot_be_never_stands(llm):
     assert {tuple(step) for step in steps} == {(0,)}
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 def test_coupled_guesses_are_drawn_with_the_same_key(llm):
     sampler = llm.PositionSampler(SamplingParams(temperature=1.0, seed=8), START)
     p, q = logits_of(P[:1]), logits_of(Q[:1])
@@ -324,7 +324,7 @@ def test_coupled_guesses_are_drawn_with_the_same_key(llm):
     assert all(sampler.draft(p, START + i)[0] == sampler.draw(p, START + i) for i in range(50))
 
 
-@pytest.mark.task("3.6.2")
+@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}])
 def test_acceptance_rejects_shapes_that_do_not_fit(llm, settings):
     sampler = llm.PositionSampler(SamplingParams(**settings), START)
@@ -342,7 +342,7 @@ def test_acceptance_rejects_shapes_that_do_not_fit(llm, settings):
 # A small model that speaks ahead
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 def test_the_draft_model_says_what_it_would_say(llm):
     model, prompt = FakeModel(), list(b"once upon a time")
     draft = llm.DraftModelProposer(model, 5).propose(prompt)
@@ -350,7 +350,7 @@ def test_the_draft_model_says_what_it_would_say(llm):
     assert draft.probs is None
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 @pytest.mark.parametrize("stood", [0, 1, 2, 3])
 def test_the_draft_model_computes_only_what_is_new(llm, stood):
     model, tokens = FakeModel(), list(b"the beginning")
@@ -366,7 +366,7 @@ def test_the_draft_model_computes_only_what_is_new(llm, stood):
     assert [call.length for call in model.calls] == [2 if stood == 3 else 1, 1, 1]
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 def test_the_draft_model_may_be_asked_twice(llm):
     model, tokens = FakeModel(), list(b"the same")
     proposer = llm.DraftModelProposer(model, 4)
@@ -375,7 +375,7 @@ def test_the_draft_model_may_be_asked_twice(llm):
     assert list(proposer.propose(tokens[:5], "a").token_ids) == model.answer_to(tokens[:5], 4)
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 def test_requests_have_draft_caches_of_their_own(llm):
     model = FakeModel()
     proposer = llm.DraftModelProposer(model, 2)
@@ -393,13 +393,13 @@ def test_requests_have_draft_caches_of_their_own(llm):
     assert list(proposer.propose(texts["b"], "b").token_ids) == model.answer_to(texts["b"], 2)
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 def test_a_long_text_is_drafted_for_in_the_same_way(llm):
     model, tokens = FakeModel(), list(b"0123456789" * 130)
     assert list(llm.DraftModelProposer(model, 2).propose(tokens).token_ids) == model.answer_to(tokens, 2)
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 @pytest.mark.parametrize(("length", "want"), [(8, 3), (9, 2), (10, 1), (11, 0), (40, 0), (0, 0)])
 def test_the_draft_model_stops_where_its_positions_end(llm, length, want):
     model = FakeModel(max_position_embeddings=10)
@@ -408,7 +408,7 @@ def test_the_draft_model_stops_where_its_positions_end(llm, length, want):
     assert all(call.offset + call.length <= 10 for call in model.calls)
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 @pytest.mark.parametrize("settings", CUTS)
 def test_the_draft_model_tells_its_distribution(llm, settings):
     model, tokens = FakeModel(), list(b"chance")
@@ -426,7 +426,7 @@ def test_the_draft_model_tells_its_distribution(llm, settings):
     assert coupled.probs is None
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 def test_the_draft_model_asks_for_the_position_of_each_guess(llm):
     class Asked:
         def __init__(self):
@@ -444,7 +444,7 @@ def test_the_draft_model_asks_for_the_position_of_each_guess(llm):
     assert [call.tokens[0] for call in model.calls] == [[97] * 6, [106], [107]]
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.8.3")
 def test_the_draft_model_rejects_what_cannot_work(llm):
     vocab = FakeModel().config.vocab_size
     assert llm.DraftModelProposer(FakeModel(), vocab_size=vocab).num_tokens == 4
@@ -457,7 +457,7 @@ def test_the_draft_model_rejects_what_cannot_work(llm):
 # The loop
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 def test_speculation_is_counted(llm):
     stats = llm.SpecDecodeStats()
     assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
@@ -513,7 +513,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
 def test_speculation_changes_nothing_that_is_said(llm, settings, right):
@@ -532,7 +532,7 @@ def test_speculation_changes_nothing_that_is_said(llm, settings, right):
         assert sorted(whisperer.asked) == sorted(set(whisperer.forgotten) & whisperer.asked)
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", ["ngram", "draft model", "other draft model"])
 def test_every_proposer_changes_nothing(llm, settings, name):
@@ -549,7 +549,7 @@ def test_every_proposer_changes_nothing(llm, settings, name):
     assert live_requests(model) == live_requests(other) == 0
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 def test_right_guesses_save_passes(llm):
     sampling, stats = SamplingParams(max_tokens=21), llm.SpecDecodeStats()
     model = FakeModel()
@@ -564,7 +564,7 @@ def test_right_guesses_save_passes(llm):
     assert stats.num_accepted_tokens_per_pos == [4, 4, 4, 4]
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 def test_wrong_guesses_are_rewound(llm):
     model, answer = FakeModel(), [97, 98, 99, 100, 101]
     answering = FakeModel({"prompt": [*answer, EOS]})
@@ -576,7 +576,7 @@ def test_wrong_guesses_are_rewound(llm):
     assert model.calls == []
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 @pytest.mark.parametrize("most", [6, 7, 8, 9, 10, 14])
 def test_guesses_stay_within_max_seq_len(llm, most):
     model = FakeModel()
@@ -588,7 +588,7 @@ def test_guesses_stay_within_max_seq_len(llm, most):
     assert max(call.offset + call.length for call in model.calls) <= most
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 def test_guesses_beyond_max_tokens_are_not_computed(llm):
     model = FakeModel()
     whisperer = Whisperer(model.answer_to(b"prompt", 9), 6, right=1.0)
@@ -596,7 +596,7 @@ def test_guesses_beyond_max_tokens_are_not_computed(llm):
     assert [call.length for call in model.calls] == [6, 3]
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 def test_a_closed_answer_gives_everything_back(llm):
     model, small = FakeModel(), FakeModel()
     proposer = llm.DraftModelProposer(small)
@@ -608,7 +608,7 @@ def test_a_closed_answer_gives_everything_back(llm):
     assert (live_requests(model), live_requests(small)) == (0, 0)
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 @pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 3}])
 def test_a_real_transformer_says_the_same(llm, config, settings):
@@ -620,7 +620,7 @@ def test_a_real_transformer_says_the_same(llm, config, settings):
         assert got == want
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.8, "seed": 7}])
 def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
     # With p = q every guess stands, whatever was drawn.
@@ -636,7 +636,7 @@ def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
     assert stats.acceptance_rate == 1
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.8.4")
 def test_drawn_guesses_are_weighed_with_their_distribution(llm):
     # What the draft model prefers and the model does not must fall about as often as p and q differ.
     model, other = FakeModel(), FakeModel({"prompt": [97, 98, 99]})

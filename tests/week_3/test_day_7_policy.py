@@ -1,4 +1,4 @@
-"""Day 3.5: how many tokens a step may hold so that nobody waits too long."""
+"""Day 3.7: how many tokens a step may hold so that nobody waits too long."""
 
 import random
 
@@ -29,7 +29,7 @@ def decoding(llm, *ages_s, now_s=5.0, num_computed=0, **options):
     return [llm.DecodeWork(num_computed, now_s - age_s, **options) for age_s in ages_s]
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_slack_is_that_of_the_most_urgent_decode(llm):
     policy = policy_of(llm)
     assert policy.slack_s(5.0, decoding(llm, 0.01, 0.07, 0.03)) == pytest.approx(0.03)
@@ -37,15 +37,15 @@ def test_slack_is_that_of_the_most_urgent_decode(llm):
     assert policy.slack_s(5.0, []) == float("inf")
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_batch_class_decodes_have_no_deadline(llm):
     policy = policy_of(llm)
-    late = decoding(llm, 9.0, is_batch_class=True)
+    late = decoding(llm, 9.0, priority_class="batch")
     assert policy.slack_s(5.0, late) == float("inf")
     assert policy.slack_s(5.0, late + decoding(llm, 0.0)) == pytest.approx(0.1)
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_budget_is_the_largest_step_inside_the_slack(llm):
     # 4 decodes and n new tokens of a fresh prompt: 1 ms (4 + n) + 1 us (4 + n (n + 1) / 2) <= 60.5 ms.
     # n = 55: 59 + 0.004 + 1.54 = 60.544 is too long; n = 54: 58 + 0.004 + 1.485 = 59.489 is not.
@@ -54,7 +54,7 @@ def test_budget_is_the_largest_step_inside_the_slack(llm):
     assert budget == 4 + 54
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_a_decode_that_guessed_takes_more_than_one_token(llm):
     # 4 tokens behind 1,000 look 1,001 + ... + 1,004 = 4,010 times; with the other decode and n of a prompt:
     # 1 ms (5 + n) + 1 us (4,011 + n (n + 1) / 2) <= 60.5 ms: n = 50 makes 60.286, n = 51 61.337.
@@ -65,7 +65,7 @@ def test_a_decode_that_guessed_takes_more_than_one_token(llm):
     assert policy.model.asked[-1][2] - policy.model.asked[-1][0] == 1000, "stored: 1,000 and what is new"
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_budget_equals_trying_every_size(llm):
     rng = random.Random(3)
     model = llm.StepTimeModel(measured(llm))
@@ -93,7 +93,7 @@ def test_budget_equals_trying_every_size(llm):
         assert got == len(decodes) + max(best, min(8, wanted))
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_budget_shrinks_as_the_prompt_gets_deeper(llm):
     # The same chunk attends to more the deeper it starts: a static budget cannot know.
     budgets = [
@@ -104,7 +104,7 @@ def test_budget_shrinks_as_the_prompt_gets_deeper(llm):
     assert budgets == [1 + 94, 1 + 48, 1 + 19, 1 + 5]
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_budget_shrinks_as_the_decodes_store_more(llm):
     budgets = [
         policy_of(llm).token_budget(
@@ -115,7 +115,7 @@ def test_budget_shrinks_as_the_decodes_store_more(llm):
     assert budgets == [8 + 88, 8 + 73, 8 + 58]
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_safety_multiplies_the_prediction(llm):
     decodes, prompts = decoding(llm, 0.0), [llm.PrefillWork(0, 500)]
     assert policy_of(llm, safety=2.0).token_budget(5.0, decodes, prompts) == policy_of(
@@ -123,7 +123,7 @@ def test_safety_multiplies_the_prediction(llm):
     ).token_budget(5.0, decodes, prompts)
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 @pytest.mark.parametrize("age_s", [0.095, 0.1, 0.2, 100.0])
 def test_late_decodes_leave_the_progress_floor(llm, age_s):
     # 10 decodes alone take 10 ms: no slack is left for a prompt, and it still may not starve.
@@ -134,23 +134,23 @@ def test_late_decodes_leave_the_progress_floor(llm, age_s):
     assert policy.token_budget(5.0, decodes, []) == 10, "every decode takes its token, late or not"
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_no_limit_when_nothing_decodes(llm):
     policy = policy_of(llm)
     assert policy.token_budget(5.0, [], [llm.PrefillWork(0, 100_000)]) is None
     assert policy.token_budget(5.0, [], []) is None
-    only_batch = decoding(llm, 7.0, is_batch_class=True)
+    only_batch = decoding(llm, 7.0, priority_class="batch")
     assert policy.token_budget(5.0, only_batch, [llm.PrefillWork(0, 100_000)]) is None
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_budget_is_never_more_than_the_prompts_can_take(llm):
     decodes = decoding(llm, 0.0, 0.0)
     prompts = [llm.PrefillWork(0, 10), llm.PrefillWork(50, 20)]
     assert policy_of(llm).token_budget(5.0, decodes, prompts) == 2 + 10 + 20
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_prompts_are_served_in_order_interactive_ones_first(llm):
     # The deep prompt is dear, the fresh one cheap: whose tokens come first decides how many fit.
     deep, fresh = llm.PrefillWork(16_000, 50), llm.PrefillWork(0, 50)
@@ -158,14 +158,14 @@ def test_prompts_are_served_in_order_interactive_ones_first(llm):
     budget = policy_of(llm, min_prefill_tokens=1).token_budget
     assert budget(5.0, decodes, [deep, fresh]) == 1 + 5
     assert budget(5.0, decodes, [fresh, deep]) == 1 + 50 + 2
-    deep_batch = llm.PrefillWork(16_000, 50, is_batch_class=True)
+    deep_batch = llm.PrefillWork(16_000, 50, priority_class="batch")
     assert budget(5.0, decodes, [deep_batch, fresh]) == 1 + 50 + 2
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_batch_class_prompts_may_not_delay_a_first_token_beyond_its_slo(llm):
     waiting = llm.PrefillWork(0, 10, arrival_s=4.77)
-    batch = llm.PrefillWork(0, 500, is_batch_class=True)
+    batch = llm.PrefillWork(0, 500, priority_class="batch")
     # Without a TTFT SLO the batch prompt takes what the decode's 100 ms leave.
     assert policy_of(llm).token_budget(5.0, decoding(llm, 0.0), [waiting, batch]) == 1 + 95
     # With one of 250 ms, the first token is due in 20 ms: 11 tokens are spoken for, 8 more fit.
@@ -179,28 +179,28 @@ def test_batch_class_prompts_may_not_delay_a_first_token_beyond_its_slo(llm):
     assert policy.token_budget(5.0, decoding(llm, 0.0), [batch]) == 1 + 94
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_batch_class_prompts_get_nothing_while_an_interactive_one_is_unfinished(llm):
     model = PerToken()
     policy = llm.LatencyPolicy(model, 0.1, 5.0, safety=1.0)
-    prompts = [llm.PrefillWork(0, 500), llm.PrefillWork(0, 500, is_batch_class=True)]
+    prompts = [llm.PrefillWork(0, 500), llm.PrefillWork(0, 500, priority_class="batch")]
     assert policy.token_budget(5.0, decoding(llm, 0.0), prompts) == 1 + 94
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_batch_class_decodes_take_what_interactive_prompts_leave(llm):
     # 20 deep decodes of 1 + 1 ms: beside 30 tokens of a prompt, 30.465 ms, 34 of them would fit.
-    batch = decoding(llm, *[0.0] * 20, num_computed=999, is_batch_class=True)
+    batch = decoding(llm, *[0.0] * 20, num_computed=999, priority_class="batch")
     decodes = [*batch, *decoding(llm, 0.0)]
     budget = policy_of(llm, min_prefill_tokens=1).token_budget
     assert budget(5.0, decodes, [llm.PrefillWork(0, 30)]) == 1 + 30 + 20
     assert budget(5.0, decodes, [llm.PrefillWork(0, 70)]) == 1 + 70 + 13, "26.5 ms are left"
     assert budget(5.0, decodes, [llm.PrefillWork(0, 500)]) == 1 + 94, "as if they were not there"
-    batch_prompt = llm.PrefillWork(999, 500, is_batch_class=True)
+    batch_prompt = llm.PrefillWork(999, 500, priority_class="batch")
     assert budget(5.0, decodes, [batch_prompt]) == 1 + 20 + 29, "their prompts come after them"
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
     policy = policy_of(llm)
     policy.token_budget(5.0, decoding(llm, 0.0), [llm.PrefillWork(0, 100_000)])
@@ -208,7 +208,7 @@ def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
     assert len(policy.model.asked) <= 20
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 @pytest.mark.parametrize(
     "options",
     [
@@ -224,7 +224,7 @@ def test_policy_rejects_what_cannot_be_meant(llm, options):
         policy_of(llm, **options)
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 def test_without_a_safety_the_models_margin_multiplies_the_prediction(llm):
     policy = llm.LatencyPolicy(PerToken(), 0.1)
     decodes, prompts = decoding(llm, 0.0), [llm.PrefillWork(0, 500)]
@@ -234,7 +234,7 @@ def test_without_a_safety_the_models_margin_multiplies_the_prediction(llm):
     assert policy.model.shares == [0.99] * 3, "once for every budget"
 
 
-@pytest.mark.task("3.5.2")
+@pytest.mark.task("3.7.2")
 @pytest.mark.parametrize("sigma", [0.02, 0.1, 0.2])
 def test_the_promise_is_kept_on_a_machine_with_noise(llm, sigma):
     rng = random.Random(5)

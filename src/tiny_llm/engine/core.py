@@ -1,0 +1,72 @@
+"""The engine's core: plan a step, launch it, read it, commit it."""
+
+import time
+
+from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig
+
+from .request_state import RequestState
+from .slo.budget_controller import BudgetController
+
+
+class EngineCore:
+    """Requests on one model, a step at a time; not to be used from two threads at once."""
+
+    def __init__(
+        self,
+        model: PagedModel,
+        config: SchedulerConfig = SchedulerConfig(),
+        *,
+        num_blocks: int = 512,
+        block_size: int = 16,
+        kv_bits: int | None = None,
+        enable_prefix_caching: bool = True,
+        proposer: Proposer | None = None,
+        budget_controller: BudgetController | None = None,
+        async_scheduling: bool = False,
+        on_step: OnStep | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """A core without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
+
+        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
+        (None: no speculation). `budget_controller` chooses every step's token budget (None: always
+        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.7 on) launches a step of decodes
+        before the tokens of the one in front are read; a proposer and a controller, which need them,
+        turn it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
+        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
+        UserError for a controller together with chunk_grid or without chunked prefill: late decodes would
+        leave prompts no chunk that the scheduler may take.
+        """
+        raise NotImplementedError("task 3.6.3")
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request waits or runs."""
+        raise NotImplementedError("task 3.6.3")
+
+    def admit(self, request: RequestState) -> None:
+        """Queue a request. Raises UserError when it can never be served, or its id is in use."""
+        raise NotImplementedError("task 3.6.3")
+
+    def advance(self) -> list[RequestState]:
+        """Plan a step, compute it in one forward pass and one evaluation; the requests it served, in order.
+
+        Without requests nothing happens. When computing fails, all requests end, the blocks are laid out
+        anew, and the error goes on.
+        """
+        raise NotImplementedError("task 3.6.3")
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request, whatever its state, and free its blocks; False when there is none.
+
+        An answer that has not ended ends with finish_reason "abort".
+        """
+        raise NotImplementedError("task 3.6.3")
+
+    def abort_all(self) -> None:
+        """Drop all requests."""
+        raise NotImplementedError("task 3.6.3")
+
+    def release(self) -> None:
+        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
+        raise NotImplementedError("task 3.6.3")

@@ -1,0 +1,22 @@
+"""What `batch_generate` asks of a chunk policy, and tells a counter of chunks."""
+
+from typing import Protocol
+
+
+class ChunkPolicy(Protocol):
+    """Chooses how many tokens the next prefill chunk may have."""
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
+        """The next size, given the configured one and the share of decode slots in use; 0 pauses."""
+        ...
+
+    def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
+        """Learn that `chunk_size` tokens took `chunk_time` seconds."""
+        ...
+
+
+class PrefillMetrics(Protocol):
+    """Counts chunks and decode steps; times are seconds."""
+
+    def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None: ...
+    def record_decode_step(self, decode_time: float) -> None: ...

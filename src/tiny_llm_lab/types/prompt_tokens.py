@@ -1,0 +1,49 @@
+"""From a prompt to the tokens that a model can compute."""
+
+import operator
+from collections.abc import Sequence
+
+from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.model import ModelConfig, Tokenizer
+
+
+def prompt_token_ids(tokenizer: Tokenizer, prompt: str | Sequence[int], config: ModelConfig) -> list[int]:
+    """The token ids of `prompt`; ids that are given instead of text are taken as they are.
+
+    Raises UserError when the prompt is empty, cannot be encoded, or holds anything but integers inside
+    the vocabulary.
+    """
+    token_ids = _encoded(tokenizer, prompt) if isinstance(prompt, str) else _integers(prompt)
+    if not token_ids:
+        raise UserError("the prompt is empty: give at least one token")
+    if not 0 <= min(token_ids) <= max(token_ids) < config.vocab_size:
+        raise UserError("the prompt has a token id outside the vocabulary: use this model's tokenizer")
+    return token_ids
+
+
+def require_room(num_tokens: int, limit: int, limit_name: str) -> None:
+    """Raise UserError when a prompt of `num_tokens` does not fit into `limit` tokens."""
+    if num_tokens > limit:
+        raise UserError(
+            f"the prompt has {num_tokens} tokens but {limit_name} is {limit}: shorten it or raise the limit"
+        )
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
+    try:
+        return list(tokenizer.encode(text))
+    except (TypeError, UnicodeError, ValueError) as error:
+        # Tokenizers in Rust refuse a lone surrogate with a TypeError that names no text at all.
+        reason = "it is not valid Unicode" if _has_surrogate(text) else str(error).partition("\n")[0]
+        raise UserError(f"the prompt cannot be encoded ({reason}): mend the text") from None
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _integers(prompt: Sequence[int]) -> list[int]:
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise UserError("a prompt is text or a list of integer token ids") from None

@@ -1,0 +1,202 @@
+"""The engine's core: plan a step, launch it, read it, commit it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig, StepStats, UserError
+
+from ..cache.block_pool import BlockPool
+from ..cache.prefix_cache import PrefixCache
+from ..speculative.stats import SpecDecodeStats
+from ..speculative.verify import Drafter, accepted_tokens
+from .request_state import RequestState
+from .scheduler import Scheduler
+from .slo.budget_controller import BudgetController
+from .step import EngineStep
+
+
+class EngineCore:
+    """Requests on one model, a step at a time; not to be used from two threads at once."""
+
+    def __init__(
+        self,
+        model: PagedModel,
+        config: SchedulerConfig = SchedulerConfig(),
+        *,
+        num_blocks: int = 512,
+        block_size: int = 16,
+        kv_bits: int | None = None,
+        enable_prefix_caching: bool = True,
+        proposer: Proposer | None = None,
+        budget_controller: BudgetController | None = None,
+        async_scheduling: bool = False,
+        on_step: OnStep | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """A core without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
+
+        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
+        (None: no speculation). `budget_controller` chooses every step's token budget (None: always
+        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.7 on) launches a step of decodes
+        before the tokens of the one in front are read; a proposer and a controller, which need them,
+        turn it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
+        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
+        UserError for a controller together with chunk_grid or without chunked prefill: late decodes would
+        leave prompts no chunk that the scheduler may take.
+        """
+        if budget_controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
+            raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")
+        self.model, self.config = model, config
+        self.proposer, self.budget_controller = proposer, budget_controller
+        self.spec_stats = None if proposer is None else SpecDecodeStats()
+        self.async_scheduling = async_scheduling and proposer is None and budget_controller is None
+        self._cache_shape = (num_blocks, block_size, kv_bits)
+        self._enable_prefix_caching = enable_prefix_caching
+        self._on_step, self._clock = on_step, clock
+        self._requests: dict[str, RequestState] = {}
+        self._inflight: EngineStep | None = None  # launched, and not yet read
+        self._lay_out()
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self._requests)
+
+    def admit(self, request: RequestState) -> None:
+        """Queue a request. Raises UserError when it can never be served, or its id is in use."""
+        self.scheduler.add(request.sequence)
+        self._requests[request.sequence.request_id] = request
+
+    def advance(self) -> list[RequestState]:
+        """Plan a step, compute it in one forward pass and one evaluation; the requests it served, in order.
+
+        Without requests nothing happens. When computing fails, all requests end, the blocks are laid out
+        anew, and the error goes on.
+        """
+        if not self._requests:
+            return []
+        try:
+            step = self._inflight or self._launch()
+            self._inflight = self._launch_next(step) if self.async_scheduling else None
+            sampled = step.read()
+            end_s = self._clock()
+            if self.budget_controller is not None:
+                self.budget_controller.record(step.parts, end_s - step.start_s)
+            return self._commit(step, sampled, end_s)
+        except BaseException:
+            self._fail()
+            raise
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request, whatever its state, and free its blocks; False when there is none.
+
+        An answer that has not ended ends with finish_reason "abort".
+        """
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return False
+        if not request.answer.is_done:
+            request.answer.abort()
+        self.scheduler.abort(request_id)
+        if not self._requests:
+            self._inflight = None  # serves no request any more
+            self.scheduler.check()
+        if self.proposer is not None:
+            self.proposer.forget(request_id)
+        return True
+
+    def abort_all(self) -> None:
+        """Drop all requests."""
+        with ExitStack() as stack:  # all of them, even when dropping one raises
+            for request_id in list(self._requests):
+                stack.callback(self.abort, request_id)
+
+    def release(self) -> None:
+        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
+        self.abort_all()
+        self.kv_cache.release()
+
+    def _lay_out(self) -> None:
+        """Empty blocks, and a scheduler over them."""
+        num_blocks, block_size, kv_bits = self._cache_shape
+        pool = BlockPool(num_blocks, block_size)
+        self.prefix_cache = PrefixCache(pool) if self._enable_prefix_caching else None
+        self.scheduler = Scheduler(self.config, pool, self.prefix_cache)
+        self.kv_cache = self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)
+
+    def _fail(self) -> None:
+        """End all requests. Whatever was interrupted may have left blocks half accounted for: start anew."""
+        requests, self._requests, self._inflight = self._requests, {}, None
+        self.kv_cache.release()
+        self._lay_out()
+        with ExitStack() as stack:
+            for name in requests:
+                if self.proposer is not None:
+                    stack.callback(self.proposer.forget, name)
+
+    def _draft(self) -> None:
+        if self.proposer is None:
+            return
+        for sequence in self.scheduler.running:
+            request = self._requests[sequence.request_id]
+            most = request.answer.max_draft_tokens
+            if sequence.is_decoding and not sequence.spec_token_ids and most > 0:
+                drafter = Drafter(request.sampler)
+                draft = self.proposer.propose(sequence.token_ids, sequence.request_id, drafter)
+                sequence.spec_token_ids = list(draft.cut(most).within(self.model.config.vocab_size).token_ids)
+
+    def _launch(self) -> EngineStep:
+        """Plan a step from all that is known, and launch it."""
+        self._draft()
+        budget = None
+        if self.budget_controller is not None:
+            budget = self.budget_controller.token_budget(
+                self._clock(), self.scheduler, lambda name: self._requests[name].answer.last_token_s
+            )
+        start_s = self._clock()
+        plan = self.scheduler.schedule(budget)
+        requests = [self._requests[name] for name in plan.num_scheduled_tokens]
+        return EngineStep(self.model, self.kv_cache, plan, requests, start_s)
+
+    def _launch_next(self, step: EngineStep) -> EngineStep | None:
+        """Launch the next step while `step` is running, if it will have the same requests."""
+        if any(request.answer.max_draft_tokens <= 0 for request in step.requests):
+            return None  # a last token is under way
+        plan = self.scheduler.schedule_next(step.plan)
+        if plan is None:
+            return None
+        return EngineStep(self.model, self.kv_cache, plan, step.requests, self._clock(), previous=step)
+
+    def _accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
+        """The tokens that are certain: up to the first that was not drafted."""
+        draft = request.sequence.spec_token_ids[: len(sampled) - 1]
+        accepted = accepted_tokens(sampled, draft)
+        if self.spec_stats is not None:
+            self.spec_stats.observe(len(draft), len(accepted) - 1)
+        return accepted
+
+    def _commit(
+        self, step: EngineStep, sampled: Mapping[RequestState, list[int]], end_s: float
+    ) -> list[RequestState]:
+        """Record a step for all requests but those that were aborted while it was computed."""
+        served = [each for each in step.requests if self._requests.get(each.sequence.request_id) is each]
+        accepted = {}
+        for request in served:
+            if request in sampled:
+                tokens = self._accepted(request, sampled[request])
+                accepted[request.sequence.request_id] = tokens
+                request.accept(tokens, step.scores.get(request, ()))
+        self.scheduler.commit(step.plan, accepted)
+        for request in served:
+            request.committed()
+            if request.answer.is_done:
+                self.abort(request.sequence.request_id)
+        if self._on_step is not None:
+            self._on_step(step.plan, self._stats(step, end_s))
+        return served
+
+    def _stats(self, step: EngineStep, end_s: float) -> StepStats:
+        scheduler = self.scheduler
+        num_running, num_waiting = len(scheduler.running), len(scheduler.waiting)
+        return StepStats(step.start_s, end_s, num_running, num_waiting, scheduler.pool.num_free)

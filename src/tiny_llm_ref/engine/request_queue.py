@@ -1,0 +1,122 @@
+"""Which sequences wait and which run, both in the order of a policy."""
+
+from bisect import bisect_left, insort
+from collections import deque
+
+from tiny_llm_lab.types import Policy
+
+from .sequence import TokenSequence
+
+# With policy "priority": after this many steps of waiting a sequence is the most urgent of its class.
+MAX_WAITING_STEPS = 256
+
+
+def order_key(
+    policy: Policy, sequence: TokenSequence, num_added: int, is_aged: bool = False
+) -> tuple[float, ...]:
+    """The key that sequences are sorted by, smallest first; `num_added` were added before this one.
+
+    By priority class first, whatever the policy. Then "priority": by priority, then arrival_s, then
+    num_added; the other policies by num_added alone. Aged sequences come before all of their class that are
+    not, by num_added.
+    """
+    if policy != "priority" or is_aged:
+        return (sequence.rank, 0 if is_aged else 1, 0, 0.0, num_added)
+    return (sequence.rank, 1, sequence.priority, sequence.arrival_s, num_added)
+
+
+class RequestQueue:
+    """Waiting and running sequences, each list in the order of a policy; waiting is counted in steps."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Sets policy, waiting = [] and running = [], which are always in order."""
+        self.policy = policy
+        self.waiting: list[TokenSequence] = []
+        self.running: list[TokenSequence] = []
+        # By `order`: an id may be used again as soon as its request has ended.
+        self._waiting_since: dict[tuple[float, ...], int] = {}
+        # The same, oldest first; sequences that no longer wait are dropped when they come up.
+        self._queued: deque[tuple[int, TokenSequence]] = deque()
+        self._num_added = self._num_steps = 0
+
+    @property
+    def ranks(self) -> range:
+        """The priority classes up to the least urgent one present, most urgent first."""
+        return range(1 + max((part[-1].rank for part in (self.running, self.waiting) if part), default=-1))
+
+    def add(self, sequence: TokenSequence) -> None:
+        """Append a new sequence to the waiting ones; sets its `order`."""
+        sequence.order = order_key(self.policy, sequence, self._num_added)
+        self._num_added += 1
+        self._wait(sequence)
+
+    def is_waiting(self, sequence: TokenSequence) -> bool:
+        """Whether a sequence of this queue waits; otherwise it runs."""
+        return sequence.order in self._waiting_since
+
+    def running_of(self, rank: int) -> list[TokenSequence]:
+        """The running sequences of one priority class, in order."""
+        return _of_rank(self.running, rank)
+
+    def candidates(self, rank: int, max_num_seqs: int) -> list[TokenSequence]:
+        """The waiting sequences of one priority class that find a slot, in order.
+
+        Slots of running sequences of less urgent classes count as free; waiting sequences of more urgent
+        classes take theirs first.
+        """
+        num_running = _first_of(self.running, rank + 1)
+        num_before = _first_of(self.waiting, rank)
+        num_slots = max(0, max_num_seqs - num_running - num_before)
+        return _of_rank(self.waiting, rank)[:num_slots]
+
+    def admit(self) -> TokenSequence:
+        """Move the first waiting sequence to the running ones."""
+        sequence = self.waiting.pop(0)
+        del self._waiting_since[sequence.order]
+        insort(self.running, sequence, key=_order)
+        return sequence
+
+    def preempt(self) -> TokenSequence:
+        """Move the last running sequence to the waiting ones, in its old place in the order."""
+        sequence = self.running.pop()
+        self._wait(sequence)
+        return sequence
+
+    def remove(self, sequence: TokenSequence) -> None:
+        """Take a sequence out of the queue, waiting or running."""
+        part = self.waiting if self.is_waiting(sequence) else self.running
+        del part[bisect_left(part, sequence.order, key=_order)]
+        self._waiting_since.pop(sequence.order, None)
+
+    def next_step(self) -> None:
+        """Count a step of policy "priority": a sequence that has waited more than MAX_WAITING_STEPS steps
+        becomes the most urgent of its class."""
+        self._num_steps += 1
+        while self._queued and self._queued[0][0] + MAX_WAITING_STEPS < self._num_steps:
+            since, sequence = self._queued.popleft()
+            if self._waiting_since.get(sequence.order) == since and sequence.order[1]:
+                self.remove(sequence)
+                sequence.order = order_key(self.policy, sequence, int(sequence.order[-1]), is_aged=True)
+                self._wait(sequence)
+
+    def _wait(self, sequence: TokenSequence) -> None:
+        insort(self.waiting, sequence, key=_order)
+        self._waiting_since[sequence.order] = self._num_steps
+        if self.policy == "priority" and sequence.order[1]:
+            self._queued.append((self._num_steps, sequence))
+
+
+def _order(sequence: TokenSequence) -> tuple[float, ...]:
+    return sequence.order
+
+
+def _of_rank(part: list[TokenSequence], rank: int) -> list[TokenSequence]:
+    # Most queues hold one class only, and are asked several times a step.
+    if part and part[0].rank == part[-1].rank == rank:
+        return part[:]
+    return part[_first_of(part, rank) : _first_of(part, rank + 1)]
+
+
+def _first_of(part: list[TokenSequence], rank: int) -> int:
+    """Where the sequences of a priority class begin, or would."""
+    return bisect_left(part, rank, key=lambda sequence: sequence.rank)

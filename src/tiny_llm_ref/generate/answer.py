@@ -1,0 +1,147 @@
+"""An answer that grows token by token: its text, the rules that end it, its events, its timing."""
+
+import time
+from collections.abc import Sequence
+
+from tiny_llm_lab.types import (
+    Clock,
+    Completion,
+    DoneEvent,
+    Event,
+    FinishReason,
+    PrefillEvent,
+    SamplingParams,
+    Timing,
+    TokenEvent,
+    Tokenizer,
+)
+
+from .text_stream import TextStream
+
+
+class Answer:
+    """What the user of one request sees, wherever and however its tokens are computed."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        max_seq_len: int,
+        *,
+        prompt_idx: int = 0,
+        arrival_s: float | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """Start an answer to a prompt of at most `max_seq_len` tokens; `arrival_s` None means now.
+
+        `max_seq_len` is the most tokens that the KV cache holds for the request. The newest token is never
+        stored, so prompt and answer may have one token more. Sets prompt_token_ids, sampling, max_seq_len,
+        prompt_idx, token_ids = [] and finish_reason = None.
+        """
+        self.prompt_token_ids = list(prompt_token_ids)
+        self.sampling = sampling
+        self.max_seq_len = max_seq_len
+        self.prompt_idx = prompt_idx
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self._clock = clock
+        self._arrival_s = clock() if arrival_s is None else arrival_s
+        self._token_s: list[float] = []
+        self._events: list[Event] = []
+        self._eos = frozenset() if sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)
+        self._stream = TextStream(tokenizer.detokenizer, sampling.stop)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the answer has ended."""
+        return self.finish_reason is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and answer so far: the position of the next token."""
+        return len(self.prompt_token_ids) + len(self.token_ids)
+
+    @property
+    def next_token(self) -> int | None:
+        """The newest token of the answer, which the model has not seen yet; None before the first."""
+        return self.token_ids[-1] if self.token_ids else None
+
+    @property
+    def last_token_s(self) -> float:
+        """When the newest token came, on the run's clock; the arrival before the first token."""
+        return self._token_s[-1] if self._token_s else self._arrival_s
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """The most draft tokens worth verifying in the next step: max_tokens and max_seq_len bound it.
+
+        A step brings one token more than it accepts, so the last token to come needs no draft. Negative
+        when the answer has ended.
+        """
+        left = self.max_seq_len - self.num_tokens
+        most = self.sampling.max_tokens
+        return left if most is None else min(left, most - len(self.token_ids) - 1)
+
+    def prefilled(self, num_computed_tokens: int) -> None:
+        """Record the event that `num_computed_tokens` of the prompt are in the KV cache."""
+        total = len(self.prompt_token_ids)
+        self._events.append(PrefillEvent(self.prompt_idx, num_computed_tokens, total, self._clock()))
+
+    def accept(self, token: int) -> None:
+        """Append a sampled token: the newest of `token_ids`, and the next piece of the text.
+
+        Ends the answer with finish_reason "stop" at an end-of-sequence token (which is not kept, unless
+        sampling.ignore_eos) or a stop string; with "length" at sampling.max_tokens or when `token` could
+        not be stored within max_seq_len. Raises ValueError when the answer has ended.
+        """
+        if self.is_done:
+            raise ValueError("the answer has ended")
+        if token in self._eos:
+            self._end("stop")
+            return
+        self.token_ids.append(token)
+        self._token_s.append(self._clock())
+        self._events.append(TokenEvent(self.prompt_idx, token, self._stream.push(token), self._token_s[-1]))
+        if self._stream.stopped:
+            self._end("stop")
+        elif len(self.token_ids) == self.sampling.max_tokens or self.num_tokens > self.max_seq_len:
+            self._end("length")
+
+    def abort(self) -> None:
+        """End the answer with finish_reason "abort". Raises ValueError when it has ended."""
+        if self.is_done:
+            raise ValueError("the answer has ended")
+        self._end("abort")
+
+    def take_events(self) -> list[Event]:
+        """The events since the last call, oldest first: every chunk, every token, the end.
+
+        The texts of the token events, joined, are the answer. Text that was held back until the end
+        comes in a TokenEvent without a token, just before the DoneEvent.
+        """
+        events, self._events = self._events, []
+        return events
+
+    def text(self) -> str:
+        """The answer so far, without end-of-sequence tokens, stop strings and held-back text."""
+        return self._stream.text
+
+    def completion(self) -> Completion:
+        """The result of an ended answer. Raises ValueError before its end."""
+        if self.finish_reason is None:
+            raise ValueError("the answer has not ended")
+        return Completion(
+            prompt_idx=self.prompt_idx,
+            num_prompt_tokens=len(self.prompt_token_ids),
+            token_ids=tuple(self.token_ids),
+            text=self.text(),
+            finish_reason=self.finish_reason,
+            timing=Timing(self._arrival_s, tuple(self._token_s)),
+        )
+
+    def _end(self, reason: FinishReason) -> None:
+        self.finish_reason = reason
+        if tail := self._stream.finish():
+            self._events.append(TokenEvent(self.prompt_idx, None, tail, self._clock()))
+        self._events.append(DoneEvent(self.completion()))

@@ -1,0 +1,55 @@
+"""From tokens to text that may be shown, and stop strings."""
+
+from collections.abc import Sequence
+
+from tiny_llm_lab.types import Detokenizer
+
+
+class TextStream:
+    """Turns tokens into text that may be shown at once, and watches for stop strings."""
+
+    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
+        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear.
+
+        Sets text = "", all that was released so far, and stopped = False.
+        """
+        self.text = ""
+        self.stopped = False
+        self._detokenizer = detokenizer
+        self._stop = tuple(stop)
+        self._held = ""
+
+    def push(self, token: int) -> str:
+        """Add a token; return the text that is now certain to be part of the answer.
+
+        Text that could be the beginning of a stop string is held back until it is decided, also when
+        the string spreads over many tokens. After a stop string `stopped` is True and nothing follows.
+        """
+        if self.stopped:
+            return ""
+        self._detokenizer.add_token(token)
+        return self._release(self._detokenizer.last_segment, final=False)
+
+    def finish(self) -> str:
+        """The rest of the text, when no token follows: held-back text and unfinished characters."""
+        if self.stopped:
+            return ""
+        self._detokenizer.finalize()
+        return self._release(self._detokenizer.last_segment, final=True)
+
+    def _release(self, segment: str, final: bool) -> str:
+        pending = self._held + segment
+        ends = [at for at in (pending.find(stop) for stop in self._stop) if at >= 0]
+        if ends:
+            self.stopped, self._held = True, ""
+            piece = pending[: min(ends)]
+        else:
+            keep = 0 if final else self._undecided(pending)
+            piece, self._held = pending[: len(pending) - keep], pending[len(pending) - keep :]
+        self.text += piece
+        return piece
+
+    def _undecided(self, pending: str) -> int:
+        """Length of the longest end of `pending` that begins a stop string."""
+        lengths = (n for stop in self._stop for n in range(1, len(stop)) if pending.endswith(stop[:n]))
+        return max(lengths, default=0)
