@@ -80,7 +80,10 @@ def test_no_class_changes_an_answer(llm, served, policy):
     config = SchedulerConfig(max_num_batched_tokens=200, max_num_seqs=2, max_model_len=400, policy=policy)
     engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=13)
     probe = ScheduleProbe(engine.scheduler)
-    mixed = [replace(prompt, is_batch_class=i % 2 == 0) for i, prompt in enumerate(prompts)]
+    mixed = [
+        replace(prompt, priority_class="batch" if i % 2 == 0 else "interactive")
+        for i, prompt in enumerate(prompts)
+    ]
     order = sorted(range(len(mixed)), key=lambda i: i % 2)
     assert answers(engine, mixed, order) == [completion.token_ids for completion in wanted]
     assert probe.preempted, "nobody had to make room: this test shows nothing"
