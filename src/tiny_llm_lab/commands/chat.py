@@ -35,7 +35,7 @@ def as_chat(tokenizer: Tokenizer, text: str, raw: bool = False) -> str:
         return ""
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
         return text
-    # Text, not ids: the plain loops of week 1 take text, and its type keeps `encode` from adding special ones.
+    # Text, not ids: the plain loops of week 1 take text, and its type keeps `encode` from adding to it.
     return tokenizer.apply_chat_template(
         [{"role": "user", "content": text}],
         add_generation_prompt=True,

@@ -30,6 +30,12 @@ def test_the_configuration_of_qwen3_moe() -> None:
     assert [config.has_experts(layer) for layer in range(3)] == [True] * 3
 
 
+def test_the_number_of_experts_under_the_name_of_transformers_5(copy: Copy) -> None:
+    folder = copy(DENSE)
+    edit_json(folder / "config.json", num_experts=..., num_local_experts=8)
+    assert load_checkpoint(str(folder)).config == load_checkpoint(DENSE).config
+
+
 def test_which_layers_have_experts(copy: Copy) -> None:
     config = load_checkpoint(f"{DENSE},layers=6,sparse_step=2").config
     assert [config.has_experts(layer) for layer in range(6)] == [False, True] * 3
