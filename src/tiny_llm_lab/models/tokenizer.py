@@ -9,7 +9,8 @@ from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
 from tiny_llm_lab.types import Detokenizer, UserError
 
-_TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
+# No tokenizer.model: for a model_type of Qwen's, transformers makes a tokenizer of it that loses every space.
+_TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 # Solutions check lengths and say so; transformers would print a warning of its own before.
 _UNLIMITED = 10**30
@@ -114,11 +115,14 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     # On import, transformers advises to install PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Imported here: it takes seconds that `--help` should not pay.
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    # tokenizer.json says all. For a model_type of qwen2 AutoTokenizer keeps only its vocabulary, with Qwen's
+    # own rules around it: wrong for the many checkpoints of that type that have another tokenizer.
+    kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        # False: code that a checkpoint brings is never run, and nobody is asked about it.
-        library = AutoTokenizer.from_pretrained(folder, model_max_length=_UNLIMITED, trust_remote_code=False)
+        # False: code that a checkpoint brings is never run, and no question about it is asked.
+        library = kind.from_pretrained(folder, model_max_length=_UNLIMITED, trust_remote_code=False)
     except Exception as error:  # the libraries below raise bare Exception for a damaged file
         complaint = f"its tokenizer cannot be read ({one_line(error)})"
         raise UserError(f"{folder}: {complaint}: fetch its files again") from None
