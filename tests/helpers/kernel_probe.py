@@ -94,7 +94,7 @@ def probe_of(package: str, name: str) -> Probe:
         (Path(scratch) / f"{name}.cpp").write_text(named, "utf-8")
         library = kernel_library(Path(scratch), isa.selected_isa())
         (mine,) = (source for source in library.sources if source[0].stem == name)
-        sources = (mine, (HERE / "team.cpp", mine[1]))
+        sources = (mine, (HERE / "thread_pool.cpp", mine[1]))
         alone = replace(library, name=f"probe-{name}.so", sources=sources, what=f"{name}.cpp alone")
         return Probe(build(alone))
 

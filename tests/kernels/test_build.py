@@ -95,7 +95,7 @@ def test_another_compiler_makes_another(library, tmp_path, monkeypatch):
     assert paths[0].stat().st_ino != paths[1].stat().st_ino
 
 
-# Compiling begins when both processes have asked for the version, and lasts until the second looks for the library.
+# Compiling begins when both processes have asked for the version, and takes long enough for both to look.
 SLOW = """
 for i in $(seq 100); do [ "$(grep -c version "$LOG")" -ge 2 ] && break; sleep 0.1; done
 sleep 0.5

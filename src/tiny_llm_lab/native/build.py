@@ -108,7 +108,7 @@ def binding_library() -> Library:
     mlx, bind = Path(mx.__file__).parent, Path(nanobind.include_dir())
     paths = (HERE / "include", mlx / "include", bind, bind.parent / "ext/robin_map/include")
     flags = (*_BINDING, *(f"-I{path}" for path in (*paths, sysconfig.get_path("include"))))
-    own = [HERE / name for name in ("binding.cpp", "operator.cpp", "team.cpp")]
+    own = [HERE / name for name in ("binding.cpp", "operator.cpp", "thread_pool.cpp")]
     sources = [*own, bind.parent / "src/nb_combined.cpp"]
     undefined = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
     link = (f"-L{mlx / 'lib'}", "-lmlx", *undefined)
