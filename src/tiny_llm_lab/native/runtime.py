@@ -23,12 +23,13 @@ class Runtime:
     """One per process, `RUNTIME`, because MLX's scheduler, the thread pool and libraries are one per process.
 
     Holds the operators of each package, None where they cannot or must not run; the bridge to MLX, once it is
-    loaded; the number of threads asked for; and the warnings already printed.
+    loaded, or why it could not be built; the number of threads asked for; and the warnings already printed.
     """
 
     def __init__(self) -> None:
         self._sets: dict[str, KernelOps | None] = {}
         self._binding: Binding | None = None
+        self._failure: BuildError | None = None
         self._num_threads: int | None = None
         self._warnings: set[str] = set()
         self._is_forked = False
@@ -78,10 +79,20 @@ class Runtime:
         self._refuse_after_fork()
         if self._binding is None:
             count = self._num_threads or num_threads_wanted() or physical_cores()
-            made = _imported(build(binding_library()))
+            made = _imported(self._bridge())
             _start_threads(made, count)
             self._binding = made
         return self._binding
+
+    def _bridge(self) -> Path:
+        """The compiled bridge; a build that failed is not tried again."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return build(binding_library())
+        except BuildError as error:
+            self._failure = error
+            raise
 
     def load(self, package: str, isa_name: str | None = None) -> KernelOps:
         """A package's kernels for an instruction set, by default the selected one; not tested first."""
