@@ -57,11 +57,11 @@ MATRICES = {
     ),
     "for activations of 4 bits": (
         replace(PACKED, activation_bits=4),
-        "activations of 4 bits for weights of 4: only 8 for 4 can be had",
+        "activations of 4 bits for weights of 4: only 8 for 4 is supported",
     ),
     "of 8 bits for activations of 8": (
         replace(PACKED_8, activation_bits=8),
-        "activations of 8 bits for weights of 8: only 8 for 4 can be had",
+        "activations of 8 bits for weights of 8: only 8 for 4 is supported",
     ),
 }
 
@@ -227,6 +227,6 @@ def test_attention_over_rows_of_8_bits(k):
 def test_what_is_stored(k):
     room, new = mx.zeros((2, 2, 9, 8), mx.int64), mx.zeros((1, 2, 3, 8), mx.int64)
     refused(lambda: k.append(room, new, 0), "no kernel reads int64: use astype")
-    refused(lambda: k.append(room.astype(mx.float32), new, 0), "what is added does not fit what is stored")
+    refused(lambda: k.append(room.astype(mx.float32), new, 0), "the added rows do not fit the stored ones")
     wide, added = room.astype(mx.float32), new.astype(mx.float32)
-    refused(lambda: k.append(wide, added, 2**31 - 1), "what is added does not fit into the room")
+    refused(lambda: k.append(wide, added, 2**31 - 1), "the added rows do not fit behind the stored ones")

@@ -16,7 +16,7 @@ struct Activations {
   int64_t rows, spans, stride, groups;
 };
 
-/// A span of x as integers. Each group has a scale of its own, so that with 16 bits a number is off by at
+/// A span of x as integers. Each group has its own scale, so that with 16 bits a number is off by at
 /// most 2^-16 of its group's largest: what bfloat16 and float16 results are rounded by is 128 and 16 times
 /// more. With 8 it is 2^-8.
 template <class Rows>

@@ -1,4 +1,4 @@
-// What stands between the products: norms, rotations, the gate, the embedding, and the choice of a token.
+// The operators between the products: norms, rotations, the gate, the embedding, and the choice of a token.
 #include <algorithm>
 #include <cmath>
 #include <functional>

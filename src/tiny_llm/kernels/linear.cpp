@@ -42,7 +42,7 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
     for (int64_t strip = 0; strip < columns; strip += kStripColumns)
       in_tiles<Rows::Arithmetic::kTileRows>(num_rows, [&](auto height, int64_t m) {
         for (int64_t n = strip; n < std::min(strip + kStripColumns, columns); n += kTileColumns)
-          use(height, m, n, sums + n * num_rows + m * kTileColumns);  // a tile's sums stand together
+          use(height, m, n, sums + n * num_rows + m * kTileColumns);  // a tile's sums are contiguous
       });
   };
   constexpr int64_t kSpans = kBlockElements / Rows::kSpan, kStride = kSpans * kDecoded<Rows>;

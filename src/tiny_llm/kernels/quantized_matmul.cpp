@@ -36,7 +36,7 @@ inline WordVec words_at(const RowPair& row, int64_t first) {
 }
 
 /// Step 3. A whole vector of words at a time. `x` is laid out so that field j of word w meets lane w of
-/// vector j: x[(j * kWidth + w)] of a stretch of 32 / bits vectors is element w * (32 / bits) + j of it.
+/// vector j: x[(j * kWidth + w)] of a span of 32 / bits vectors is element w * (32 / bits) + j of it.
 /// `sums` [groups] hold the sum of x over each group. A vector of words may reach over several groups:
 /// `scales` has one number a word.
 float dot_vectors(const RowPair& row, const float* sums, const float* scale_of_word) {
@@ -60,8 +60,8 @@ namespace {
 void lay_out(const float* x, int64_t columns, int bits, int64_t group_size, float* out, float* sums) {
   int per_word = 32 / bits;
   for (int64_t k = 0; k < columns; ++k) {
-    int64_t stretch = k / (per_word * kWidth), place = k % (per_word * kWidth);
-    out[stretch * per_word * kWidth + place % per_word * kWidth + place / per_word] = x[k];
+    int64_t span = k / (per_word * kWidth), place = k % (per_word * kWidth);
+    out[span * per_word * kWidth + place % per_word * kWidth + place / per_word] = x[k];
   }
   std::fill_n(sums, columns / group_size, 0.0f);
   for (int64_t k = 0; k < columns; ++k) sums[k / group_size] += x[k];

@@ -133,7 +133,7 @@ struct PackedRows {
     return {load_part(row + number * kWidth, matrix.columns / kPerWord - number * kWidth), scales, number};
   }
 
-  /// Where element k of a span stands, counted in lanes.
+  /// The position of element k of a span, counted in lanes.
   static constexpr int place(int k) { return k % kVectors * (kSpan / kVectors) + k / kVectors; }
 
   /// A field that is masked but not shifted down is 2^(bits * j) times too large. A power of two costs no

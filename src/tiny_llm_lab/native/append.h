@@ -9,7 +9,7 @@ inline void require_fit(const Array& stored, const Array& added) {
   size_t ndim = stored.ndim();
   require((ndim == 3 || ndim == 4) && added.ndim() == ndim && added.shape(1) == stored.shape(1) &&
               (ndim == 3 || added.shape(3) == stored.shape(3)) && added.dtype() == stored.dtype(),
-          "what is added does not fit what is stored");
+          "the added rows do not fit the stored ones");
 }
 
 /// Token l of row b goes to place(stored, b, l): a row of what is stored, and a token of it. Keys and values
@@ -39,11 +39,11 @@ Array append_at(InPlace in_place, const Array& stored, const Array& added, Place
 /// `stored` [R, G, S, D] with `added` [B, G, L, D] written into its first B rows from offsets[b] on.
 inline Array append_tokens(const Array& stored, const Array& added, const Offsets& offsets) {
   require_fit(stored, added);
-  require(added.shape(0) <= stored.shape(0), "what is added does not fit what is stored");
+  require(added.shape(0) <= stored.shape(0), "the added rows do not fit the stored ones");
   auto rows = per_row(offsets, added.shape(0));
   for (int offset : rows)
     require(offset >= 0 && offset <= stored.shape(2) - added.shape(2),
-            "what is added does not fit into the room");
+            "the added rows do not fit behind the stored ones");
   return append_at(InPlace::if_free, stored, added,
                    [rows = std::move(rows)](const Tensor&, int64_t b, int64_t l) {
                      return std::pair<int64_t, int64_t>{b, rows[b] + l};

@@ -142,8 +142,8 @@ class KernelSet {
                          body, {3 * bytes_of(gate), 0})[0];
   }
 
-  /// Rows of a matrix. Which tokens there are is known only when they are computed: one that is no row's
-  /// number reads what lies outside the matrix.
+  /// Rows of a matrix. Tokens are known only when they are computed, so their range is not checked: a token
+  /// outside 0 to V - 1 reads memory outside the matrix.
   Array embedding(const Array& tokens, nb::handle weight) const {
     bool is_whole =
         tokens.size() == 0 || mx::issubdtype(tokens.dtype(), mx::integer);  // mx.array([]) is of floats

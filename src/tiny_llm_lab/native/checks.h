@@ -1,6 +1,5 @@
 // What an operator refuses when it is built. An error inside a task would leave MLX's count of tasks wrong
-// (see `settle`), and comes when nobody remembers the call: so nothing that a caller can do is left to be
-// found there.
+// (see `settle`), and would surface far from the call that caused it. So every argument is checked here.
 #pragma once
 
 #include <optional>

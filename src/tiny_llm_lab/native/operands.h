@@ -24,7 +24,7 @@ using Offsets = std::variant<int, std::vector<int>>;
 
 inline int64_t bytes_per(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
 
-/// Leading dimensions as one: [M, K]. Rows must be evenly spaced, which `evenly_spaced` sees to.
+/// Leading dimensions as one: [M, K]. Rows must be evenly spaced, see `evenly_spaced`.
 inline Tensor as_rows(const Tensor& t) {
   Tensor rows{t.data, t.dtype, 2, {1, t.shape[t.ndim - 1]}, {t.shape[t.ndim - 1], 1}};
   for (int i = 0; i < t.ndim - 1; ++i) rows.shape[0] *= t.shape[i];
@@ -56,8 +56,8 @@ inline Array evenly_spaced(const Array& a) {
   return longer <= 1 ? a : mx::contiguous(a, false, mx::Device::cpu);
 }
 
-/// Matrices and tables are read as one piece of memory. Those of a model are one, and evaluated: they stay as
-/// they are.
+/// A contiguous array, as matrices and tables must be. Those of a model are contiguous and evaluated already,
+/// and are returned unchanged.
 inline Array one_piece(const Array& a) {
   bool is_one = a.status() != Array::Status::unscheduled && a.flags().row_contiguous;
   return is_one ? a : mx::contiguous(a, false, mx::Device::cpu);
@@ -68,7 +68,7 @@ inline int64_t num_rows(const Array& x) { return static_cast<int64_t>(x.size()) 
 
 inline double bytes_of(const Array& a) { return static_cast<double>(a.nbytes()); }
 
-/// An argument that nanobind has not looked into.
+/// An argument whose type nanobind has not checked.
 inline Array array_of(nb::handle object, const char* what) {
   try {  // asking first would cost as much as the cast
     return nb::cast<Array>(object);
@@ -97,7 +97,7 @@ struct Weight {
       nb::object rounding = object.attr("activation_bits");
       if (!rounding.is_none()) activation_bits = nb::cast<int>(rounding);
       require(rounding.is_none() || (activation_bits == 8 && bits == 4), "activations of ", activation_bits,
-              " bits for weights of ", bits, ": only 8 for 4 can be had");
+              " bits for weights of ", bits, ": only 8 for 4 is supported");
     }
     rows = inputs[first].shape(0);
     columns = bits ? inputs[first].shape(1) * (32 / bits) : inputs[first].shape(1);

@@ -15,8 +15,8 @@
 namespace tiny_llm {
 namespace {
 
-/// What all operators of the process share. `lock` guards the rest: one operator at a time has the threads,
-/// whatever stream it comes from.
+/// The state that all operators of the process share. `lock` guards the rest: one operator at a time uses the
+/// threads, from any stream.
 struct Runtime {
   std::mutex lock;
   std::unique_ptr<ThreadPool> threads;

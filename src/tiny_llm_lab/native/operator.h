@@ -20,14 +20,13 @@ struct Cost {
   double bytes = 0, flops = 0;
 };
 
-/// Whether an operator's first output begins as its first input, and where it lies then: not at all; in the
-/// input's memory if no other array or operator refers to it, otherwise in a copy; or always in that memory.
-/// In the last case every array that still refers to the input changes, except in steps that MLX has begun
-/// and not finished.
+/// Where an operator's first output is allocated. `no`: in new memory, uninitialised. `if_free`: in the
+/// memory of the first input if no other array or operator refers to it, otherwise in a copy of it. `always`:
+/// in the memory of the first input; every array that still refers to that input changes.
 enum class InPlace { no, if_free, always };
 
-/// How an operator takes memory. Inputs from `whole_from` on lie in one piece, if need be copied; of the
-/// others only the rows do.
+/// How an operator uses memory. Inputs from number `whole_from` on are made contiguous, by a copy if
+/// necessary; of the others only the rows are.
 struct Memory {
   InPlace in_place = InPlace::no;
   size_t whole_from = SIZE_MAX;
@@ -35,7 +34,7 @@ struct Memory {
 
 using Body = std::function<void(ThreadPool&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;
 
-/// One node: when MLX comes to it, `body` runs on the stream's thread with the thread pool.
+/// One node: when MLX evaluates it, `body` runs on the stream's thread with the thread pool.
 class Operator : public mx::Primitive {
  public:
   Operator(mx::Stream stream, const char* name, Body body, Cost cost, Memory memory)

@@ -92,7 +92,7 @@ def _of_pages(
 
 
 def _pool_of(stored: mx.array) -> mx.array:
-    """stored [1, 2, 70, 64] as a pool [3, 2, 32, 64] whose blocks stand in reverse order."""
+    """stored [1, 2, 70, 64] as a pool [3, 2, 32, 64] with its blocks in reverse order."""
     padded = mx.pad(stored[0], [(0, 0), (0, 26), (0, 0)]).reshape(2, 3, 32, 64)
     return mx.contiguous(padded.transpose(1, 0, 2, 3)[::-1])
 

@@ -26,7 +26,7 @@ struct Product {
   Tensor residual;  // [M, N], added as well; data = nullptr: none
 };
 
-/// Who asks in one attention, and where the stored tokens of each lie.
+/// The requests of one attention, and where their stored tokens are.
 struct Requests {
   int64_t count = 0;
   const int32_t* lengths = nullptr;  // [count] stored tokens, the new ones last
@@ -38,10 +38,10 @@ struct Requests {
   int64_t width = 0;
 };
 
-/// What they are called with has been looked at: shapes fit each other, x is of a float dtype, and so is
-/// every weight that is not packed. Packed ones are of 4 or 8 bits in groups of 32, 64 or 128.
+/// Arguments are checked before a kernel is called: shapes fit each other, x has a float dtype, and so has
+/// every weight that is not packed. Packed weights have 4 or 8 bits in groups of 32, 64 or 128.
 struct Kernels {
-  /// Several products of the same x [M, K], whose rows stand `x.stride[0]` apart.
+  /// Several products of the same x [M, K], whose rows are `x.stride[0]` elements apart.
   void (*linear)(ThreadPool&, const Tensor& x, const Product* products, int count);
   /// One product of packed weights by step 1 to 4 of the course's ladder.
   void (*quantized_matmul_step)(ThreadPool&, int step, const Tensor& x, const Product& product);
@@ -53,7 +53,7 @@ struct Kernels {
   /// sum = x + delta (unless delta.data is null) and out = sum / rms(sum) * weight, over rows of x [M, E].
   void (*rms_norm)(ThreadPool&, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
                    const Tensor& sum, const Tensor& out);
-  /// x [B, L, H, D] normalised by weight [D] (unless null) and turned by cos, sin [P, D / 2] at offsets[b] +
+  /// x [B, L, H, D] normalised by weight [D] (unless null) and rotated by cos, sin [P, D / 2] at offsets[b] +
   /// l.
   void (*rope)(ThreadPool&, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos,
                const Tensor& sin, const int32_t* offsets, bool traditional, const Tensor& out);

@@ -153,7 +153,7 @@ inline Vec exchanged(Vec v) {
 #endif
 }
 
-/// All lanes in one, neighbours first: one order for whoever does it.
+/// All lanes joined into one, neighbours first: the same order in every kernel.
 template <int kStep = 1, class Join>
 inline float fold(Vec v, const Join& join) {
   if constexpr (kStep < kWidth)
