@@ -32,13 +32,13 @@ def served(request, llm):
     """The model with its kernels, prompts of all kinds, and what week 2 answers to one after the other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(native.VARIABLE, "on")
-        native.switch(llm.__name__, True)
+        native.set_enabled(llm.__name__, True)
         checkpoint = load_checkpoint("default", dtype=request.param)
         model = llm.build_model(checkpoint)
         prompts = _prompts(checkpoint)
         wanted = llm.batch_generate(model, checkpoint.tokenizer, prompts, max_seq_len=400, batch_size=1)
         yield checkpoint, model, prompts, wanted
-    native.switch(llm.__name__, False)
+    native.set_enabled(llm.__name__, False)
 
 
 def _prompts(checkpoint):

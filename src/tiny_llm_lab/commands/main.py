@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from tiny_llm_lab import native
 from tiny_llm_lab.native.limits import measure
-from tiny_llm_lab.native.profile import Note, profile, table
+from tiny_llm_lab.native.ops import Note
+from tiny_llm_lab.native.profile import profile, table
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Event, SamplingParams, TokenEvent, UserError
 

@@ -1,6 +1,5 @@
 """Flags that several commands share, and what they stand for."""
 
-import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
@@ -175,7 +174,7 @@ def load(
     if threads is not None:
         if threads < 1:
             raise UserError(f"--threads must be 1 or more, not {threads}")
-        os.environ[native.THREADS_VARIABLE] = str(threads)
+        native.set_num_threads(threads)
     llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate

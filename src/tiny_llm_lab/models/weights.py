@@ -13,7 +13,6 @@ from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape
 from tiny_llm_lab.models.quantization import SUPPORTED_BITS, SUPPORTED_GROUP_SIZES, Packing, Quantization
 from tiny_llm_lab.models.safetensors_file import TensorInfo
 from tiny_llm_lab.models.weight_files import find_tensors
-from tiny_llm_lab.native import reads
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
 _FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
@@ -50,7 +49,9 @@ def with_activation_bits(weights: Mapping[str, Weight], activation_bits: int) ->
     """The same weights; those that the kernels can multiply so, the packed ones of 4 bits, ask for it."""
     return {
         name: replace(weight, activation_bits=activation_bits)
-        if isinstance(weight, QuantizedWeights) and weight.bits == 4 and reads(4, weight.group_size)
+        if isinstance(weight, QuantizedWeights)
+        and weight.bits == 4
+        and supports_packing(4, weight.group_size)
         else weight
         for name, weight in weights.items()
     }
