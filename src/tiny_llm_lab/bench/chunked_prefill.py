@@ -10,9 +10,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, handle_errors, log, plural
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.types import UserError
 
 from .child import CrashError, run_child
@@ -49,7 +49,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result file instead of the table")
 
 
-@handle_errors
 def run(args: Namespace) -> int:
     spec = _checked(args)
     facts = host_facts()

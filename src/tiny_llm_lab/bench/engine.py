@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, handle_errors, log
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log
 from tiny_llm_lab.commands.options import add_activation_bits, add_model_arguments, model_name
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.native.isa import physical_cores
@@ -68,7 +68,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
 
-@handle_errors
 def run(args: Namespace) -> int:
     spec, names = checked(args)
     fighters, skipped = _line_up(args, spec, names)

@@ -17,7 +17,19 @@ from .progress import BatchProgress, RequestProgress
 
 _REDRAW_EVERY_S: Final = 0.1
 _BAR_WIDTH: Final = 16
-_COLUMNS_BEFORE_TEXT: Final = 60
+_COLUMNS_BEFORE_TEXT: Final = 62
+_WIDTH_WITH_TEXT: Final = _COLUMNS_BEFORE_TEXT + 12
+_WIDTH_WITH_BAR: Final = 60
+# Titles, and whether a column is set to the left; the bar has no title.
+_COLUMNS: Final = (
+    ("slot", False),
+    ("prompt", False),
+    ("phase", True),
+    ("", True),
+    ("tokens", False),
+    ("tok/s", False),
+    ("text", True),
+)
 
 
 class View(Protocol):
@@ -89,17 +101,20 @@ class LiveView:
 
 
 def render(progress: BatchProgress, now_s: float, width: int) -> Group:
-    """The whole view at `now_s`: a row per slot, then the totals."""
+    """The whole view at `now_s`: a row per slot, then the totals; a narrow one has no text, then no bars."""
+    has_bar, has_text = width >= _WIDTH_WITH_BAR, width >= _WIDTH_WITH_TEXT
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("slot", "prompt", "phase", "", "tokens", "tok/s"):
-        table.add_column(title, justify="right" if title in ("slot", "prompt", "tokens", "tok/s") else "left")
-    table.add_column("text", no_wrap=True)
+    for title, is_left in _COLUMNS:
+        if (title or has_bar) and (title != "text" or has_text):
+            table.add_column(title, justify="left" if is_left else "right", no_wrap=True)
     for slot, idx in enumerate(progress.slots):
+        cells: list[str | Text | ProgressBar]
         if idx is None:
-            table.add_row(str(slot), "", Text("free", style="dim"))
+            cells = ["", Text("free", style="dim"), "", "", "", ""]
         else:
-            tail_width = max(10, width - _COLUMNS_BEFORE_TEXT)
-            table.add_row(str(slot), *_cells(progress.requests[idx], now_s, tail_width))
+            cells = _cells(progress.requests[idx], now_s, max(0, width - _COLUMNS_BEFORE_TEXT))
+        bar = cells[2:3] if has_bar else []
+        table.add_row(str(slot), *cells[:2], *bar, *(cells[3:] if has_text else cells[3:-1]))
     elapsed_s = now_s - progress.start_s
     rate = progress.num_tokens / max(elapsed_s, 1e-9)
     totals = (
@@ -110,6 +125,7 @@ def render(progress: BatchProgress, now_s: float, width: int) -> Group:
 
 
 def _cells(request: RequestProgress, now_s: float, tail_width: int) -> list[str | Text | ProgressBar]:
+    """Prompt, phase, bar, tokens, rate and the end of the text."""
     if request.phase == "prefill":
         bar = ProgressBar(request.num_prompt_tokens, request.num_computed_tokens, width=_BAR_WIDTH)
         tokens = f"{request.num_computed_tokens}/{request.num_prompt_tokens}"

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.cli_errors import handle_errors, log
+from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.models.shapes import parse_shape
 from tiny_llm_lab.solution import PACKAGES, Scheduling, load_scheduling
 from tiny_llm_lab.types import SchedulerConfig, UserError
@@ -74,7 +74,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
 
-@handle_errors
 def run(args: Namespace) -> int:
     llm = load_scheduling(args.solution)
     setting = _setting(args)

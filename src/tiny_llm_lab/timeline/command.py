@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.cli_errors import handle_errors, log, plural
+from tiny_llm_lab.commands.cli_errors import log, plural
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.trace import TraceRequest, max_trace_len, trace_run
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
@@ -43,7 +43,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the picture")
 
 
-@handle_errors
 def run(args: Namespace) -> int:
     requests, config = _asked(args)
     steps = trace_run(requests, config, solution=args.solution)

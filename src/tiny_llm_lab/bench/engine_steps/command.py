@@ -10,14 +10,14 @@ from rich.console import Console
 
 from tiny_llm_lab.bench.engine import random_bits
 from tiny_llm_lab.bench.host import host_facts
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.cli_errors import handle_errors, log
+from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.commands.options import (
     add_kernel_arguments,
     add_model_arguments,
     load_from_args,
     model_name,
 )
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.types import UserError
 
 from .ahead import ahead
@@ -74,7 +74,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
 
-@handle_errors
 def run(args: Namespace) -> int:
     names = chosen(args)
     setting = _setting(args)
