@@ -12,7 +12,7 @@ from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
 from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, UserError
 
 from .chat import as_chat
-from .cli_errors import handle_errors, log
+from .cli_errors import log
 from .options import (
     Loaded,
     add_kernel_arguments,
@@ -68,7 +68,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-@handle_errors
 def run(args: Namespace) -> int:
     if args.count < 1:
         raise UserError("--count must be 1 or more")
