@@ -13,6 +13,7 @@ from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape
 from tiny_llm_lab.models.quantization import SUPPORTED_BITS, SUPPORTED_GROUP_SIZES, Packing, Quantization
 from tiny_llm_lab.models.safetensors_file import TensorInfo
 from tiny_llm_lab.models.weight_files import find_tensors
+from tiny_llm_lab.native import supports_packing
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
 _FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
