@@ -15,10 +15,10 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
     "UnwrittenError",
-    "counted",
-    "say",
+    "handle_errors",
+    "log",
+    "plural",
     "todo_line",
-    "well_mannered",
 ]
 
 EXIT_FAILED: Final = 1
@@ -31,17 +31,17 @@ class UnwrittenError(Exception):
 Run = Callable[[Namespace], int]
 
 
-def say(line: str = "") -> None:
+def log(line: str = "") -> None:
     """Talk to the person: stderr, so that stdout stays data."""
     print(line, file=sys.stderr, flush=True)
 
 
-def counted(number: int, noun: str = "token") -> str:
+def plural(number: int, noun: str = "token") -> str:
     """1 token, 2 tokens."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def well_mannered(run: Run) -> Run:
+def handle_errors(run: Run) -> Run:
     """Wrap a command's `run`: an unwritten task and a reader that went away are not crashes."""
 
     @functools.wraps(run)
@@ -49,13 +49,13 @@ def well_mannered(run: Run) -> Run:
         try:
             return run(args)
         except UnwrittenError as unwritten:
-            say(str(unwritten))
+            log(str(unwritten))
             return EXIT_FAILED
         except RuntimeError as error:
             line = todo_line(error)
             if line is None:
                 raise
-            say(line)
+            log(line)
             return EXIT_FAILED
         except BrokenPipeError:
             # `| head` closed stdout. Python would complain again when it flushes stdout at exit.
