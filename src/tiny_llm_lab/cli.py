@@ -16,7 +16,7 @@ COMMANDS = {
     "bench-kernels": "tiny_llm_lab.bench.kernels",
     "bench-engine": "tiny_llm_lab.bench.engine_steps.command",
     "simulate": "tiny_llm_lab.simulate.command",
-    "trace": "tiny_llm_lab.timeline.command",
+    "trace": "tiny_llm_lab.trace.command",
     "test": "tiny_llm_lab.course.run_tests",
     "test-ref": "tiny_llm_lab.course.run_tests",
     "check": "tiny_llm_lab.course.checking.check",

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 from xml.sax.saxutils import escape
 
-from tiny_llm_lab.trace import TraceRequest
-
+from .requests import TraceRequest
 from .timeline import Cell, Timeline, short_name
 
 _LEFT, _RIGHT, _TOP = 160, 24, 70
