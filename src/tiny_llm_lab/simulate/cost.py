@@ -1,4 +1,4 @@
-"""How long a step takes on a machine that is not there: from its bandwidth and arithmetic, or as measured."""
+"""How long a step takes: from assumed bandwidth and arithmetic, or as measured on another machine."""
 
 import json
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ class StepCost(Protocol):
     """The true time of a step, as far as the simulation is concerned."""
 
     def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
-        """Of a step with so many tokens that see `num_attended` stored tokens in all, of which its requests
-        have `num_stored` different ones.
+        """Of a step of num_tokens tokens, whose requests have num_stored tokens in the cache when it ends.
+
+        num_attended counts (token, stored token) pairs of attention.
         """
         ...
 
@@ -25,14 +26,14 @@ class StepCost(Protocol):
 class Roofline:
     """The least time that bytes and operations take, plus a fixed overhead. An assumption, not a measurement.
 
-    Linear layers read all weights once and compute with each for each token, whichever takes longer. So does
-    attention with what is stored. The two come one after the other.
+    Linear layers take the longer of reading all weights once and computing with them for every token;
+    attention takes the longer of the same two for keys and values. Attention comes after the linear layers.
     """
 
     overhead_s: float
     weight_s: float  # to read all weights once
     token_s: float  # arithmetic of one token in the linear layers
-    attended_s: float  # arithmetic of one token's look at one stored token
+    attended_s: float  # arithmetic of one token attending to one stored token
     stored_s: float  # to read what is stored of one token
 
     def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
@@ -54,11 +55,11 @@ class Calibrated:
 
 
 def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: float) -> Roofline:
-    """The cost of a model of `shape` on a machine that reads and computes so fast.
+    """The cost of a model of `shape` on a machine of this bandwidth and arithmetic.
 
     Bytes: every weight of the layers and of the head, at the shape's bits; keys and values in bfloat16.
-    Operations: two per weight of the layers and token, 4 * layers * heads * head_dim per look at a stored
-    token. The head's arithmetic and the embedding's bytes are small and left out.
+    Operations: two per weight of the layers and token, 4 * layers * heads * head_dim per attended pair.
+    The head's arithmetic and the embedding's bytes are small and left out.
     """
     if min(gb_per_s, tflop_per_s) <= 0 or overhead_s < 0:
         raise UserError("--gb-s and --tflop-s must be above 0, --overhead-ms 0 or more")

@@ -1,12 +1,12 @@
-"""What a simulation remembers: one line per request, and how often each gap between tokens occurred."""
+"""What a simulation records: finished requests, and how often each gap between tokens occurred."""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Served:
-    """A request that ended: when it came, got its first and its last token; lengths in tokens."""
+class FinishedRequest:
+    """When a request arrived, got its first and its last token; lengths in tokens."""
 
     number: int
     arrival_s: float
@@ -27,34 +27,30 @@ class Served:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean gap; None with a single token."""
-        return (
-            (self.last_s - self.first_s) / (self.num_output_tokens - 1)
-            if self.num_output_tokens > 1
-            else None
-        )
+        """The mean gap; None with a single token."""
+        num_gaps = self.num_output_tokens - 1
+        return (self.last_s - self.first_s) / num_gaps if num_gaps else None
 
 
 @dataclass
-class Ledger:
+class RunStats:
     """What happened on one replica, or on all of them together.
 
-    Requests that run in the same step share its gap, so that a million tokens make far fewer entries. Gaps
-    and num_preemptions are of interactive requests only; steps, tokens and busy_s of all.
+    Requests in the same step share its gap, so that a million tokens make far fewer entries. Gaps and
+    num_preemptions count interactive requests only; steps, tokens and busy_s count all.
     """
 
-    itl_slo_s: float
-    served: list[Served] = field(default_factory=list)
+    finished: list[FinishedRequest] = field(default_factory=list)
     gaps: Counter[float] = field(default_factory=Counter)
     num_steps: int = 0
-    num_tokens: int = 0  # computed, prompts included and what was computed again
+    num_tokens: int = 0  # computed, prompts and recomputed tokens included
     num_preemptions: int = 0
-    num_batch_preemptions: int = 0  # of batch-class requests
+    num_batch_preemptions: int = 0
     busy_s: float = 0.0
 
-    def add(self, other: "Ledger") -> None:
-        """Take in what another replica did."""
-        self.served += other.served
+    def add(self, other: "RunStats") -> None:
+        """Add the records of another replica."""
+        self.finished += other.finished
         self.gaps.update(other.gaps)
         self.num_steps += other.num_steps
         self.num_tokens += other.num_tokens
