@@ -196,4 +196,4 @@ def test_capacity_is_judged_by_interactive_requests(capsys: Capture) -> None:
 @pytest.mark.parametrize("share", ["1", "-0.1", "1.5", "nan"])
 def test_command_refuses_a_share_that_is_none(share: str, capsys: Capture) -> None:
     assert cli.main([*SMALL, "--batch-share", share]) == 2
-    assert "--batch-share must be 0 or more and below 1" in capsys.readouterr().err
+    assert "error: --batch-share must be " in capsys.readouterr().err

@@ -26,96 +26,66 @@ HELP = "Replay traffic through a solution's scheduler under a virtual clock: lat
 # What an A100 80 GB (datasheet: 2,039 GB/s, 312 TFLOP/s dense bf16) is assumed to reach.
 _GB_S: Final = 1500.0
 _TFLOP_S: Final = 180.0
-# The last name of a flag is its key in --json.
-_NUMBERS: Final[dict[str, tuple[float, str]]] = {
-    "--requests": (1000, "number of requests"),
-    "--rate": (2.0, "requests per second, all replicas together"),
-    "--burstiness": (1.0, "shape of the gamma intervals: 1 = Poisson, less = bursts"),
-    "--batch-share": (0.0, "share of the requests, and of --rate, that is batch class"),
-    "--seed": (0, "seed of arrivals, lengths and noise"),
-    "--replicas": (1, "engines that share the requests"),
+# Flags with their default, smallest value and help; the last name of a flag is its key in --json.
+_NUMBERS: Final[dict[str, tuple[float, str, str]]] = {
+    "--requests": (1000, ">= 1", "number of requests"),
+    "--rate": (2.0, "> 0", "requests per second, all replicas together"),
+    "--burstiness": (1.0, "> 0", "shape of the gamma intervals: 1 = Poisson, less = bursts"),
+    "--batch-share": (0.0, ">= 0", "share of the requests, and of --rate, that is batch class; below 1"),
+    "--seed": (0, "", "seed of arrivals, lengths and noise"),
+    "--replicas": (1, ">= 1", "engines that share the requests"),
     "--long-prefill-token-threshold --threshold": (
         0,
-        "most prompt tokens of one request in a step; 0 = off",
+        "",
+        "most prompt tokens of a request in a step; 0 = off",
     ),
-    "--max-budget": (8192, "largest token budget with --max-num-batched-tokens slo"),
-    "--max-num-seqs": (64, "most requests that run at a time, per replica"),
-    "--max-model-len": (32768, "most tokens of a request; longer prompts are cut"),
-    "--kv-tokens": (320_000, "tokens that the KV cache of a replica holds"),
-    "--block-size": (16, "tokens of a KV cache block"),
-    "--itl-slo-ms": (50.0, "SLO of the gap between two tokens"),
-    "--ttft-slo-ms": (2000.0, "SLO of the time to the first token"),
-    "--gb-s": (_GB_S, "memory bandwidth of the machine, in GB/s"),
-    "--tflop-s": (_TFLOP_S, "arithmetic of the machine, in TFLOP/s"),
-    "--overhead-ms": (1.0, "fixed time of a step"),
-    "--noise": (0.0, "standard deviation of the logarithm of a step's time"),
+    "--max-budget": (8192, "", "largest token budget with --max-num-batched-tokens slo"),
+    "--max-num-seqs": (64, "", "most requests that run at a time, per replica"),
+    "--max-model-len": (32768, ">= 2", "most tokens of a request; longer prompts are cut"),
+    "--kv-tokens": (320_000, "", "tokens that the KV cache of a replica holds"),
+    "--block-size": (16, ">= 1", "tokens of a KV cache block"),
+    "--itl-slo-ms": (50.0, "> 0", "SLO of the gap between two tokens"),
+    "--ttft-slo-ms": (2000.0, "> 0", "SLO of the time to the first token"),
+    "--gb-s": (_GB_S, "> 0", "memory bandwidth of the machine, in GB/s"),
+    "--tflop-s": (_TFLOP_S, "> 0", "arithmetic of the machine, in TFLOP/s"),
+    "--overhead-ms": (1.0, ">= 0", "fixed time of a step"),
+    "--noise": (0.0, ">= 0", "standard deviation of the logarithm of a step's time"),
+}
+_CHOICES: Final[dict[str, tuple[str, Sequence[str], str]]] = {
+    "--solution": ("ref", list(PACKAGES), "whose scheduler"),
+    "--policy": ("fcfs", get_args(Policy), "order of requests"),
+    "--route": ("round-robin", ROUTES, "which replica gets the next request"),
+}
+_TEXTS: Final[dict[str, tuple[str, str]]] = {
+    "--lengths": ("sharegpt", f"{', '.join(LENGTHS)} or fixed:PROMPT:OUTPUT"),
+    "--max-num-batched-tokens --budget": ("512", "tokens of a step, or slo: the latency policy chooses"),
+    "--shape": ("qwen3-8b", f"the model: {', '.join(SHAPES)}, also with options as in qwen3-8b,bits=4"),
 }
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--solution", default="ref", choices=list(PACKAGES), help="default: %(default)s")
-    for flags, (default, help_text) in _NUMBERS.items():
-        *_, last = names = flags.split()
-        parser.add_argument(
-            *names,
-            dest=last.removeprefix("--").replace("-", "_"),
-            type=type(default),
-            default=default,
-            metavar="N" if isinstance(default, int) else "X",
-            help=f"{help_text} (default: %(default)s)",
-        )
-    parser.add_argument(
-        "--max-num-batched-tokens",
-        "--budget",
-        dest="budget",
-        default="512",
-        metavar="TOKENS|slo",
-        help="tokens of a step; slo: the latency policy chooses for every step (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--sweep",
-        nargs="+",
-        default=[],
-        metavar="TOKENS",
-        help="one row for each of these budgets and for slo",
-    )
-    parser.add_argument(
-        "--safety",
-        type=float,
-        metavar="X",
-        help="factor on predicted step times with slo (default: from the prediction errors)",
-    )
-    parser.add_argument(
-        "--lengths",
-        default="sharegpt",
-        help=f"{', '.join(LENGTHS)} or fixed:PROMPT:OUTPUT (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--route",
-        default="round-robin",
-        choices=ROUTES,
-        help="which replica gets the next request (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--shape",
-        default="qwen3-8b",
-        help=f"the model, for its bytes and operations: {', '.join(SHAPES)}, perhaps with options as in "
-        "qwen3-8b,bits=4 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--calibration",
-        type=Path,
-        metavar="FILE",
-        help="measured step times instead of --shape, from bench-engine --calibration-out",
-    )
-    parser.add_argument(
-        "--capacity", action="store_true", help="search the highest --rate whose p99 is inside both SLOs"
-    )
-    parser.add_argument("--step-by-step", action="store_true", help="skip no steps: slower, the same numbers")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    for flags, (number, bound, what) in _NUMBERS.items():
+        _add(parser, flags, number, f"{what}; {bound}" if bound else what, type=type(number))
+    for flags, (name, choices, what) in _CHOICES.items():
+        _add(parser, flags, name, what, choices=choices)
+    for flags, (text, what) in _TEXTS.items():
+        _add(parser, flags, text, what)
+    add = parser.add_argument
+    add("--sweep", nargs="+", default=[], help="one row for each of these budgets, and for slo")
+    add("--safety", type=float, help="factor on step times predicted for slo (default: from their errors)")
+    add("--calibration", type=Path, help="measured step times: a file of bench-engine --calibration-out")
+    add("--capacity", action="store_true", help="search the highest --rate with p99 inside both SLOs")
+    add("--step-by-step", action="store_true", help="skip no steps: slower, the same numbers")
+    add("--json", action="store_true", help="print one JSON document instead of the table")
+
+
+def _add(parser: ArgumentParser, flags: str, default: object, what: str, **options: Any) -> None:
+    text = f"{what} (default: %(default)s)"
+    parser.add_argument(*flags.split(), dest=_dest(flags), default=default, help=text, **options)
+
+
+def _dest(flags: str) -> str:
+    return flags.split()[-1].removeprefix("--").replace("-", "_")
 
 
 @handle_errors
@@ -173,18 +143,15 @@ def _budget(text: str) -> Budget:
 
 
 def _check(args: Namespace) -> None:
+    for flags, (_, bound, _) in _NUMBERS.items():
+        operator, _, limit = bound.partition(" ")
+        value = getattr(args, _dest(flags))
+        if bound and not (value > float(limit) if operator == ">" else value >= float(limit)):
+            raise UserError(f"{flags} must be {bound}, not {value}")
     checks = {
-        "--requests, --replicas and --block-size must be 1 or more": min(
-            args.requests, args.replicas, args.block_size
-        )
-        >= 1,
-        "--rate and --burstiness must be above 0": args.rate > 0 and args.burstiness > 0,
-        "--batch-share must be 0 or more and below 1": 0 <= args.batch_share < 1,
-        "--itl-slo-ms and --ttft-slo-ms must be above 0": args.itl_slo_ms > 0 and args.ttft_slo_ms > 0,
+        "--batch-share must be 0 or more and below 1": args.batch_share < 1,
         "--safety must be 1 or more": args.safety is None or args.safety >= 1,
-        "--noise must be 0 or more": args.noise >= 0,
         "--kv-tokens must be at least twice --block-size": args.kv_tokens >= 2 * args.block_size,
-        "--max-model-len must be 2 or more": args.max_model_len >= 2,
     }
     for complaint, holds in checks.items():
         if not holds:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tiny_llm_lab.models.shapes import Shape
 from tiny_llm_lab.types import UserError
@@ -79,15 +79,12 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
 def load_calibration(path: Path) -> Calibrated:
     """Read {"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}, seconds per unit."""
     try:
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
-        small, large = (tuple(float(number) for number in value[key]) for key in ("small", "large"))
-        split = int(value["split_tokens"])
+        value = json.loads(path.read_text(encoding="utf-8"))
+        (a, b, c, d), (e, f, g, h) = (map(float, value[key]) for key in ("small", "large"))
+        if min(a, b, c, d, e, f, g, h) >= 0:
+            return Calibrated(int(value["split_tokens"]), (a, b, c, d), (e, f, g, h))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}: give a calibration file") from None
     except (ValueError, KeyError, TypeError):
-        small, large, split = (), (), 0
-    if len(small) != 4 or len(large) != 4 or min(*small, *large) < 0:
-        raise UserError(f'{path}: write {{"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}}')
-    a, b, c, d = small
-    e, f, g, h = large
-    return Calibrated(split, (a, b, c, d), (e, f, g, h))
+        pass
+    raise UserError(f'{path}: write {{"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}}')

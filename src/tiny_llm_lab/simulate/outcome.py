@@ -1,14 +1,12 @@
 """The result of a simulation: latencies, goodput and utilisation."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from tiny_llm_lab.metrics import percentile, weighted_percentile
+from tiny_llm_lab.metrics import weighted_percentile
 
 from .stats import FinishedRequest, RunStats
-
-_PERCENTS: Final = (50, 90, 99, 100)
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,10 @@ def outcome(stats: RunStats, slo: Slo, num_replicas: int) -> Outcome:
         num_prompt_tokens=sum(each.num_prompt_tokens for each in requests),
         num_output_tokens=num_output_tokens,
         total_s=total_s,
-        ttft=_percentiles(each.ttft_s for each in requests),
-        itl=_percentiles_of_counts(stats.gaps) if stats.gaps else None,
-        tpot=_percentiles(tpots) if tpots else None,
-        e2e=_percentiles(each.e2e_s for each in requests),
+        ttft=_percentiles(Counter(each.ttft_s for each in requests)),
+        itl=_percentiles(stats.gaps) if stats.gaps else None,
+        tpot=_percentiles(Counter(tpots)) if tpots else None,
+        e2e=_percentiles(Counter(each.e2e_s for each in requests)),
         requests_per_s=len(requests) / total_s,
         goodput=num_good / total_s,
         attainment=num_good / len(requests),
@@ -127,10 +125,5 @@ def _span_s(requests: Sequence[FinishedRequest]) -> float:
     return max(each.last_s for each in requests) - min(each.arrival_s for each in requests)
 
 
-def _percentiles(values: Iterable[float]) -> Percentiles:
-    ordered = sorted(values)
-    return Percentiles(*(percentile(ordered, percent) for percent in _PERCENTS))
-
-
-def _percentiles_of_counts(counts: Mapping[float, int]) -> Percentiles:
-    return Percentiles(*(weighted_percentile(counts, percent) for percent in _PERCENTS))
+def _percentiles(counts: Mapping[float, int]) -> Percentiles:
+    return Percentiles(*(weighted_percentile(counts, percent) for percent in (50, 90, 99, 100)))

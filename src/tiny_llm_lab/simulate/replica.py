@@ -4,6 +4,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,18 +18,16 @@ from .traffic import SimRequest
 _TOKEN: Final = (0,)  # a sampled token: the simulation only counts tokens
 
 
+@dataclass(slots=True)
 class SimRequestState:
     """A request in progress: the scheduler's half, and the times of its tokens."""
 
-    __slots__ = ("first_s", "last_s", "num_late_gaps", "num_left", "request", "scheduled")
-
-    def __init__(self, request: SimRequest, scheduled: Any) -> None:
-        self.request = request
-        self.scheduled = scheduled
-        self.num_left = request.num_output_tokens
-        self.first_s: float | None = None
-        self.last_s = math.nan
-        self.num_late_gaps = 0
+    request: SimRequest
+    scheduled: Any
+    num_left: int  # tokens of the answer
+    first_s: float | None = None
+    last_s: float = math.nan
+    num_late_gaps: int = 0
 
 
 class Replica:
@@ -92,7 +91,9 @@ class Replica:
                 is_batch_class=request.is_batch_class,
             )
             self._scheduler.add(scheduled)
-            self._states[scheduled.request_id] = SimRequestState(request, scheduled)
+            self._states[scheduled.request_id] = SimRequestState(
+                request, scheduled, num_left=request.num_output_tokens
+            )
 
     def _step(self) -> None:
         plan: StepPlan = self._scheduler.schedule(self._budget())
@@ -125,7 +126,7 @@ class Replica:
         return budget
 
     def _advance(self, steps: Iterable[tuple[int, int, int]], until_s: float) -> list[float]:
-        """The ends of steps (tokens, attended, stored): the first is run, and all that begin before `until_s`."""
+        """Run the first (tokens, attended, stored) step, and all that begin before `until_s`: their ends."""
         config, stats = self.config, self.stats
         ends: list[float] = []
         for num_tokens, num_attended, num_stored in steps:

@@ -17,51 +17,39 @@ from .text import print_timeline
 from .timeline import Timeline
 
 HELP = "Draw a run of the engine: which request computed how many tokens in which step."
+_REQUEST: Final = "NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS"
 _BUDGET: Final = 512
 _NUM_SEQS: Final = 64
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--request",
         action="append",
         default=[],
-        metavar="NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS",
+        metavar=_REQUEST,
         help="a request, repeatable; the prompt is random tokens, the answer always has MAX_TOKENS tokens; "
         "a fifth number is the priority (lower first)",
     )
     presets = "; ".join(f"{name}: {preset.description}" for name, preset in PRESETS.items())
-    parser.add_argument(
-        "--preset", choices=list(PRESETS), help=f"{presets} (default without --request: spike)"
-    )
-    parser.add_argument(
-        "--max-num-batched-tokens",
-        "--budget",
-        dest="budget",
-        type=int,
-        metavar="TOKENS",
-        help=f"most tokens of a step (default: the preset's, or {_BUDGET})",
-    )
-    parser.add_argument(
+    add("--preset", choices=list(PRESETS), help=f"{presets} (default without --request: spike)")
+    what = f"most tokens of a step (default: the preset's, or {_BUDGET})"
+    add("--max-num-batched-tokens", "--budget", dest="budget", type=int, metavar="TOKENS", help=what)
+    what = "most prompt tokens of a request in a step; 0 = off (default: the preset's, or 0)"
+    add(
         "--long-prefill-token-threshold",
         "--threshold",
         dest="threshold",
         type=int,
         metavar="TOKENS",
-        help="most prompt tokens of one request in a step; 0 = off (default: the preset's, or 0)",
+        help=what,
     )
-    parser.add_argument(
-        "--max-num-seqs",
-        type=int,
-        metavar="REQUESTS",
-        help=f"most requests that run at a time (default: {_NUM_SEQS}, at most the token budget)",
-    )
-    parser.add_argument(
-        "--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)"
-    )
-    parser.add_argument("--solution", default="ref", choices=list(PACKAGES), help="default: %(default)s")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the run into this file")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the picture")
+    add("--max-num-seqs", type=int, help=f"most requests that run at a time (default: {_NUM_SEQS})")
+    add("--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)")
+    add("--solution", default="ref", choices=list(PACKAGES), help="whose engine (default: %(default)s)")
+    add("--svg", type=Path, metavar="FILE", help="also draw the run into this file")
+    add("--json", action="store_true", help="print one JSON document instead of the picture")
 
 
 @handle_errors
@@ -103,19 +91,14 @@ def _title(args: Namespace, config: SchedulerConfig) -> str:
 
 
 def _document(timeline: Timeline, config: SchedulerConfig, solution: str) -> dict[str, Any]:
+    requests = []
+    for request in timeline.requests:
+        ttft_steps, costs = timeline.ttft_steps(request), timeline.decode_costs(request)
+        requests.append(asdict(request) | {"ttft_steps": ttft_steps, "decode_step_costs": costs})
+    settings = asdict(config) | {"solution": solution}
     return {
-        "settings": asdict(config) | {"solution": solution},
-        "requests": [
-            asdict(request)
-            | {
-                "ttft_steps": timeline.ttft_steps(request),
-                "decode_step_costs": timeline.decode_costs(request),
-            }
-            for request in timeline.requests
-        ],
-        "steps": timeline.steps,
-        "totals": timeline.totals,
-    }
+        "settings": settings, "requests": requests, "steps": timeline.steps, "totals": timeline.totals
+    }  # fmt: skip
 
 
 def _write(path: Path, text: str) -> None:

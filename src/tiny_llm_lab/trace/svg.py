@@ -1,6 +1,7 @@
 """A timeline as a picture: requests over steps, and under them the tokens of each step."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Final
 from xml.sax.saxutils import escape
 
@@ -81,7 +82,8 @@ class _Picture:
 
     def _x_axis(self) -> Iterator[str]:
         num_steps = len(self.timeline.steps)
-        every = next(n for n in _round_numbers() if n * self.step_width >= 28)
+        round_numbers = (n * 10**power for power in count() for n in (1, 2, 5))
+        every = next(n for n in round_numbers if n * self.step_width >= 28)
         for step in range(0, num_steps, every):
             middle = self._x(step) + self.step_width / 2
             yield _line(middle, _TOP, middle, self.bottom + 4, "line")
@@ -142,13 +144,6 @@ class _Picture:
                 yield _text(x + self.step_width / 2, y - 3, str(total), "ink num", css)
         if self.shows_budget:
             yield _line(_LEFT, self.chart_top, self.right, self.chart_top, "budget")
-
-
-def _round_numbers() -> Iterator[int]:
-    power = 1
-    while True:
-        yield from (power, 2 * power, 5 * power)
-        power *= 10
 
 
 def _seam(width: float) -> float:
