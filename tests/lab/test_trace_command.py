@@ -89,7 +89,9 @@ def test_a_long_run_is_drawn_in_bands_that_fit() -> None:
 def test_the_svg_has_every_request_and_step() -> None:
     root = ElementTree.fromstring(as_svg(RUN, "a < b & c"))
     said = [text.text or "".join(text.itertext()) for text in root.iter(f"{SVG}text")]
-    assert {"a < b & c", "step", "tokens in the step", "request", "budget 17", "decode", "waits"} <= set(said)
+    assert {"a < b & c", "step", "tokens in the step", "request", "budget 17", "decode", "waiting"} <= set(
+        said
+    )
     boxes = [box for box in root.iter(f"{SVG}rect") if box.find(f"{SVG}title") is not None]
     titles = [box.findtext(f"{SVG}title") for box in boxes]
     assert "step 2, B & <b>: 16 (prefill)" in titles and "step 4, B & <b>: 1 (decode)" in titles
