@@ -147,14 +147,14 @@ def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[in
         row.add(pieces[-1], 0.0)
     while len(row.tokens) < length:
         piece = rng.choice(pieces)
-        # Nobody can know which piece comes next, so its first token does not count.
+        # Which piece comes next is random, so its first token does not count.
         row.add(piece[:1], 0.0)
         row.add(piece[1:], REPEATED)
 
 
 def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encoder: CorpusEncoder) -> None:
     _maybe_system(rng, row)
-    # A quarter of the rows has a handful of facts, as typed by hand; the others fill their share of the row.
+    # A quarter of the rows has a handful of facts, as typed by hand; the rest fill their share of the row.
     short = rng.random() < 0.25
     budget = rng.randint(9, 60) if short else int(length * rng.uniform(0.2, 0.85))
     notes = make_notes(

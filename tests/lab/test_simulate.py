@@ -85,13 +85,13 @@ def test_fast_forward_takes_fewer_steps_of_the_scheduler(monkeypatch: pytest.Mon
 
 
 def test_round_robin_and_least_loaded() -> None:
-    # The first request keeps its replica busy; the others are over before the next one comes.
+    # The first request keeps its replica busy; each of the rest finishes before the next arrives.
     requests = [SimRequest(0, 0.0, 8, 50)] + [SimRequest(n, 10.0 * n, 4, 1) for n in (1, 2, 3)]
     in_turn = run(requests, num_replicas=2)
     balanced = run(requests, num_replicas=2, route="least-loaded")
     assert sum(in_turn.gaps.values()) == sum(balanced.gaps.values()) == 49
     assert max(in_turn.gaps) == 5.0, "request 2 is computed beside request 0"
-    assert max(balanced.gaps) == 1.0, "everybody avoids the replica of request 0"
+    assert max(balanced.gaps) == 1.0, "no later request shares the replica of request 0"
 
 
 def test_least_loaded_takes_the_first_of_equally_loaded_replicas() -> None:
@@ -128,7 +128,7 @@ def test_looking_at_a_replica_does_not_cut_its_steps_short(monkeypatch: pytest.M
     assert counts[0] == counts[1] == 1 + math.ceil(19 / 8)
 
 
-# What it came to
+# Outcomes
 
 
 def finished(

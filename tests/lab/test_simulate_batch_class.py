@@ -119,7 +119,7 @@ def test_fast_forward_changes_no_digit_with_batch_class(name: str, seed: int) ->
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_fast_forward_skips_steps_of_batch_class_too(waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In a full house a batch-class request cannot come in, whoever runs: the wait of the third skips steps.
+    # With all slots taken no batch-class request is admitted, so steps are skipped while the third waits.
     calls = counted_schedules(monkeypatch)
     requests = [SimRequest(0, 0.0, 2, 40), SimRequest(1, 0.0, 2, 40, is_batch_class=True)]
     if waiting:
@@ -128,7 +128,7 @@ def test_fast_forward_skips_steps_of_batch_class_too(waiting: bool, monkeypatch:
     assert len(calls) == 1 + math.ceil(39 / 4) + waiting, "4 tokens of each fit in a step of 8"
 
 
-# What it came to
+# Outcomes
 
 
 def test_an_outcome_is_about_interactive_requests() -> None:
@@ -143,7 +143,9 @@ def test_an_outcome_is_about_interactive_requests() -> None:
     result = outcome(stats, Slo(itl_s=0.5, ttft_s=1.5), num_replicas=2)
     alone = outcome(replace(stats, finished=finished[::2]), Slo(itl_s=0.5, ttft_s=1.5), num_replicas=2)
     assert result.batch == BatchOutcome(2, 50, 10, 100.0, 0.1, 2) and alone.batch is None
-    assert (result.utilisation, result.tokens_per_step) == (60 / 200, 20), "a replica is busy with everybody"
+    assert (result.utilisation, result.tokens_per_step) == (60 / 200, 20), (
+        "a replica is busy with both classes"
+    )
     assert replace(result, batch=None, utilisation=alone.utilisation) == alone
     assert (result.num_requests, result.total_s, result.goodput, result.num_preemptions) == (2, 8.0, 1 / 8, 0)
     assert result.meets(Slo(0.5, 1.5)), "however long batch class waited"
@@ -163,7 +165,7 @@ def test_command_tells_of_batch_class_in_its_own_lines(capsys: Capture) -> None:
     assert all("out tok/s" in line and line.endswith(" preempted") for line in said[3:])
 
 
-def test_json_has_null_for_a_batch_class_that_nobody_was_in(capsys: Capture) -> None:
+def test_json_has_null_without_batch_class_requests(capsys: Capture) -> None:
     documents = []
     for extra in ([], ["--batch-share", "0"], ["--batch-share", "0.5"]):
         assert cli.main([*SMALL, "--json", *extra]) == 0
@@ -190,7 +192,7 @@ def test_capacity_is_judged_by_interactive_requests(capsys: Capture) -> None:
         found.append(json.loads(capsys.readouterr().out)["runs"][0])
     alone, mixed = found
     assert mixed["ttft"]["p99_s"] <= 0.4 and mixed["itl"]["p99_s"] <= 0.05
-    assert mixed["rate"] > 1.2 * alone["rate"], "so many of batch class come besides, and count for nothing"
+    assert mixed["rate"] > 1.2 * alone["rate"], "batch-class requests do not count for the SLOs"
 
 
 @pytest.mark.parametrize("share", ["1", "-0.1", "1.5", "nan"])
