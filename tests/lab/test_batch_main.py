@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def solution(monkeypatch: pytest.MonkeyPatch) -> FakeSolution:
     fake = FakeSolution()
-    monkeypatch.setattr(batch_main, "load_from_args", lambda *_, **__: loaded(fake))
+    monkeypatch.setattr(batch_main, "load_as_told", lambda *_, **__: loaded(fake))
     return fake
 
 

@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def solution(monkeypatch: pytest.MonkeyPatch) -> FakeSolution:
     fake = FakeSolution()
-    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(fake, limit=50))
+    monkeypatch.setattr(main, "load_as_told", lambda *_, **__: loaded(fake, limit=50))
     return fake
 
 
@@ -99,7 +99,7 @@ def test_every_loop_gets_the_sampling_settings(loop: str, monkeypatch: pytest.Mo
 
     solution.make_sampler = lambda *settings: made.append(settings)
     solution.simple_generate = solution.simple_generate_with_kv_cache = generate
-    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(solution))
+    monkeypatch.setattr(main, "load_as_told", lambda *_, **__: loaded(solution))
     flags = ["--temperature", "0.5", "--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--seed", "3"]
     assert cli.main(["main", "--loop", loop, "--max-tokens", "9", *flags]) == 0
     if loop != "chunked":

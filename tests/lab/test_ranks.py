@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import rank
 
 from tiny_llm_lab import cli, load_checkpoint, load_solution, native, ranks
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED
+from tiny_llm_lab.commands.manners import EXIT_FAILED
 
 # Longer than any of these takes on a machine that is busy.
 TIMEOUT_S = 240

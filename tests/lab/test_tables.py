@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from tiny_llm_lab.commands.tables import KEEP, Column, table_lines
+from tiny_llm_lab.commands.tables import KEEP, Column, part_lines, table_lines
 
 COLUMNS = [
     Column("prompt", KEEP),
@@ -74,3 +74,9 @@ def test_wide_characters_count_as_two_and_long_words_break() -> None:
 
 def test_a_table_without_rows_is_its_header() -> None:
     assert table_lines([Column("a"), Column("b")], [], None) == ["a  b"]
+
+
+def test_a_line_of_parts_breaks_between_them() -> None:
+    line = "8 requests · 258 tokens in 0.85 s · ITL p50 1.6 p99 97.7 ms"
+    assert part_lines(line, None) == part_lines(line, 80) == [line]
+    assert part_lines(line, 40) == ["8 requests · 258 tokens in 0.85 s", "ITL p50 1.6 p99 97.7 ms"]

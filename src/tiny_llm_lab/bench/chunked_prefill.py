@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, handle_errors, log, plural
+from tiny_llm_lab.commands.manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 
@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result file instead of the table")
 
 
-@handle_errors
+@well_mannered
 def run(args: Namespace) -> int:
     spec = _checked(args)
     facts = host_facts()
@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
     try:
         facts |= _measure(args, spec, samples)
     except CrashError as crash:
-        log(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
+        say(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
         return EXIT_FAILED
     except KeyboardInterrupt:
         if {sample.prefill_step for sample in samples} != set(args.prefill_steps):
@@ -70,10 +70,10 @@ def run(args: Namespace) -> int:
         print(json.dumps(result))
     else:
         _print(spec, samples)
-    log(f"wrote {' and '.join(map(str, files))}")
+    say(f"wrote {' and '.join(map(str, files))}")
     if args.repeats < _ENOUGH_REPEATS:
-        said = plural(args.repeats, "repeat")
-        log(f"{said} cannot tell noise from effect: take {_ENOUGH_REPEATS} or more")
+        said = counted(args.repeats, "repeat")
+        say(f"{said} cannot tell noise from effect: take {_ENOUGH_REPEATS} or more")
     return exit_code
 
 
@@ -129,7 +129,7 @@ def _measure(args: Namespace, spec: Spec, samples: list[Sample]) -> dict[str, An
             samples.append(sample)
             bar.advance(task)
             if not console.is_interactive:
-                log(f"prefill_step {step}, repeat {repeat}: {sample.total_s:.2f} s")
+                say(f"prefill_step {step}, repeat {repeat}: {sample.total_s:.2f} s")
     return facts
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import mlx.core as mx
 
 from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, handle_errors, log
+from tiny_llm_lab.commands.manners import EXIT_FAILED, say, well_mannered
 from tiny_llm_lab.commands.options import add_activation_bits, add_model_arguments, model_name
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import RANDOM_PREFIX, find_folder
@@ -68,7 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
 
-@handle_errors
+@well_mannered
 def run(args: Namespace) -> int:
     spec, names = checked(args)
     fighters, skipped = _line_up(args, spec, names)
@@ -82,11 +82,11 @@ def run(args: Namespace) -> int:
             if fighter in fighters:
                 _tell(fighter, repeat)
     except CrashError as crash:
-        log(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
+        say(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
         return EXIT_FAILED
     limits += _limits(args.threads) if limits else []
     if limits and (warning := drift_line(limits)):
-        log(warning)
+        say(warning)
     settings = _settings(args, spec) | {"host": facts}
     result = result_of(fighters, limits, settings, skipped)
     if args.json:
@@ -152,10 +152,10 @@ def _line_up(args: Namespace, spec: EngineSpec, names: list[str]) -> tuple[list[
             fighters += peer_contenders(name, spec, config, args.threads, *lengths)
         except UserError as error:
             skipped[name] = str(error)
-            log(f"{name} is left out: {error}")
+            say(f"{name} is left out: {error}")
             continue
         if lengths != (spec.prompt_len, spec.output_len):
-            log(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, not as ours")
+            say(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, not as ours")
     return fighters, skipped
 
 
@@ -178,21 +178,21 @@ def _or_out(
             raise
         fighters.remove(fighter)
         skipped[fighter.title] = str(error).splitlines()[-1]
-        log(f"{fighter.title} is left out: {skipped[fighter.title]}")
+        say(f"{fighter.title} is left out: {skipped[fighter.title]}")
 
 
 def _limits(threads: int) -> list[Limits]:
     try:
         return [measure(threads)]
     except UserError as error:
-        log(f"the limits of this machine are not measured: {error}")
+        say(f"the limits of this machine are not measured: {error}")
         return []
 
 
 def _tell(fighter: Contender, repeat: int) -> None:
     sample = fighter.samples[-1]
     rates = f"prefill {sample['prefill_tok_s']:.1f}, decode {sample['decode_tok_s']:.1f} tok/s"
-    log(f"repeat {repeat}, {fighter.title}: {rates}")
+    say(f"repeat {repeat}, {fighter.title}: {rates}")
 
 
 def _settings(args: Namespace, spec: EngineSpec) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tiny_llm_lab.types import Event, EventCallback, Prompt, SamplingParams, Tok
 
 from .batch_report import as_json, print_report
 from .chat import as_chat
-from .cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, handle_errors, log, plural
 from .engine_options import (
     EngineSettings,
     add_engine_arguments,
@@ -25,6 +24,7 @@ from .engine_options import (
 )
 from .engine_stats import EngineStats
 from .live_view import choose_view
+from .manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
     Loaded,
     add_kernel_arguments,
@@ -33,7 +33,7 @@ from .options import (
     add_prefill_step,
     add_sampling_arguments,
     import_solution,
-    load_from_args,
+    load_as_told,
     model_name,
     run_ranks,
     sampling_from,
@@ -73,7 +73,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_engine_arguments(parser)
 
 
-@handle_errors
+@well_mannered
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     if args.engine:
@@ -86,15 +86,15 @@ def run(args: Namespace) -> int:
     if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
         return code
     prompts = _read(args.prompts, sampling, num_ranks) if args.prompts else None
-    loaded = load_from_args(args, num_ranks=num_ranks)
+    loaded = load_as_told(args, num_ranks=num_ranks)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     served = engine_settings(args, limit)
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
     settings = _loop_settings(args, limit) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()
-    parts = [model_name(args), args.solution, plural(len(prompts), "prompt")]
-    log(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
+    parts = [model_name(args), args.solution, counted(len(prompts), "prompt")]
+    say(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
     stats = None
     if served is None:
         progress, total_s, interrupted = serve(loaded, prompts, settings)
@@ -111,7 +111,7 @@ def run(args: Namespace) -> int:
     if interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in progress.requests)
-    log("next: ./pdmw run bench-chunked-prefill")
+    say("next: ./pdmw run bench-chunked-prefill")
     # Another rank that fails would end the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
 
@@ -146,7 +146,7 @@ def serve_with_engine(
         llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=len(prompts)
     )
     if config.enable_chunked_prefill:
-        log(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
+        say(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
     stats = EngineStats(engine)
     try:
         num_slots = min(config.max_num_seqs, len(prompts))

@@ -11,7 +11,7 @@ from rich.text import Text
 from tiny_llm_lab.metrics import RunSummary, decode_rate, spread, summarize
 from tiny_llm_lab.types import Completion
 
-from .cli_errors import plural
+from .manners import counted
 from .progress import BatchProgress, Status
 
 # A pipe has no width: wide enough that no row breaks.
@@ -51,10 +51,10 @@ def request_table(progress: BatchProgress, plain: bool) -> Table:
 
 def total_line(summary: RunSummary, num_interrupted: int = 0) -> str:
     """The whole run in one line."""
-    parts = [plural(summary.num_requests, "request")]
+    parts = [counted(summary.num_requests, "request")]
     parts += [f"{summary.num_failed} failed"] if summary.num_failed else []
     parts += [f"{num_interrupted} interrupted"] if num_interrupted else []
-    parts += [f"{plural(summary.num_output_tokens)} in {summary.total_s:.2f} s"]
+    parts += [f"{counted(summary.num_output_tokens)} in {summary.total_s:.2f} s"]
     if summary.output_tokens_per_s:
         parts += [f"{summary.output_tokens_per_s:.1f} tok/s"]
     if summary.ttft_median_s is not None:

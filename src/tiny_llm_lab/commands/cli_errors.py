@@ -1,34 +1,28 @@
 """What every command does alike: talk on stderr, and end states that are not its own fault in one line."""
 
+import errno
 import functools
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
+from typing import Final, ParamSpec
 
-from tiny_llm_lab.cli import EXIT_INTERRUPTED
 from tiny_llm_lab.course.manifest import repository
 from tiny_llm_lab.course.todo import find_todo
-
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_INTERRUPTED",
-    "UnwrittenError",
-    "handle_errors",
-    "log",
-    "plural",
-    "todo_line",
-]
+from tiny_llm_lab.types import UserError
 
 EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+# What a write to stdout fails with that is no fault of the program.
+_CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+P = ParamSpec("P")
 
 
 class UnwrittenError(Exception):
     """A process of its own came upon an unwritten task; the message is its `todo_line`."""
-
-
-Run = Callable[[Namespace], int]
 
 
 def log(line: str = "") -> None:
@@ -41,26 +35,20 @@ def plural(number: int, noun: str = "token") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def handle_errors(run: Run) -> Run:
-    """Wrap a command's `run`: an unwritten task and a reader that went away are not crashes."""
+def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
+    """Wrap `run` so that bad input, Ctrl-C, an unwritten task and a stdout that ends are one line or none."""
 
     @functools.wraps(run)
-    def wrapped(args: Namespace) -> int:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
-            return run(args)
-        except UnwrittenError as unwritten:
-            log(str(unwritten))
-            return EXIT_FAILED
-        except RuntimeError as error:
-            line = todo_line(error)
-            if line is None:
-                raise
-            log(line)
-            return EXIT_FAILED
-        except BrokenPipeError:
-            # `| head` closed stdout. Python would complain again when it flushes stdout at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_FAILED
+            code = run(*args, **kwargs)
+            sys.stdout.flush()  # now: at exit a full disk or a closed pipe would be a traceback
+            return code
+        except (Exception, KeyboardInterrupt) as error:
+            code, line = _ending(error)
+            if line:
+                log(line)
+            return code
 
     return wrapped
 
@@ -69,3 +57,35 @@ def todo_line(error: BaseException) -> str | None:
     """Which task the learner has yet to write, and where; None when `error` is something else."""
     todo = find_todo(error, repository())
     return f"{todo}, or run with --solution ref" if todo else None
+
+
+def _ending(error: BaseException) -> tuple[int, str]:
+    """Exit code and last line for `error`; raises what is a fault of the program."""
+    match error:
+        case UserError():
+            return EXIT_USAGE, f"error: {error}"
+        case KeyboardInterrupt():
+            return EXIT_INTERRUPTED, "interrupted"
+        case UnwrittenError():
+            return EXIT_FAILED, str(error)
+        case SyntaxError(filename=str(path)):
+            return EXIT_USAGE, f"error: {_shown(path)}:{error.lineno}: {error.msg}: mend that line first"
+        case RuntimeError() if line := todo_line(error):
+            return EXIT_FAILED, line
+        case BrokenPipeError():
+            _drop_stdout()
+            return EXIT_FAILED, ""
+        case OSError() if error.filename is None and error.errno in _CANNOT_WRITE:
+            _drop_stdout()
+            return EXIT_FAILED, f"error: cannot write to stdout: {error.strerror}"
+    raise error
+
+
+def _drop_stdout() -> None:
+    # Python would complain again when it flushes stdout at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _shown(path: str) -> str:
+    here = Path.cwd()
+    return str(Path(path).relative_to(here) if Path(path).is_relative_to(here) else path)

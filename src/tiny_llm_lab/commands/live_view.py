@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tiny_llm_lab.types import DoneEvent, Event, PrefillEvent
 
-from .cli_errors import log, plural
+from .manners import counted, say
 from .progress import BatchProgress, RequestProgress
 
 _REDRAW_EVERY_S: Final = 0.1
@@ -53,13 +53,13 @@ class LineView:
     def show(self, event: Event, request: RequestProgress) -> None:
         if isinstance(event, DoneEvent):
             done = event.completion
-            said = done.error or f"{done.finish_reason}, {plural(len(done.token_ids))}"
-            log(f"{done.prompt_idx}: done: {said}")
+            said = done.error or f"{done.finish_reason}, {counted(len(done.token_ids))}"
+            say(f"{done.prompt_idx}: done: {said}")
         elif isinstance(event, PrefillEvent):
             if event.num_computed_tokens == event.num_prompt_tokens:
-                log(f"{event.prompt_idx}: prefilled: {plural(event.num_prompt_tokens)}")
+                say(f"{event.prompt_idx}: prefilled: {counted(event.num_prompt_tokens)}")
             elif event.prompt_idx not in self._started:
-                log(f"{event.prompt_idx}: started: {plural(event.num_prompt_tokens)} to prefill")
+                say(f"{event.prompt_idx}: started: {counted(event.num_prompt_tokens)} to prefill")
             self._started.add(event.prompt_idx)
 
 
@@ -104,7 +104,7 @@ def render(progress: BatchProgress, now_s: float, width: int) -> Group:
     rate = progress.num_tokens / max(elapsed_s, 1e-9)
     totals = (
         f"queue {progress.num_queued} · done {progress.num_done}/{len(progress.requests)} · "
-        f"{plural(progress.num_tokens)} · {rate:.0f} tok/s · {elapsed_s:.1f} s"
+        f"{counted(progress.num_tokens)} · {rate:.0f} tok/s · {elapsed_s:.1f} s"
     )
     return Group(table, Text(totals, style="bold"))
 

@@ -15,7 +15,7 @@ from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Event, SamplingParams, TokenEvent, UserError
 
 from .chat import as_chat
-from .cli_errors import EXIT_INTERRUPTED, handle_errors, log, plural
+from .manners import EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
     Loaded,
     add_kernel_arguments,
@@ -23,7 +23,7 @@ from .options import (
     add_parallel_argument,
     add_prefill_step,
     add_sampling_arguments,
-    load_from_args,
+    load_as_told,
     model_name,
     run_ranks,
     sampling_from,
@@ -65,38 +65,38 @@ class Pace:
 
     def line(self, num_prompt_tokens: int) -> str:
         if not self.token_s:
-            return f"prompt {plural(num_prompt_tokens)} · no answer"
+            return f"prompt {counted(num_prompt_tokens)} · no answer"
         count, span_s = len(self.token_s), self.token_s[-1] - self.token_s[0]
         rate = f" · then {(count - 1) / span_s:.1f} tok/s" if count > 1 and span_s > 0 else ""
         ttft_ms = self.token_s[0] * 1000
-        return f"prompt {plural(num_prompt_tokens)} · answer {plural(count)} · TTFT {ttft_ms:.0f} ms{rate}"
+        return f"prompt {counted(num_prompt_tokens)} · answer {counted(count)} · TTFT {ttft_ms:.0f} ms{rate}"
 
 
-@handle_errors
+@well_mannered
 def run(args: Namespace) -> int:
     sampling = sampling_from(args)
     if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
         return code
     question = _question(args.prompt)
-    loaded = load_from_args(args, num_ranks=args.tensor_parallel_size)
+    loaded = load_as_told(args, num_ranks=args.tensor_parallel_size)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:
-        log(f"> {question}\n")
+        say(f"> {question}\n")
     pace = Pace()
     try:
         with _profiled(args) as notes:
             _print_stream(start_loop(loaded, args.loop, prompt, sampling, args.prefill_step), pace)
     except KeyboardInterrupt:
         print(flush=True)
-        log(f"interrupted · {pace.line(num_prompt_tokens)}")
+        say(f"interrupted · {pace.line(num_prompt_tokens)}")
         return EXIT_INTERRUPTED
-    log(f"\n{model_name(args)} · {args.solution} · {pace.line(num_prompt_tokens)}")
+    say(f"\n{model_name(args)} · {args.solution} · {pace.line(num_prompt_tokens)}")
     if len(pace.token_s) == sampling.max_tokens:
-        log(f"cut at --max-tokens {sampling.max_tokens}")
+        say(f"cut at --max-tokens {sampling.max_tokens}")
     if args.profile:
         _say_profile(notes, pace.token_s[-1] if pace.token_s else 0.0)
-    log("next: ./pdmw run batch-main")
+    say("next: ./pdmw run batch-main")
     return 0
 
 
@@ -110,7 +110,7 @@ def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
 
 def _say_profile(notes: list[Note], total_s: float) -> None:
     limits = measure(native.binding().num_threads())
-    log("\n" + "\n".join(table(notes, total_s, limits)))
+    say("\n" + "\n".join(table(notes, total_s, limits)))
 
 
 def start_loop(

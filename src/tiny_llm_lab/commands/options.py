@@ -145,7 +145,7 @@ def import_solution(name: str) -> Solution:
         raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
 
 
-def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
+def load_as_told(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
     return load(
         model or model_name(args),

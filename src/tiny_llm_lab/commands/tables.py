@@ -12,10 +12,9 @@ A table that is too wide becomes narrower in this order:
    A column of priority KEEP stays.
 4. If the columns that stay are too wide as well, each row becomes `title: value` lines; nothing is left out.
 
-Without a width, as in a pipe, a table is as wide as it needs to be.
+`print_parts` breaks a closing line of parts between them. Without a width, as in a pipe, nothing folds.
 """
 
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,9 @@ from rich.text import Text
 
 KEEP: Final = 100
 _GAP: Final = "  "
+_BETWEEN: Final = " · "
 _LEAST_TEXT: Final = 16
+_PIPE_WIDTH: Final = 240  # for those who print with rich: wide enough that no row breaks
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,45 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Cells], width: int | N
     return [line for block in _blocks(columns, rows, width) for line in block]
 
 
+def stdout_console() -> Console:
+    """Where tables go; rich leaves colour out off a terminal and under NO_COLOR."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+
+
+def stdout_width() -> int | None:
+    """The terminal's width; None where stdout is none."""
+    console = Console()
+    return console.width if console.is_terminal else None
+
+
 def print_table(columns: Sequence[Column], rows: Sequence[Cells], styles: Sequence[str] = ()) -> None:
     """The table on stdout; `styles` holds a rich style for each row, "" for none."""
-    console = Console(width=None if sys.stdout.isatty() else 10_000)
-    blocks = _blocks(columns, rows, console.width if console.is_terminal else None)
-    of_block = ["bold" if console.is_terminal else "", *styles, *[""] * len(blocks)]
+    console = stdout_console()
+    blocks = _blocks(columns, rows, stdout_width())
+    of_block = ["bold", *styles, *[""] * len(blocks)]
     for block, style in zip(blocks, of_block, strict=False):
         for line in block:
             console.print(Text(line, style), soft_wrap=True)
+
+
+def print_parts(line: str) -> None:
+    """A line of parts with " · " between them on stdout; on a narrow terminal it breaks between parts."""
+    console = stdout_console()
+    for each in part_lines(line, stdout_width()):
+        console.print(Text(each), soft_wrap=True)
+
+
+def part_lines(line: str, width: int | None) -> list[str]:
+    """The parts of `line` on as few lines of `width` characters as they need; a part is never broken."""
+    lines: list[str] = []
+    for part in line.split(_BETWEEN):
+        joined = f"{lines[-1]}{_BETWEEN}{part}" if lines else part
+        if lines and (width is None or cell_len(joined) <= width):
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    return lines
 
 
 def _blocks(columns: Sequence[Column], rows: Sequence[Cells], width: int | None) -> list[list[str]]:
