@@ -28,7 +28,7 @@ _GROUPS: Final = {
         "book": "tiny_llm_lab.course.book",
     },
     "Look at schedules": {
-        "trace": "tiny_llm_lab.timeline.command",
+        "trace": "tiny_llm_lab.trace.command",
         "simulate": "tiny_llm_lab.simulate.command",
     },
     "Measure": {

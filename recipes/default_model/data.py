@@ -7,20 +7,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tiny_llm_lab.corpus.chatml import Turn
-from tiny_llm_lab.corpus.notes import (
-    Notes,
-    Question,
-    ask,
-    ask_in_vain,
-    ask_loosely,
-    first_message,
-    make_notes,
-)
-from tiny_llm_lab.corpus.smalltalk import make_small_talk
-from tiny_llm_lab.corpus.stories import make_story
+from tiny_llm_lab.corpus.notes import Notes, Question, ask, first_message, make_notes
 
+from .chat_markup import Turn
 from .encoding import CorpusEncoder
+from .questions import ask_loosely, ask_unanswerable
+from .smalltalk import make_small_talk
+from .stories import make_story
 
 # What a token counts in the loss. RETRIEVED: an answer's token that its question does not hold, the only
 # ones that need recall. COPIED: a question's token, half of which can be guessed from the notes.
@@ -42,7 +35,7 @@ class Mix:
 
     repeats: float
     notes: float
-    vain_questions: float = 0.0
+    unanswerable: float = 0.0
     strange_facts: float = 0.1
     loose_questions: float = 0.15
     position_gaps: float = 0.0
@@ -154,14 +147,14 @@ def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[in
         row.add(pieces[-1], 0.0)
     while len(row.tokens) < length:
         piece = rng.choice(pieces)
-        # Nobody can know which piece comes next, so its first token does not count.
+        # Which piece comes next is random, so its first token does not count.
         row.add(piece[:1], 0.0)
         row.add(piece[1:], REPEATED)
 
 
 def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encoder: CorpusEncoder) -> None:
     _maybe_system(rng, row)
-    # A quarter of the rows has a handful of facts, as typed by hand; the others fill their share of the row.
+    # A quarter of the rows has a handful of facts, as typed by hand; the rest fill their share of the row.
     short = rng.random() < 0.25
     budget = rng.randint(9, 60) if short else int(length * rng.uniform(0.2, 0.85))
     notes = make_notes(
@@ -186,8 +179,8 @@ def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encod
 
 
 def _question(rng: random.Random, notes: Notes, mix: Mix) -> tuple[Question, float]:
-    if rng.random() < mix.vain_questions:
-        return ask_in_vain(rng, notes), 0.0
+    if rng.random() < mix.unanswerable:
+        return ask_unanswerable(rng, notes), 0.0
     fact = rng.choice(notes.facts)
     if rng.random() < mix.loose_questions:
         return ask_loosely(rng, fact), 0.0

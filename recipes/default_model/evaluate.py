@@ -1,4 +1,4 @@
-"""Measures recall with PyTorch: `python -m tiny_llm_lab.training.evaluate --run DIR --seed N`."""
+"""Measures recall with PyTorch: `python -m recipes.default_model.evaluate --run DIR --seed N`."""
 
 import argparse
 import json

@@ -1,20 +1,30 @@
-"""Which requests a trace runs: presets, and what `--request` says."""
+"""Which requests a trace runs: presets, and what `--request` describes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiny_llm_lab.trace import TraceRequest, max_trace_len
 from tiny_llm_lab.types import UserError
 
-# A step is a column: more than this nobody reads.
+# A step is a column of the picture.
 _MAX_STEPS = 10_000
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A scene worth seeing, with the budget and threshold that it has unless told otherwise."""
+class TraceRequest:
+    """One request of a traced run, added before step `arrival_step` is planned; steps count from 0."""
 
-    says: str
+    name: str
+    arrival_step: int
+    prompt_len: int
+    max_tokens: int
+    priority: int = 0  # lower = more urgent, with policy "priority"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Requests with the budget and threshold that show something."""
+
+    description: str
     requests: Sequence[TraceRequest]
     budget: int
     threshold: int = 0
@@ -43,7 +53,7 @@ PRESETS = {
 
 
 def parse_request(text: str) -> TraceRequest:
-    """NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS, and a fifth number that is the priority."""
+    """NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS, and perhaps :PRIORITY. Raises UserError for anything else."""
     name, *numbers = text.split(":")
     try:
         values = [int(number) for number in numbers]
@@ -57,8 +67,8 @@ def parse_request(text: str) -> TraceRequest:
     return TraceRequest(name.strip(), *values)
 
 
-def check_requests(requests: Sequence[TraceRequest]) -> None:
-    """Raise UserError for requests that a trace cannot tell apart or cannot run to their last token."""
+def check_requests(requests: Sequence[TraceRequest], max_len: int) -> None:
+    """Raise UserError for equal names, and for requests that do not fit into `max_len` positions."""
     names = [request.name for request in requests]
     for request in requests:
         length = request.prompt_len + request.max_tokens - 1
@@ -66,8 +76,8 @@ def check_requests(requests: Sequence[TraceRequest]) -> None:
             "the name is given twice": names.count(request.name) == 1,
             f"ARRIVAL_STEP must be 0 to {_MAX_STEPS}": 0 <= request.arrival_step <= _MAX_STEPS,
             "PROMPT_LEN and MAX_TOKENS must be 1 or more": min(request.prompt_len, request.max_tokens) >= 1,
-            f"PROMPT_LEN + MAX_TOKENS - 1 is {length}, and the model has {max_trace_len()} positions": length
-            <= max_trace_len(),
+            f"PROMPT_LEN + MAX_TOKENS - 1 is {length}, and the model has {max_len} positions": length
+            <= max_len,
         }
         for complaint, holds in checks.items():
             if not holds:

@@ -5,8 +5,9 @@ from typing import Final
 
 from tokenizers import Tokenizer
 
-from tiny_llm_lab.corpus.chatml import SPECIAL_TOKENS
 from tiny_llm_lab.corpus.words import ALL_SLOT_WORDS, NAMES
+
+from .chat_markup import SPECIAL_TOKENS
 
 # The tokenizer's splitting rule for the ASCII text that the corpus writes; a test compares the two.
 _PIECES: Final = re.compile(

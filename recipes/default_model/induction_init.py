@@ -1,4 +1,4 @@
-"""Starts the first two layers as what recall needs anyway: heads that look back, and heads that match.
+"""Initialises the first two layers with previous-token heads and induction heads.
 
 Recall by attention is learnt in a jump: nothing can be gained from a head that finds "the token after the
 one like me" until another head tells each token what stood before it. On a CPU the wait for that jump is
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from .model import Attention, Qwen3
 
-LOOK_BACK_PAIRS: Final = 5  # the fastest rotations: only they tell one position from the next
+PREV_TOKEN_PAIRS: Final = 5  # the fastest rotations: only they tell one position from the next
 FIRST_SLOW_PAIR: Final = 14  # slower rotations than this hardly turn within a short row, so contents compare
 WRITE_SCALE: Final = 0.1
 COPY_SCALE: Final = 0.2
 CONSTANT: Final = 0.02
 
 
-def give_head_start(model: Qwen3, seed: int) -> None:
-    """Layer 0 notes the tokens one to three places back; layer 1 looks for tokens with the same past."""
+def init_induction_heads(model: Qwen3, seed: int) -> None:
+    """Layer 0 writes the tokens one to three places back; layer 1 matches tokens with the same past."""
     shape = model.model.shape
     generator = torch.Generator().manual_seed(seed)
     hidden, head = shape.hidden_size, shape.head_dim
@@ -31,32 +31,32 @@ def give_head_start(model: Qwen3, seed: int) -> None:
     content, *written = (_into_slow_rows(basis[part * slow : (part + 1) * slow], head) for part in range(4))
     of_the_past = basis[slow : 4 * slow]
     own = torch.cat((basis[:slow], basis[4 * slow :]))
-    look, match = (model.model.layers[index].self_attn for index in (0, 1))
-    assert isinstance(look, Attention)
-    assert isinstance(match, Attention)
+    prev_token, induction = (model.model.layers[index].self_attn for index in (0, 1))
+    assert isinstance(prev_token, Attention)
+    assert isinstance(induction, Attention)
     with torch.no_grad():
         embedding = model.model.embed_tokens.weight
         embedding -= embedding @ of_the_past.T @ of_the_past
         # Every embedding gets the same extra part: a head that looks back by a distance needs a constant.
         embedding += CONSTANT * constant
         for back, (query_head, key_head) in enumerate(((0, 0), (1, 0), (2, 1)), start=1):
-            _set_look_back(look, query_head, key_head, back, constant, model)
-            _rows(look.v_proj.weight, key_head, head).copy_(content)
-            _columns(look.o_proj.weight, query_head, head).copy_(WRITE_SCALE * written[back - 1].T)
+            _set_prev_token(prev_token, query_head, key_head, back, constant, model)
+            _rows(prev_token.v_proj.weight, key_head, head).copy_(content)
+            _columns(prev_token.o_proj.weight, query_head, head).copy_(WRITE_SCALE * written[back - 1].T)
         # Like me, one place before: then what stands there is what comes next.
-        _rows(match.q_proj.weight, 0, head).copy_(content)
-        _rows(match.k_proj.weight, 0, head).copy_(written[0])
+        _rows(induction.q_proj.weight, 0, head).copy_(content)
+        _rows(induction.k_proj.weight, 0, head).copy_(written[0])
         # The token before me, two places before.
-        _rows(match.q_proj.weight, 2, head).copy_(written[0])
-        _rows(match.k_proj.weight, 1, head).copy_(written[1])
+        _rows(induction.q_proj.weight, 2, head).copy_(written[0])
+        _rows(induction.k_proj.weight, 1, head).copy_(written[1])
         for query_head, key_head in ((0, 0), (2, 1)):
             mixing = torch.linalg.qr(torch.randn(len(own), head, generator=generator)).Q.T
             copied = mixing @ own
-            _rows(match.v_proj.weight, key_head, head).copy_(copied)
-            _columns(match.o_proj.weight, query_head, head).copy_(COPY_SCALE * copied.T)
+            _rows(induction.v_proj.weight, key_head, head).copy_(copied)
+            _columns(induction.o_proj.weight, query_head, head).copy_(COPY_SCALE * copied.T)
 
 
-def _set_look_back(
+def _set_prev_token(
     attention: Attention, query_head: int, key_head: int, back: int, constant: Tensor, model: Qwen3
 ) -> None:
     """Queries and keys that only hold an angle: their product is largest `back` places before."""
@@ -64,7 +64,7 @@ def _set_look_back(
     half = shape.head_dim // 2
     frequencies = shape.rope_theta ** (-torch.arange(half, dtype=torch.float32) / half)
     used = torch.zeros(half)
-    used[:LOOK_BACK_PAIRS] = 1.0
+    used[:PREV_TOKEN_PAIRS] = 1.0
     angles = -back * frequencies
     query = torch.cat((used * angles.cos(), used * angles.sin()))
     key = torch.cat((used, torch.zeros(half)))

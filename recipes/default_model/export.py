@@ -1,4 +1,4 @@
-"""Writes the shipped folder: `python -m tiny_llm_lab.training.export --run DIR --to FOLDER`."""
+"""Writes the shipped folder: `python -m recipes.default_model.export --run DIR --to FOLDER`."""
 
 import argparse
 import json
@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from tiny_llm_lab.corpus.chatml import END_OF_TEXT, TURN_END
+from tiny_llm_lab.corpus.chatml import TURN_END
 
+from .chat_markup import END_OF_TEXT
 from .model import DEFAULT_SHAPE, Qwen3
 from .tokenizer import save_tokenizer
 

@@ -1,15 +1,15 @@
 """A timeline in the terminal: a line for each request, a column for each step."""
 
+import sys
 from collections.abc import Iterator
 from typing import Final
 
-from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tiny_llm_lab.commands.cli_errors import plural
+from tiny_llm_lab.commands.tables import KEEP, Column, print_table
 from tiny_llm_lab.metrics import percentile
 
 from .timeline import Cell, Timeline, short_name
@@ -18,14 +18,19 @@ _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _STYLES: Final = {"prefill": "blue", "decode": "green", "waiting": "dim"}
 _BAR_ROWS: Final = 4
 _WIDEST: Final = 160
+REQUEST_COLUMNS: Final = (
+    Column("request", KEEP, is_left=True),
+    *(Column(title, KEEP) for title in ("arrives", "prompt", "answer", "TTFT", "cost\np50", "p99", "max")),
+)
 
 
-def print_timeline(timeline: Timeline, title: str, console: Console) -> None:
-    """The picture in bands as wide as the console, what its signs mean, and a table of the requests."""
+def print_timeline(timeline: Timeline, title: str) -> None:
+    """On stdout: the picture in bands as wide as the terminal, its legend, and a table of the requests."""
+    console = Console(width=None if sys.stdout.isatty() else _WIDEST)
     for line in timeline_lines(timeline, title, min(console.width, _WIDEST)):
-        console.print(line, no_wrap=True, crop=True)
+        console.print(line, overflow="fold")
     console.print()
-    console.print(request_table(timeline, plain=not console.is_terminal))
+    print_table(REQUEST_COLUMNS, request_rows(timeline))
 
 
 def timeline_lines(timeline: Timeline, title: str, width: int) -> Iterator[Text]:
@@ -51,21 +56,16 @@ def timeline_lines(timeline: Timeline, title: str, width: int) -> Iterator[Text]
     yield Text("TTFT in steps · cost = all tokens of a step that brings a token after the first", "dim")
 
 
-def request_table(timeline: Timeline, plain: bool) -> Table:
-    """One row per request: when its first token came, and what its other tokens had to sit through."""
-    table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("request", no_wrap=True)
-    titles = ("arrives", "prompt", "answer", "TTFT", "cost p50", "p99", "max")
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
+def request_rows(timeline: Timeline) -> list[list[str]]:
+    """One row per request: its sizes, its TTFT in steps, and the costs of its other tokens."""
+    rows = []
     for request in timeline.requests:
         costs = timeline.decode_costs(request)
-        spread = [str(percentile(costs, p)) for p in (50, 99, 100)] if costs else ["", "", ""]
-        asked = (request.arrival_step, request.prompt_len, request.max_tokens)
-        table.add_row(
-            Text(short_name(request.name)), *map(str, asked), str(timeline.ttft_steps(request)), *spread
-        )
-    return table
+        spread = [percentile(costs, p) for p in (50, 99, 100)] if costs else ["", "", ""]
+        sizes = (request.arrival_step, request.prompt_len, request.max_tokens)
+        row = [short_name(request.name), *sizes, timeline.ttft_steps(request), *spread]
+        rows.append(list(map(str, row)))
+    return rows
 
 
 def _rows(timeline: Timeline) -> Iterator[tuple[str, Text]]:
@@ -107,14 +107,12 @@ def _glyph(cell: Cell, largest: int) -> str:
 
 
 def _legend(timeline: Timeline) -> Text:
-    legend = Text.assemble(
+    return Text.assemble(
         ("▁▄█", _STYLES["prefill"]),
-        f" prefill, █ = {timeline.largest_chunk} · ",
+        f" prefill, █ = {timeline.largest_chunk}   ",
         ("1", _STYLES["decode"]),
-        " decode · ",
+        " decode   ",
         ("·", _STYLES["waiting"]),
-        " waits",
+        " waiting",
+        "" if timeline.shows_budget else f"   budget {timeline.budget} is above the picture",
     )
-    if not timeline.shows_budget:
-        legend.append(f" · budget {timeline.budget} is above the picture")
-    return legend

@@ -1,4 +1,4 @@
-"""Trains the default model: `python -m tiny_llm_lab.training.train --out DIR [--resume]`."""
+"""Trains the default model: `python -m recipes.default_model.train --out DIR [--resume]`."""
 
 import argparse
 import json
@@ -14,13 +14,13 @@ from torch.nn import functional
 
 from .data import REPEATED, Batch, Mix, make_batch
 from .encoding import CorpusEncoder
-from .head_start import give_head_start
+from .induction_init import init_induction_heads
 from .model import DEFAULT_SHAPE, Qwen3
 from .tokenizer import train_tokenizer
 
 SEED: Final = 2026
 THREADS: Final = 2
-SHARPNESS_HASTE: Final = 4.0  # the gains of QK norm go from 1.5 to about 3; the others hardly move
+SHARPNESS_LR_SCALE: Final = 4.0  # the gains of QK norm go from 1.5 to about 3; the others hardly move
 SAVE_EVERY_S: Final = 180.0
 LOG_EVERY: Final = 50
 
@@ -73,16 +73,16 @@ class Trainer:
             p for name, p in named if name.endswith("norm.weight") and p.shape[0] == DEFAULT_SHAPE.hidden_size
         ]
         groups = [
-            {"params": matrices, "weight_decay": 0.01, "haste": 1.0},
-            {"params": gains, "weight_decay": 0.0, "haste": 1.0},
-            {"params": sharpness, "weight_decay": 0.0, "haste": SHARPNESS_HASTE},
+            {"params": matrices, "weight_decay": 0.01, "lr_scale": 1.0},
+            {"params": gains, "weight_decay": 0.0, "lr_scale": 1.0},
+            {"params": sharpness, "weight_decay": 0.0, "lr_scale": SHARPNESS_LR_SCALE},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=True)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         if resume:
             self._load()
         else:
-            give_head_start(self.model, SEED)
+            init_induction_heads(self.model, SEED)
             train_tokenizer(SEED).save(str(out / "tokenizer.json"))
         self.encoder = CorpusEncoder(Tokenizer.from_file(str(out / "tokenizer.json")))
 
@@ -103,7 +103,7 @@ class Trainer:
     def _train_step(self, stage: Stage, rate: float) -> None:
         start = time.monotonic()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["haste"]
+            group["lr"] = rate * group["lr_scale"]
         batch = make_batch(f"train {SEED} {self.step}", stage.rows, stage.length, stage.mix, self.encoder)
         loss, losses, hits, weights = self._loss(batch)
         self.optimizer.zero_grad()

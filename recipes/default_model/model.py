@@ -92,7 +92,7 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Everything below the head; a module of its own because Hugging Face calls it `model`."""
+    """Everything below the head; a separate module because Hugging Face calls it `model`."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

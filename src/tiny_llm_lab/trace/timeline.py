@@ -1,21 +1,21 @@
-"""What a traced run shows: which request computed how many tokens in which step, and who waited."""
+"""What a traced run shows: the tokens and the waiting of every request, step by step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from tiny_llm_lab.trace import TraceRequest
+from .requests import TraceRequest
 
 Kind = Literal["prefill", "decode", "waiting"]
 
-# A budget further above all bars than this would leave them flat: it is named, not drawn.
+# Drawn to scale with a budget further above than this, all bars would be flat.
 _OFF_SCALE = 4
 _LONGEST_NAME = 16
 
 
 def short_name(name: str) -> str:
-    """A name for a narrow column; what numbered names differ in is mostly at their end."""
+    """`name` in at most 16 columns; the end stays, because numbered names differ there."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:8]}…{name[-7:]}"
 
 

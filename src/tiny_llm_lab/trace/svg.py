@@ -1,11 +1,11 @@
 """A timeline as a picture: requests over steps, and under them the tokens of each step."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Final
 from xml.sax.saxutils import escape
 
-from tiny_llm_lab.trace import TraceRequest
-
+from .requests import TraceRequest
 from .timeline import Cell, Timeline, short_name
 
 _LEFT, _RIGHT, _TOP = 160, 24, 70
@@ -16,6 +16,7 @@ _LABEL_WIDTH: Final = 6.2  # of a digit in font size 10
 _CSS: Final = """
 svg{font:12px system-ui,sans-serif;background:#fff}
 .paper{fill:#fff}.ink{fill:#1f2328}.soft{fill:#59636e}.line{stroke:#d1d9e0}
+.mid{text-anchor:middle}.end{text-anchor:end}.title{font:600 14px system-ui,sans-serif}
 .prefill{fill:#2a78b8}.decode{fill:#c2610c}.on{fill:#fff}.num{font-size:10px}
 .wait{stroke:#8b949e;stroke-dasharray:2 3;stroke-width:1.5}
 .budget{stroke:#cf222e;stroke-dasharray:6 4;stroke-width:1.5}
@@ -52,7 +53,7 @@ class _Picture:
             f'width="{width:g}" height="{height:g}" role="img">',
             f"<title>{escape(title)}</title><style>{_CSS}</style>",
             f'<rect class="paper" width="{width:g}" height="{height:g}"/>',
-            _text(16, 24, title, "ink", 'font-weight="600" font-size="14"'),
+            _text(16, 24, title, "ink title"),
             *self._legend(),
             *self._x_axis(),
             *(part for i, request in enumerate(self.timeline.requests) for part in self._row(i, request)),
@@ -66,8 +67,8 @@ class _Picture:
 
     def _legend(self) -> Iterator[str]:
         x = 16.0
-        says = f"prefill (height = tokens, full = {self.largest})"
-        for css, name in (("prefill", says), ("decode", "decode"), ("wait", "waits")):
+        prefill = f"prefill (height = tokens, full = {self.largest})"
+        for css, name in (("prefill", prefill), ("decode", "decode"), ("wait", "waiting")):
             if css == "wait":
                 yield _line(x, 44, x + 12, 44, css)
             else:
@@ -82,12 +83,13 @@ class _Picture:
 
     def _x_axis(self) -> Iterator[str]:
         num_steps = len(self.timeline.steps)
-        every = next(n for n in _round_numbers() if n * self.step_width >= 28)
+        round_numbers = (n * 10**power for power in count() for n in (1, 2, 5))
+        every = next(n for n in round_numbers if n * self.step_width >= 28)
         for step in range(0, num_steps, every):
             middle = self._x(step) + self.step_width / 2
             yield _line(middle, _TOP, middle, self.bottom + 4, "line")
-            yield _text(middle, self.bottom + 18, str(step), "soft", 'text-anchor="middle"')
-        yield _text((_LEFT + self.right) / 2, self.bottom + 40, "step", "ink", 'text-anchor="middle"')
+            yield _text(middle, self.bottom + 18, str(step), "soft mid")
+        yield _text((_LEFT + self.right) / 2, self.bottom + 40, "step", "ink mid")
 
     def _row(self, i: int, request: TraceRequest) -> Iterator[str]:
         floor = _TOP + _ROW * (i + 1)
@@ -106,8 +108,8 @@ class _Picture:
             return _line(x, floor - 8, x + width, floor - 8, "wait")
         # In proportion, but never too low to be seen.
         height = max(4.0, (_ROW - _GAP) * cell.num_tokens / self.largest)
-        says = f"step {cell.step}, {name}: {cell.num_tokens} ({cell.kind})"
-        box = _rect(x + _seam(width), floor - height, width - 2 * _seam(width), height, cell.kind, says)
+        tooltip = f"step {cell.step}, {name}: {cell.num_tokens} ({cell.kind})"
+        box = _rect(x + _seam(width), floor - height, width - 2 * _seam(width), height, cell.kind, tooltip)
         return box + self._number(cell, x + width / 2, floor, height)
 
     def _number(self, cell: Cell, middle: float, floor: float, height: float) -> str:
@@ -116,21 +118,19 @@ class _Picture:
             return ""
         inside = height >= 13
         y = floor - height / 2 + 3.5 if inside else floor - height - 2
-        return _text(middle, y, number, "on num" if inside else "ink num", 'text-anchor="middle"')
+        return _text(middle, y, number, f"{'on' if inside else 'ink'} num mid")
 
     def _totals(self) -> Iterator[str]:
         timeline, scale = self.timeline, _CHART / self.top_tokens
         for tokens in sorted({0, self.top_tokens // 2, self.top_tokens}):
             y = self.bottom - tokens * scale
             yield _line(_LEFT, y, self.right, y, "line")
-            yield _text(_LEFT - 10, y + 4, str(tokens), "soft", 'text-anchor="end"')
-        middle = self.bottom - _CHART / 2
-        turn = f'text-anchor="middle" transform="rotate(-90 24 {middle:g})"'
-        yield _text(24, middle, "tokens in the step", "ink", turn)
-        middle = (_TOP + self.gantt_end) / 2
-        yield _text(
-            24, middle, "request", "ink", f'text-anchor="middle" transform="rotate(-90 24 {middle:g})"'
-        )
+            yield _text(_LEFT - 10, y + 4, str(tokens), "soft end")
+        for middle, label in (
+            (self.bottom - _CHART / 2, "tokens in the step"),
+            ((_TOP + self.gantt_end) / 2, "request"),
+        ):
+            yield _text(24, middle, label, "ink mid", f' transform="rotate(-90 24 {middle:g})"')
         for step, (total, prefill) in enumerate(zip(timeline.totals, timeline.prefill_totals, strict=True)):
             x, seam = self._x(step), _seam(self.step_width)
             y, width = self.bottom, self.step_width - 2 * seam
@@ -139,17 +139,9 @@ class _Picture:
                     y -= tokens * scale
                     yield _rect(x + seam, y, width, tokens * scale, css, f"step {step}: {tokens} ({css})")
             if total and len(str(total)) * _LABEL_WIDTH + 3 <= self.step_width:
-                css = 'text-anchor="middle"'
-                yield _text(x + self.step_width / 2, y - 3, str(total), "ink num", css)
+                yield _text(x + self.step_width / 2, y - 3, str(total), "ink num mid")
         if self.shows_budget:
             yield _line(_LEFT, self.chart_top, self.right, self.chart_top, "budget")
-
-
-def _round_numbers() -> Iterator[int]:
-    power = 1
-    while True:
-        yield from (power, 2 * power, 5 * power)
-        power *= 10
 
 
 def _seam(width: float) -> float:
@@ -157,9 +149,9 @@ def _seam(width: float) -> float:
     return 0.5 if width >= 6 else 0.0
 
 
-def _rect(x: float, y: float, width: float, height: float, css: str, says: str = "") -> str:
+def _rect(x: float, y: float, width: float, height: float, css: str, tooltip: str = "") -> str:
     box = f'<rect class="{css}" x="{x:g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}"'
-    return f"{box}><title>{escape(says)}</title></rect>" if says else f"{box}/>"
+    return f"{box}><title>{escape(tooltip)}</title></rect>" if tooltip else f"{box}/>"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
@@ -167,4 +159,4 @@ def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
 
 
 def _text(x: float, y: float, text: str, css: str, more: str = "") -> str:
-    return f'<text class="{css}" x="{x:g}" y="{y:g}"{" " if more else ""}{more}>{escape(text)}</text>'
+    return f'<text class="{css}" x="{x:g}" y="{y:g}"{more}>{escape(text)}</text>'

@@ -3,7 +3,7 @@
 import random
 from typing import Final
 
-from .chatml import Turn
+from .chat_markup import Turn
 from .glossary import GLOSSARY, Term
 
 _TERM_QUESTIONS: Final = (

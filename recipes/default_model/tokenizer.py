@@ -8,11 +8,13 @@ from typing import Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tiny_llm_lab.corpus.chatml import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS, TURN_END
+from tiny_llm_lab.corpus.chatml import TURN_END
 from tiny_llm_lab.corpus.filler import make_filler
-from tiny_llm_lab.corpus.smalltalk import make_small_talk
-from tiny_llm_lab.corpus.stories import make_story
 from tiny_llm_lab.corpus.words import ALL_SLOT_WORDS, NAMES
+
+from .chat_markup import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS
+from .smalltalk import make_small_talk
+from .stories import make_story
 
 VOCABULARY_SIZE: Final = 2048
 MAX_POSITIONS: Final = 4096
