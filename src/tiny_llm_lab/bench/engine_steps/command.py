@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from tiny_llm_lab.bench.engine import random_bits
+from tiny_llm_lab.bench.flags import random_bits
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.commands.batch_report import stdout_console
 from tiny_llm_lab.commands.manners import say, well_mannered

@@ -1,4 +1,4 @@
-"""`bench`: the arithmetic of its rates, whose turn it is, what it reports, and how it complains."""
+"""`bench`: the arithmetic of its rates, the order of its runs, what it reports, and how it complains."""
 
 import json
 import math
@@ -10,24 +10,26 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab import cli, load_checkpoint
-from tiny_llm_lab.bench import contenders, engine
 from tiny_llm_lab.bench.child import CrashError
-from tiny_llm_lab.bench.contenders import Contender, our_contenders, rounds
-from tiny_llm_lab.bench.engine_report import drift_line, limits_line, result_of
-from tiny_llm_lab.bench.engine_sample import EngineSpec, kv_bytes_per_token, weights_bytes
+from tiny_llm_lab.bench.flags import random_bits
 from tiny_llm_lab.bench.peers import PEERS, PeerSpec, num_kv_numbers, num_read_weights
 from tiny_llm_lab.bench.peers.gguf_file import gguf_name
 from tiny_llm_lab.bench.peers.timed import answer
-from tiny_llm_lab.bench.rates import MIN_STEPS, needed_output_len, rates_of
+from tiny_llm_lab.bench.run import Request, Run, chunks_of
+from tiny_llm_lab.bench.sample import Schedule, Spec, kv_bytes_per_token, weights_bytes
+from tiny_llm_lab.bench.throughput import command, targets
+from tiny_llm_lab.bench.throughput.rates import MIN_STEPS, needed_output_len, rates_of
+from tiny_llm_lab.bench.throughput.result import drift_line, limits_line, result_of
+from tiny_llm_lab.bench.throughput.targets import BenchTarget, at_once, our_targets
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.parameters import parameter_shapes
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.native import limits
 from tiny_llm_lab.native.limits import Limits
-from tiny_llm_lab.types import Completion, DoneEvent, Event, PrefillEvent, Timing, TokenEvent, UserError
+from tiny_llm_lab.types import Event, PrefillEvent, Timing, TokenEvent, UserError
 
 Capture = pytest.CaptureFixture[str]
-SPEC = EngineSpec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, 16, 16, 1, 16)
+SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 1, at_once(1, 16, 16))
 TINY = ["bench", "--model", "random:qwen3-shrunk", "--device", "cpu", "--prompt-len", "16"]
 LIMITS = Limits(2, 20.0, 100.0, None, 200.0)
 SAMPLE = {
@@ -41,26 +43,22 @@ SAMPLE = {
 }
 
 
-def run_of(
-    prompt_len: int, token_s: Sequence[Sequence[float]], prefill_s: Sequence[float]
-) -> tuple[list[Event], list[Completion]]:
-    """The events and completions of requests whose chunk ended and whose tokens came at these times."""
+def run_of(prompt_len: int, token_s: Sequence[Sequence[float]], prefill_s: Sequence[float]) -> Run:
+    """A run of requests whose chunk ended and whose tokens came at these times."""
     events: list[Event] = []
-    completions = []
     for idx, (times, end_s) in enumerate(zip(token_s, prefill_s, strict=True)):
         events.append(PrefillEvent(idx, prompt_len, prompt_len, end_s))
         events += [TokenEvent(idx, 0, "", time_s) for time_s in times]
-        timing = Timing(100.0, tuple(times))
-        done = Completion(idx, prompt_len, (0,) * len(times), "", "length", timing)
-        completions.append(done)
     events.sort(key=lambda event: event.time_s)  # type: ignore[union-attr]
-    return events + [DoneEvent(done) for done in completions], completions
+    requests = tuple(Request("early", prompt_len, len(times)) for times in token_s)
+    timings = tuple(Timing(0.0, tuple(times)) for times in token_s)
+    return Run(requests, timings, chunks_of(events, 0.0, timings))
 
 
 def test_rates_of_one_request() -> None:
     # 40 tokens in two seconds; then a slow first step, which is not counted, and four of half a second.
-    events, completions = run_of(40, [[102.0, 109.0, 109.5, 110.0, 110.5, 111.0]], [101.9])
-    rates = rates_of(events, completions)
+    run = run_of(40, [[2.0, 9.0, 9.5, 10.0, 10.5, 11.0]], [1.9])
+    rates = rates_of(run)
     assert rates.prefill_tok_s == pytest.approx(20.0)
     assert rates.decode_tok_s == pytest.approx(2.0)
     assert rates.decode_step_s == pytest.approx(0.5)
@@ -68,25 +66,25 @@ def test_rates_of_one_request() -> None:
 
 
 def test_decode_counts_only_steps_of_the_full_batch() -> None:
-    # The second prompt is in prefill from 101 to 104. Full steps take a second, lonely ones a tenth.
-    first = [101.0, 104.1, 105.0, 106.0, 107.0, 108.0, 109.0, 110.0]
-    second = [104.0, 105.0, 106.0, 107.0, 108.0, 109.0, 110.0, 110.1]
-    events, completions = run_of(30, [first, second], [101.0, 104.0])
-    rates = rates_of(events, completions)
+    # The second prompt is in prefill from 1 to 4. Full steps take a second, lonely ones a tenth.
+    first = [1.0, 4.1, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
+    second = [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 10.1]
+    run = run_of(30, [first, second], [1.0, 4.0])
+    rates = rates_of(run)
     assert rates.decode_tok_s == pytest.approx(2.0)
     assert rates.prefill_tok_s == pytest.approx((30 / 1 + 30 / 3) / 2), "the median prompt, each by itself"
 
 
 def test_prompts_computed_together_share_their_time() -> None:
-    times = [102.0, 103.0, 104.0, 105.0, 106.0, 107.0, 108.0]
-    events, completions = run_of(30, [times, times], [101.999, 101.9991])
-    assert rates_of(events, completions).prefill_tok_s == pytest.approx(30, rel=0.01)
+    times = [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    run = run_of(30, [times, times], [1.999, 1.9991])
+    assert rates_of(run).prefill_tok_s == pytest.approx(30, rel=0.01)
 
 
 def test_too_few_full_steps_are_refused_with_the_cure() -> None:
-    events, completions = run_of(30, [[101.0, 102.0, 103.0]], [101.0])
+    run = run_of(30, [[1.0, 2.0, 3.0]], [1.0])
     with pytest.raises(UserError, match=r"leaves 1 step .* raise it by 3 or more"):
-        rates_of(events, completions)
+        rates_of(run)
 
 
 @pytest.mark.parametrize(("batch", "step", "needed"), [(1, 512, 7), (8, 512, 14), (3, 100, 19)])
@@ -95,10 +93,11 @@ def test_the_shortest_answer(batch: int, step: int, needed: int) -> None:
 
 
 def test_the_shortest_answer_is_enough_for_the_reference() -> None:
-    needed = needed_output_len(3, SPEC.prompt_len, 8)
-    (sample,) = our_contenders(replace(SPEC, batch=3, prefill_step=8, output_len=needed), 1)
-    sample.run(0)
-    steps = sample.samples[0]["decode_tok_s"] * sample.samples[0]["decode_step_s"]
+    needed = needed_output_len(3, 16, 8)
+    spec = replace(SPEC, batch_size=3, schedule=Schedule(8), requests=at_once(3, 16, needed))
+    (target,) = our_targets(spec, 1)
+    target.run(0)
+    steps = target.samples[0]["decode_tok_s"] * target.samples[0]["decode_step_s"]
     assert steps == pytest.approx(3), "every counted step has a token of each request"
 
 
@@ -123,32 +122,18 @@ def test_bytes_that_a_step_reads() -> None:
     assert weights_bytes(untied) == (everything - embedding) * 4
 
 
-def fighters(names: Sequence[str] = "abc") -> list[Contender]:
-    return [Contender(name, "", "module", SPEC, 1, samples=[dict(SAMPLE)]) for name in names]
-
-
-def test_everybody_has_a_turn_in_every_repeat() -> None:
-    turns = [(repeat, fighter.name) for repeat, fighter in rounds(fighters(), 2)]
-    assert turns == [(0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "b"), (1, "c")]
-
-
-def test_who_is_out_has_no_turn_any_more() -> None:
-    left, turns = fighters(), []
-    for _, fighter in rounds(left, 2):
-        turns.append(fighter.name)
-        if fighter.name == "a":
-            left[:] = [other for other in left if other.name != "b"]
-    assert turns == ["a", "c", "a", "c"]
+def target(name: str, variant: str = "", **changes: Any) -> BenchTarget:
+    return BenchTarget(name, variant, "module", SPEC, 1, 16, 16, samples=[SAMPLE | changes])
 
 
 def test_shares_ratios_and_the_best_variant() -> None:
-    ours = fighters("o")[0]
+    ours = target("o")
     ours.samples += [SAMPLE | {"prefill_tok_s": 300.0}, SAMPLE | {"prefill_tok_s": 200.0}]
     peers = [
-        Contender("p", "x", "m", SPEC, 1, samples=[SAMPLE | {"prefill_tok_s": 50.0, "decode_tok_s": 5.0}]),
-        Contender("p", "y", "m", SPEC, 1, samples=[SAMPLE | {"prefill_tok_s": 20.0, "decode_tok_s": 40.0}]),
+        target("p", "x", prefill_tok_s=50.0, decode_tok_s=5.0),
+        target("p", "y", prefill_tok_s=20.0, decode_tok_s=40.0),
     ]
-    result = result_of([ours, *peers], [LIMITS, replace(LIMITS, read_gb_s=10.0)], {}, {})
+    result = result_of([ours, *peers], [LIMITS, replace(LIMITS, read_gb_s=10.0)], 1, {})
     assert result["prefill_tok_s"] == 200.0
     assert result["spread"]["prefill_tok_s"] == {"min": 100.0, "max": 300.0}
     assert result["limit_gb_s"] == 20.0 and [each["read_gb_s"] for each in result["limits"]] == [20.0, 10.0]
@@ -161,9 +146,9 @@ def test_shares_ratios_and_the_best_variant() -> None:
 
 
 def test_a_gpu_has_no_share_of_the_cpu_limit() -> None:
-    ours = fighters("o")[0]
+    ours = target("o")
     ours.samples[0]["facts"] = {"device": "gpu"}
-    result = result_of([ours], [LIMITS], {}, {})
+    result = result_of([ours], [LIMITS], 1, {})
     assert result["limit_gb_s"] is None and result["share_of_limit"] is None
 
 
@@ -184,13 +169,14 @@ def test_limits_are_measured_here() -> None:
 
 
 def test_a_real_run_reports_every_key(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(engine, "measure", lambda threads: LIMITS)
+    monkeypatch.setattr(command, "measure", lambda threads: LIMITS)
     argv = ["--output-len", "16", "--batch", "2", "--repeats", "1", "--threads", "2", "--json"]
     assert cli.main([*TINY, "--solution", "ref", *argv]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     wanted = "prefill_tok_s decode_tok_s limit_gb_s weights_bytes spread model solution batch threads host"
     wanted += " f32_gflop_s bf16_gflop_s int8_gop_s share_of_limit prompt_len output_len skipped"
     assert set(wanted.split()) <= result.keys()
+    assert (result["schema"], result["benchmark"]) == (1, "throughput")
     assert result["model"] == "random:qwen3-shrunk,bits=4" and result["solution"] == "ref"
     assert (result["batch"], result["threads"], result["limit_gb_s"]) == (2, 2, 20.0)
     assert result["prefill_tok_s"] > 0 and result["decode_tok_s"] > 0 and result["share_of_limit"] > 0
@@ -213,8 +199,8 @@ class Children:
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, children: Children, *argv: str) -> int:
-    monkeypatch.setattr(contenders, "run_module", children)
-    monkeypatch.setattr(engine, "measure", lambda threads: LIMITS)
+    monkeypatch.setattr(targets, "run_module", children)
+    monkeypatch.setattr(command, "measure", lambda threads: LIMITS)
     return cli.main([*TINY, "--repeats", "2", *argv])
 
 
@@ -239,12 +225,14 @@ def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     children = Children()
     assert bench(monkeypatch, children, "--baselines", "torch,mlx-lm") == 0
     turns = [value.get("variant") or value["solution"] for _, value in children.asked]
-    assert turns == ["ref", "bfloat16", "float32", "mlx-lm"] * 2
+    order = ["ref", "bfloat16", "float32", "mlx-lm"]
+    assert turns == order + order[::-1], "forwards, then backwards"
     assert [value["seed"] for _, value in children.asked] == [0] * 4 + [1] * 4
-    lengths = {value["solution"]: value["output_len"] for _, value in children.asked if "solution" in value}
-    assert lengths == {"ref": 32, "mlx-lm": contenders.SLOW_OUTPUT_LEN}, "mlx-lm is slow on a CPU"
+    of_loops = [value for _, value in children.asked if "solution" in value]
+    lengths = {value["solution"]: value["requests"][0]["max_tokens"] for value in of_loops}
+    assert lengths == {"ref": 32, "mlx-lm": targets.SLOW_OUTPUT_LEN}, "mlx-lm is slow on a CPU"
     captured = capsys.readouterr()
-    assert f"answers of {contenders.SLOW_OUTPUT_LEN} tokens, not as ours" in captured.err
+    assert f"answers of {targets.SLOW_OUTPUT_LEN} tokens, not as ours" in captured.err
     assert "torch bfloat16" in captured.out and "1.00x" in captured.out
 
 
@@ -255,7 +243,8 @@ def test_rounded_activations_take_turns_with_exact_ones(
     children = Children()
     assert bench(monkeypatch, children, "--activation-bits", "8", "--baselines", "mlx-lm", "--json") == 0
     turns = [(value["solution"], value["activation_bits"]) for _, value in children.asked]
-    assert turns == [("ref", 8), ("ref", None), ("mlx-lm", None)] * 2
+    order: list[tuple[str, int | None]] = [("ref", 8), ("ref", None), ("mlx-lm", None)]
+    assert turns == order + order[::-1]
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["activation_bits"] == 8
     assert result["peers"]["ref"]["best_variant"]["decode_tok_s"] == "exact activations"
@@ -266,7 +255,7 @@ def test_files_are_made_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch
     children = Children()
     assert bench(monkeypatch, children, "--baselines", "llama.cpp") == 0
     modules = [module for module, _ in children.asked]
-    assert modules == ["gguf_file"] * 4 + (["engine_sample"] + ["llama_cpp"] * 4) * 2
+    assert modules == ["gguf_file"] * 4 + ["sample"] + ["llama_cpp"] * 8 + ["sample"]
 
 
 def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -300,7 +289,7 @@ def test_without_a_compiler_there_are_rates_but_no_limits(
 ) -> None:
     limits._compiled.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(contenders, "run_module", Children())
+    monkeypatch.setattr(targets, "run_module", Children())
     assert cli.main([*TINY, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("no C++ compiler: install g++ or clang") == 1
@@ -339,10 +328,10 @@ def test_bad_usage_is_one_line(
     ],
 )
 def test_a_random_model_has_4_bits_unless_it_says_otherwise(model: str, bits: str) -> None:
-    assert engine.random_bits(model) == model + bits
+    assert random_bits(model) == model + bits
     parser = ArgumentParser()
-    engine.add_arguments(parser)
-    assert engine.checked(parser.parse_args(["--model", model], Namespace()))[0].model == model + bits
+    command.add_arguments(parser)
+    assert command.checked(parser.parse_args(["--model", model], Namespace()))[0].model == model + bits
     assert "default: 4" in " ".join(parser.format_help().split())
 
 
