@@ -13,7 +13,7 @@ COMMANDS = {
     "eval-recall": "tiny_llm_lab.commands.eval_recall",
     "bench": "tiny_llm_lab.bench.throughput.command",
     "bench-chunked-prefill": "tiny_llm_lab.bench.chunked.command",
-    "bench-kernels": "tiny_llm_lab.bench.kernels",
+    "bench-kernels": "tiny_llm_lab.bench.kernels.command",
     "bench-engine": "tiny_llm_lab.bench.engine_steps.command",
     "simulate": "tiny_llm_lab.simulate.command",
     "trace": "tiny_llm_lab.timeline.command",

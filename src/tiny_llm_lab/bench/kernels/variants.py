@@ -1,23 +1,23 @@
-"""The versions of each operator that a ladder compares, on the same numbers."""
+"""The variants of each operator that are compared, on the same numbers."""
 
 import importlib
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 
 from tiny_llm_lab import native
-from tiny_llm_lab.bench.ladder import Cost, Rung
+from tiny_llm_lab.bench.harness import Variant
 from tiny_llm_lab.types import QuantizedWeights
+
+from .comparison import Cost, KernelComparison
 
 # A product of Qwen3-0.6B's MLP, and the heads of its attention.
 _OUTPUTS, _INNER, _GROUP, _BITS = 3072, 1024, 64, 4
 _HEADS, _KV_HEADS, _DIM = 16, 8, 128
-# More than any cache holds: one row's weights shall come from memory, as they do in a model.
+# More than any cache holds: the weights of every run come from memory, as they do in a model.
 _ROTATED_BYTES = 100_000_000
-
-_Made = tuple[str, Cost, list[Rung]]
 
 
 def products(
@@ -26,25 +26,25 @@ def products(
     outputs: int = _OUTPUTS,
     inner: int = _INNER,
     rotated: int = _ROTATED_BYTES,
-) -> _Made:
+) -> KernelComparison:
     """x [rows, inner] times the transpose of packed weights [outputs, inner], all but scales in 4 bits."""
     one = outputs * inner * _BITS // 8 + 2 * 2 * outputs * inner // _GROUP
     key = mx.random.key(0)
     weights = [_packed(mx.random.normal((outputs, inner), key=key)) for _ in range(rotated // one + 1)]
     x = mx.random.normal((rows, inner), key=key).astype(mx.bfloat16)
     mx.eval(x, *((w.weight, w.scales, w.biases) for w in weights))
-    at = lambda i: weights[i % len(weights)]  # noqa: E731
-    rungs = [Rung("MLX", lambda i: _mlx_product(x, at(i)))]
+    weight = itertools.cycle(weights).__next__  # every run takes the next copy
+    variants = [Variant("MLX", lambda: _mlx_product(x, weight()))]
     if mx.default_device() == mx.gpu:
         metal = importlib.import_module(f"{packages[-1]}.metal_kernels")
-        rungs.append(Rung("Metal kernel", lambda i: metal.quantized_matmul_metal(x, at(i))))
+        variants.append(Variant("Metal kernel", lambda: metal.quantized_matmul_metal(x, weight())))
     else:
-        rungs.insert(0, Rung("oracle", lambda i: _oracle_product(x, at(i))))
+        variants.insert(0, Variant("oracle", lambda: _oracle_product(x, weight())))
         for package in packages:
-            rungs += _steps(package, x, at)
+            variants += _steps(package, x, weight)
     cost = Cost(one + 2 * rows * (inner + outputs), 2 * rows * outputs * inner, allows_integers=True)
     title = f"quantized matmul [{rows}, {inner}] x [{outputs}, {inner}], 4 bits in groups of 64, bfloat16"
-    return title, cost, rungs
+    return KernelComparison(title, cost, variants)
 
 
 def attention(
@@ -54,7 +54,7 @@ def attention(
     heads: int = _HEADS,
     kv_heads: int = _KV_HEADS,
     dim: int = _DIM,
-) -> _Made:
+) -> KernelComparison:
     """New tokens of one request, causal, against what is stored, they themselves included."""
     stored = stored if tokens == 1 else stored + tokens
     keys = mx.random.split(mx.random.key(1), 3)
@@ -65,36 +65,32 @@ def attention(
     own = partial(
         mx.fast.scaled_dot_product_attention, q, k, v, scale=scale, mask="causal" if tokens > 1 else None
     )
-    rungs = [Rung("MLX", lambda i: own())]
+    variants = [Variant("MLX", own)]
     if mx.default_device() == mx.gpu:
         metal = importlib.import_module(f"{packages[-1]}.metal_kernels")
-        rungs.append(Rung("Metal kernel", lambda i: metal.flash_attention_metal(q, k, v, causal=True)))
+        variants.append(Variant("Metal kernel", lambda: metal.flash_attention_metal(q, k, v, causal=True)))
     else:
         native.switch(packages[0], False)  # the oracle is the version in plain MLX
         oracle = importlib.import_module(packages[0])
-        rungs.insert(0, Rung("oracle", lambda i: oracle.flash_attention(q, k, v, mask="causal")))
+        variants.insert(0, Variant("oracle", lambda: oracle.flash_attention(q, k, v, mask="causal")))
         for package in packages:
             of_package = partial(native.load(package).attention, q, k, v, stored, True, scale)
-            rungs.append(Rung(_name(package), partial(_ignoring_copy, of_package)))
+            variants.append(Variant(_name(package), of_package))
     seen = sum(stored - tokens + i + 1 for i in range(tokens))
     cost = Cost(2 * stored * kv_heads * dim * 2 + 4 * tokens * heads * dim, 4 * seen * heads * dim)
     title = f"attention of {tokens} new among {stored} tokens, {heads} heads of {dim}, {kv_heads} kv heads"
-    return f"{title}, bfloat16", cost, rungs
+    return KernelComparison(f"{title}, bfloat16", cost, variants)
 
 
-def _steps(package: str, x: mx.array, at: Any) -> list[Rung]:
+def _steps(package: str, x: mx.array, weight: Callable[[], QuantizedWeights]) -> list[Variant]:
     made = native.load(package)
     prefix = "" if package.endswith("_ref") else "mine "
 
-    def step(number: int, i: int) -> mx.array:
-        return made.quantized_matmul_step(number, x, at(i))
+    def step(number: int) -> mx.array:
+        return made.quantized_matmul_step(number, x, weight())
 
-    steps = [Rung(f"{prefix}step {number}", partial(step, number)) for number in (1, 2, 3, 4)]
-    return [*steps, Rung(_name(package), lambda i: made.linear(x, [at(i)])[0])]
-
-
-def _ignoring_copy(run: Callable[[], mx.array], i: int) -> mx.array:
-    return run()
+    steps = [Variant(f"{prefix}step {number}", partial(step, number)) for number in (1, 2, 3, 4)]
+    return [*steps, Variant(_name(package), lambda: made.linear(x, [weight()])[0])]
 
 
 def _name(package: str) -> str:
