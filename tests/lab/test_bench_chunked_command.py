@@ -123,7 +123,11 @@ def test_no_number_is_cut_at_80_columns(
     wide, narrow = shown(240), shown(80)
     numbers = [sorted(re.findall(r"\d+\.\d+x?", " ".join(lines))) for lines in (wide, narrow)]
     assert numbers[0] == numbers[1] and len(numbers[0]) > 20
-    tables = [line for line in narrow if line.lstrip().startswith(("variant", "prefill_step"))]
+    tables = [
+        line
+        for line in narrow
+        if line.lstrip().startswith(("variant", "prefill_step")) and " had " not in line
+    ]
     assert max(map(len, tables)) <= 80 and not any("…" in line for line in narrow)
     assert "ITL max ms" in "".join(tables) and "max ITL vs unchunked" in "".join(tables)
 

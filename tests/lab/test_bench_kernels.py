@@ -68,7 +68,7 @@ def test_a_variant_is_compared_with_the_last_one_before_it_that_ran() -> None:
 
 def test_columns_stay_in_place_whatever_the_numbers() -> None:
     section = compared(Cost(1e9, 1e12), slow=(1234.5, 1200.0, 2345.6), fast=(0.001,))
-    lines = [line for line in shown(section)[2:6]]
+    lines = shown(section)[2:6]
     ends = [line.rstrip() for line in lines[1:]]
     assert "1234500.000 (1200000.000-2345600.000)" in ends[1]
     right = lines[0].index("GFLOP/s") + len("GFLOP/s")

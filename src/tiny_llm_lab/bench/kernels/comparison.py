@@ -1,7 +1,7 @@
 """What an operator must cost at least, what its variants took, and how that reads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final, Protocol
@@ -103,13 +103,7 @@ def section_of(
         _COLUMNS,
         rows,
         notes=[_INTEGERS] if passes and cost.allows_integers and bound.startswith("f32") else [],
-        data={
-            "num_bytes": cost.num_bytes,
-            "flops": cost.flops,
-            "limit_s": limit_s,
-            "bound": bound,
-            "todos": dict(todos),
-        },
+        data={**asdict(cost), "limit_s": limit_s, "bound": bound, "todos": dict(todos)},
     )
 
 
