@@ -14,7 +14,7 @@ COMMANDS = {
     "bench": "tiny_llm_lab.bench.throughput.command",
     "bench-chunked-prefill": "tiny_llm_lab.bench.chunked.command",
     "bench-kernels": "tiny_llm_lab.bench.kernels.command",
-    "bench-engine": "tiny_llm_lab.bench.engine_steps.command",
+    "bench-engine": "tiny_llm_lab.bench.engine.command",
     "simulate": "tiny_llm_lab.simulate.command",
     "trace": "tiny_llm_lab.timeline.command",
     "test": "tiny_llm_lab.course.run_tests",

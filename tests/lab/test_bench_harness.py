@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from tiny_llm_lab.bench import host
-from tiny_llm_lab.bench.harness import Variant, interleave, time_variants
+from tiny_llm_lab.bench.harness import Variant, time_variants
 from tiny_llm_lab.bench.report import Column, Ratio, Row, Section, document, print_section
+from tiny_llm_lab.interleave import interleave
 
 
 class Clock:

@@ -1,32 +1,17 @@
-"""Interleaved measurement: every variant runs once a round, so that a slow phase of the machine meets all."""
+"""Seconds of interleaved variants: each runs once a round, warm-ups are left out."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeVar
 
 import mlx.core as mx
 
+from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.types import Clock
 
-T = TypeVar("T")
 _SLOW_RUNS = 2
-
-
-def interleave(
-    variants: Sequence[T], rounds: int, *, warm_ups: int = 0, alternate: bool = True
-) -> Iterator[tuple[int, T]]:
-    """Yield (round, variant); rounds below 0 are warm-ups. With `alternate` odd rounds run backwards.
-
-    `variants` is read again before every turn: a variant that was removed has no further turn.
-    """
-    for number in range(-warm_ups, rounds):
-        order = list(variants)
-        for variant in reversed(order) if alternate and number % 2 else order:
-            if variant in variants:
-                yield number, variant
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ class Column:
         return f"{middle}{self.unit}{' ' if self.spread == 'beside' else chr(10)}({low}-{high})"
 
 
+TIME: Final = Column("seconds", "ms median (min-max)", ".3f", 1e3, "beside")
+
+
 @dataclass(frozen=True)
 class Row:
     """One variant, and its samples of each metric."""
@@ -124,6 +127,19 @@ class Section:
             "notes": list(self.notes),
             "data": dict(self.data),
         }
+
+
+def timed_section(
+    name: str,
+    title: str,
+    seconds: Mapping[str, Sequence[float]],
+    ratios: Sequence[Ratio | None],
+    notes: Sequence[str] = (),
+    data: Mapping[str, Any] | None = None,
+) -> Section:
+    """A comparison of times, as `time_variants` returns them."""
+    rows = [Row(variant, {TIME.key: values}) for variant, values in seconds.items()]
+    return Section(name, title, (TIME,), rows, ratios, notes, data or {})
 
 
 def document(

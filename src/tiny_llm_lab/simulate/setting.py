@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from tiny_llm_lab.solution import Scheduling
-from tiny_llm_lab.step_shapes import StepGrid, work_of
+from tiny_llm_lab.steps.shapes import StepGrid, work_of
 from tiny_llm_lab.types import SchedulerConfig
 
 from .cluster import Route, replay

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from tiny_llm_lab.bench import sample
 from tiny_llm_lab.bench.child import CrashError, run_module
 from tiny_llm_lab.bench.flags import add_numbers, check_numbers, shown_model
-from tiny_llm_lab.bench.harness import interleave
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import document, print_section
 from tiny_llm_lab.bench.run import Run
@@ -22,6 +21,7 @@ from tiny_llm_lab.bench.sample import Schedule, Spec
 from tiny_llm_lab.commands.batch_report import stdout_console
 from tiny_llm_lab.commands.manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.types import UserError
 
 from .plot import draw, typical

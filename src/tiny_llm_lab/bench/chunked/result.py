@@ -1,15 +1,15 @@
 """From runs to tables and one sentence: medians over fresh processes, with their spread."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
-from tiny_llm_lab.bench.report import Column, Row, Samples, Section
+from tiny_llm_lab.bench.latency import ITL_COLUMNS, TTFT_COLUMNS, itl_metrics, latencies, samples_of, ttfts_of
+from tiny_llm_lab.bench.report import Column, Row, Section
 from tiny_llm_lab.bench.run import Kind, Run
 from tiny_llm_lab.bench.sample import Schedule
-from tiny_llm_lab.metrics import percentile, pooled_itl
-from tiny_llm_lab.types import Timing
+from tiny_llm_lab.metrics import pooled_itl
 
 _NOTE: Final = (
     "Median of {repeats} fresh processes (min-max below it). TTFT short: the short prompts that arrived "
@@ -25,15 +25,6 @@ _COLUMNS: Final = (
     Column("itl_max_s", "ITL max ms", ".1f", 1e3, "below"),
     Column("itl_p99_over_p50", "p99/p50", ".1f"),
 )
-_CLASS_COLUMNS: Final = (
-    Column("ttft_p50_s", "TTFT p50 ms", ".0f", 1e3),
-    Column("ttft_p99_s", "TTFT p99 ms", ".0f", 1e3),
-    Column("itl_p50_s", "ITL p50 ms", ".1f", 1e3),
-    Column("itl_p99_s", "ITL p99 ms", ".1f", 1e3),
-    Column("itl_max_s", "ITL max ms", ".1f", 1e3),
-    Column("itl_p99_over_p50", "p99/p50", ".1f"),
-)
-
 _CLASSES: Final[dict[str, tuple[Kind, ...]]] = {"short": ("early", "late"), "long": ("long",)}
 
 
@@ -52,7 +43,7 @@ class Sample:
 def sections_of(samples: Sequence[Sample], title: str, long_tokens: int) -> list[Section]:
     """All requests, a row for each schedule, smallest chunks first; then each class by itself."""
     groups = grouped(samples)
-    metrics = {schedule: _pooled(map(_latencies, runs)) for schedule, runs in groups.items()}
+    metrics = {schedule: samples_of(map(_latencies, runs)) for schedule, runs in groups.items()}
     base = list(groups)[-1]
     longest_s = Row("", metrics[base]).median("itl_max_s")
     rows = []
@@ -60,7 +51,7 @@ def sections_of(samples: Sequence[Sample], title: str, long_tokens: int) -> list
         ratio = Row("", own).median("itl_max_s") / longest_s
         rows.append(Row(schedule.name, own | {"max_itl_ratio": [ratio]}))
     classes = [
-        Row(f"{schedule.name}, {name}", _pooled(_of_class(run.of_kind(*kinds)) for run in runs))
+        Row(f"{schedule.name}, {name}", samples_of(latencies(run.of_kind(*kinds)) for run in runs))
         for schedule, runs in groups.items()
         for name, kinds in _CLASSES.items()
     ]
@@ -69,7 +60,9 @@ def sections_of(samples: Sequence[Sample], title: str, long_tokens: int) -> list
     notes = [_NOTE.format(repeats=len(groups[base])), closing_sentence(rows, name)]
     return [
         Section("all", title, columns, rows, notes=notes),
-        Section("classes", "Short requests, early and late, and long ones", _CLASS_COLUMNS, classes),
+        Section(
+            "classes", "Short requests, early and late, and long ones", (*TTFT_COLUMNS, *ITL_COLUMNS), classes
+        ),
     ]
 
 
@@ -113,35 +106,7 @@ def _latencies(run: Run) -> dict[str, float | None]:
     return {
         "total_s": run.total_s,
         "output_tokens_per_s": run.output_tokens_per_s,
-        "ttft_short_s": median(_ttfts(run.of_kind("late"))),
-        "ttft_long_s": median(_ttfts(run.of_kind("long"))),
-        **_itl(victim_itl(run)),
+        "ttft_short_s": median(ttfts_of(run.of_kind("late"))),
+        "ttft_long_s": median(ttfts_of(run.of_kind("long"))),
+        **itl_metrics(victim_itl(run)),
     }
-
-
-def _of_class(timings: Sequence[Timing]) -> dict[str, float | None]:
-    ttfts = _ttfts(timings)
-    return {
-        "ttft_p50_s": percentile(ttfts, 50),
-        "ttft_p99_s": percentile(ttfts, 99),
-        **_itl(pooled_itl(timings)),
-    }
-
-
-def _itl(gaps: Sequence[float]) -> dict[str, float | None]:
-    """Percentiles of gaps; None when there are none, as with answers of one token."""
-    if not gaps:
-        return dict.fromkeys(("itl_p50_s", "itl_p99_s", "itl_max_s", "itl_p99_over_p50"))
-    p50_s, p99_s = percentile(gaps, 50), percentile(gaps, 99)
-    ratio = p99_s / p50_s if p50_s else None
-    return {"itl_p50_s": p50_s, "itl_p99_s": p99_s, "itl_max_s": max(gaps), "itl_p99_over_p50": ratio}
-
-
-def _ttfts(timings: Sequence[Timing]) -> list[float]:
-    return [timing.ttft_s for timing in timings if timing.ttft_s is not None]
-
-
-def _pooled(metrics: Iterable[Mapping[str, float | None]]) -> dict[str, Samples]:
-    """The samples of each metric, one of every run."""
-    rows = list(metrics)
-    return {key: [row[key] for row in rows] for key in rows[0]}

@@ -10,11 +10,11 @@ import mlx.core as mx
 
 from tiny_llm_lab import native
 from tiny_llm_lab.bench.harness import Variant
-from tiny_llm_lab.bench.report import Column, Row, Section
+from tiny_llm_lab.bench.report import TIME, Column, Row, Section
 from tiny_llm_lab.course.todo import find_todo
 
 _COLUMNS: Final = (
-    Column("seconds", "ms median (min-max)", ".3f", 1e3, "beside"),
+    TIME,
     Column("gb_s", "GB/s", ".2f"),
     Column("gflop_s", "GFLOP/s", ".2f"),
     Column("share_of_limit", "of limit", ".1%"),

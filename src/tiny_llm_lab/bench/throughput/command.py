@@ -10,13 +10,13 @@ import mlx.core as mx
 
 from tiny_llm_lab.bench.child import CrashError
 from tiny_llm_lab.bench.flags import add_numbers, check_numbers, random_bits, shown_model
-from tiny_llm_lab.bench.harness import interleave
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import document, print_section
 from tiny_llm_lab.bench.sample import Schedule, Spec
 from tiny_llm_lab.commands.batch_report import stdout_console
 from tiny_llm_lab.commands.manners import EXIT_FAILED, say, well_mannered
 from tiny_llm_lab.commands.options import add_activation_bits, add_model_arguments, model_name
+from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.native.isa import physical_cores

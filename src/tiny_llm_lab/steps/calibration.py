@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Final
 
+from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.solution import Serving
-from tiny_llm_lab.step_runner import StepRunner
-from tiny_llm_lab.step_shapes import Step, StepGrid, work_of
+from tiny_llm_lab.steps.runner import StepRunner
+from tiny_llm_lab.steps.shapes import Step, StepGrid, work_of
 from tiny_llm_lab.types import Clock, UserError
 
-# Where seconds count; and where a fit is to be judged.
+# Where seconds count; and where a fit is judged.
 AT_START: Final = StepGrid(stored=(0, 128, 512), decodes=(1, 4, 16), chunks=(16, 64, 256))
 THOROUGH: Final = StepGrid(
     stored=(0, 512, 2048),
@@ -47,12 +48,9 @@ def calibrate(
     fitting.sort(key=lambda step: sum(part.new for part in step))
     if len(fitting) < _FEWEST_SAMPLES:
         raise UserError(f"the model takes only {limit} tokens, too few to time its steps: leave the SLO out")
-    runner = StepRunner(llm, model, fitting, block_size=block_size)
-    try:
+    with StepRunner(llm, model, fitting, block_size=block_size) as runner:
         runner.run(fitting[0])  # the first pass of all builds what later ones find
         times = time_steps(runner.run, fitting, rounds, limit_s=limit_s, clock=clock)
-    finally:
-        runner.release()
     return samples_of(llm, fitting[: len(times)], times)
 
 
@@ -64,7 +62,7 @@ def time_steps(
     limit_s: float = math.inf,
     clock: Clock = time.perf_counter,
 ) -> list[list[float]]:
-    """Seconds of each step, once a round, so that a slow phase of the machine meets them all.
+    """Seconds of each step, once a round, so that a slow phase of the machine meets all of them.
 
     A shape is slower when it is new: a first round counts only for steps that come to no other. After
     `limit_s` no step begins, except for the first three; those that never began have no entry.
@@ -72,13 +70,13 @@ def time_steps(
     first: list[float] = []
     later: list[list[float]] = [[] for _ in steps]
     start_s = clock()
-    for number in range(rounds + 1):
-        for step, seconds in zip(steps, later, strict=True):
-            began_s = clock()
-            if began_s - start_s > limit_s and len(first) >= _FEWEST_SAMPLES:
-                break
-            run(step)
-            (seconds if number else first).append(max(clock() - began_s, 1e-9))
+    # Always forwards: when time runs out, the small steps are those that were timed.
+    for number, i in interleave(range(len(steps)), rounds, warm_ups=1, alternate=False):
+        began_s = clock()
+        if began_s - start_s > limit_s and len(first) >= _FEWEST_SAMPLES:
+            break
+        run(steps[i])
+        (first if number < 0 else later[i]).append(max(clock() - began_s, 1e-9))
     return [seconds or [cold] for cold, seconds in zip(first, later, strict=False)]
 
 

@@ -1,4 +1,4 @@
-"""Forward passes shaped like the engine's, over requests of any length, as often as one likes."""
+"""Forward passes shaped like an engine's, over requests of any length, any number of times."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -6,11 +6,11 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
-from tiny_llm_lab.step_shapes import Step, blocks_of
+from tiny_llm_lab.steps.shapes import Step, blocks_of
 
 
 class StepRunner:
-    """Repeats a step without changing what it stands on: nobody's context grows."""
+    """Repeats a step without changing what it reads: no request's context grows."""
 
     def __init__(
         self, llm: Any, model: Any, steps: Sequence[Step], seed: int = 0, *, block_size: int = 16
@@ -47,6 +47,12 @@ class StepRunner:
         drawn = mx.argmax(logits, axis=-1) if rows else logits
         mx.eval(drawn, self.cache.pools)
         return cast(list[int], drawn.tolist()) if rows else []
+
+    def __enter__(self) -> "StepRunner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the memory back."""

@@ -1,4 +1,4 @@
-"""What a step of the engine consists of, and which steps a machine is timed with."""
+"""What a step of an engine consists of, and which steps a machine is timed with."""
 
 import math
 from collections.abc import Callable
@@ -23,14 +23,14 @@ def decodes(count: int, stored: int) -> Step:
 
 
 def chunk(stored: int, new: int) -> Step:
-    """A piece of a prompt that goes on behind it."""
+    """A chunk of a prompt that does not end it."""
     return (Part(stored, new),)
 
 
 def work_of(context_work: Callable[[int, int], int], step: Step) -> tuple[int, int, int]:
     """num_tokens, num_attended and num_stored of a step, as a step-time model counts them.
 
-    `context_work` is the solution's: looks at stored tokens by (stored, new).
+    `context_work(stored, new)` is the solution's: the number of tokens attended to.
     """
     num_attended = sum(context_work(part.stored, part.new) for part in step)
     return sum(part.new for part in step), num_attended, sum(part.stored + part.new for part in step)
@@ -48,7 +48,7 @@ class StepGrid:
     stored: tuple[int, ...]  # tokens that every request has stored before
     decodes: tuple[int, ...]
     chunks: tuple[int, ...]
-    mixed: tuple[tuple[int, int], ...] = ()  # so many decodes beside a chunk of so many tokens
+    mixed: tuple[tuple[int, int], ...] = ()  # (decodes, tokens of the chunk beside them)
 
     def steps(self, max_len: float = math.inf, max_chunk: float = math.inf) -> list[Step]:
         """Decodes, chunks, and both together, at every depth; no request longer than `max_len`."""

@@ -1,4 +1,4 @@
-"""`chunk-position`: what a chunk costs deep in its prompt, and how well a step's time is foretold."""
+"""`chunk-position`: what a chunk costs deep in its prompt, and how well a step's time is predicted."""
 
 import random
 from collections.abc import Sequence
@@ -6,14 +6,13 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
-from tiny_llm_lab.calibration import THOROUGH, samples_of, time_steps
+from tiny_llm_lab.bench.harness import Variant, time_variants
+from tiny_llm_lab.bench.report import Ratio, Section, timed_section
 from tiny_llm_lab.metrics import percentile
-from tiny_llm_lab.step_runner import StepRunner
-from tiny_llm_lab.step_shapes import Step, chunk, decodes, work_of
+from tiny_llm_lab.steps.calibration import THOROUGH, samples_of, time_steps
+from tiny_llm_lab.steps.shapes import Step, chunk, decodes, work_of
 
-from .report import Report
-from .setting import Setting
-from .turns import TIME_COLUMNS, Seconds, Side, ratio, take_turns, times_row
+from .config import BenchConfig
 
 _DEPTHS: Final = (0, 1024, 2048, 4096)
 _MAX_LEN: Final = 2560
@@ -21,34 +20,34 @@ _MAX_CHUNK: Final = 512
 _CALIBRATION_ROUNDS: Final = 3
 _NUM_HELD_OUT: Final = 24
 
+Errors = tuple[list[float], list[float]]
+
 
 def depths(limit: int, new: int) -> list[int]:
-    """Where chunks of `new` tokens begin; the last one ends with the longest request, if need be."""
+    """Where chunks of `new` tokens begin; none ends behind `limit`."""
     return sorted({max(0, min(depth, limit - new)) for depth in _DEPTHS})
 
 
-def chunk_position(setting: Setting) -> Report:
-    """Chunks at several depths in turns; then a calibration with the steps that it has to foretell."""
-    llm, limit = setting.llm, setting.limit
-    at = depths(limit, setting.chunk)
-    known, unknown = _steps(limit, setting.seed)
-    chunks = [chunk(stored, setting.chunk) for stored in at]
-    runner = StepRunner(llm, setting.model, [*known, *unknown, *chunks], setting.seed)
-    sides = [Side(f"at {part.stored}", partial(runner.run, (part,))) for (part,) in chunks]
-    seconds = take_turns(sides, setting.rounds)
-    times = time_steps(runner.run, [*known, *unknown], _CALIBRATION_ROUNDS)
-    runner.release()
-    samples = samples_of(llm, known, times[: len(known)])
-    # Corrections off: what is asked is how good the fit is, not how fast it is mended.
-    model = llm.StepTimeModel(samples, newest=0.0)
-    works = [work_of(llm.context_work, step) for step in unknown]
-    errors = foretold(model, works, times[len(known) :])
-    return chunk_report(seconds, setting.chunk, model, len(known), errors)
+def chunk_position(config: BenchConfig) -> Section:
+    """Chunks at several depths in turns; then a calibration, and steps that it has not seen."""
+    max_len = min(config.limit, _MAX_LEN)
+    known, unknown = THOROUGH.steps(max_len, _MAX_CHUNK), held_out(max_len, _MAX_CHUNK, config.seed)
+    chunks = [chunk(stored, config.chunk) for stored in depths(config.limit, config.chunk)]
+    with config.runner([*known, *unknown, *chunks]) as runner:
+        variants = [Variant(f"at {part.stored}", partial(runner.run, (part,))) for (part,) in chunks]
+        seconds = time_variants(variants, config.rounds)
+        times = time_steps(runner.run, [*known, *unknown], _CALIBRATION_ROUNDS)
+    samples = samples_of(config.llm, known, times[: len(known)])
+    # Corrections off: the question is how good the fit is, not how fast it is corrected.
+    model = config.llm.StepTimeModel(samples, newest=0.0)
+    works = [work_of(config.llm.context_work, step) for step in unknown]
+    errors = prediction_errors(model, works, times[len(known) :])
+    return section(seconds, config.chunk, model, len(known), errors)
 
 
-def foretold(
+def prediction_errors(
     model: Any, works: Sequence[tuple[int, int, int]], times: Sequence[Sequence[float]]
-) -> tuple[list[float], list[float]]:
+) -> Errors:
     """Relative errors against the median of a step's runs, and against every single run.
 
     `works` are the steps' num_tokens, num_attended and num_stored.
@@ -61,9 +60,9 @@ def foretold(
     return of_medians, of_runs
 
 
-def chunk_report(
-    seconds: Seconds, new: int, model: Any, num_samples: int, errors: tuple[list[float], list[float]]
-) -> Report:
+def section(
+    seconds: dict[str, tuple[float, ...]], new: int, model: Any, num_samples: int, errors: Errors
+) -> Section:
     """The times at each depth, each depth against the first, and the model's errors."""
     first, *others = seconds
     percentiles = [{f"p{p}": percentile(values, p) for p in (50, 90)} for values in errors]
@@ -71,28 +70,20 @@ def chunk_report(
         f"{what}: p50 {found['p50']:.1%}, p90 {found['p90']:.1%}"
         for what, found in zip(("medians", "single runs"), percentiles, strict=True)
     ]
-    return Report(
+    return timed_section(
         "chunk-position",
-        f"a chunk of {new} tokens behind so many of its prompt",
-        TIME_COLUMNS,
-        [times_row(name, values) for name, values in seconds.items()],
-        [ratio(f"{name} / {first}", seconds[name], seconds[first]) for name in others],
+        f"chunk-position: a chunk of {new} tokens by the number of tokens before it",
+        seconds,
+        [Ratio.of(f"{name} / {first}", seconds[name], seconds[first]) for name in others],
         [
             f"Step-time model, fitted to {num_samples} steps, relative error on {len(errors[0])} others; "
-            + "; ".join(said)
-            + "."
+            f"{'; '.join(said)}."
         ],
         {
-            "seconds": {name: list(values) for name, values in seconds.items()},
             "calibration": calibration_json(model),
             "error": {"of_medians": percentiles[0], "of_runs": percentiles[1]},
         },
     )
-
-
-def _steps(limit: int, seed: int) -> tuple[list[Step], list[Step]]:
-    max_len = min(limit, _MAX_LEN)
-    return THOROUGH.steps(max_len, _MAX_CHUNK), held_out(max_len, _MAX_CHUNK, seed)
 
 
 def held_out(max_len: int, max_chunk: int, seed: int) -> list[Step]:
