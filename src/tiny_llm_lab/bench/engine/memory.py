@@ -15,7 +15,7 @@ from .config import BenchConfig, free_memory
 _CHUNKS: Final = (128, 512, 2048)
 # The most bytes of scores that a chunk may make where attention is not computed in tiles.
 _MOST_SCORES: Final = 4e9
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("steps", "steps", ".0f"),
     Column("peak_bytes", "peak MB", ".1f", 1e-6),
     Column("above_held_bytes", "above held", ".1f", 1e-6),
@@ -36,16 +36,12 @@ def memory(config: BenchConfig) -> Section:
     sizes = [size for size in sizes if scores_bytes(config, size, length) <= _MOST_SCORES]
     with config.runner([chunk(0, length)]) as runner:
         runner.run(chunk(0, min(length, _CHUNKS[0])))
-        rows = [
-            _measured(runner, length, size)
-            for size in sizes
-            if scores_bytes(config, size, length) <= _MOST_SCORES
-        ]
+        rows = [_measured(runner, length, size) for size in sizes]
         pool_bytes = runner.cache.nbytes
     return Section(
         "memory",
         f"memory: prefill of a prompt of {length} tokens",
-        _COLUMNS,
+        COLUMNS,
         rows,
         notes=[
             f"Held: the weights and {pool_bytes / 1e6:.1f} MB of blocks for the prompt. Re-read: stored "

@@ -37,8 +37,6 @@ def section(seconds: dict[str, tuple[float, ...]], config: BenchConfig) -> Secti
             Ratio.of(f"mixed / chunk alone, chunk at {stored}", together, alone, at_most=AIM),
             Ratio.of(f"mixed / chunk, then decodes, chunk at {stored}", together, apart),
         ]
-    title = (
-        f"mixed: a chunk of {config.chunk} tokens with {config.streams} decodes at context {config.context}"
-    )
+    what = f"a chunk of {config.chunk} tokens with {config.streams} decodes at context {config.context}"
     note = "The chunk alone samples no token; what the head computes for the decodes counts as theirs."
     return timed_section("mixed", f"mixed: {what}", seconds, ratios, [note])
