@@ -1,7 +1,6 @@
 """bench-kernels: its arithmetic, its order of measuring and its table; no test looks at a real clock."""
 
 import io
-from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
@@ -14,9 +13,10 @@ from tiny_llm_lab.bench.kernels.command import row_counts
 from tiny_llm_lab.bench.kernels.comparison import Cost, KernelComparison, section_of, written
 from tiny_llm_lab.bench.kernels.variants import attention, products
 from tiny_llm_lab.bench.report import Section, print_section
+from tiny_llm_lab.native.limits import Limits
 from tiny_llm_lab.types import UserError
 
-LIMITS = SimpleNamespace(read_gb_s=10.0, f32_gflop_s=100.0)
+LIMITS = Limits(2, 10.0, 100.0, None, None)
 
 
 @pytest.fixture
@@ -114,6 +114,15 @@ def test_all_versions_compute_the_same() -> None:
     want = as_float64(made.variants[0].run())
     for variant in made.variants[1:]:
         assert_close(variant.run(), want, rounding(mx.bfloat16, 2), what=variant.name)
+
+
+def test_on_a_gpu_the_metal_kernels_are_compared_with_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
+    for made in (
+        products(3, ["tiny_llm_ref"], outputs=16, inner=64, rotated=0),
+        attention(2, 6, ["tiny_llm_ref"], heads=4, kv_heads=2, dim=8),
+    ):
+        assert [variant.name for variant in made.variants] == ["MLX", "Metal kernel"]
 
 
 @pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final, Protocol
+from typing import Final
 
 import mlx.core as mx
 
@@ -12,6 +12,7 @@ from tiny_llm_lab import native
 from tiny_llm_lab.bench.harness import Variant
 from tiny_llm_lab.bench.report import TIME, Column, Row, Section
 from tiny_llm_lab.course.todo import find_todo
+from tiny_llm_lab.native.limits import Limits
 
 _COLUMNS: Final = (
     TIME,
@@ -26,15 +27,6 @@ _INTEGERS: Final = (
 )
 
 
-class HasLimits(Protocol):
-    """What a comparison needs of native.limits.Limits."""
-
-    @property
-    def read_gb_s(self) -> float: ...
-    @property
-    def f32_gflop_s(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Cost:
     """What any variant has to move and to compute; `allows_integers` if that may be done without float32."""
@@ -43,7 +35,7 @@ class Cost:
     flops: float
     allows_integers: bool = False
 
-    def limit(self, limits: HasLimits) -> tuple[float, str]:
+    def limit(self, limits: Limits) -> tuple[float, str]:
         """The least seconds, and what sets them, memory or arithmetic."""
         memory_s = self.num_bytes / (limits.read_gb_s * 1e9)
         arithmetic_s = self.flops / (limits.f32_gflop_s * 1e9)
@@ -80,7 +72,7 @@ def written(variants: Sequence[Variant]) -> tuple[list[Variant], dict[str, str]]
 
 def section_of(
     compared: KernelComparison,
-    limits: HasLimits | None,
+    limits: Limits | None,
     seconds: Mapping[str, Sequence[float]],
     todos: Mapping[str, str],
 ) -> Section:

@@ -36,8 +36,8 @@ def products(
     weight = itertools.cycle(weights).__next__  # every run takes the next copy
     variants = [Variant("MLX", lambda: _mlx_product(x, weight()))]
     if mx.default_device() == mx.gpu:
-        metal = importlib.import_module(f"{packages[-1]}.metal_kernels")
-        variants.append(Variant("Metal kernel", lambda: metal.quantized_matmul_metal(x, weight())))
+        matmul = importlib.import_module(packages[-1]).quantized_matmul_metal
+        variants.append(Variant("Metal kernel", lambda: matmul(x, weight())))
     else:
         variants.insert(0, Variant("oracle", lambda: _oracle_product(x, weight())))
         for package in packages:
@@ -67,8 +67,8 @@ def attention(
     )
     variants = [Variant("MLX", own)]
     if mx.default_device() == mx.gpu:
-        metal = importlib.import_module(f"{packages[-1]}.metal_kernels")
-        variants.append(Variant("Metal kernel", lambda: metal.flash_attention_metal(q, k, v, causal=True)))
+        flash_attention = importlib.import_module(packages[-1]).flash_attention_metal
+        variants.append(Variant("Metal kernel", partial(flash_attention, q, k, v, causal=True)))
     else:
         native.switch(packages[0], False)  # the oracle is the version in plain MLX
         oracle = importlib.import_module(packages[0])
