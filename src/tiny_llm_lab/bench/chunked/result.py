@@ -12,7 +12,7 @@ from tiny_llm_lab.bench.sample import Schedule
 from tiny_llm_lab.metrics import pooled_itl
 
 _NOTE: Final = (
-    "Median of fresh processes, {repeats} each (min-max below it). TTFT short: the short prompts that arrived "
+    "Median of fresh processes, {repeats} each (min-max below it). TTFT short: the short prompts that came "
     "during a long prefill. ITL: every gap of the requests that were decoding during one, pooled."
 )
 _COLUMNS: Final = (
