@@ -8,9 +8,9 @@ from typing import Any, Final, get_args
 
 import mlx.core as mx
 
-from tiny_llm_lab.calibration import calibrate
 from tiny_llm_lab.kv_memory import is_share, num_blocks_for, parse_memory
 from tiny_llm_lab.solution import Engine, Serving
+from tiny_llm_lab.steps.calibration import calibrate
 from tiny_llm_lab.types import Model, Policy, Proposer, SchedulerConfig, StepMode, Tokenizer, UserError
 
 from .options import at_least_one

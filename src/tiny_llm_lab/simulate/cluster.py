@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tiny_llm_lab.solution import Scheduling
-from tiny_llm_lab.step_shapes import StepGrid, work_of
+from tiny_llm_lab.steps.shapes import StepGrid, work_of
 
 from .outcome import Outcome, outcome
 from .replica import Replica
