@@ -4,14 +4,22 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.commands.options import Loaded, load
 from tiny_llm_lab.models.parameters import EMBEDDING
 from tiny_llm_lab.solution import load_serving
-from tiny_llm_lab.types import Checkpoint, Event, QuantizedWeights, SchedulerConfig, UserError, Weight
+from tiny_llm_lab.types import (
+    Checkpoint,
+    Event,
+    PagedModel,
+    QuantizedWeights,
+    SchedulerConfig,
+    UserError,
+    Weight,
+)
 
 from .child import reply
 from .run import Request, Run, chunks_of, prompts_of, start_of, timings_of
@@ -130,7 +138,7 @@ def config_of(spec: Spec) -> SchedulerConfig:
 
 def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
     engine = load_serving(spec.solution).Engine(
-        loaded.model,
+        cast(PagedModel, loaded.model),
         loaded.checkpoint.tokenizer,
         config_of(spec),
         num_blocks=blocks_for(spec.requests, _BLOCK_SIZE),

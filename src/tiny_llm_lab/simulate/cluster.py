@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tiny_llm_lab.solution import Scheduling
 from tiny_llm_lab.steps.shapes import StepGrid, work_of
+from tiny_llm_lab.types.serving import BudgetController
 
 from .outcome import Outcome, outcome
 from .replica import Replica
@@ -44,12 +45,12 @@ def replay(
     num_replicas: int,
     route: Route,
     itl_slo_s: float,
-    make_controller: Callable[[], Any] | None = None,
+    make_controller: Callable[[], BudgetController] | None = None,
 ) -> RunStats:
     """Send `requests`, in order of arrival, to replicas of `config`, and run until all have finished.
 
     round-robin takes the replicas in turn; least-loaded the one with the fewest unfinished requests at the
-    arrival, the first of equals. `make_controller` makes a replica's BudgetController; None: budgets are fixed.
+    arrival, the first of equals. `make_controller` makes a replica's controller; None: budgets are fixed.
     """
     replicas = [
         Replica(llm, config, itl_slo_s, make_controller() if make_controller else None)
@@ -97,12 +98,12 @@ def find_capacity(is_inside: Callable[[float], bool], first_rate: float = 1.0) -
     return good
 
 
-def _controllers(llm: Scheduling, config: SimulationConfig) -> Callable[[], Any]:
+def _controllers(llm: Scheduling, config: SimulationConfig) -> Callable[[], BudgetController]:
     """Makes budget controllers, fitted to steps as a calibration would measure them."""
     steps = [work_of(llm.context_work, step) for step in _CALIBRATION_STEPS.steps()]
     samples = [llm.StepSample(*work, config.replica.cost.seconds(*work)) for work in steps]
 
-    def make_controller() -> Any:
+    def make_controller() -> BudgetController:
         model, slo = llm.StepTimeModel(samples), config.slo
         return llm.BudgetController(llm.LatencyPolicy(model, slo.itl_s, slo.ttft_s, safety=config.safety))
 

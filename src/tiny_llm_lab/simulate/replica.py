@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from tiny_llm_lab.solution import Scheduling
 from tiny_llm_lab.types import StepPlan
+from tiny_llm_lab.types.serving import BudgetController, TokenSequence
 
 from .setting import ReplicaConfig
 from .stats import FinishedRequest, RunStats
@@ -23,7 +24,7 @@ class SimRequestState:
     """A request in progress: the scheduler's half, and the times of its tokens."""
 
     request: SimRequest
-    scheduled: Any
+    scheduled: TokenSequence
     num_left: int  # tokens of the answer
     first_s: float | None = None
     last_s: float = math.nan
@@ -39,9 +40,13 @@ class Replica:
     """
 
     def __init__(
-        self, llm: Scheduling, config: ReplicaConfig, itl_slo_s: float, controller: Any = None
+        self,
+        llm: Scheduling,
+        config: ReplicaConfig,
+        itl_slo_s: float,
+        controller: BudgetController | None = None,
     ) -> None:
-        """`controller`, a BudgetController, chooses the budget of every step; None: the scheduler's own limit."""
+        """`controller` chooses the budget of every step; None: the scheduler's own limit."""
         self.config = config
         self.now_s = 0.0
         self.stats = RunStats()
@@ -215,13 +220,13 @@ class Replica:
         width, num_stored = len(running), sum(request.num_computed_tokens + 1 for request in running)
         return range(num_stored, num_stored + width * count, width)
 
-    def _blocks_admission(self, running: Sequence[Any]) -> bool:
+    def _blocks_admission(self, running: Sequence[TokenSequence]) -> bool:
         """Whether no waiting request can be admitted before one of `running` ends."""
         config = self.config.scheduler
         # A policy other than fcfs may count the steps that a request waits.
         if config.policy != "fcfs" or len(running) < config.max_num_seqs:
             return False
-        return bool(running[-1].rank <= self._scheduler.waiting[0].rank)
+        return running[-1].rank <= self._scheduler.waiting[0].rank
 
     def _run_window(self, until_s: float) -> None:
         """Go on to the step that contains `until_s` or the next arrival."""

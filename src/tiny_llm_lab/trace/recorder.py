@@ -1,7 +1,5 @@
 """The plan of every step of an engine."""
 
-from typing import Any
-
 from tiny_llm_lab.types import StepPlan
 
 
@@ -23,22 +21,3 @@ class PlanRecorder:
     def preempted(self) -> list[str]:
         """The ids of preempted requests, one for each preemption."""
         return [request_id for plan in self.plans for request_id in plan.preempted]
-
-
-class ScheduleProbe(PlanRecorder):
-    """Records every plan of a scheduler, which goes on to return the same plans.
-
-    For engines without `on_step`; steps planned while another is computed are not seen.
-    """
-
-    def __init__(self, scheduler: Any) -> None:
-        """Start recording `scheduler`, whose `schedule` is replaced."""
-        super().__init__()
-        schedule = scheduler.schedule
-
-        def recorded(*args: Any, **kwargs: Any) -> StepPlan:
-            plan: StepPlan = schedule(*args, **kwargs)
-            self(plan)
-            return plan
-
-        scheduler.schedule = recorded

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from tiny_llm_lab.models.loading import load_checkpoint
 from tiny_llm_lab.solution import load_serving
@@ -16,6 +15,7 @@ from tiny_llm_lab.types import (
     StepPlan,
     UserError,
 )
+from tiny_llm_lab.types.serving import Engine
 
 from .recorder import PlanRecorder
 from .requests import TraceRequest
@@ -109,8 +109,8 @@ def _engine(
     requests: Sequence[TraceRequest],
     checkpoint: Checkpoint,
     on_step: OnStep,
-) -> Any:
-    package: Any = load_serving(solution)
+) -> Engine:
+    package = load_serving(solution)
     num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
     return package.Engine(
         package.build_model(checkpoint),
