@@ -21,7 +21,7 @@ from tiny_llm_lab.types import (
     UserError,
 )
 
-from ..cache.kv_cache import BatchingKvCache
+from ..cache.kv_cache import BatchingKvCache, reserve_ahead
 from .request import Request
 
 # Longest sleep while nothing has arrived, so that an interrupt is never far away.
@@ -61,7 +61,8 @@ class BatchGenerator:
         self.pending_prefill_request: Request | None = None
         self.decode_requests: list[Request] = []
         self.kv_cache = [
-            BatchingKvCache(batch_size, max_seq_len) for _ in range(model.config.num_hidden_layers)
+            BatchingKvCache(batch_size, max_seq_len, headroom=i)
+            for i in range(model.config.num_hidden_layers)
         ]
         self._completions: list[Completion] = []
         self._on_event, self._clock = on_event, clock
@@ -83,6 +84,7 @@ class BatchGenerator:
         request = self.pending_prefill_request
         if request is not None:
             request.try_prefill()
+            reserve_ahead(self.kv_cache, len(request.prefill_tokens), request.offset)
             self._publish(request.take_events())
         return True
 
