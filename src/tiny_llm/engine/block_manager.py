@@ -54,7 +54,7 @@ class BlockTables:
         """Give a running request the cached blocks that come next; whether it waits for another's block.
 
         The blocks' tokens count as computed, and as cached before its first preemption. Unless it
-        waits, it claims what it will compute itself. A request inside of a block goes on by itself.
+        waits, it reserves what it will compute itself. A request inside of a block goes on by itself.
         """
         raise NotImplementedError("task 3.4.3")
 
@@ -63,5 +63,5 @@ class BlockTables:
         raise NotImplementedError("task 3.4.3")
 
     def release(self, request: ScheduledRequest) -> None:
-        """Give all of its blocks and claims back; `block_ids` is empty then."""
+        """Give all of its blocks and reservations back; `block_ids` is empty then."""
         raise NotImplementedError("task 3.4.3")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
-from ..cache.prefix_match import PrefixWalk
+from ..cache.prefix_match import PrefixMatch
 from .sequence import ScheduledRequest
 
 
@@ -16,7 +16,7 @@ class BlockTables:
         """Without a cache every request computes all of its tokens. Sets pool and prefix_cache."""
         self.pool = pool
         self.prefix_cache = prefix_cache
-        self._walks: dict[str, PrefixWalk] = {}
+        self._prefixes: dict[str, PrefixMatch] = {}
 
     def num_lacking(self, request: ScheduledRequest, num_new_tokens: int) -> int:
         """How many blocks it lacks to have `num_new_tokens` more computed."""
@@ -49,13 +49,13 @@ class BlockTables:
         num_lacking = self.num_promised(request)
         if self.prefix_cache is None:
             return 0, num_lacking, False
-        if (walk := self._walks.get(request.request_id)) is None:
+        if (prefix := self._prefixes.get(request.request_id)) is None:
             is_counted = request.num_preemptions == 0
-            walk = PrefixWalk(self.prefix_cache, request.token_ids, is_counted, request.is_batch_class)
-            self._walks[request.request_id] = walk
-        blocks = walk.peek()
+            prefix = PrefixMatch(self.prefix_cache, request.token_ids, is_counted, request.is_batch_class)
+            self._prefixes[request.request_id] = prefix
+        blocks = prefix.match()
         num_held = sum(self.pool.ref_count(block) > num_lent.get(block, 0) for block in blocks)
-        return len(blocks) * self.pool.block_size, num_lacking - num_held, walk.is_waiting
+        return len(blocks) * self.pool.block_size, num_lacking - num_held, prefix.is_waiting
 
     def fitting(
         self, candidates: Sequence[ScheduledRequest], running: Sequence[ScheduledRequest]
@@ -85,31 +85,31 @@ class BlockTables:
         """Give a running request the cached blocks that come next; whether it waits for another's block.
 
         The blocks' tokens count as computed, and as cached before its first preemption. Unless it
-        waits, it claims what it will compute itself. A request inside of a block goes on by itself.
+        waits, it reserves what it will compute itself. A request inside of a block goes on by itself.
         """
-        walk, size = self._walks.get(request.request_id), self.pool.block_size
-        if walk is None or walk.is_past_sharing or request.num_computed_tokens % size:
+        prefix, size = self._prefixes.get(request.request_id), self.pool.block_size
+        if prefix is None or prefix.is_past_sharing or request.num_computed_tokens % size:
             return False
-        blocks = walk.take()
+        blocks = prefix.acquire()
         request.block_ids += blocks
         request.num_computed_tokens += len(blocks) * size
         if request.num_preemptions == 0:
             request.num_cached_tokens += len(blocks) * size
-        if walk.is_waiting:
+        if prefix.is_waiting:
             return True
-        walk.claim()
+        prefix.reserve()
         return False
 
     def register(self, request: ScheduledRequest) -> None:
         """Let others find the blocks that its computed tokens have filled."""
-        if (walk := self._walks.get(request.request_id)) is not None:
+        if (prefix := self._prefixes.get(request.request_id)) is not None:
             size = self.pool.block_size
-            for i in range(walk.num_blocks, request.num_computed_tokens // size):
-                walk.register(request.tokens_between(i * size, (i + 1) * size), request.block_ids[i])
+            for i in range(prefix.num_blocks, request.num_computed_tokens // size):
+                prefix.register(request.tokens_between(i * size, (i + 1) * size), request.block_ids[i])
 
     def release(self, request: ScheduledRequest) -> None:
-        """Give all of its blocks and claims back; `block_ids` is empty then."""
-        if walk := self._walks.pop(request.request_id, None):
-            walk.close()
+        """Give all of its blocks and reservations back; `block_ids` is empty then."""
+        if prefix := self._prefixes.pop(request.request_id, None):
+            prefix.release()
         self.pool.free(request.block_ids)
         request.block_ids = []
