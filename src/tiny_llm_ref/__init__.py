@@ -1,12 +1,13 @@
 """A tiny LLM engine: the answers."""
 
 from .cache.block_pool import BlockPool, OutOfBlocksError
-from .cache.kv_cache import BatchingKvCache, TinyKvFullCache
+from .cache.kv_cache import BatchingKvCache, TinyKvFullCache, reserve_ahead
 from .cache.kv_quantization import dequantize_rows, quantize_rows
 from .cache.paged_attention import PagedAttention, PagedLayer
-from .cache.paged_kv_cache import PagedKvCache, StepLayout
+from .cache.paged_kv_cache import PagedKvCache
 from .cache.prefix_cache import BlockKey, PrefixCache, hash_block
-from .cache.prefix_match import PrefixWalk
+from .cache.prefix_match import PrefixMatch
+from .cache.step_layout import StepLayout
 from .engine.block_manager import BlockTables
 from .engine.engine import Engine
 from .engine.next_step import step_behind
@@ -54,7 +55,7 @@ from .layers.layer_norm import RMSNorm
 from .layers.moe import QwenMoE, expert_linear, group_by_expert, route
 from .layers.positional_encoding import RoPE
 from .layers.quantize import dequantize_weights, quantized_linear, quantized_matmul
-from .models.fused import can_fuse, fused_layer
+from .models.fused import LayerParts, can_fuse, fused_layer
 from .models.parallel import (
     build_parallel_model,
     shard_checkpoint,
@@ -85,6 +86,7 @@ __all__ = [
     "EngineRun",
     "EngineStep",
     "LatencyPolicy",
+    "LayerParts",
     "Lineup",
     "NgramProposer",
     "OutOfBlocksError",
@@ -94,7 +96,7 @@ __all__ = [
     "PositionSampler",
     "PrefillWork",
     "PrefixCache",
-    "PrefixWalk",
+    "PrefixMatch",
     "QwenMLP",
     "QwenMoE",
     "QwenModel",
@@ -150,6 +152,7 @@ __all__ = [
     "quantized_matmul_metal",
     "read_logprobs",
     "reject_narrow_grid",
+    "reserve_ahead",
     "route",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
