@@ -115,6 +115,30 @@ def test_experts_in_16_bits(llm, dtype, num_tokens, is_packed):
 
 
 @pytest.mark.task("3.9.2")
+@pytest.mark.parametrize("num_tokens", [1, 5, 21, 22, 90])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_rows_are_only_promised_to_be_sorted_when_they_are(llm, monkeypatch, num_tokens, is_packed):
+    """A GPU computes anything when the promise is broken; a CPU does not look at it."""
+    promised = []
+
+    def watch(name):
+        gather = getattr(mx, name)
+
+        def watched(*args, **given):
+            if given.get("sorted_indices"):
+                promised.append(given["rhs_indices"].tolist())
+            return gather(*args, **given)
+
+        monkeypatch.setattr(mx, name, watched)
+
+    watch("gather_mm")
+    watch("gather_qmm")
+    weights = expert_weights(MOE)
+    llm.QwenMoE(MOE, packed(weights) if is_packed else weights)(random_array(9, 1, num_tokens, 64))
+    assert all(experts == sorted(experts) for experts in promised)
+
+
+@pytest.mark.task("3.9.2")
 def test_experts_of_no_token(llm):
     got = llm.QwenMoE(MOE, expert_weights(MOE))(mx.zeros((1, 0, 64)))
     assert got.shape == (1, 0, 64)
