@@ -32,13 +32,13 @@ def served(request, llm):
     """The model with its kernels, prompts of all kinds, and what week 2 answers to one after the other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(native.VARIABLE, "on")
-        native.switch(llm.__name__, True)
+        native.set_enabled(llm.__name__, True)
         checkpoint = load_checkpoint("default", dtype=request.param)
         model = llm.build_model(checkpoint)
         prompts = _prompts(checkpoint)
         wanted = llm.batch_generate(model, checkpoint.tokenizer, prompts, max_seq_len=400, batch_size=1)
         yield checkpoint, model, prompts, wanted
-    native.switch(llm.__name__, False)
+    native.set_enabled(llm.__name__, False)
 
 
 def _prompts(checkpoint):
@@ -80,7 +80,10 @@ def test_no_class_changes_an_answer(llm, served, policy):
     config = SchedulerConfig(max_num_batched_tokens=200, max_num_seqs=2, max_model_len=400, policy=policy)
     engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=13)
     probe = ScheduleProbe(engine.scheduler)
-    mixed = [replace(prompt, is_batch_class=i % 2 == 0) for i, prompt in enumerate(prompts)]
+    mixed = [
+        replace(prompt, priority_class="batch" if i % 2 == 0 else "interactive")
+        for i, prompt in enumerate(prompts)
+    ]
     order = sorted(range(len(mixed)), key=lambda i: i % 2)
     assert answers(engine, mixed, order) == [completion.token_ids for completion in wanted]
     assert probe.preempted, "nobody had to make room: this test shows nothing"

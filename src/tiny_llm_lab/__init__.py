@@ -1,6 +1,15 @@
 """Everything a learner is given: loading, command line, benchmarks and the course's own tools."""
 
-from tiny_llm_lab.models import load_checkpoint
-from tiny_llm_lab.solution import load_solution
+import importlib
 
 __all__ = ["load_checkpoint", "load_solution"]
+
+_MODULES = {"load_checkpoint": "tiny_llm_lab.models", "load_solution": "tiny_llm_lab.solution"}
+
+
+def __getattr__(name: str) -> object:
+    # Imported on demand, with types in __init__.pyi: `python -m` runs this file before __main__.py can turn
+    # Ctrl-C into one line, and these modules bring MLX.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

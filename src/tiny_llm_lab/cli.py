@@ -1,51 +1,89 @@
-"""The command line. A command is a module with HELP, add_arguments(parser) and run(args) -> exit code."""
+"""The command line. A command is a module with HELP, add_arguments(parser) and run(args) -> exit code.
+
+It may also have EXAMPLES, (arguments, what they do) pairs that end its --help.
+"""
 
 import argparse
 import importlib
+import shutil
 import sys
+import textwrap
 from types import ModuleType
+from typing import Final, NoReturn
 
+from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, EXIT_USAGE, handle_errors
 from tiny_llm_lab.types import UserError
 
-COMMANDS = {
-    "main": "tiny_llm_lab.commands.main",
-    "batch-main": "tiny_llm_lab.commands.batch_main",
-    "eval-recall": "tiny_llm_lab.commands.eval_recall",
-    "bench": "tiny_llm_lab.bench.engine",
-    "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
-    "bench-kernels": "tiny_llm_lab.bench.kernels",
-    "bench-engine": "tiny_llm_lab.bench.engine_steps.command",
-    "simulate": "tiny_llm_lab.simulate.command",
-    "trace": "tiny_llm_lab.timeline.command",
-    "test": "tiny_llm_lab.course.run_tests",
-    "test-ref": "tiny_llm_lab.course.run_tests",
-    "check": "tiny_llm_lab.course.checking.check",
-    "stubs": "tiny_llm_lab.course.stubs",
-    "book": "tiny_llm_lab.course.book",
+__all__ = ["COMMANDS", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
+
+# In the order in which a newcomer needs them: the list of commands shows these groups.
+_GROUPS: Final = {
+    "Begin with": {
+        "main": "tiny_llm_lab.commands.main",
+        "batch-main": "tiny_llm_lab.commands.batch_main",
+    },
+    "The course": {
+        "test": "tiny_llm_lab.course.run_tests",
+        "test-ref": "tiny_llm_lab.course.run_tests",
+        "book": "tiny_llm_lab.course.book",
+    },
+    "Look at schedules": {
+        "trace": "tiny_llm_lab.timeline.command",
+        "simulate": "tiny_llm_lab.simulate.command",
+    },
+    "Measure": {
+        "bench": "tiny_llm_lab.bench.engine",
+        "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
+        "bench-engine": "tiny_llm_lab.bench.engine_steps.command",
+        "bench-kernels": "tiny_llm_lab.bench.kernels",
+        "eval-recall": "tiny_llm_lab.commands.eval_recall",
+    },
+    "Change the course": {
+        "stubs": "tiny_llm_lab.course.stubs",
+        "check": "tiny_llm_lab.course.checking.check",
+    },
 }
+COMMANDS: Final = {name: module for group in _GROUPS.values() for name, module in group.items()}
+_RUN: Final = "./pdmw run"
 
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError with what is wrong and where the flags are listed."""
+        raise UserError(f"{message}: {self.prog} --help lists the flags")
 
 
+@handle_errors
 def main(argv: list[str] | None = None) -> int:
     """Run one command; bad input is one line on stderr and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
     name = argv[0] if argv else ""
+    if name in ("", "-h", "--help"):
+        return _list_commands()
     if name not in COMMANDS:
-        return _usage(name)
+        raise UserError(f"unknown command {name!r}: choose one of {', '.join(COMMANDS)}")
     module = _load(name)
-    parser = argparse.ArgumentParser(prog=name, description=module.HELP)
+    parser = _parser(name, module)
     module.add_arguments(parser)
     args = parser.parse_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
-    try:
-        return int(module.run(args))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return int(module.run(args))
+
+
+def _parser(name: str, module: ModuleType) -> CommandParser:
+    examples = [f"  {_RUN} {name} {arguments}\n      {about}" for arguments, about in _examples(module)]
+    return CommandParser(
+        prog=f"{_RUN} {name}",
+        description=textwrap.fill(module.HELP, shutil.get_terminal_size().columns - 2),
+        epilog="\n".join(["examples:", *examples]) if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # an error names the flag that was typed
+    )
+
+
+def _examples(module: ModuleType) -> list[tuple[str, str]]:
+    return list(getattr(module, "EXAMPLES", ()))
 
 
 def _load(name: str) -> ModuleType:
@@ -53,12 +91,13 @@ def _load(name: str) -> ModuleType:
     return importlib.import_module(COMMANDS[name])
 
 
-def _usage(name: str) -> int:
-    asked_for_help = name in ("", "-h", "--help")
-    if not asked_for_help:
-        print(f"error: unknown command {name!r}: choose one of {', '.join(COMMANDS)}", file=sys.stderr)
-        return EXIT_USAGE
-    width = max(map(len, COMMANDS))
-    for command in COMMANDS:
-        print(f"{command:<{width}}  {_load(command).HELP.splitlines()[0]}")
+def _list_commands() -> int:
+    from tiny_llm_lab.commands.tables import KEEP, Column, stdout_width, table_lines
+
+    room = max(map(len, COMMANDS))
+    columns = [Column("", KEEP, is_left=True), Column("", KEEP, is_text=True)]
+    for title, names in _GROUPS.items():
+        rows = [[f"  {_RUN} {name:<{room}}", _load(name).HELP.splitlines()[0]] for name in names]
+        print(f"{title}:", *table_lines(columns, rows, stdout_width())[1:], sep="\n")
+    print(f"{_RUN} COMMAND --help lists the flags of one.")
     return 0

@@ -51,12 +51,6 @@ def group(size: int) -> mx.distributed.Group:
     return found
 
 
-def check_size(size: int) -> None:
-    """Raise UserError for a --tensor-parallel-size that is no number of ranks."""
-    if size < 1:
-        raise UserError(f"--tensor-parallel-size must be 1 or more, not {size}")
-
-
 def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *, stdin: bytes = b"") -> int:
     """Run `command` once a rank; the exit code is 0, or that of the first rank that fails.
 
@@ -79,7 +73,7 @@ def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *,
                     process.terminate()
             for process in running:
                 process.wait()
-        if failed:
+        if failed and running[0].returncode <= 0:  # above 0, rank 0 has ended by itself and has said why
             said[failed].seek(0)
             sys.stderr.write(said[failed].read())
         return code

@@ -101,6 +101,7 @@ class Serving(Protocol):
     BudgetController: Callable[..., Any]
     LatencyPolicy: Callable[..., Any]
     NgramProposer: Callable[..., Any]
+    DraftModelProposer: Callable[..., Any]
     context_work: Callable[[int, int], int]
 
 

@@ -36,6 +36,7 @@ class FakeSolution:
     fail_after: int | None = None  # events
     failure: BaseException = field(default_factory=KeyboardInterrupt)
     seen: list[Any] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def batch_generate(
         self,
@@ -47,7 +48,7 @@ class FakeSolution:
         clock: Callable[[], float] = lambda: 0.0,
         **settings: Any,
     ) -> list[Completion]:
-        self.seen = list(prompts)
+        self.seen, self.settings = list(prompts), settings
         start_s, done = clock(), []
         numbered = enumerate(self._events(tokenizer, prompts, start_s))
         for number, event in numbered:

@@ -92,9 +92,9 @@ def probe_of(package: str, name: str) -> Probe:
         # The compiler shall name the learner's file and not this copy.
         named = f'#line 1 "{folder / name}.cpp"\n{own}\n#line 1 "kernel_probe_{name}.cpp"\n{behind}'
         (Path(scratch) / f"{name}.cpp").write_text(named, "utf-8")
-        library = kernel_library(Path(scratch), isa.chosen())
+        library = kernel_library(Path(scratch), isa.selected_isa())
         (mine,) = (source for source in library.sources if source[0].stem == name)
-        sources = (mine, (HERE / "team.cpp", mine[1]))
+        sources = (mine, (HERE / "thread_pool.cpp", mine[1]))
         alone = replace(library, name=f"probe-{name}.so", sources=sources, what=f"{name}.cpp alone")
         return Probe(build(alone))
 

@@ -38,8 +38,8 @@ PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* tota
     std::copy_n(peak, num_rows, rows.peak);
     std::copy_n(total, num_rows, rows.total);
     std::copy_n(visible, num_rows, rows.visible);
-    score(rows, 0, num_rows, padded, Run<float>{key, key, padded, 0, kBlock});
-    weigh(rows, 0, num_rows, first, padded, scale);
+    score(rows, 0, num_rows, padded, KvRun<float>{key, key, padded, 0, kBlock});
+    softmax_block(rows, 0, num_rows, first, padded, scale);
     std::copy_n(rows.peak, num_rows, peak);
     std::copy_n(rows.total, num_rows, total);
     std::memcpy(weights, rows.scores, num_rows * sizeof(rows.scores[0]));
@@ -53,7 +53,7 @@ PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_r
     AttentionRows rows{};
     rows.value = value, rows.out = out;
     std::memcpy(rows.scores, weights, num_rows * sizeof(rows.scores[0]));
-    gather(rows, 0, num_rows, padded, Run<float>{value, value, padded, 0, kBlock});
+    accumulate_v(rows, 0, num_rows, padded, KvRun<float>{value, value, padded, 0, kBlock});
   });
 }
 

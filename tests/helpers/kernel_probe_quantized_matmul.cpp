@@ -5,18 +5,18 @@
 #include <string>
 #include <thread>
 
-#include "pool.h"
+#include "thread_pool.h"
 
-/// How often each output [rows, columns] was computed, and how many outputs each of `members` computed. A member
+/// How often each output [rows, columns] was computed, and how many outputs each of `num_threads` computed. A thread
 /// waits at its first output until all have come to theirs, ten seconds at most: whoever was not there is not coming.
-extern "C" __attribute__((visibility("default"))) const char* probe_share(int64_t members, int64_t rows,
+extern "C" __attribute__((visibility("default"))) const char* probe_share(int64_t num_threads, int64_t rows,
                                                                           int64_t columns, int32_t* calls,
                                                                           int32_t* outputs_of) {
   static std::string said;
   std::atomic<int64_t> present{0};
   std::atomic<bool> is_outside{false};
   auto one = [&](int64_t m, int64_t n, int id) {
-    if (m < 0 || m >= rows || n < 0 || n >= columns || id < 0 || id >= members) {
+    if (m < 0 || m >= rows || n < 0 || n >= columns || id < 0 || id >= num_threads) {
       is_outside = true;
       return;
     }
@@ -24,15 +24,15 @@ extern "C" __attribute__((visibility("default"))) const char* probe_share(int64_
     if (outputs_of[id]++ > 0) return;
     ++present;
     auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (present < members && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    while (present < num_threads && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   };
   try {
-    auto team = tiny_llm::make_team(static_cast<int>(members));
-    tiny_llm::TINY_ISA::share(*team, rows, columns, one);
+    auto threads = tiny_llm::make_thread_pool(static_cast<int>(num_threads));
+    tiny_llm::TINY_ISA::share(*threads, rows, columns, one);
   } catch (const std::exception& error) {
     said = error.what();
     return said.c_str();
   }
-  said = "an output or a member that does not exist";
+  said = "an output or a thread that does not exist";
   return is_outside ? said.c_str() : nullptr;
 }

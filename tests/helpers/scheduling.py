@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiny_llm_lab.types import SchedulerConfig, StepPlan
+from tiny_llm_lab.types import PriorityClass, SchedulerConfig, StepPlan
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Job:
     max_tokens: int
     step: int = 0
     priority: int = 0
-    is_batch_class: bool = False
+    priority_class: PriorityClass = "interactive"
     request: Any = None
     first_token_step: int | None = None
     done_step: int | None = None
@@ -101,7 +101,7 @@ def drive(
         while coming and coming[0].step <= step:
             job = coming.pop(0)
             job.request = llm.TokenSequence(
-                job.request_id, job.prompt_token_ids, job.priority, float(step), job.priority_class == "batch"
+                job.request_id, job.prompt_token_ids, job.priority, float(step), job.priority_class
             )
             scheduler.add(job.request)
         before_step(step, scheduler)

@@ -40,9 +40,7 @@ def serve(
         for i in [i for i in waiting if arrivals.get(i, 0) <= step]:
             waiting.remove(i)
             prompt = prompts[i]
-            engine.add(
-                str(i), prompt.content, prompt.sampling, is_batch_class=prompt.priority_class == "batch"
-            )
+            engine.add(str(i), prompt.content, prompt.sampling, priority_class=prompt.priority_class)
         for i in [i for i, at in aborts.items() if at == step]:
             engine.abort(str(i))
         for output in engine.step():

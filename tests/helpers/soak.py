@@ -87,9 +87,8 @@ class Storm:
         family = rng.randrange(3)
         cut = rng.randrange(num_prompt + 1)
         prompt = [family] * cut + [rng.randrange(5) for _ in range(num_prompt - cut)]
-        request = self.llm.TokenSequence(
-            name, prompt, rng.randrange(3), float(self.num_steps), rng.random() < self.batch_share
-        )
+        kind = "batch" if rng.random() < self.batch_share else "interactive"
+        request = self.llm.TokenSequence(name, prompt, rng.randrange(3), float(self.num_steps), kind)
         max_tokens = min(rng.randrange(1, 30), longest + 1 - num_prompt)
         self.lives[name] = Life(request, max_tokens, self.num_steps, bound=self._bound(request))
         self.scheduler.add(request)
@@ -122,9 +121,7 @@ class Storm:
         assert len(running) <= self.config.max_num_seqs
         if plan.preempted:
             admitted = set(running) - set(before)
-            batch_class = {
-                name for name, life in self.lives.items() if life.request.priority_class == "batch"
-            }
+            batch_class = {name for name, life in self.lives.items() if life.request.rank == 1}
             assert not admitted & batch_class, "batch class is not admitted in a step that preempts"
             assert not admitted or set(plan.preempted) <= batch_class, "nor anybody when others have to go"
             self.num_displaced += len(plan.preempted) if admitted else 0

@@ -59,7 +59,7 @@ void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const 
   }
 }
 
-void linear(Team& team) {
+void linear(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
   int activation_bits = bits == 4 && one_in(2) ? 8 : 0;
@@ -80,7 +80,7 @@ void linear(Team& team) {
     products.push_back({weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
   }
   judge.begin(bits == 0 ? "linear dense" : activation_bits ? "linear of 8-bit activations" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
-  kernels.linear(team, x.t, products.data(), count);
+  kernels.linear(threads, x.t, products.data(), count);
   // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the same way.
   // A field is up to twice its weight before the bias is added: so are float32's roundings.
   double coarser = !bits ? 1.0 : dtype == DType::f32 ? 2.0 : 32 * std::sqrt(double(K));
@@ -91,7 +91,7 @@ void linear(Team& team) {
                   products[i].residual.data ? &residuals[i] : nullptr);
 }
 
-void quantized_matmul_step(Team& team) {
+void quantized_matmul_step(ThreadPool& threads) {
   DType dtype = any_dtype();
   int group = one_of({32, 64, 128});
   int64_t M = whole(1, 5), K = group * whole(1, 5), N = whole(1, one_in(3) ? 300 : 40);
@@ -99,7 +99,7 @@ void quantized_matmul_step(Team& team) {
   Array x = filled(dtype, {M, K}, size, false), out = empty(dtype, {M, N});
   AnyMatrix w(N, K, one_of({4, 8}), group, any_dtype(), any_size(DType::f16));
   judge.begin("quantized_matmul_step", dtype);
-  kernels.quantized_matmul_step(team, int(whole(1, 4)), x.t, {w.m, {}, out.t, {}});
+  kernels.quantized_matmul_step(threads, int(whole(1, 4)), x.t, {w.m, {}, out.t, {}});
   check_product(x, w, nullptr, out, 2 * size);  // the first steps add everything up in one lane
 }
 
@@ -109,7 +109,7 @@ double inverse_rms(const std::vector<double>& x, double eps) {
   return 1 / std::sqrt(total / double(x.size()) + eps);
 }
 
-void rms_norm(Team& team) {
+void rms_norm(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 40), E = whole(1, one_in(2) ? 40 : 2000);
   double size = dtype == DType::f16 ? 1.0 : std::ldexp(1.0, int(whole(-30, 30)));
@@ -117,7 +117,7 @@ void rms_norm(Team& team) {
   Array weight = filled(any_dtype(), {E}), sum = empty(dtype, {M, E}), out = empty(dtype, {M, E});
   bool has_delta = one_in(2);
   judge.begin("rms_norm", dtype);
-  kernels.rms_norm(team, x.t, has_delta ? delta.t : Tensor{}, weight.t, 1e-6f, has_delta ? sum.t : Tensor{}, out.t);
+  kernels.rms_norm(threads, x.t, has_delta ? delta.t : Tensor{}, weight.t, 1e-6f, has_delta ? sum.t : Tensor{}, out.t);
   for (int64_t m = 0; m < M; ++m) {
     std::vector<double> row;
     for (int64_t e = 0; e < E; ++e) {
@@ -136,7 +136,7 @@ void rms_norm(Team& team) {
 }
 
 /// All bit patterns, infinities and NaN among them, through the conversions alone.
-void conversions(Team& team) {
+void conversions(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t E = whole(1, 300);
   Array x = empty(dtype, {1, E}), delta = empty(dtype, {1, E}), weight = filled(dtype, {E});
@@ -144,7 +144,7 @@ void conversions(Team& team) {
   for (Array* a : {&x, &delta})
     for (int64_t i = 0; i < E * bytes_of(dtype); ++i) static_cast<uint8_t*>(a->t.data)[i] = uint8_t(random_bits());
   judge.begin("conversions", dtype);
-  kernels.rms_norm(team, x.t, delta.t, weight.t, 1e-6f, sum.t, out.t);
+  kernels.rms_norm(threads, x.t, delta.t, weight.t, 1e-6f, sum.t, out.t);
   for (int64_t e = 0; e < E; ++e) {
     float wide = static_cast<float>(x(0, e)) + static_cast<float>(delta(0, e));
     char rounded[4];
@@ -153,7 +153,7 @@ void conversions(Team& team) {
   }
 }
 
-void rope(Team& team) {
+void rope(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t B = whole(1, 3), L = whole(1, 20), H = whole(1, 9), P = L + whole(0, 30);
   int64_t half = one_of<int64_t>({32, 40, 64, whole(1, 40)});
@@ -164,7 +164,7 @@ void rope(Team& team) {
   std::vector<int32_t> offsets;
   for (int64_t b = 0; b < B; ++b) offsets.push_back(int32_t(whole(0, P - L)));
   judge.begin("rope", dtype);
-  kernels.rope(team, x.t, has_weight ? weight.t : Tensor{}, 1e-6f, cos.t, sin.t, offsets.data(), traditional, out.t);
+  kernels.rope(threads, x.t, has_weight ? weight.t : Tensor{}, 1e-6f, cos.t, sin.t, offsets.data(), traditional, out.t);
   each(x.t, [&](int64_t b, int64_t l, int64_t h, int64_t d) {
     std::vector<double> head;
     for (int64_t i = 0; i < 2 * half; ++i) head.push_back(x(b, l, h, i));
@@ -178,21 +178,21 @@ void rope(Team& team) {
   });
 }
 
-void swiglu(Team& team) {
+void swiglu(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 9), I = whole(1, one_in(2) ? 40 : 3000);
   double size = dtype == DType::f16 ? one_of({1.0, 200.0}) : one_of({1.0, 200.0, 1e30});
   Array gate = filled(dtype, {M, I}, size, false), up = filled(dtype, {M, I}, 1.0, false);
   Array out = empty(dtype, {M, I});
   judge.begin("swiglu", dtype);
-  kernels.swiglu(team, gate.t, up.t, out.t);
+  kernels.swiglu(threads, gate.t, up.t, out.t);
   each(out.t, [&](int64_t m, int64_t i, int64_t, int64_t) {
     double g = gate(m, i), want = g / (1 + std::exp(-g)) * up(m, i);
     judge.check(out(m, i), want, std::fabs(want) + 1e-30, "of swiglu");  // e^88 may be infinite
   });
 }
 
-void embedding(Team& team) {
+void embedding(ThreadPool& threads) {
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128});
   int64_t M = whole(1, 40), V = whole(1, 60), E = bits ? group * whole(1, 9) : whole(1, 600);
   DType dtype = any_dtype();
@@ -202,7 +202,7 @@ void embedding(Team& team) {
   auto* token = static_cast<int32_t*>(tokens.get());
   for (int64_t m = 0; m < M; ++m) token[m] = int32_t(whole(0, V - 1));
   judge.begin("embedding", dtype);
-  kernels.embedding(team, token, M, w.m, out.t);
+  kernels.embedding(threads, token, M, w.m, out.t);
   each(out.t, [&](int64_t m, int64_t e, int64_t, int64_t) {
     judge.check(out(m, e), w(token[m], e), w.size, "of an embedding");
   });
@@ -219,12 +219,12 @@ Array logits(DType dtype, int64_t M, int64_t V) {
   return x;
 }
 
-void argmax(Team& team) {
+void argmax(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 6), V = one_in(8) ? whole(16000, 40000) : whole(1, 900);
   Array x = logits(dtype, M, V), out = empty(DType::u32, {M});
   judge.begin("argmax", dtype);
-  kernels.argmax(team, x.t, static_cast<uint32_t*>(out.t.data));
+  kernels.argmax(threads, x.t, static_cast<uint32_t*>(out.t.data));
   for (int64_t m = 0; m < M; ++m) {
     int64_t best = 0;
     for (int64_t v = 1; v < V; ++v)
@@ -233,12 +233,12 @@ void argmax(Team& team) {
   }
 }
 
-void top_k(Team& team) {
+void top_k(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 6), V = whole(1, 900), k = one_of<int64_t>({1, V, whole(1, V)});
   Array x = logits(dtype, M, V), out = empty(DType::f32, {M, k});
   judge.begin("top_k", dtype);
-  kernels.top_k(team, x.t, int(k), static_cast<float*>(out.t.data));
+  kernels.top_k(threads, x.t, int(k), static_cast<float*>(out.t.data));
   for (int64_t m = 0; m < M; ++m) {
     std::vector<double> row;
     for (int64_t v = 0; v < V; ++v) row.push_back(x(m, v));
@@ -254,16 +254,16 @@ int main(int argc, char** argv) {
   using namespace fuzz;
   uint64_t seed = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
   int64_t calls = argc > 2 ? std::strtoll(argv[2], nullptr, 10) : 1000;
-  StrictTeam strict(3), alone(1);
-  std::unique_ptr<Team> pair = make_team(2), crowd = make_team(4);
-  Team* teams[] = {&strict, &alone, pair.get(), crowd.get()};
-  void (*operators[])(Team&) = {linear, linear, linear, attention, paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
+  StrictPool strict(3), alone(1);
+  std::unique_ptr<ThreadPool> pair = make_thread_pool(2), crowd = make_thread_pool(4);
+  ThreadPool* pools[] = {&strict, &alone, pair.get(), crowd.get()};
+  void (*operators[])(ThreadPool&) = {linear, linear, linear, attention, paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
                                 rms_norm, conversions, rope, swiglu, embedding, argmax, top_k};
   for (int64_t call = 0; call < calls; ++call) {
     random_bits.seed(seed + uint64_t(call));  // a failure is repeated alone: fuzz SEED+CALL 1
-    Team& team = *teams[whole(0, 3)];
+    ThreadPool& threads = *pools[whole(0, 3)];
     std::fprintf(stderr, "\r%lld", static_cast<long long>(seed + call));
-    operators[whole(0, std::size(operators) - 1)](team);
+    operators[whole(0, std::size(operators) - 1)](threads);
   }
   std::fprintf(stderr, "\n");
   for (auto& [name, seen] : judge.seen)

@@ -1,4 +1,4 @@
-// What the fuzz driver is made of: arrays in buffers of exactly their size, a strict team, a double-precision judge.
+// What the fuzz driver is made of: arrays in buffers of exactly their size, a strict thread pool, a double-precision judge.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "kernels.h"
-#include "pool.h"
+#include "thread_pool.h"
 
 namespace fuzz {
 
@@ -138,10 +138,10 @@ inline Array filled(DType dtype, std::vector<int64_t> shape, double size = 1.0, 
 inline double any_size(DType dtype) { return std::ldexp(1.0, int(dtype == DType::f16 ? whole(-6, 2) : whole(-40, 40))); }
 
 /// Every request gets new memory of its exact size, full of NaN, and ends what the slot gave before.
-/// All members work, one after the other, the caller last.
-class StrictTeam : public Team {
+/// All threads work, one after the other, the caller last.
+class StrictPool : public ThreadPool {
  public:
-  explicit StrictTeam(int size) : size_(size) {}
+  explicit StrictPool(int size) : size_(size) {}
   int size() const override { return size_; }
   void* scratch(int id, int slot, size_t bytes) override {
     void* data = nullptr;

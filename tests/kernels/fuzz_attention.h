@@ -5,7 +5,7 @@
 
 namespace fuzz {
 
-inline void attention(Team& team) {
+inline void attention(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int64_t B = whole(1, 3), G = whole(1, 3), H = G * one_of<int64_t>({1, 2, 3, 4, 7, 8, 24});
   int64_t L = one_in(2) ? whole(1, 3) : whole(1, 40), S = L + one_of<int64_t>({0, 1, whole(0, 130)});
@@ -26,7 +26,7 @@ inline void attention(Team& team) {
       if (a->t.stride[2] != 0 && s >= lengths[b]) encode(a->at(b, g, s, d), stored, one_in(2) ? NAN : INFINITY);
     });
   judge.begin("attention", dtype);
-  kernels.attention(team, q.t, k.t, v.t, {B, lengths.data()}, causal, scale, out.t);
+  kernels.attention(threads, q.t, k.t, v.t, {B, lengths.data()}, causal, scale, out.t);
   std::vector<double> scores(S), keys(S * D), values(S * D);
   for (int64_t b = 0; b < B; ++b)
     for (int64_t h = 0; h < H; ++h) {
@@ -54,12 +54,12 @@ inline void attention(Team& team) {
 struct Pool {
   Array numbers, scales;  // scales [blocks, G, size], of 8 bits only
 
-  Pool(Team& team, DType dtype, const std::vector<int64_t>& shape, const std::vector<bool>& is_stored) {
+  Pool(ThreadPool& threads, DType dtype, const std::vector<int64_t>& shape, const std::vector<bool>& is_stored) {
     if (dtype == DType::i8) {
       Array rows = filled(any_dtype(), {shape[0] * shape[1] * shape[2], shape[3]});  // no two alike: equal ones round alike
       numbers = empty(dtype, shape), scales = empty(DType::f32, {shape[0], shape[1], shape[2]});
       auto* factors = static_cast<float*>(scales.t.data);
-      kernels.quantize_rows(team, rows.t, static_cast<int8_t*>(numbers.t.data), factors);
+      kernels.quantize_rows(threads, rows.t, static_cast<int8_t*>(numbers.t.data), factors);
       numbers.t.scales = factors;
     } else {
       numbers = filled(dtype, shape);
@@ -130,17 +130,17 @@ inline void check_row(const Step& step, const Array& q, const Pool& k, const Poo
   }
 }
 
-inline void paged_attention(Team& team) {
+inline void paged_attention(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = one_in(2) ? DType::i8 : any_dtype();
   int64_t G = whole(1, 3), H = G * one_of<int64_t>({1, 2, 3, 7, 24}), D = one_of<int64_t>({64, 80, whole(1, 70)});
   Step step;
   int64_t T = step.starts.back();
   float scale = 1.0f / std::sqrt(float(D));
   Array q = filled(dtype, {1, H, T, D}, 1.0), out = empty(dtype, {1, T, H, D});
-  Pool k(team, stored, {step.blocks, G, step.size, D}, step.is_stored);
-  Pool v(team, stored, {step.blocks, G, step.size, D}, step.is_stored);
+  Pool k(threads, stored, {step.blocks, G, step.size, D}, step.is_stored);
+  Pool v(threads, stored, {step.blocks, G, step.size, D}, step.is_stored);
   judge.begin(stored == DType::i8 ? "attention over 8 bits" : "paged attention", dtype);
-  kernels.attention(team, q.t, k.numbers.t, v.numbers.t, step.requests(), true, scale, out.t);
+  kernels.attention(threads, q.t, k.numbers.t, v.numbers.t, step.requests(), true, scale, out.t);
   for (int64_t r = 0; r < int64_t(step.lengths.size()); ++r)
     for (int64_t row = step.starts[r]; row < step.starts[r + 1]; ++row)
       for (int64_t h = 0; h < H; ++h)
@@ -148,7 +148,7 @@ inline void paged_attention(Team& team) {
 }
 
 /// Rows of any size, subnormal and zero among them; one that holds no number, or an infinite one, has no scale.
-inline void quantize_rows(Team& team) {
+inline void quantize_rows(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 40), D = one_of<int64_t>({1, 64, 80, whole(1, 300)});
   double size = one_of({0.0, dtype == DType::f16 ? 0x1p-22 : 0x1p-140, any_size(dtype)});
@@ -156,7 +156,7 @@ inline void quantize_rows(Team& team) {
   Memory numbers = exactly(M * D);
   if (one_in(4)) encode(x.at(whole(0, M - 1), whole(0, D - 1)), dtype, one_of<double>({NAN, INFINITY, -INFINITY}));
   judge.begin("quantize_rows", dtype);
-  kernels.quantize_rows(team, x.t, static_cast<int8_t*>(numbers.get()), static_cast<float*>(scales.t.data));
+  kernels.quantize_rows(threads, x.t, static_cast<int8_t*>(numbers.get()), static_cast<float*>(scales.t.data));
   for (int64_t m = 0; m < M; ++m) {
     float peak = 0.0f;
     bool is_finite = true;

@@ -23,9 +23,9 @@ MODEL = "random:qwen3-shrunk,bits=4"
 @pytest.fixture(autouse=True)
 def _kernels_on(monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "on")
-    native.switch("tiny_llm_ref", True)
+    native.set_enabled("tiny_llm_ref", True)
     yield
-    native.switch("tiny_llm_ref", False)
+    native.set_enabled("tiny_llm_ref", False)
 
 
 def logits_of(loaded, chunk=70):
@@ -87,6 +87,6 @@ def test_a_model_without_them_is_refused(model):
 @pytest.mark.parametrize("solution", ["ref", "mlx-lm"])
 def test_it_goes_with_our_kernels(monkeypatch, solution):
     if solution == "ref":
-        native.switch("tiny_llm_ref", False)
+        native.set_enabled("tiny_llm_ref", False)
     with pytest.raises(UserError, match="--activation-bits needs our C\\+\\+ kernels on a CPU: leave it out"):
         load(MODEL, solution, "cpu", activation_bits=8)

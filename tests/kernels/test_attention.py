@@ -5,7 +5,7 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.matrices import evaluated
+from tests.helpers.matrices import assert_same_bits, evaluated
 from tests.helpers.tolerance import as_float64, assert_close, of_kernel
 from tests.helpers.toy import random_array
 
@@ -49,6 +49,18 @@ def test_lengths_around_the_edges_of_blocks(k, causal):
 def test_heads_and_their_size(k, dtype, ratio):
     for D in (1, 7, 64, 80, 128):
         check(k, *qkv(D, 2, 2 * ratio, 2, 5, 40, D, dtype), 40, what=f"{ratio} query heads a kv head, D {D}")
+
+
+@pytest.mark.parametrize("ratio", [25, 32, 53])
+def test_more_query_heads_than_share_an_item(k, ratio):
+    for L, S in ((5, 40), (1, 70)):
+        q, key, value = qkv(ratio, 2, 2 * ratio, 2, L, S, 64)
+        check(k, q, key, value, S, what=f"{ratio} query heads a kv head, L {L}")
+        got = k.attention(q, key, value, S, True, 0.125)
+        for head in (0, ratio - 1, ratio, 2 * ratio - 1):
+            group = slice(head // ratio, head // ratio + 1)
+            alone = k.attention(q[:, head : head + 1], key[:, group], value[:, group], S, True, 0.125)
+            assert_same_bits(got[:, head : head + 1], alone, f"head {head} of {2 * ratio}")
 
 
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])

@@ -1,14 +1,17 @@
 """The kernels are compiled once, by content, and what goes wrong is said in a line."""
 
+import errno
+import os
 import shutil
+import subprocess
+import sys
 
-import mlx.core as mx
 import pytest
+from tests.kernels.compilers import fake_compiler
 
-from tiny_llm_lab import native
 from tiny_llm_lab.native import build as building
 from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import CompileError, Library, NoCompilerError, build
+from tiny_llm_lab.native.build import CacheError, CompileError, Library, NoCompilerError, build
 from tiny_llm_lab.types import UserError
 
 SOURCE = '#include "number.h"\nextern "C" int number() { return NUMBER; }\n'
@@ -69,12 +72,67 @@ def test_a_compile_error_names_its_place(library):
 def test_a_cache_that_cannot_be_written(library, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"cannot be written .*: set TINY_LLM_CACHE$"):
+    with pytest.raises(CacheError, match=r"^[^\n]*cannot be written .*: set TINY_LLM_CACHE$"):
         build(library)
 
 
+def test_a_full_disk_is_one_line(library, tmp_path, monkeypatch):
+    words = f"fatal error: error writing to x.s: {os.strerror(errno.ENOSPC)}"
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, "full", fails=words))
+    with pytest.raises(
+        CacheError, match=r"^[^\n]*cannot be written .*: free some space, or set TINY_LLM_CACHE$"
+    ):
+        build(library)
+
+
+def test_another_compiler_makes_another(library, tmp_path, monkeypatch):
+    paths = []
+    for version in ("12.2.0", "13.1.0", "12.2.0"):
+        monkeypatch.setenv("CXX", fake_compiler(tmp_path / version, version))
+        building._version.cache_clear()  # an upgrade is seen by the next process
+        paths.append(build(library))
+    assert paths[0] == paths[2] != paths[1]
+    assert paths[0].stat().st_ino != paths[1].stat().st_ino
+
+
+# Compiling begins when both processes have asked for the version, and takes long enough for both to look.
+SLOW = """
+for i in $(seq 100); do [ "$(grep -c version "$LOG")" -ge 2 ] && break; sleep 0.1; done
+sleep 0.5
+"""
+PROGRAM = """
+import sys
+from pathlib import Path
+from tiny_llm_lab.native.build import Library, build
+print(build(Library("number.so", ((Path(sys.argv[1]), ("-O0",)),), what="a number")))
+"""
+
+
+def test_two_processes_at_once_compile_once(library, tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    monkeypatch.setenv("LOG", str(log))
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, "slow", before=SLOW))
+    command = [sys.executable, "-c", PROGRAM, str(source_of(library))]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0].strip() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert said[0] == said[1]
+    asked = log.read_text().splitlines()
+    assert asked.count("version") == 2
+    assert asked.count("compile") == 2, "one source and one library, by one of the two"
+    assert not list((tmp_path / "cache" / "native").glob("*.lock"))
+
+
+def test_the_files_are_counted_on_a_terminal(library, capfd, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    other = source_of(library).with_name("other.cpp")
+    other.write_text("int other() { return 1; }\n")
+    build(Library("two.so", (*library.sources, (other, ())), what="two files"))
+    assert capfd.readouterr().err == "compiling two files (once, up to a minute) ... 1 of 2 2 of 2\n"
+
+
 @pytest.mark.parametrize("cxx", [None, "no-such-compiler"])
-def test_no_compiler_is_one_line_and_plain_mlx(library, cxx, tmp_path, monkeypatch, capfd):
+def test_no_compiler_is_one_line(library, cxx, tmp_path, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     if cxx is None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -84,15 +142,6 @@ def test_no_compiler_is_one_line_and_plain_mlx(library, cxx, tmp_path, monkeypat
         NoCompilerError, match=r"^no C\+\+ compiler: install g\+\+ or clang, or name one in CXX$"
     ):
         build(library)
-    monkeypatch.setenv(native.VARIABLE, "on")
-    native.switch("tiny_llm_ref", True)
-    try:
-        assert native.kernels("tiny_llm_ref") is None
-        assert native.kernels("tiny_llm_ref") is None
-    finally:
-        native.switch("tiny_llm_ref", False)
-    said = capfd.readouterr().err
-    assert said.startswith("no C++ compiler") and said.count("\n") == 1
 
 
 def test_an_instruction_set_that_cannot_run(monkeypatch):
@@ -101,12 +150,12 @@ def test_an_instruction_set_that_cannot_run(monkeypatch):
     with pytest.raises(
         UserError, match=f"TINY_LLM_ISA=mmx cannot run on this machine: choose one of {', '.join(names)}"
     ):
-        isa.chosen()
+        isa.selected_isa()
     for name in names:
         monkeypatch.setenv(isa.VARIABLE, name)
-        assert isa.chosen().name == name
+        assert isa.selected_isa().name == name
     monkeypatch.delenv(isa.VARIABLE)
-    assert isa.chosen().name == names[0]
+    assert isa.selected_isa().name == names[0]
 
 
 @pytest.mark.parametrize(
@@ -130,28 +179,6 @@ def test_what_a_machine_can_run(machine, features, names, monkeypatch):
     monkeypatch.setattr(isa.platform, "machine", lambda: machine)
     monkeypatch.setattr(isa, "features", lambda: frozenset(features.split()))
     assert [copy.name for copy in isa.available()] == names.split()
-
-
-def test_a_number_of_threads(threads):
-    assert isa.physical_cores() >= 1
-    for num in (3, 1):
-        threads(num)
-        assert native.binding().num_threads() == num
-    with pytest.raises(ValueError, match="threads must be 1 or more"):
-        threads(0)
-
-
-def test_off_means_off(monkeypatch):
-    monkeypatch.setenv(native.VARIABLE, "off")
-    native.switch("tiny_llm_ref", True)
-    assert native.kernels("tiny_llm_ref") is None
-    monkeypatch.setenv(native.VARIABLE, "on")
-    native.switch("tiny_llm_ref", False)
-    assert native.kernels("tiny_llm_ref") is None
-    monkeypatch.setattr(native.mx, "default_device", lambda: mx.gpu)
-    native.switch("tiny_llm_ref", True)
-    assert native.kernels("tiny_llm_ref") is None
-    native.switch("tiny_llm_ref", False)
 
 
 def test_a_compiler_with_a_space_in_its_path(library, tmp_path, monkeypatch):

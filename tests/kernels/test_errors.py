@@ -16,17 +16,17 @@ from tests.helpers.toy import random_array
 from tiny_llm_lab import native
 from tiny_llm_lab.native.build import HERE, Library, build
 
-# swiglu throws at once, argmax in the middle of a member's work.
+# swiglu throws at once, argmax in the middle of a thread's work.
 SOURCE = """
 #include "kernels.h"
 using namespace tiny_llm;
 extern "C" __attribute__((visibility("default"))) const Kernels* tiny_llm_kernels() {
   static Kernels table;
-  table.swiglu = [](Team&, const Tensor&, const Tensor&, const Tensor&) {
+  table.swiglu = [](ThreadPool&, const Tensor&, const Tensor&, const Tensor&) {
     throw std::runtime_error("task 2.5.4");
   };
-  table.argmax = [](Team& team, const Tensor&, uint32_t*) {
-    team.each(64, [](int, int64_t item) { if (item == 40) throw std::runtime_error("task 2.3.4"); });
+  table.argmax = [](ThreadPool& threads, const Tensor&, uint32_t*) {
+    threads.each(64, [](int, int64_t item) { if (item == 40) throw std::runtime_error("task 2.3.4"); });
   };
   return &table;
 }

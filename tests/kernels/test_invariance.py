@@ -148,11 +148,11 @@ def kernels_on(request, monkeypatch, threads):
     """The reference runs on one copy of the kernels, with two threads."""
     monkeypatch.setenv(native.VARIABLE, "on")
     monkeypatch.setenv("TINY_LLM_ISA", request.param)
-    native.switch(PACKAGE, True)
+    native.set_enabled(PACKAGE, True)
     assert native.kernels(PACKAGE) is not None
     threads(2)
     yield request.param
-    native.switch(PACKAGE, False)
+    native.set_enabled(PACKAGE, False)
 
 
 on_every_copy = pytest.mark.parametrize("kernels_on", NAMES, indirect=True)

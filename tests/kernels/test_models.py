@@ -23,7 +23,7 @@ def logits():
     """Logits of the reference with its kernels on or off."""
 
     def of(name, dtype, is_on):
-        native.switch("tiny_llm_ref", is_on)
+        native.set_enabled("tiny_llm_ref", is_on)
         model = load_solution("ref").build_model(load_checkpoint(name, dtype=dtype))
         tokens, cache = random_tokens(3, 1, 70), model.create_kv_cache()
         parts = [model(tokens[:, :69], 0, cache), model(tokens[:, 69:], 69, cache)]
@@ -32,7 +32,7 @@ def logits():
         return out
 
     yield of
-    native.switch("tiny_llm_ref", False)
+    native.set_enabled("tiny_llm_ref", False)
 
 
 @pytest.fixture(autouse=True)

@@ -65,7 +65,9 @@ def test_pages_hold_what_rows_hold(k, dtype, lengths, sizes, block_size):
         assert_close(mine, target, of_kernel(target, dtype), dtype=dtype, what=what, legend="[L, H, D]")
 
 
-@pytest.mark.parametrize(("H", "G", "D"), [(2, 2, 7), (8, 1, 80), (24, 1, 16), (14, 2, 128)])
+@pytest.mark.parametrize(
+    ("H", "G", "D"), [(2, 2, 7), (8, 1, 80), (24, 1, 16), (25, 1, 16), (64, 2, 80), (14, 2, 128)]
+)
 def test_heads_and_their_size(k, H, G, D):
     step = Step(2, [70, 33, 128], [40, 1, 2], 32, H, G, D)
     want = mx.concatenate([step.alone(k, r) for r in range(3)])
@@ -75,7 +77,7 @@ def test_heads_and_their_size(k, H, G, D):
 @pytest.mark.parametrize("block_size", [16, 32])
 @pytest.mark.parametrize("lengths", [[128, 128], [96, 96, 40, 96, 200, 33, 96, 64]])
 def test_many_requests_of_one_token(k, dtype, lengths, block_size):
-    """A member of the team takes several of the five kv heads at once: two and two and one, or all."""
+    """A thread takes several of the five kv heads at once: two and two and one, or all."""
     step = Step(6, lengths, [1] * len(lengths), block_size, 10, 5, dtype=dtype)
     got = step.paged(k)
     for r in range(len(lengths)):

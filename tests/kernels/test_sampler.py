@@ -22,12 +22,12 @@ def both(request, monkeypatch, llm):
     def run(name, scores, setting):
         results = []
         for is_on in (False, True):
-            native.switch(PACKAGE, is_on)
+            native.set_enabled(PACKAGE, is_on)
             results.append(np.array(getattr(llm, name)(scores, setting)))
         return results
 
     yield run
-    native.switch(PACKAGE, False)
+    native.set_enabled(PACKAGE, False)
 
 
 # Spreads from nearly flat, where a nucleus has thousands of tokens, to peaked.

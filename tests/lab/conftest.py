@@ -12,6 +12,6 @@ def kernels_on() -> Iterator[None]:
     """The reference runs on its C++ kernels where it can: ten times as fast, with the same schedules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(native.VARIABLE, "on")
-        native.switch("tiny_llm_ref", True)
+        native.set_enabled("tiny_llm_ref", True)
         yield
-    native.switch("tiny_llm_ref", False)
+    native.set_enabled("tiny_llm_ref", False)

@@ -9,13 +9,15 @@ from rich.console import Console
 from tests.helpers.fake_serving import FakeSolution, loaded
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.commands import batch_main, live_view
+from tiny_llm_lab.commands import batch_main, batch_report, live_view
 from tiny_llm_lab.commands.progress import BatchProgress
 from tiny_llm_lab.types import (
+    Completion,
     DoneEvent,
     PrefillEvent,
     Prompt,
     SamplingParams,
+    Timing,
     TokenEvent,
 )
 
@@ -25,7 +27,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def solution(monkeypatch: pytest.MonkeyPatch) -> FakeSolution:
     fake = FakeSolution()
-    monkeypatch.setattr(batch_main, "load_as_told", lambda *_, **__: loaded(fake))
+    monkeypatch.setattr(batch_main, "load_from_args", lambda *_, **__: loaded(fake))
     return fake
 
 
@@ -42,6 +44,7 @@ def test_every_request_has_a_row_and_there_is_a_total(
     assert cli.main(["batch-main", "--prompts", prompts]) == 0
     out, err = capsys.readouterr()
     rows = out.splitlines()
+    assert rows[0].split()[:8] == ["prompt", "status", "in", "tok", "out", "tok", "TTFT", "ms"]
     assert rows[1].split()[:5] == ["0", "stop", "2", "3", "2000.0"]
     assert rows[1].rstrip().endswith("one two three")
     assert rows[2].split()[:4] == ["1", "stop", "1", "3"]
@@ -50,6 +53,28 @@ def test_every_request_has_a_row_and_there_is_a_total(
         and "ITL p50 1000.0 p99 1000.0 max 1000.0 ms" in rows[3]
     )
     assert "0: prefilled: 2 tokens" in err and "1: done: stop, 3 tokens" in err
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_narrow_terminal_has_the_answer_and_whole_numbers(width: int) -> None:
+    progress = BatchProgress([Prompt("a")] * 2, batch_size=2, start_s=0.0)
+    for idx in range(2):
+        progress.update(PrefillEvent(idx, 1024, 1024, 1.0))
+        for number, time_s in enumerate((12.7134, 12.8405, 13.3557)):
+            progress.update(TokenEvent(idx, 1, ("brass ", "compass ", "attic")[number], time_s))
+    lines = batch_report.report_lines(progress, width)
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    for whole in ("interrupted", "12713.4", "515.2", "brass", "compass", "attic"):
+        assert words.count(whole) >= 2, f"{whole} in both rows"
+    assert "…" not in "".join(lines)
+
+
+def test_an_error_shows_the_prompt_tokens_that_were_counted() -> None:
+    progress = BatchProgress([Prompt("a")], batch_size=1, start_s=0.0)
+    progress.update(PrefillEvent(0, 5, 9, 1.0))
+    progress.update(DoneEvent(Completion(0, 0, (), "", "error", Timing(0.0), "no room: use less")))
+    assert batch_report.request_rows(progress)[0][:4] == ["0", "error", "9", "0"]
 
 
 def test_the_table_is_the_same_width_without_a_terminal(
@@ -107,7 +132,14 @@ def test_an_unwritten_task_is_one_line(solution: FakeSolution, prompts: str, cap
 
 def test_batch_size_0_is_one_line(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
     assert cli.main(["batch-main", "--prompts", prompts, "--batch-size", "0"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "error: batch_size must be 1 or more"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ") and "--batch-size: must be 1 or more, not 0" in last
+
+
+def test_there_are_no_more_rows_than_prompts(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
+    assert cli.main(["batch-main", "--prompts", prompts, "--batch-size", "1000000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["batch_size"] == 1_000_000, "as it was asked for"
+    assert solution.settings["batch_size"] == 2
 
 
 def test_the_default_set_mixes_short_prompts_with_notes(solution: FakeSolution) -> None:
@@ -148,23 +180,42 @@ def test_released_text_without_a_token_is_text_but_not_a_token() -> None:
     assert outcome.text == "hello" and outcome.timing.token_s == (1.0,)
 
 
-def test_the_live_view_has_a_row_per_slot() -> None:
+def busy() -> BatchProgress:
+    """One request decodes, one is in prefill, a slot is free and two requests wait."""
     prompts = [Prompt("a", SamplingParams(max_tokens=8))] * 4
     progress = BatchProgress(prompts, batch_size=3, start_s=0.0)
     for event in (
         PrefillEvent(0, 9, 9, 1.0),
         TokenEvent(0, 1, "once\nupon ", 1.0),
         TokenEvent(0, 2, "a", 2.0),
+        PrefillEvent(2, 128, 512, 3.0),
     ):
         progress.update(event)
-    progress.update(PrefillEvent(2, 128, 512, 3.0))
-    console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(live_view.render(progress, now_s=3.0, width=100))
-    shown = console.export_text().splitlines()
-    assert "decode" in shown[1] and "2/8" in shown[1] and "once upon a" in shown[1]
-    assert "prefill" in shown[2] and "128/512" in shown[2]
-    assert "free" in shown[3]
-    assert shown[4].startswith("queue 2 · done 0/4 · 2 tokens")
+    return progress
+
+
+def shown(progress: BatchProgress, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(live_view.render(progress, now_s=3.0, width=width))
+    return console.export_text().splitlines()
+
+
+def test_the_live_view_has_a_row_per_slot() -> None:
+    lines = shown(busy(), 100)
+    assert "decode" in lines[1] and "2/8" in lines[1] and "once upon a" in lines[1]
+    assert "prefill" in lines[2] and "128/512" in lines[2]
+    assert "free" in lines[3]
+    assert lines[4].startswith("queue 2 · done 0/4 · 2 tokens")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_live_view_cuts_no_number(width: int) -> None:
+    lines = shown(busy(), width)
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width and "…" not in text
+    assert {"slot", "prompt", "phase", "tokens"} <= set(lines[0].split())
+    assert "2/8" in lines[1].split() and "128/512" in lines[2].split()
+    assert ("once upon a" in text) == (width >= 80)
 
 
 def test_markup_in_an_answer_is_shown_as_it_is() -> None:

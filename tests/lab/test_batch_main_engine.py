@@ -102,6 +102,25 @@ def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
             engine_settings(parse(batch_main, "--engine", "--async-scheduling", *flags), limit=1000)
 
 
+def test_one_flag_for_both_loops_by_either_name(capsys: Capture) -> None:
+    for seqs, length in (("--max-num-seqs", "--max-model-len"), ("--batch-size", "--max-seq-len")):
+        settings = engine_settings(parse(batch_main, "--engine", seqs, "3", length, "200"), limit=1000)
+        assert settings is not None
+        assert (settings.config.max_num_seqs, settings.config.max_model_len) == (3, 200)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_draft_model_guesses_and_changes_no_answer(prompts: str, capsys: Capture) -> None:
+    flags = ["--prompts", prompts, "--raw", "--engine", "--max-tokens", "9", "--ignore-eos"]
+    alone = document(capsys, *flags)
+    drafted = document(
+        capsys, *flags, "--speculate", "draft:toy-of-the-same-weights", "--num-speculative-tokens", "3"
+    )
+    assert [each["text"] for each in drafted["requests"]] == [each["text"] for each in alone["requests"]]
+    assert drafted["engine"]["acceptance_rate"] == 1.0, "the draft model is the model itself"
+    assert drafted["engine"]["num_steps"] < alone["engine"]["num_steps"]
+
+
 def test_blocks_of_8_bits_are_smaller_and_so_more(capsys: Capture) -> None:
     settings = engine_settings(
         parse(batch_main, "--engine", "--kv-cache-dtype", "int8", "--kv-cache-memory", "64K"), limit=1000
@@ -181,16 +200,20 @@ def test_ctrl_c_still_prints_what_there_is(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--max-num-seqs", "3"], "--max-num-seqs is for the engine: add --engine"),
+        (["--block-size", "3"], "--block-size is for the engine: add --engine"),
+        (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill is for the engine: add --engine"),
+        (["--enable-chunked-prefill"], "error: --enable-chunked-prefill is for the engine: add --engine"),
         (["--engine", "--prefill-step=64"], "--prefill-step is not for the engine: leave it out"),
-        (["--engine", "--batch-size", "4"], "--batch-size is not for the engine: leave it out"),
         (["--engine", "--max-num-batched-tokens", "8"], "(8) must be at least max_num_seqs (64)"),
-        (["--engine", "--max-num-seqs", "0"], "max_num_seqs must be 1 or more"),
+        (["--engine", "--max-num-seqs", "0"], "--max-num-seqs/--batch-size: must be 1 or more, not 0"),
+        (["--engine", "--speculate", "draft:"], "must be off, ngram or draft:MODEL, not 'draft:'"),
+        (["--engine", "--speculate", "ngrams"], "must be off, ngram or draft:MODEL, not 'ngrams'"),
+        (["--engine", "--speculate", "ngram", "--num-speculative-tokens", "0"], "must be 1 or more, not 0"),
         (
             ["--engine", "--max-model-len", "5000"],
             "--max-model-len must be 1 to 1024 for this model, not 5000",
         ),
-        (["--engine", "--max-model-len", "0"], "max_model_len must be 1 or more"),
+        (["--engine", "--max-model-len", "0"], "--max-model-len/--max-seq-len: must be 1 or more, not 0"),
         (
             ["--engine", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "512"],
             "raise max_num_batched_tokens (512) to max_model_len (1024)",

@@ -14,7 +14,7 @@ from tiny_llm_lab.bench.child import CrashError, parse_output
 from tiny_llm_lab.bench.recording import to_json
 from tiny_llm_lab.bench.sample import Spec
 from tiny_llm_lab.bench.workload import Workload
-from tiny_llm_lab.commands.manners import UnwrittenError
+from tiny_llm_lab.commands.cli_errors import UnwrittenError
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]

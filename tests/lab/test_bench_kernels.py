@@ -19,7 +19,7 @@ LIMITS = SimpleNamespace(read_gb_s=10.0, f32_gflop_s=100.0)
 @pytest.fixture
 def _switch():
     yield
-    native.switch("tiny_llm_ref", False)
+    native.set_enabled("tiny_llm_ref", False)
 
 
 @pytest.mark.parametrize(

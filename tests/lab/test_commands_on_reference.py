@@ -1,12 +1,16 @@
 """The commands around the real reference and a toy model: what scripted events cannot tell."""
 
 import json
+import sys
+import types
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab import cli
+from tiny_llm_lab import cli, native
 from tiny_llm_lab.bench.recording import from_json, overlap_complaint
 from tiny_llm_lab.bench.sample import Spec, measure
 from tiny_llm_lab.bench.workload import Workload
@@ -33,6 +37,42 @@ def test_the_three_loops_say_the_same(capsys: Capture) -> None:
     assert len(answers) == 1
 
 
+def test_the_loops_end_where_the_positions_do(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    short = replace(toy_checkpoint(), config=replace(toy_checkpoint().config, max_position_embeddings=12))
+    monkeypatch.setattr(options, "load_checkpoint", lambda *_: short)
+    answers = set()
+    for loop in ("simple", "cached", "chunked"):
+        assert cli.main(["main", "--prompt", "What?", "--loop", loop, "--max-tokens", "40"]) == 0
+        out, err = capsys.readouterr()
+        answers.add((out, err.split("answer ")[1].split(" ·")[0]))
+    assert len(answers) == 1
+
+
+def test_kernels_are_compiled_before_the_clock_for_whoever_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(native, "kernels", lambda package: asked.append(package))
+    package = types.ModuleType("tiny_llm_by_a_learner")
+    attention: Any = types.ModuleType("attention")
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setitem(sys.modules, f"{package.__name__}.attention", attention)
+    monkeypatch.setitem(PACKAGES, "mine", package.__name__)
+    built: Any = types.SimpleNamespace(build_model=lambda checkpoint: None)
+    monkeypatch.setattr(options, "load_solution", lambda name: built)
+    options.load("toy", "mine")
+    assert asked == [], "week 1 uses none"
+    monkeypatch.setattr(
+        sys.modules[package.__name__ + ".attention"], "kernels", native.kernels, raising=False
+    )
+    options.load("toy", "mine")
+    assert asked == [package.__name__]
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "100000"])
+def test_a_number_of_threads_is_checked_before_anything_starts(threads: str, capsys: Capture) -> None:
+    assert cli.main(["main", "--threads", threads]) == 2
+    assert capsys.readouterr().err == f"error: --threads must be 1 to 256, not {threads}\n"
+
+
 def test_good_and_bad_prompts_of_one_batch(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps(["Hello", "", "x" * 600, {"prompt": "Bye", "max_tokens": 2}]))
@@ -52,7 +92,9 @@ def test_a_solution_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatc
     )
 
 
-@pytest.mark.parametrize("flag", ["--prefill-step", "--batch-size", "--max-seq-len"])
+@pytest.mark.parametrize(
+    "flag", ["--prefill-step", "--batch-size", "--max-num-seqs", "--max-seq-len", "--max-model-len"]
+)
 def test_a_setting_of_0_is_one_line(capsys: Capture, flag: str) -> None:
     assert cli.main(["batch-main", flag, "0"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]

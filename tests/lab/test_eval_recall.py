@@ -16,7 +16,7 @@ def test_recall_is_exact(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> No
     questions = [
         RecallQuestion(f"q {n}", answer, 2, 1) for n, answer in enumerate(["one two three", "One two three"])
     ]
-    monkeypatch.setattr(eval_recall, "load_as_told", lambda *_, **__: loaded(FakeSolution()))
+    monkeypatch.setattr(eval_recall, "load_from_args", lambda *_, **__: loaded(FakeSolution()))
     monkeypatch.setattr(eval_recall, "recall_questions", lambda *_: questions)
     assert cli.main(["eval-recall", "--count", "2", "--seed", "4", "--show-wrong"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -29,7 +29,7 @@ def test_recall_is_exact(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> No
 
 
 def test_recall_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(eval_recall, "load_as_told", lambda *_, **__: loaded(FakeSolution()))
+    monkeypatch.setattr(eval_recall, "load_from_args", lambda *_, **__: loaded(FakeSolution()))
     monkeypatch.setattr(
         eval_recall, "recall_questions", lambda *_: [RecallQuestion("q", "one two three", 1, 1)]
     )
@@ -46,6 +46,6 @@ def test_recall_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Non
 def test_recall_refuses_what_it_cannot_ask(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture, argv: list[str], complaint: str
 ) -> None:
-    monkeypatch.setattr(eval_recall, "load_as_told", lambda *_, **__: loaded(FakeSolution()))
+    monkeypatch.setattr(eval_recall, "load_from_args", lambda *_, **__: loaded(FakeSolution()))
     assert cli.main(["eval-recall", *argv]) == 2
     assert complaint in capsys.readouterr().err

@@ -11,8 +11,9 @@ import pytest
 from tests.helpers.fake_serving import FakeSolution, WordTokenizer, loaded, parse
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.commands import main
+from tiny_llm_lab.commands import batch_main, main
 from tiny_llm_lab.commands.chat import as_chat
+from tiny_llm_lab.commands.sampling_options import sampling_from_args
 
 Capture = pytest.CaptureFixture[str]
 
@@ -20,7 +21,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def solution(monkeypatch: pytest.MonkeyPatch) -> FakeSolution:
     fake = FakeSolution()
-    monkeypatch.setattr(main, "load_as_told", lambda *_, **__: loaded(fake, limit=50))
+    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(fake, limit=50))
     return fake
 
 
@@ -50,10 +51,17 @@ def test_prompt_from_stdin(solution: FakeSolution, monkeypatch: pytest.MonkeyPat
     ("argv", "complaint"),
     [
         (["--prompt", ""], "the prompt is empty"),
+        (["--prompt", " \n\t "], "the prompt is empty: ask something with --prompt TEXT"),
+        (["--prompt", "  ", "--raw"], "the prompt is empty"),
+        (["--prompt", "caf\udce9"], "the prompt is not UTF-8 text: convert it first"),
+        (["--prefill-step", "0"], "argument --prefill-step: must be 1 or more, not 0"),
+        (["--temperature", "inf"], "temperature must be 0 (greedy) or"),
+        (["--seed", "-1"], "seed must be 0 to 2**64 - 1"),
+        (["--stop", ""], "a stop string must not be empty"),
         (["--prompt", "word " * 51], "the prompt has 51 tokens, the model takes 50"),
         (["--max-tokens", "0"], "max_tokens must be 1 or more"),
         (["--top-p", "0"], "top_p must be above 0"),
-        (["--temperature", "-1"], "temperature must be 0 or more"),
+        (["--temperature", "-1"], "temperature must be 0 (greedy) or"),
         (["--loop", "simple"], "this solution has no simple_generate"),
     ],
 )
@@ -64,6 +72,39 @@ def test_bad_input_is_one_line(
     out, err = capsys.readouterr()
     last = err.splitlines()[-1]
     assert out == "" and last.startswith("error: ") and complaint in last
+
+
+def test_a_wrong_step_costs_no_loading(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    for command, module in (("main", main), ("batch-main", batch_main)):
+        monkeypatch.setattr(module, "load_from_args", lambda *_, **__: pytest.fail("the model was loaded"))
+        assert cli.main([command, "--prefill-step", "0"]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and len(err.splitlines()) == 1
+
+
+def test_blanks_around_a_prompt_go_unless_it_is_raw(
+    solution: FakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for raw, seen in (((), "what is"), (("--raw",), "  what is ")):
+        assert cli.main(["main", "--prompt", "  what is ", *raw]) == 0
+        assert solution.seen == [seen]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("  what is \n"))
+        assert cli.main(["main", "--prompt", "-", *raw]) == 0
+        assert solution.seen == [seen]
+
+
+def test_stop_strings_and_ignore_eos_reach_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = parse(main, "--stop", "END", "--stop", "\n", "--ignore-eos")
+    sampling = sampling_from_args(args)
+    assert (sampling.stop, sampling.ignore_eos) == (("END", "\n"), True)
+
+
+def test_the_first_loops_know_no_stop_strings(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    fake: Any = FakeSolution()
+    fake.simple_generate = None
+    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(fake))
+    assert cli.main(["main", "--loop", "simple", "--stop", "END"]) == 2
+    assert "--stop and --ignore-eos are not for --loop simple" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_was_said(solution: FakeSolution, capsys: Capture) -> None:
@@ -99,7 +140,7 @@ def test_every_loop_gets_the_sampling_settings(loop: str, monkeypatch: pytest.Mo
 
     solution.make_sampler = lambda *settings: made.append(settings)
     solution.simple_generate = solution.simple_generate_with_kv_cache = generate
-    monkeypatch.setattr(main, "load_as_told", lambda *_, **__: loaded(solution))
+    monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(solution))
     flags = ["--temperature", "0.5", "--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--seed", "3"]
     assert cli.main(["main", "--loop", loop, "--max-tokens", "9", *flags]) == 0
     if loop != "chunked":

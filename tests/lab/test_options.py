@@ -1,11 +1,14 @@
 """Flags that several commands share."""
 
 from argparse import ArgumentParser
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.types import SamplingParams, UserError
+from tiny_llm_lab.types.request import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 
 def name_of(*words: str) -> str:
@@ -26,8 +29,46 @@ def test_bits_of_a_saved_model_cannot_be_chosen() -> None:
         name_of("--bits", "4")
 
 
-@pytest.mark.parametrize("count", [-1, 21])
-def test_how_many_logprobs_may_be_asked_for(count: int) -> None:
-    with pytest.raises(UserError, match="logprobs must be 0 to 20"):
-        SamplingParams(logprobs=count)
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"seed": -1}, "seed must be 0 to"),
+    ({"seed": 2**64}, "seed must be 0 to"),
+    ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+    ({"temperature": -0.1}, "temperature must be 0 (greedy) or 1e-06 to 1e+06"),
+    ({"temperature": 1e-300}, "temperature must be 0 (greedy)"),
+    ({"temperature": float("inf")}, "temperature must be 0 (greedy)"),
+    ({"temperature": float("nan")}, "temperature must be 0 (greedy)"),
+    ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+    ({"temperature": True}, "temperature must be a number, not True"),
+    ({"top_k": 2.5}, "top_k must be a whole number"),
+    ({"top_p": float("nan")}, "top_p must be above 0"),
+    ({"min_p": None}, "min_p must be a number, not None"),
+    ({"max_tokens": 1.5}, "max_tokens must be a whole number"),
+    ({"max_tokens": "9"}, "max_tokens must be a whole number"),
+    ({"stop": 3}, "stop must be a string or a tuple of strings"),
+    ({"stop": ("a", 3)}, "stop must be a string or a tuple of strings"),
+    ({"stop": ""}, "a stop string must not be empty"),
+    ({"ignore_eos": "no"}, "ignore_eos must be True or False"),
+    ({"logprobs": -1}, "logprobs must be 0 to 20"),
+    ({"logprobs": 21}, "logprobs must be 0 to 20"),
+]
+
+
+@pytest.mark.parametrize(("given", "complaint"), BAD, ids=lambda value: str(value))
+def test_sampling_params_refuse_what_no_sampler_can_use(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        SamplingParams(**given)
+    assert complaint in str(caught.value)
+
+
+def test_the_ends_of_the_ranges_are_usable() -> None:
+    for seed in (0, 2**64 - 1):
+        mx.eval(mx.random.key(SamplingParams(seed=seed).seed))
+    scores = mx.array([20.0, 40.0])
+    for temperature in (MIN_TEMPERATURE, MAX_TEMPERATURE):
+        assert mx.all(mx.isfinite(scores / SamplingParams(temperature=temperature).temperature)).item()
     assert SamplingParams(logprobs=0).logprobs == 0
+
+
+def test_one_string_is_one_stop_string() -> None:
+    given: Any = "END"
+    assert SamplingParams(stop=given).stop == ("END",)

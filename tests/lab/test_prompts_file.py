@@ -13,7 +13,7 @@ from tiny_llm_lab.types import Prompt, SamplingParams, UserError
 
 def read(tmp_path: Path, name: str, text: str, sampling: SamplingParams | None = None) -> list[Prompt]:
     path = tmp_path / name
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return read_prompts(str(path), sampling or SamplingParams())
 
 
@@ -39,9 +39,35 @@ def test_stdin_may_be_json_or_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [prompt.content for prompt in read_prompts("-", SamplingParams())] == ["a", "b"]
 
 
+LINE_SEPARATORS = "a\u2028b\u0085c\x0bd"
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.jsonl", "p.txt"])
+def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_no_text(tmp_path: Path, name: str) -> None:
+    # json.dumps leaves them as they are with ensure_ascii=False, as other languages do always.
+    entry = LINE_SEPARATORS if name == "p.txt" else json.dumps(LINE_SEPARATORS, ensure_ascii=False)
+    text = f"[{entry}, {entry}]" if name == "p.json" else f"{entry}\n{entry}\n"
+    prompts = read(tmp_path, name, "\ufeff" + text)
+    assert [prompt.content for prompt in prompts] == [LINE_SEPARATORS] * 2
+
+
+def test_blanks_around_a_prompt_go_unless_it_is_raw(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('["  a ", {"prompt": " "}]')
+    for raw, contents in ((False, ["a", ""]), (True, ["  a ", ""])):
+        assert [each.content for each in read_prompts(str(path), SamplingParams(), raw)] == contents
+
+
+def test_after_the_last_seed_comes_the_first(tmp_path: Path) -> None:
+    prompts = read(tmp_path, "p.txt", "a\nb\n", SamplingParams(seed=2**64 - 1))
+    assert [prompt.sampling.seed for prompt in prompts] == [2**64 - 1, 0]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
+        ("p.json", '[{"prompt": "a", "seed": -1}]', "entry 0: seed must be 0 to 2**64 - 1"),
+        ("p.json", '["a", "b\\ud83d"]', "entry 1: it is not UTF-8 text"),
         ("p.json", "[1,", "not JSON at line 1"),
         ("p.json", "{}", "expected a JSON list"),
         ("p.json", "[" * 100_000, "nested too deeply"),

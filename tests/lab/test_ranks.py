@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import rank
 
 from tiny_llm_lab import cli, load_checkpoint, load_solution, native, ranks
-from tiny_llm_lab.commands.manners import EXIT_FAILED
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED
 
 # Longer than any of these takes on a machine that is busy.
 TIMEOUT_S = 240
@@ -150,3 +150,38 @@ def test_bad_use_is_one_line(argv: list[str], line: str) -> None:
     found = command_says(*argv, "--max-tokens", "2", stdin='[{"prompt": "Later", "arrival_s": 1}]')
     assert found.returncode == cli.EXIT_USAGE
     assert found.stderr.count("error: ") == 1 and line in found.stderr
+
+
+def test_heads_are_looked_at_before_a_process_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(ranks, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    for size in ("3", "64"):
+        assert cli.main(["main", "-tp", size]) == cli.EXIT_USAGE
+        line = f"--tensor-parallel-size {size} cannot split default of 4 query and 2 kv heads"
+        assert capsys.readouterr().err == f"error: {line}: choose one of 1, 2, 4\n"
+
+
+def test_there_are_no_more_ranks_than_cores(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(ranks, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    for command in ("main", "batch-main"):
+        assert cli.main([command, "-tp", "1000"]) == cli.EXIT_USAGE
+        line = "--tensor-parallel-size 1000 is more than the 2 cores here: choose fewer"
+        assert capsys.readouterr().err == f"error: {line}\n"
+
+
+def test_what_rank_0_has_said_is_not_said_again(capfd: pytest.CaptureFixture[str]) -> None:
+    # Rank 1 fails first; rank 0 fails in the same way when it is told to end.
+    code = (
+        "import os, signal, sys, time\n"
+        "def end(*_): sys.exit('no luck')\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "if os.environ['MLX_RANK'] == '1': time.sleep(0.3); end()\n"
+        "time.sleep(1000)"
+    )
+    assert ranks.launch(python(code), 2, TIMEOUT_S) == 1
+    assert capfd.readouterr().err.count("no luck") == 1

@@ -294,3 +294,28 @@ def test_two_prompts_share_the_budget_in_order(llm):
                     run = drive(llm, config(budget, threshold), jobs)
                     want = second_ttft(p1, p2, threshold, budget)
                     assert run.ttft("2") == want, (p1, p2, threshold, budget)
+
+
+# Steps that alternate
+
+
+@pytest.mark.task("3.4.2")
+def test_prefills_and_decodes_alternate(llm):
+    jobs = [Job("a", 1, 6), Job("b", 100, 3, step=1)]
+    setting = config(40, max_num_seqs=4, step_mode="alternate")
+    run = drive(llm, setting, jobs)
+    prefill, decode = {"b": 40}, {"a": 1}
+    assert run.tokens()[:7] == [decode, decode, prefill, decode, prefill, decode, {"b": 20}]
+    assert run.tokens()[7:] == [{"a": 1, "b": 1}, {"a": 1, "b": 1}]
+
+
+@pytest.mark.task("3.4.2")
+@pytest.mark.parametrize("step_mode", ["mixed", "alternate"])
+def test_steps_of_either_mode_make_the_same_answers(llm, step_mode):
+    jobs = [Job(f"r{i}", 30 + 7 * i, 5, step=i) for i in range(6)]
+    run = drive(llm, config(40, max_num_seqs=4, step_mode=step_mode), jobs)
+    for step in run.tokens():
+        assert sum(step.values()) <= 40
+    alone = drive(llm, config(), [Job(job.request_id, job.prompt, 5) for job in jobs])
+    for job in jobs:
+        assert job.request.output_token_ids == alone.jobs[job.request_id].request.output_token_ids

@@ -141,32 +141,10 @@ def assert_follows(tokens, probs, what):
 
 
 @pytest.mark.task("3.8.2")
-@pytest.mark.parametrize("settings", [{}, *CUTS])
-def test_a_position_draws_what_the_sampler_draws_there(llm, settings):
-    sampling = SamplingParams(seed=11, **settings)
-    rows = [random_array(i, 1, 50) * 2 for i in range(12)]
-    s = sampling
-    sample = llm.make_sampler(s.temperature, s.top_p, s.top_k, s.min_p, s.seed)
-    want = [sample(row).item() for row in rows]
-    sampler = llm.PositionSampler(sampling, START)
-    order = [3, 0, 11, 5, 5, 0, *range(12)]
-    assert [sampler.draw(rows[i], START + i) for i in order] == [want[i] for i in order]
-    assert list(sampler.draws(mx.concatenate(rows[4:9]), START + 4)) == want[4:9]
-    assert sampler.is_greedy == (not settings)
-
-
-@pytest.mark.task("3.8.2")
-def test_a_position_of_the_prompt_has_no_key(llm):
-    sampler = llm.PositionSampler(SamplingParams(temperature=1.0), START)
-    with pytest.raises(ValueError):
-        sampler.key(START - 1)
-
-
-@pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", CUTS)
 def test_scores_are_those_that_week_1_draws_from(llm, settings):
     sampling = SamplingParams(**settings)
-    got = mx.softmax(llm.PositionSampler(sampling, START).scores(logits_of(P)), axis=-1)
+    got = mx.softmax(llm.Sampler(sampling).scores(logits_of(P)), axis=-1)
     assert_close(got, cut_probs(llm, P, sampling), F32, legend="[K + 1, V]")
 
 
@@ -188,7 +166,7 @@ def test_scores_are_those_that_week_1_draws_from(llm, settings):
 def test_greedy_acceptance(llm, draft, want):
     # The likeliest tokens of the four rows are 0, 4, 2 and 1.
     logits = mx.array(np.eye(5, dtype=np.float32)[[0, 4, 2, 1]])[: len(draft) + 1]
-    sampler = llm.PositionSampler(SamplingParams(), START)
+    sampler = llm.Sampler(SamplingParams())
     assert llm.accept(logits, draft, sampler, START) == want
     q = mx.full((len(draft), 5), 0.2)
     assert llm.accept_with_draft_probs(logits, draft, q, sampler, START) == want
@@ -200,10 +178,10 @@ def test_accepted_tokens_do_not_depend_on_the_guesses(llm, settings):
     sampling, rng = SamplingParams(seed=3, **settings), random.Random(4)
     for position in range(START, START + 12):
         rows = random_array(position, 5, 6) * 2
-        drawn = [llm.PositionSampler(sampling, START).draw(rows[i : i + 1], position + i) for i in range(5)]
+        drawn = llm.Sampler(sampling)(rows, position).tolist()
         guesses = [token if rng.random() < 0.7 else rng.randrange(6) for token in drawn[:4]]
         right = next((i for i in range(4) if guesses[i] != drawn[i]), 4)
-        sampler = llm.PositionSampler(sampling, START)
+        sampler = llm.Sampler(sampling)
         assert llm.accept(rows, guesses, sampler, position) == drawn[: right + 1], (guesses, drawn)
 
 
@@ -212,7 +190,7 @@ def test_accepted_tokens_do_not_depend_on_the_guesses(llm, settings):
 @pytest.mark.parametrize("draft", [(0, 4), (1, 2)])
 def test_looked_up_guesses_keep_the_distribution(llm, settings, draft):
     sampling = SamplingParams(seed=1, **settings)
-    sampler, probs, logits = llm.PositionSampler(sampling, START), cut_probs(llm, P, sampling), logits_of(P)
+    sampler, probs, logits = llm.Sampler(sampling), cut_probs(llm, P, sampling), logits_of(P)
     steps = [llm.accept(logits, draft, sampler, START + 3 * i) for i in range(ROUNDS)]
     assert_rows_follow(steps, probs)
     stood = sum(step[:1] == [draft[0]] for step in steps) / ROUNDS
@@ -237,7 +215,7 @@ def deviations(share):
 def test_tokens_of_one_step_are_independent(llm, probabilistic):
     flat = np.full((2, 3), 1 / 3)
     logits, guess = logits_of(flat), [1]
-    sampler = llm.PositionSampler(SamplingParams(temperature=1.0, seed=5), START)
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=5))
     pairs = []
     for i in range(ROUNDS):
         if probabilistic:
@@ -245,7 +223,7 @@ def test_tokens_of_one_step_are_independent(llm, probabilistic):
             step = llm.accept_with_draft_probs(logits, guess, q, sampler, START + 2 * i)
             assert len(step) == 2, "p = q: every guess stands"
         else:
-            step = [sampler.draw(logits[:1], START + 2 * i), sampler.draw(logits[1:], START + 2 * i + 1)]
+            step = sampler(logits, START + 2 * i).tolist()
         pairs.append(step)
     if probabilistic:
         assert_follows([second for _, second in pairs], flat[1], "the bonus token")
@@ -256,16 +234,16 @@ def test_tokens_of_one_step_are_independent(llm, probabilistic):
 
 
 def drafted_steps(llm, sampling, p=P, q=Q, rounds=ROUNDS):
-    """Steps whose guesses were drawn from q by the sampler's own `draft`."""
-    sampler = llm.PositionSampler(sampling, START, coupled=False)
+    """Steps whose tokens were drafted from q, uncoupled."""
+    drafter = llm.Drafter(llm.Sampler(sampling), coupled=False)
     p_logits, q_logits = logits_of(p), logits_of(q)
     steps = []
     for i in range(rounds):
         position = START + 3 * i
-        drawn = [sampler.draft(q_logits[k : k + 1], position + k) for k in range(len(q))]
+        drawn = [drafter.draft(q_logits[k : k + 1], position + k) for k in range(len(q))]
         guesses, probs = [token for token, _ in drawn], mx.stack([row for _, row in drawn])
         steps.append(
-            (guesses, llm.accept_with_draft_probs(p_logits, guesses, probs, sampler, position), probs)
+            (guesses, llm.accept_with_draft_probs(p_logits, guesses, probs, drafter.sampler, position), probs)
         )
     return steps
 
@@ -287,7 +265,7 @@ def test_drawn_guesses_keep_the_distribution(llm, settings):
 @pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("guess", range(5))
 def test_each_guess_stands_with_its_own_chance(llm, guess):
-    sampler = llm.PositionSampler(SamplingParams(temperature=1.0, seed=6), START)
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=6))
     q, logits = mx.array(Q[:1].astype(np.float32)), logits_of(P[:2])
     steps = [llm.accept_with_draft_probs(logits, [guess], q, sampler, START + 2 * i) for i in range(ROUNDS)]
     stood = [step for step in steps if len(step) == 2]
@@ -301,7 +279,7 @@ def test_each_guess_stands_with_its_own_chance(llm, guess):
 
 @pytest.mark.task("3.8.2")
 def test_a_guess_that_cannot_be_never_stands(llm):
-    sampler = llm.PositionSampler(SamplingParams(temperature=1.0, top_k=2), START)
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, top_k=2))
     q = mx.array(Q[:1].astype(np.float32))
     steps = [
         llm.accept_with_draft_probs(logits_of(P[:2]), [4], q, sampler, START + 2 * i) for i in range(300)
@@ -312,22 +290,23 @@ def test_a_guess_that_cannot_be_never_stands(llm):
 
 @pytest.mark.task("3.8.2")
 def test_coupled_guesses_are_drawn_with_the_same_key(llm):
-    sampler = llm.PositionSampler(SamplingParams(temperature=1.0, seed=8), START)
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=8))
+    drafter = llm.Drafter(sampler)
     p, q = logits_of(P[:1]), logits_of(Q[:1])
-    drawn = [(sampler.draft(q, START + i), sampler.draw(p, START + i)) for i in range(ROUNDS)]
+    drawn = [(drafter.draft(q, START + i), sampler(p, START + i).item()) for i in range(ROUNDS)]
     assert {probs for (_, probs), _ in drawn} == {None}
     assert_follows([token for (token, _), _ in drawn], Q[0], "guesses")
     assert_follows([token for _, token in drawn], P[0], "tokens")
     agreed = sum(guess == token for (guess, _), token in drawn) / ROUNDS
     by_chance = float(P[0] @ Q[0])
     assert agreed > by_chance + deviations(by_chance), "no more often than independent draws"
-    assert all(sampler.draft(p, START + i)[0] == sampler.draw(p, START + i) for i in range(50))
+    assert all(drafter.draft(p, START + i)[0] == sampler(p, START + i).item() for i in range(50))
 
 
 @pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}])
 def test_acceptance_rejects_shapes_that_do_not_fit(llm, settings):
-    sampler = llm.PositionSampler(SamplingParams(**settings), START)
+    sampler = llm.Sampler(SamplingParams(**settings))
     logits, q = logits_of(P), mx.array(Q.astype(np.float32))
     for draft in ([], [0], [0, 1, 2]):
         with pytest.raises(ValueError):
@@ -414,15 +393,15 @@ def test_the_draft_model_tells_its_distribution(llm, settings):
     model, tokens = FakeModel(), list(b"chance")
     sampling = SamplingParams(seed=9, **settings)
     draft = llm.DraftModelProposer(model, 3).propose(
-        tokens, "a", llm.PositionSampler(sampling, 4, coupled=False)
+        tokens, "a", llm.Drafter(llm.Sampler(sampling), coupled=False)
     )
     assert draft.probs.shape == (3, model.config.vocab_size)
-    sampler = llm.PositionSampler(sampling, 4)
+    sampler = llm.Sampler(sampling)
     for i, row in enumerate(draft.probs):
         logits = model(mx.array([[*tokens, *draft.token_ids[:i]]]), logits_to_keep=1)[:, -1]
         assert_close(row, mx.softmax(sampler.scores(logits), axis=-1)[0], F32, legend="[V]")
         assert row[draft.token_ids[i]].item() > 0
-    coupled = llm.DraftModelProposer(model, 3).propose(tokens, "a", sampler)
+    coupled = llm.DraftModelProposer(model, 3).propose(tokens, "a", llm.Drafter(sampler))
     assert coupled.probs is None
 
 
@@ -448,8 +427,10 @@ def test_the_draft_model_asks_for_the_position_of_each_guess(llm):
 def test_the_draft_model_rejects_what_cannot_work(llm):
     vocab = FakeModel().config.vocab_size
     assert llm.DraftModelProposer(FakeModel(), vocab_size=vocab).num_tokens == 4
-    with pytest.raises(UserError):
-        llm.DraftModelProposer(FakeModel(), vocab_size=vocab + 1)
+    assert llm.DraftModelProposer(FakeModel(), vocab_size=vocab + 128).num_tokens == 4, "padding"
+    for size in (vocab + 1024, vocab + 5000):
+        with pytest.raises(UserError):
+            llm.DraftModelProposer(FakeModel(), vocab_size=size)
     with pytest.raises(UserError):
         llm.DraftModelProposer(FakeModel(), 0)
 

@@ -1,4 +1,4 @@
-// Rows of keys and values in 8 bits, each with a scale of its own.
+// Rows of keys and values in 8 bits, each with its own scale.
 #pragma once
 
 #include "tiles.h"

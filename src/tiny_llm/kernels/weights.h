@@ -1,16 +1,16 @@
 // How a row of a matrix becomes vectors: dense rows and MLX's packed ones behind one face.
 //
-// A row is read in spans of kVectors vectors of 4 * kWidth bytes. Which element stands in which lane is the
-// source's affair; activations are laid out by the same `place`, so that lane meets lane. Everything a product
-// adds up it adds in the order of vectors, spans and lanes, whoever asks: that order is what makes one row alone
-// and the same row among many equal to the last bit.
+// A row is read in spans of kVectors vectors of 4 * kWidth bytes. Each kind of row has its own order of
+// elements in lanes, `place`; activations are laid out in the same order. A product always adds in the order
+// of vectors, spans and lanes, so a row alone and the same row among many give the same bits.
 #pragma once
 
+#include "dot.h"
 #include "tiles.h"
 
 namespace tiny_llm::TINY_ISA {
 
-// Bytes that memory is asked for before they are needed.
+// How many bytes before their use weights are prefetched.
 constexpr int kAhead = 2048;
 
 /// Products of floats, added in float32.
@@ -85,8 +85,9 @@ struct DenseRows {
   static constexpr float factor(int) { return 1.0f; }
 };
 
-/// A packed row: a span is one vector of words, and vector j of it takes the j-th field of every lane, so that one
-/// mask serves all lanes and nothing is shuffled. A lane is a word for floats, a half or a quarter of one for integers.
+/// A packed row: a span is one vector of words, and vector j of it takes the j-th field of every lane, so
+/// that one mask serves all lanes and nothing is shuffled. A lane is a word for floats, a half or a quarter
+/// of one for integers.
 template <int kBits, int kGroupSize, class ArithmeticType>
 struct PackedRows {
   using Arithmetic = ArithmeticType;
@@ -132,11 +133,12 @@ struct PackedRows {
     return {load_part(row + number * kWidth, matrix.columns / kPerWord - number * kWidth), scales, number};
   }
 
-  /// Where element k of a span stands, counted in lanes.
+  /// The position of element k of a span, counted in lanes.
   static constexpr int place(int k) { return k % kVectors * (kSpan / kVectors) + k / kVectors; }
 
   /// A field that is masked but not shifted down is 2^(bits * j) times too large. A power of two costs no
-  /// accuracy, so the activation carries its inverse. The top field would be a negative integer: it is shifted.
+  /// accuracy, so the activation carries its inverse. The top field would be a negative integer: it is
+  /// shifted.
   static constexpr float factor(int k) {
     int j = k % kVectors;
     return kIsFixed || j == kVectors - 1 ? 1.0f : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));

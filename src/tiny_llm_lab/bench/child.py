@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tiny_llm_lab.commands.manners import UnwrittenError
+from tiny_llm_lab.commands.cli_errors import UnwrittenError
 from tiny_llm_lab.types import UserError
 
 from .sample import Spec

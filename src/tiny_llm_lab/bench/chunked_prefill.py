@@ -10,9 +10,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.types import UserError
 
 from .child import CrashError, run_child
@@ -49,7 +49,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result file instead of the table")
 
 
-@well_mannered
 def run(args: Namespace) -> int:
     spec = _checked(args)
     facts = host_facts()
@@ -58,7 +57,7 @@ def run(args: Namespace) -> int:
     try:
         facts |= _measure(args, spec, samples)
     except CrashError as crash:
-        say(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
+        log(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
         return EXIT_FAILED
     except KeyboardInterrupt:
         if {sample.prefill_step for sample in samples} != set(args.prefill_steps):
@@ -70,10 +69,10 @@ def run(args: Namespace) -> int:
         print(json.dumps(result))
     else:
         _print(spec, samples)
-    say(f"wrote {' and '.join(map(str, files))}")
+    log(f"wrote {' and '.join(map(str, files))}")
     if args.repeats < _ENOUGH_REPEATS:
-        said = counted(args.repeats, "repeat")
-        say(f"{said} cannot tell noise from effect: take {_ENOUGH_REPEATS} or more")
+        said = plural(args.repeats, "repeat")
+        log(f"{said} cannot tell noise from effect: take {_ENOUGH_REPEATS} or more")
     return exit_code
 
 
@@ -129,7 +128,7 @@ def _measure(args: Namespace, spec: Spec, samples: list[Sample]) -> dict[str, An
             samples.append(sample)
             bar.advance(task)
             if not console.is_interactive:
-                say(f"prefill_step {step}, repeat {repeat}: {sample.total_s:.2f} s")
+                log(f"prefill_step {step}, repeat {repeat}: {sample.total_s:.2f} s")
     return facts
 
 

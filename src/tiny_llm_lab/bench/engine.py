@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.manners import EXIT_FAILED, say, well_mannered
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log
 from tiny_llm_lab.commands.options import add_activation_bits, add_model_arguments, model_name
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import RANDOM_PREFIX, find_folder
 from tiny_llm_lab.native.isa import physical_cores
@@ -68,7 +68,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
 
-@well_mannered
 def run(args: Namespace) -> int:
     spec, names = checked(args)
     fighters, skipped = _line_up(args, spec, names)
@@ -82,11 +81,11 @@ def run(args: Namespace) -> int:
             if fighter in fighters:
                 _tell(fighter, repeat)
     except CrashError as crash:
-        say(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
+        log(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
         return EXIT_FAILED
     limits += _limits(args.threads) if limits else []
     if limits and (warning := drift_line(limits)):
-        say(warning)
+        log(warning)
     settings = _settings(args, spec) | {"host": facts}
     result = result_of(fighters, limits, settings, skipped)
     if args.json:
@@ -152,10 +151,10 @@ def _line_up(args: Namespace, spec: EngineSpec, names: list[str]) -> tuple[list[
             fighters += peer_contenders(name, spec, config, args.threads, *lengths)
         except UserError as error:
             skipped[name] = str(error)
-            say(f"{name} is left out: {error}")
+            log(f"{name} is left out: {error}")
             continue
         if lengths != (spec.prompt_len, spec.output_len):
-            say(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, not as ours")
+            log(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, not as ours")
     return fighters, skipped
 
 
@@ -178,21 +177,21 @@ def _or_out(
             raise
         fighters.remove(fighter)
         skipped[fighter.title] = str(error).splitlines()[-1]
-        say(f"{fighter.title} is left out: {skipped[fighter.title]}")
+        log(f"{fighter.title} is left out: {skipped[fighter.title]}")
 
 
 def _limits(threads: int) -> list[Limits]:
     try:
         return [measure(threads)]
     except UserError as error:
-        say(f"the limits of this machine are not measured: {error}")
+        log(f"the limits of this machine are not measured: {error}")
         return []
 
 
 def _tell(fighter: Contender, repeat: int) -> None:
     sample = fighter.samples[-1]
     rates = f"prefill {sample['prefill_tok_s']:.1f}, decode {sample['decode_tok_s']:.1f} tok/s"
-    say(f"repeat {repeat}, {fighter.title}: {rates}")
+    log(f"repeat {repeat}, {fighter.title}: {rates}")
 
 
 def _settings(args: Namespace, spec: EngineSpec) -> dict[str, Any]:

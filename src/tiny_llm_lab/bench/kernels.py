@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.threads is not None and args.threads < 1:
         raise UserError(f"--threads must be 1 or more, not {args.threads}")
     if mx.default_device() == mx.cpu:
-        native.binding().set_num_threads(args.threads or physical_cores())
+        native.set_num_threads(args.threads or physical_cores())
     ladders = measured(args.op, rows, args.solution, say=lambda text: print(text, file=sys.stderr))
     if args.json:
         print(json.dumps([asdict(ladder) for ladder in ladders]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
-from tiny_llm_lab.commands.manners import counted
+from tiny_llm_lab.commands.cli_errors import plural
 from tiny_llm_lab.types import Completion, DoneEvent, Event, PrefillEvent, UserError
 
 from .recording import chunks_from
@@ -75,7 +75,7 @@ def _decode(completions: Sequence[Completion]) -> tuple[float, float, float]:
     steps = [time_s for time_s in last.timing.token_s if start_s < time_s <= first_end_s]
     if len(steps) < MIN_STEPS:
         raise UserError(
-            f"--output-len leaves {counted(len(steps), 'step')} in which all requests decode: "
+            f"--output-len leaves {plural(len(steps), 'step')} in which all requests decode: "
             f"raise it by {MIN_STEPS - len(steps)} or more"
         )
     contexts = [

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tiny_llm_lab.commands.manners import todo_line
+from tiny_llm_lab.commands.cli_errors import todo_line
 from tiny_llm_lab.types import UserError
 
 

@@ -70,7 +70,7 @@ def attention(
         metal = importlib.import_module(f"{packages[-1]}.metal_kernels")
         rungs.append(Rung("Metal kernel", lambda i: metal.flash_attention_metal(q, k, v, causal=True)))
     else:
-        native.switch(packages[0], False)  # the oracle is the version in plain MLX
+        native.set_enabled(packages[0], False)  # the oracle is the version in plain MLX
         oracle = importlib.import_module(packages[0])
         rungs.insert(0, Rung("oracle", lambda i: oracle.flash_attention(q, k, v, mask="causal")))
         for package in packages:

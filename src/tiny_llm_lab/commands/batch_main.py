@@ -10,11 +10,14 @@ from typing import Any, Final
 from tiny_llm_lab import ranks
 from tiny_llm_lab.corpus.recall import recall_questions
 from tiny_llm_lab.solution import load_serving
-from tiny_llm_lab.types import Event, EventCallback, Prompt, SamplingParams, Tokenizer, UserError
+from tiny_llm_lab.types import Event, EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
 
 from .batch_report import as_json, print_report
 from .chat import as_chat
+from .cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
 from .engine_options import (
+    LONGEST_DEFAULT,
+    LOOP_NUM_SEQS,
     EngineSettings,
     add_engine_arguments,
     build_engine,
@@ -24,26 +27,26 @@ from .engine_options import (
 )
 from .engine_stats import EngineStats
 from .live_view import choose_view
-from .manners import EXIT_FAILED, EXIT_INTERRUPTED, counted, say, well_mannered
 from .options import (
     Loaded,
     add_kernel_arguments,
     add_model_arguments,
-    add_parallel_argument,
     add_prefill_step,
-    add_sampling_arguments,
     import_solution,
-    load_as_told,
+    load_from_args,
     model_name,
-    run_ranks,
-    sampling_from,
 )
+from .parallel_options import add_parallel_argument, run_ranks
 from .progress import BatchProgress
-from .prompts_file import read_prompts
+from .prompts_file import drawing_apart, read_prompts
+from .sampling_options import add_sampling_arguments, sampling_from_args
+from .tables import print_parts
 
 HELP = "Serve many prompts at once, with a live view and a closing table of latencies."
-# A cache row costs memory even while it is empty, so a model's 40960 positions are not the default.
-_LONGEST_DEFAULT: Final = 4096
+EXAMPLES = (
+    ("--prefill-step 999999", "prompts in one piece: watch the gaps between tokens grow"),
+    ("--engine --max-num-batched-tokens 256 --prompts FILE", "the engine, 256 tokens a step, your prompts"),
+)
 _SHORT_PROMPTS: Final = (
     "Hello",
     "Tell me a story about a fox.",
@@ -62,22 +65,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_parallel_argument(parser)
     parser.add_argument(
         "--prompts",
+        metavar="FILE",
         help="a file: one prompt a line, a .json list or .jsonl; - is stdin (default: a mixed set)",
     )
     parser.add_argument("--raw", action="store_true", help="give prompts as they are, without chat template")
-    parser.add_argument("--batch-size", type=int, default=5, help="requests at a time (default: %(default)s)")
     add_prefill_step(parser)
-    parser.add_argument("--max-seq-len", type=int, help="most tokens of prompt and answer together")
     add_sampling_arguments(parser, max_tokens=128)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
     add_engine_arguments(parser)
 
 
-@well_mannered
 def run(args: Namespace) -> int:
-    sampling = sampling_from(args)
+    sampling = sampling_from_args(args)
     if args.engine:
-        reject_loop_flags(args.argv, ("--batch-size", "--prefill-step", "--max-seq-len"))
+        reject_loop_flags(args.argv, ("--prefill-step",))
         import_solution(args.solution)
         load_serving(args.solution)  # a solution without an engine costs no download
     num_ranks = args.tensor_parallel_size
@@ -85,21 +86,24 @@ def run(args: Namespace) -> int:
         reject_own_decisions(args)
     if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
         return code
-    prompts = _read(args.prompts, sampling, num_ranks) if args.prompts else None
-    loaded = load_as_told(args, num_ranks=num_ranks)
+    prompts = _read(args, sampling) if args.prompts else None
+    loaded = load_from_args(args, num_ranks=num_ranks)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     served = engine_settings(args, limit)
     prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
     settings = _loop_settings(args, limit) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()
-    parts = [model_name(args), args.solution, counted(len(prompts), "prompt")]
-    say(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
+    parts = [model_name(args), args.solution, plural(len(prompts), "prompt")]
+    log(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
     stats = None
     if served is None:
         progress, total_s, interrupted = serve(loaded, prompts, settings)
     else:
-        progress, total_s, interrupted, stats = serve_with_engine(loaded, args.solution, prompts, served)
+        draft = load_from_args(args, served.draft_model).model if served.draft_model else None
+        progress, total_s, interrupted, stats = serve_with_engine(
+            loaded, args.solution, prompts, served, draft
+        )
     if args.json:
         named = {"model": model_name(args), "solution": args.solution, "tensor_parallel_size": num_ranks}
         document = as_json(progress, total_s, named | settings)
@@ -107,11 +111,11 @@ def run(args: Namespace) -> int:
     else:
         print_report(progress, total_s)
         if stats is not None:
-            print(stats.line())
+            print_parts(stats.line())
     if interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in progress.requests)
-    say("next: ./pdmw run bench-chunked-prefill")
+    log("next: ./pdmw run bench-chunked-prefill")
     # Another rank that fails would end the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
 
@@ -120,8 +124,8 @@ def serve(
     loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]
 ) -> tuple[BatchProgress, float, bool]:
     """Run the solution's loop under a view; returns what became of all requests, also after Ctrl-C."""
-    if settings["batch_size"] < 1:
-        raise UserError("batch_size must be 1 or more")
+    # A cache row costs memory even while it is empty: none for requests that are not there.
+    num_rows = min(settings["batch_size"], len(prompts))
 
     def generate(on_event: EventCallback) -> object:
         return loaded.solution.batch_generate(
@@ -130,23 +134,27 @@ def serve(
             prompts,
             on_event=on_event,
             clock=time.perf_counter,
-            **settings,
+            **(settings | {"batch_size": num_rows}),
         )
 
-    return _watch(prompts, settings["batch_size"], generate)
+    return _watch(prompts, num_rows, generate)
 
 
 def serve_with_engine(
-    loaded: Loaded, solution: str, prompts: list[Prompt], settings: EngineSettings
+    loaded: Loaded,
+    solution: str,
+    prompts: list[Prompt],
+    settings: EngineSettings,
+    draft: Model | None = None,
 ) -> tuple[BatchProgress, float, bool, EngineStats]:
     """The same through the solution's engine, with what it counted."""
     checkpoint, config = loaded.checkpoint, settings.config
     llm = load_serving(solution)
     engine = build_engine(
-        llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=len(prompts)
+        llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, len(prompts), draft
     )
     if config.enable_chunked_prefill:
-        say(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
+        log(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
     stats = EngineStats(engine)
     try:
         num_slots = min(config.max_num_seqs, len(prompts))
@@ -175,8 +183,8 @@ def _watch(
 
 def _loop_settings(args: Namespace, limit: int) -> dict[str, Any]:
     return {
-        "max_seq_len": min(limit, _LONGEST_DEFAULT) if args.max_seq_len is None else args.max_seq_len,
-        "batch_size": args.batch_size,
+        "max_seq_len": getattr(args, "max_model_len", min(limit, LONGEST_DEFAULT)),
+        "batch_size": getattr(args, "max_num_seqs", LOOP_NUM_SEQS),
         "prefill_step": args.prefill_step,
     }
 
@@ -188,12 +196,12 @@ def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) ->
         length = min(num_tokens, limit // 2)
         [question] = recall_questions(seed=place, count=1, context_tokens=length, encode=tokenizer.encode)
         texts.insert(place, question.user)
-    return [Prompt(text, replace(sampling, seed=sampling.seed + idx)) for idx, text in enumerate(texts)]
+    return [Prompt(text, drawing_apart(sampling, idx)) for idx, text in enumerate(texts)]
 
 
-def _read(source: str, sampling: SamplingParams, num_ranks: int) -> list[Prompt]:
-    prompts = read_prompts(source, sampling)
-    if num_ranks > 1 and any(prompt.arrival_s > 0 for prompt in prompts):
+def _read(args: Namespace, sampling: SamplingParams) -> list[Prompt]:
+    prompts = read_prompts(args.prompts, sampling, args.raw)
+    if args.tensor_parallel_size > 1 and any(prompt.arrival_s > 0 for prompt in prompts):
         raise UserError(
             "arrival_s goes by the clock, and each rank has its own: leave it out with --tensor-parallel-size"
         )

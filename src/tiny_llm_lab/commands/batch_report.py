@@ -3,58 +3,57 @@
 from dataclasses import asdict
 from typing import Any, Final
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from tiny_llm_lab.metrics import RunSummary, decode_rate, spread, summarize
 from tiny_llm_lab.types import Completion
 
-from .manners import counted
+from .cli_errors import plural
 from .progress import BatchProgress, Status
+from .tables import KEEP, Column, print_parts, print_table, table_lines
 
-# A pipe has no width: wide enough that no row breaks.
-_PIPE_WIDTH: Final = 240
 _TEXT_HEAD: Final = 48
 _STYLES: Final[dict[Status, str]] = {"error": "red", "interrupted": "yellow"}
-
-
-def stdout_console() -> Console:
-    """Where tables go; rich leaves colour out off a terminal and under NO_COLOR."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+_COLUMNS: Final = (
+    Column("prompt", KEEP),
+    Column("status", KEEP, is_left=True),
+    Column("in tok", 2),
+    Column("out tok", 4),
+    Column("TTFT ms", KEEP),
+    Column("ITL\np50 ms", 3),
+    Column("ITL\np99 ms", KEEP),
+    Column("ITL\nmax ms", 1),
+    Column("tok/s", 1),
+    Column("text", KEEP, is_text=True),
+)
 
 
 def print_report(progress: BatchProgress, total_s: float) -> None:
     """The table and the total line, on stdout."""
-    console = stdout_console()
-    console.print(request_table(progress, plain=not console.is_terminal))
-    console.print(total_line(run_summary(progress, total_s), _num_interrupted(progress)), highlight=False)
+    styles = [_STYLES.get(request.status, "") for request in progress.requests]
+    print_table(_COLUMNS, request_rows(progress), styles)
+    print_parts(total_line(run_summary(progress, total_s), _num_interrupted(progress)))
 
 
-def request_table(progress: BatchProgress, plain: bool) -> Table:
+def report_lines(progress: BatchProgress, width: int | None) -> list[str]:
+    """The table of `print_report` in `width` characters, or as wide as needed."""
+    return table_lines(_COLUMNS, request_rows(progress), width)
+
+
+def request_rows(progress: BatchProgress) -> list[list[str]]:
     """One row per request, in prompt order."""
-    table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("prompt", "status"):
-        table.add_column(title, no_wrap=True)
-    numbers = ("in tok", "out tok", "TTFT ms", "ITL p50 ms", "p99 ms", "max ms", "tok/s")
-    for title in numbers:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("text", overflow="fold")
+    rows = []
     for request in progress.requests:
-        done, style = request.outcome(), _STYLES.get(request.status, "")
-        status, said = Text(request.status, style), Text(done.error or _head(done.text), style)
-        table.add_row(str(done.prompt_idx), status, *_numbers(done), said)
-    return table
+        done = request.outcome()
+        text = done.error or _head(done.text)
+        rows.append([str(done.prompt_idx), request.status, *_numbers(done), text])
+    return rows
 
 
 def total_line(summary: RunSummary, num_interrupted: int = 0) -> str:
     """The whole run in one line."""
-    parts = [counted(summary.num_requests, "request")]
+    parts = [plural(summary.num_requests, "request")]
     parts += [f"{summary.num_failed} failed"] if summary.num_failed else []
     parts += [f"{num_interrupted} interrupted"] if num_interrupted else []
-    parts += [f"{counted(summary.num_output_tokens)} in {summary.total_s:.2f} s"]
+    parts += [f"{plural(summary.num_output_tokens)} in {summary.total_s:.2f} s"]
     if summary.output_tokens_per_s:
         parts += [f"{summary.output_tokens_per_s:.1f} tok/s"]
     if summary.ttft_median_s is not None:

@@ -1,29 +1,44 @@
 """From what a person typed to what the model reads."""
 
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from tiny_llm_lab.types import Tokenizer
+
+
+@runtime_checkable
+class ChatTemplate(Protocol):
+    """What a tokenizer with a chat template has beside the methods of `Tokenizer`."""
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool,
+        tokenize: Literal[False],
+        enable_thinking: bool,
+    ) -> str: ...
 
 
 def as_chat(tokenizer: Tokenizer, text: str, raw: bool = False) -> str:
     """`text` as a user's turn in the tokenizer's chat template; unchanged when it has none or `raw`.
 
-    An empty text stays empty: wrapped in a template, nothing would notice that nobody asked anything.
+    A text of blanks becomes an empty one, which solutions refuse: wrapped in a template it would be a
+    prompt like any other, and the answer to a question that was not asked.
     """
-    if raw or not text or not has_chat_template(tokenizer):
+    if raw:
         return text
-    # Text, not ids: what template calls return for ids differs between versions of transformers.
-    rendered = cast(Any, tokenizer).apply_chat_template(
+    if not text.strip():
+        return ""
+    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
+        return text
+    # Text, not ids: the plain loops of week 1 take text, and its type keeps `encode` from adding to it.
+    return tokenizer.apply_chat_template(
         [{"role": "user", "content": text}],
-        tokenize=False,
         add_generation_prompt=True,
+        tokenize=False,
         enable_thinking=False,  # Qwen3's switch; other templates ignore it
     )
-    return cast(str, rendered)
-
-
-def has_chat_template(tokenizer: Tokenizer) -> bool:
-    """Whether the checkpoint came with a chat template."""
-    # mlx-lm's wrapper answers has_chat_template, the tokenizers of transformers only hold the template.
-    flag = getattr(tokenizer, "has_chat_template", None)
-    return bool(getattr(tokenizer, "chat_template", None) if flag is None else flag)

@@ -11,32 +11,38 @@ import mlx.core as mx
 from tiny_llm_lab.calibration import calibrate
 from tiny_llm_lab.kv_memory import is_share, num_blocks_for, parse_memory
 from tiny_llm_lab.solution import Engine, Serving
-from tiny_llm_lab.types import Model, Policy, SchedulerConfig, StepMode, Tokenizer, UserError
+from tiny_llm_lab.types import Model, Policy, Proposer, SchedulerConfig, StepMode, Tokenizer, UserError
+
+from .options import at_least_one
 
 # Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
-_LONGEST_DEFAULT: Final = 4096
+LONGEST_DEFAULT: Final = 4096
+LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
 _MEMORY_DEFAULT: Final = "1G"
 _NUMBERS: Final = {
     "max_num_batched_tokens": (int, "tokens of one step, decodes included"),
-    "max_num_seqs": (int, "requests that run at a time"),
-    "max_model_len": (int, f"tokens of prompt and answer (default: the model's, {_LONGEST_DEFAULT} at most)"),
+    "max_num_seqs": (int, f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"),
+    "max_model_len": (int, f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"),
     "long_prefill_token_threshold": (int, "tokens of one prompt in one step; 0 is off"),
     "chunk_grid": (int, "chunks end at multiples of this; 0 is off"),
     "block_size": (int, "tokens of one block of the KV cache (default: 16)"),
+    "num_speculative_tokens": (at_least_one, "guesses of one step, with --speculate (default: 4)"),
     "itl_slo_ms": (float, "steps are made to keep gaps between tokens below this (default: off)"),
 }
 _CHOICES: Final = {
     "policy": (get_args(Policy), "who goes first"),
     "step_mode": (get_args(StepMode), "whether chunks and decodes share steps"),
     "kv_cache_dtype": (("auto", "int8"), "of keys and values; auto is the model's (default: auto)"),
-    "speculate": (("off", "ngram"), "guess tokens by looking them up in the text (default: off)"),
 }
 _SWITCHES: Final = {
     "enable_prefix_caching": "prompts that begin alike are computed once",
     "enable_chunked_prefill": "a prompt may take several steps",
 }
 _EXTRAS: Final = {"async_scheduling": "a step of decodes begins before the one in front is read"}
-_NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, *_EXTRAS, "kv_cache_memory")
+_NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, *_EXTRAS, "kv_cache_memory", "speculate")
+# Both loops have these, and week 2's names for them.
+_SHARED: Final = {"max_num_seqs": "--batch-size", "max_model_len": "--max-seq-len"}
+_DRAFT: Final = "draft:"
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,12 @@ class EngineSettings:
     async_scheduling: bool = False
     itl_slo_ms: float | None = None
     speculate: str = "off"
+    num_speculative_tokens: int = 4
+
+    @property
+    def draft_model(self) -> str | None:
+        """The name of the model that drafts; None when none does."""
+        return self.speculate.removeprefix(_DRAFT) if self.speculate.startswith(_DRAFT) else None
 
     def shown(self) -> dict[str, Any]:
         """Every setting by name, those of the scheduler first."""
@@ -69,8 +81,11 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("week 3's engine")
     group.add_argument("--engine", action="store_true", help="serve with the engine, whose flags follow")
     defaults = {each.name: each.default for each in fields(SchedulerConfig)}
+    for name, alias in _SHARED.items():
+        _add(parser, name, _NUMBERS[name][1], alias, type=at_least_one, metavar="N")
     for name, (kind, about) in _NUMBERS.items():
-        _add(group, name, _about(about, name, defaults), type=kind)
+        if name not in _SHARED:
+            _add(group, name, _about(about, name, defaults), type=kind, metavar="N")
     for name, (choices, about) in _CHOICES.items():
         _add(group, name, _about(about, name, defaults), choices=choices)
     for name, about in _SWITCHES.items():
@@ -79,8 +94,16 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
         _add(group, name, f"{about} (default: off)", action=argparse.BooleanOptionalAction)
     _add(
         group,
+        "speculate",
+        "guess tokens: off, ngram (looks them up in the text) or draft:MODEL (default: off)",
+        type=_speculation,
+        metavar="HOW",
+    )
+    _add(
+        group,
         "kv_cache_memory",
         f"a rank's keys and values: 512M, 2G, or 0.5 of what is free (default: {_MEMORY_DEFAULT} at most)",
+        metavar="SIZE",
     )
 
 
@@ -91,12 +114,14 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     """
     given = {name: getattr(args, name) for name in _NAMES if hasattr(args, name)}
     if not args.engine:
-        if given:
-            raise UserError(f"{_flags(given)[0]} is for the engine: add --engine")
+        engine_only = {name: value for name, value in given.items() if name not in _SHARED}
+        if engine_only:
+            name, value = next(iter(engine_only.items()))
+            raise UserError(f"{_flag(name, value)} is for the engine: add --engine")
         return None
     if given.get("max_model_len", 1) > limit:
         raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
-    given.setdefault("max_model_len", min(limit, _LONGEST_DEFAULT))
+    given.setdefault("max_model_len", min(limit, LONGEST_DEFAULT))
     known = {each.name for each in fields(SchedulerConfig)}
     config = SchedulerConfig(**{name: value for name, value in given.items() if name in known})
     settings = EngineSettings(config, **{name: value for name, value in given.items() if name not in known})
@@ -119,8 +144,11 @@ def build_engine(
     dtype: mx.Dtype,
     settings: EngineSettings,
     num_requests: int | None = None,
+    draft: Model | None = None,
 ) -> Engine:
     """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
+
+    `draft` is the model that settings.draft_model names.
 
     However much memory is allowed, it gets no more blocks than its requests can fill: those that run at a
     time, or `num_requests` when there will never be more.
@@ -142,10 +170,17 @@ def build_engine(
         block_size=size,
         kv_bits=kv_bits,
         enable_prefix_caching=settings.enable_prefix_caching,
-        proposer=llm.NgramProposer() if settings.speculate == "ngram" else None,
+        proposer=_proposer(llm, model, settings, draft),
         pacer=pacer,
         async_scheduling=settings.async_scheduling,
     )
+
+
+def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
+    num_tokens = settings.num_speculative_tokens
+    if draft is not None:
+        return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)
+    return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None
 
 
 def reject_loop_flags(argv: Sequence[str], flags: Sequence[str]) -> None:
@@ -169,13 +204,20 @@ def reject_own_decisions(args: Namespace) -> None:
         )
 
 
-def _add(group: Any, name: str, about: str, **how: Any) -> None:
-    group.add_argument(*_flags([name]), default=argparse.SUPPRESS, help=about, **how)
+def _add(group: argparse._ActionsContainer, name: str, about: str, *aliases: str, **how: Any) -> None:
+    group.add_argument(_flag(name), *aliases, default=argparse.SUPPRESS, help=about, **how)
+
+
+def _speculation(text: str) -> str:
+    if text in ("off", "ngram") or text.removeprefix(_DRAFT) not in ("", text):
+        return text
+    raise argparse.ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
 
 
 def _about(about: str, name: str, defaults: dict[str, Any]) -> str:
     return about if "default:" in about else f"{about} (default: {defaults[name]})"
 
 
-def _flags(names: Any) -> list[str]:
-    return ["--" + name.replace("_", "-") for name in names]
+def _flag(name: str, value: object = None) -> str:
+    """The flag of a setting; a switch that is False was turned off by its --no- form."""
+    return ("--no-" if value is False else "--") + name.replace("_", "-")

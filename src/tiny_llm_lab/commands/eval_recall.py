@@ -12,13 +12,13 @@ from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
 from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, UserError
 
 from .chat import as_chat
-from .manners import say, well_mannered
+from .cli_errors import log
 from .options import (
     Loaded,
     add_kernel_arguments,
     add_model_arguments,
     add_prefill_step,
-    load_as_told,
+    load_from_args,
     model_name,
 )
 
@@ -68,11 +68,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-@well_mannered
 def run(args: Namespace) -> int:
     if args.count < 1:
         raise UserError("--count must be 1 or more")
-    loaded = load_as_told(args)
+    loaded = load_from_args(args)
     questions = _questions(loaded, args)
     completions = _answer(loaded, questions, args)
     result = judge(questions, completions, args)
@@ -87,7 +86,7 @@ def run(args: Namespace) -> int:
     for wrong in result.wrong if args.show_wrong else ():
         print(f"{wrong.number}: expected {wrong.expected!r}, said {wrong.said!r}")
     if result.wrong and not args.show_wrong:
-        say("next: --show-wrong lists what was missed")
+        log("next: --show-wrong lists what was missed")
     return 0
 
 

@@ -12,12 +12,24 @@ from rich.text import Text
 
 from tiny_llm_lab.types import DoneEvent, Event, PrefillEvent
 
-from .manners import counted, say
+from .cli_errors import log, plural
 from .progress import BatchProgress, RequestProgress
 
 _REDRAW_EVERY_S: Final = 0.1
 _BAR_WIDTH: Final = 16
-_COLUMNS_BEFORE_TEXT: Final = 60
+_COLUMNS_BEFORE_TEXT: Final = 62
+_WIDTH_WITH_TEXT: Final = _COLUMNS_BEFORE_TEXT + 12
+_WIDTH_WITH_BAR: Final = 60
+# Titles, and whether a column is set to the left; the bar has no title.
+_COLUMNS: Final = (
+    ("slot", False),
+    ("prompt", False),
+    ("phase", True),
+    ("", True),
+    ("tokens", False),
+    ("tok/s", False),
+    ("text", True),
+)
 
 
 class View(Protocol):
@@ -53,13 +65,13 @@ class LineView:
     def show(self, event: Event, request: RequestProgress) -> None:
         if isinstance(event, DoneEvent):
             done = event.completion
-            said = done.error or f"{done.finish_reason}, {counted(len(done.token_ids))}"
-            say(f"{done.prompt_idx}: done: {said}")
+            said = done.error or f"{done.finish_reason}, {plural(len(done.token_ids))}"
+            log(f"{done.prompt_idx}: done: {said}")
         elif isinstance(event, PrefillEvent):
             if event.num_computed_tokens == event.num_prompt_tokens:
-                say(f"{event.prompt_idx}: prefilled: {counted(event.num_prompt_tokens)}")
+                log(f"{event.prompt_idx}: prefilled: {plural(event.num_prompt_tokens)}")
             elif event.prompt_idx not in self._started:
-                say(f"{event.prompt_idx}: started: {counted(event.num_prompt_tokens)} to prefill")
+                log(f"{event.prompt_idx}: started: {plural(event.num_prompt_tokens)} to prefill")
             self._started.add(event.prompt_idx)
 
 
@@ -89,27 +101,31 @@ class LiveView:
 
 
 def render(progress: BatchProgress, now_s: float, width: int) -> Group:
-    """The whole view at `now_s`: a row per slot, then the totals."""
+    """The whole view at `now_s`: a row per slot, then the totals; a narrow one has no text, then no bars."""
+    has_bar, has_text = width >= _WIDTH_WITH_BAR, width >= _WIDTH_WITH_TEXT
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("slot", "prompt", "phase", "", "tokens", "tok/s"):
-        table.add_column(title, justify="right" if title in ("slot", "prompt", "tokens", "tok/s") else "left")
-    table.add_column("text", no_wrap=True)
+    for title, is_left in _COLUMNS:
+        if (title or has_bar) and (title != "text" or has_text):
+            table.add_column(title, justify="left" if is_left else "right", no_wrap=True)
     for slot, idx in enumerate(progress.slots):
+        cells: list[str | Text | ProgressBar]
         if idx is None:
-            table.add_row(str(slot), "", Text("free", style="dim"))
+            cells = ["", Text("free", style="dim"), "", "", "", ""]
         else:
-            tail_width = max(10, width - _COLUMNS_BEFORE_TEXT)
-            table.add_row(str(slot), *_cells(progress.requests[idx], now_s, tail_width))
+            cells = _cells(progress.requests[idx], now_s, max(0, width - _COLUMNS_BEFORE_TEXT))
+        bar = cells[2:3] if has_bar else []
+        table.add_row(str(slot), *cells[:2], *bar, *(cells[3:] if has_text else cells[3:-1]))
     elapsed_s = now_s - progress.start_s
     rate = progress.num_tokens / max(elapsed_s, 1e-9)
     totals = (
         f"queue {progress.num_queued} · done {progress.num_done}/{len(progress.requests)} · "
-        f"{counted(progress.num_tokens)} · {rate:.0f} tok/s · {elapsed_s:.1f} s"
+        f"{plural(progress.num_tokens)} · {rate:.0f} tok/s · {elapsed_s:.1f} s"
     )
     return Group(table, Text(totals, style="bold"))
 
 
 def _cells(request: RequestProgress, now_s: float, tail_width: int) -> list[str | Text | ProgressBar]:
+    """Prompt, phase, bar, tokens, rate and the end of the text."""
     if request.phase == "prefill":
         bar = ProgressBar(request.num_prompt_tokens, request.num_computed_tokens, width=_BAR_WIDTH)
         tokens = f"{request.num_computed_tokens}/{request.num_prompt_tokens}"

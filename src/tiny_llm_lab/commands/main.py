@@ -10,26 +10,33 @@ from typing import Any, cast
 
 from tiny_llm_lab import native
 from tiny_llm_lab.native.limits import measure
-from tiny_llm_lab.native.profile import Note, profile, table
+from tiny_llm_lab.native.ops import Note
+from tiny_llm_lab.native.profile import profile, table
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Event, SamplingParams, TokenEvent, UserError
 
 from .chat import as_chat
-from .manners import EXIT_INTERRUPTED, counted, say, well_mannered
+from .cli_errors import EXIT_INTERRUPTED, log, plural
 from .options import (
     Loaded,
     add_kernel_arguments,
     add_model_arguments,
-    add_parallel_argument,
     add_prefill_step,
-    add_sampling_arguments,
-    load_as_told,
+    load_from_args,
     model_name,
-    run_ranks,
-    sampling_from,
 )
+from .parallel_options import add_parallel_argument, run_ranks
+from .prompt_text import cleaned
+from .sampling_options import add_sampling_arguments, sampling_from_args
 
 HELP = "Stream one answer."
+EXAMPLES = (
+    (
+        '--prompt "Who are you?" --temperature 0.7 --seed 1',
+        "draw an answer, the same for a seed",
+    ),
+    ("--model qwen3-0.6b --prompt -", "ask a model of the hub, which is downloaded once, what stdin says"),
+)
 DEFAULT_PROMPT = (
     "Read these notes. Mira keeps the brass compass in the attic. The small bakery was closed. "
     "Jonas keeps the green kettle under the bridge. Today the rain came back. "
@@ -43,7 +50,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
-    parser.add_argument("--prompt", help="what to ask; - reads stdin (default: a question about some notes)")
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="what to ask; - reads stdin (default: a question about some notes)"
+    )
     parser.add_argument("--raw", action="store_true", help="give the prompt as it is, without chat template")
     parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help="default: %(default)s")
     add_sampling_arguments(parser, max_tokens=256)
@@ -65,38 +74,37 @@ class Pace:
 
     def line(self, num_prompt_tokens: int) -> str:
         if not self.token_s:
-            return f"prompt {counted(num_prompt_tokens)} · no answer"
+            return f"prompt {plural(num_prompt_tokens)} · no answer"
         count, span_s = len(self.token_s), self.token_s[-1] - self.token_s[0]
         rate = f" · then {(count - 1) / span_s:.1f} tok/s" if count > 1 and span_s > 0 else ""
         ttft_ms = self.token_s[0] * 1000
-        return f"prompt {counted(num_prompt_tokens)} · answer {counted(count)} · TTFT {ttft_ms:.0f} ms{rate}"
+        return f"prompt {plural(num_prompt_tokens)} · answer {plural(count)} · TTFT {ttft_ms:.0f} ms{rate}"
 
 
-@well_mannered
 def run(args: Namespace) -> int:
-    sampling = sampling_from(args)
+    sampling = sampling_from_args(args)
     if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
         return code
-    question = _question(args.prompt)
-    loaded = load_as_told(args, num_ranks=args.tensor_parallel_size)
+    question = _question(args.prompt, args.raw)
+    loaded = load_from_args(args, num_ranks=args.tensor_parallel_size)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:
-        say(f"> {question}\n")
+        log(f"> {question}\n")
     pace = Pace()
     try:
         with _profiled(args) as notes:
             _print_stream(start_loop(loaded, args.loop, prompt, sampling, args.prefill_step), pace)
     except KeyboardInterrupt:
         print(flush=True)
-        say(f"interrupted · {pace.line(num_prompt_tokens)}")
+        log(f"interrupted · {pace.line(num_prompt_tokens)}")
         return EXIT_INTERRUPTED
-    say(f"\n{model_name(args)} · {args.solution} · {pace.line(num_prompt_tokens)}")
+    log(f"\n{model_name(args)} · {args.solution} · {pace.line(num_prompt_tokens)}")
     if len(pace.token_s) == sampling.max_tokens:
-        say(f"cut at --max-tokens {sampling.max_tokens}")
+        log(f"cut at --max-tokens {sampling.max_tokens}")
     if args.profile:
         _say_profile(notes, pace.token_s[-1] if pace.token_s else 0.0)
-    say("next: ./pdmw run batch-main")
+    log("next: ./pdmw run batch-main")
     return 0
 
 
@@ -110,7 +118,7 @@ def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
 
 def _say_profile(notes: list[Note], total_s: float) -> None:
     limits = measure(native.binding().num_threads())
-    say("\n" + "\n".join(table(notes, total_s, limits)))
+    log("\n" + "\n".join(table(notes, total_s, limits)))
 
 
 def start_loop(
@@ -123,12 +131,16 @@ def start_loop(
     generate = getattr(llm, LOOPS[loop])
     if loop == "chunked":
         events = generate(loaded.model, tokenizer, prompt, sampling, prefill_step=prefill_step)
-    else:
-        sampler = llm.make_sampler(
-            sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed
-        )
-        events = generate(loaded.model, tokenizer, prompt, sampler, max_tokens=sampling.max_tokens)
-    return cast(Iterator[Event], events)
+        return cast(Iterator[Event], events)
+    if sampling.stop or sampling.ignore_eos:
+        raise UserError(f"--stop and --ignore-eos are not for --loop {loop}: choose --loop chunked")
+    sampler = llm.make_sampler(
+        sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed
+    )
+    # The last token of an answer is sampled and not computed: it needs no position.
+    room = loaded.model.config.max_position_embeddings - len(tokenizer.encode(prompt)) + 1
+    max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+    return cast(Iterator[Event], generate(loaded.model, tokenizer, prompt, sampler, max_tokens=max_tokens))
 
 
 def _print_stream(events: Iterable[Event], pace: Pace) -> None:
@@ -141,17 +153,17 @@ def _print_stream(events: Iterable[Event], pace: Pace) -> None:
     print(flush=True)
 
 
-def _question(prompt: str | None) -> str:
+def _question(prompt: str | None, raw: bool) -> str:
     if prompt is None:
         return DEFAULT_PROMPT
-    if prompt == "-":
-        try:
-            prompt = sys.stdin.read().strip()
-        except UnicodeDecodeError:
-            raise UserError("stdin is not UTF-8 text: convert it first") from None
-    if not prompt:
+    source = "stdin" if prompt == "-" else "the prompt"
+    try:
+        text = cleaned(sys.stdin.read() if prompt == "-" else prompt, raw, source)
+    except UnicodeDecodeError:
+        raise UserError("stdin is not UTF-8 text: convert it first") from None
+    if not text:
         raise UserError("the prompt is empty: ask something with --prompt TEXT")
-    return prompt
+    return text
 
 
 def _checked_length(loaded: Loaded, prompt: str) -> int:

@@ -1,9 +1,7 @@
 """Flags that several commands share, and what they stand for."""
 
-import os
-import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -12,8 +10,9 @@ import mlx.core as mx
 from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
 from tiny_llm_lab.models.loading import DTYPES
 from tiny_llm_lab.models.weights import with_activation_bits
+from tiny_llm_lab.native.settings import MAX_THREADS
 from tiny_llm_lab.solution import PACKAGES, Solution
-from tiny_llm_lab.types import Checkpoint, Model, SamplingParams, UserError
+from tiny_llm_lab.types import Checkpoint, Model, UserError
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,9 @@ def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
 
 def add_kernel_arguments(parser: ArgumentParser) -> None:
     """--threads and --activation-bits."""
-    parser.add_argument("--threads", type=int, help="of the C++ kernels on a CPU (default: one a core)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="of the C++ kernels on a CPU (default: one a core)"
+    )
     add_activation_bits(parser)
 
 
@@ -66,63 +67,26 @@ def add_activation_bits(parser: ArgumentParser) -> None:
     )
 
 
-def add_parallel_argument(parser: ArgumentParser) -> None:
-    """--tensor-parallel-size."""
-    parser.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=int,
-        default=1,
-        help="processes that share each layer's weights (default: %(default)s)",
-    )
-
-
-def run_ranks(args: Namespace, reads_stdin: bool) -> int | None:
-    """Run this command once for each of --tensor-parallel-size ranks; returns the exit code of them all.
-
-    None in the processes that are to compute: in every rank, and where there is only one.
-    """
-    ranks.check_size(args.tensor_parallel_size)
-    if not ranks.is_first():
-        # Rank 0 answers Ctrl-C, between two steps: until then the sums of its step need all ranks.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if args.tensor_parallel_size == 1 or ranks.is_rank():
-        return None
-    command = [sys.executable, "-m", "tiny_llm_lab", args.command, *args.argv]
-    stdin = sys.stdin.buffer.read() if reads_stdin else b""
-    return ranks.launch(command, args.tensor_parallel_size, stdin=stdin)
-
-
-def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
-    """How tokens are picked and when an answer ends; the defaults are greedy."""
-    parser.add_argument("--max-tokens", type=int, default=max_tokens, help="default: %(default)s")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--top-p", type=float, default=1.0, help="keep the likeliest tokens up to this mass")
-    parser.add_argument("--top-k", type=int, default=0, help="keep the k likeliest tokens (0 = off)")
-    parser.add_argument("--min-p", type=float, default=0.0, help="drop tokens below this share of the best")
-    parser.add_argument("--seed", type=int, default=0, help="for --temperature above 0")
-
-
 def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
     """--prefill-step."""
     parser.add_argument(
         "--prefill-step",
-        type=int,
+        type=at_least_one,
         default=default,
+        metavar="N",
         help="most prompt tokens of one prefill chunk (default: %(default)s)",
     )
 
 
-def sampling_from(args: Namespace) -> SamplingParams:
-    """The sampling flags; raises UserError for values that make no sense."""
-    return SamplingParams(
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        seed=args.seed,
-        max_tokens=args.max_tokens,
-    )
+def at_least_one(text: str) -> int:
+    """The type of a flag that counts: a whole number of 1 or more."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+    if value < 1:
+        raise ArgumentTypeError(f"must be 1 or more, not {value}")
+    return value
 
 
 def model_name(args: Namespace) -> str:
@@ -145,7 +109,7 @@ def import_solution(name: str) -> Solution:
         raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
 
 
-def load_as_told(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
+def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
     return load(
         model or model_name(args),
@@ -173,20 +137,27 @@ def load(
     is for every packed matrix of 4 bits, see `QuantizedWeights`.
     """
     if threads is not None:
-        if threads < 1:
-            raise UserError(f"--threads must be 1 or more, not {threads}")
-        os.environ[native.THREADS_VARIABLE] = str(threads)
+        if not 1 <= threads <= MAX_THREADS:
+            raise UserError(f"--threads must be 1 to {MAX_THREADS}, not {threads}")
+        native.set_num_threads(threads)
     llm = import_solution(solution)
     if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(model, device, dtype)
     if activation_bits is not None:
         checkpoint = _rounding(checkpoint, solution, activation_bits)
-    if solution == "ref":
+    if _uses_kernels(PACKAGES[solution]):
         native.kernels(PACKAGES[solution])  # compiled now, and not while the first request waits
     if num_ranks > 1:
         return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))
+
+
+def _uses_kernels(package: str) -> bool:
+    """Whether a module of `package` has imported the C++ kernels; in week 1 there is nothing to compile."""
+    modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith(f"{package}.")]
+    values = (value for module in modules for value in vars(module).values())
+    return any(value is native or value is native.kernels for value in values)
 
 
 def _rounding(checkpoint: Checkpoint, solution: str, bits: int) -> Checkpoint:

@@ -1,7 +1,7 @@
 """What is known about every request of a running batch, told by its events alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tiny_llm_lab.types import (
@@ -92,7 +92,8 @@ class BatchProgress:
                 request.token_ids.append(event.token_id)
                 request.token_s.append(event.time_s)
         else:
-            request.completion = event.completion
+            known = max(event.completion.num_prompt_tokens, request.num_prompt_tokens)
+            request.completion = replace(event.completion, num_prompt_tokens=known)
             self.slots = [None if held == idx else held for held in self.slots]
         return request
 

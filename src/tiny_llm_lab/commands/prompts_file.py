@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from tiny_llm_lab.types import Prompt, SamplingParams, UserError
 
+from .prompt_text import cleaned
+
 _NUMBER: Final = (int, float)
 # What an object may hold besides `prompt`: fields of SamplingParams, its arrival, its urgency, its class.
 _FIELDS: Final[dict[str, tuple[type, ...]]] = {
@@ -27,10 +29,11 @@ _FIELDS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def read_prompts(source: str, sampling: SamplingParams) -> list[Prompt]:
+def read_prompts(source: str, sampling: SamplingParams, raw: bool = False) -> list[Prompt]:
     """The prompts of file `source` (- is stdin); `sampling` holds where an entry says nothing else.
 
-    Entry i draws with seed + i, so that equal prompts need not get equal answers.
+    Blanks around a prompt go unless `raw`. Entry i draws with seed + i, so that equal prompts need not get
+    equal answers.
     """
     text = _read(source)
     try:
@@ -45,15 +48,21 @@ def read_prompts(source: str, sampling: SamplingParams) -> list[Prompt]:
     prompts = []
     for number, entry in enumerate(entries):
         try:
-            prompts.append(_prompt(entry, replace(sampling, seed=sampling.seed + number)))
+            prompts.append(_prompt(entry, drawing_apart(sampling, number), raw))
         except UserError as error:
             raise UserError(f"{source}: entry {number}: {error}") from None
     return prompts
 
 
+def drawing_apart(sampling: SamplingParams, number: int) -> SamplingParams:
+    """`sampling` for request `number` of several, with a seed of its own; after the last seed comes 0."""
+    return replace(sampling, seed=(sampling.seed + number) % 2**64)
+
+
 def _read(source: str) -> str:
     try:
-        return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+        return text.removeprefix("\ufeff")  # editors of Windows begin a file with it
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -62,13 +71,13 @@ def _read(source: str) -> str:
 
 def _entries(text: str, source: str) -> Sequence[object]:
     if source.endswith(".jsonl"):
-        return [_json_line(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        return [_json_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if source.endswith(".json") or (source == "-" and text.lstrip().startswith("[")):
         value = json.loads(text)
         if not isinstance(value, list):
             raise UserError(f"{source}: expected a JSON list of prompts")
         return value
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def _json_line(line: str, number: int) -> object:
@@ -78,9 +87,9 @@ def _json_line(line: str, number: int) -> object:
         raise json.JSONDecodeError(error.msg, "\n" * (number - 1) + line, number - 1 + error.pos) from None
 
 
-def _prompt(entry: object, sampling: SamplingParams) -> Prompt:
+def _prompt(entry: object, sampling: SamplingParams, raw: bool) -> Prompt:
     if isinstance(entry, str):
-        return Prompt(entry, sampling)
+        return Prompt(cleaned(entry, raw, "it"), sampling)
     if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
         raise UserError('expected a string or an object with a string "prompt"')
     given: dict[str, Any] = {key: value for key, value in entry.items() if key != "prompt"}
@@ -92,7 +101,8 @@ def _prompt(entry: object, sampling: SamplingParams) -> Prompt:
         given["stop"] = [given["stop"]]
     if "stop" in given:
         given["stop"] = tuple(given["stop"])
-    return Prompt(entry["prompt"], replace(sampling, **given), arrival_s, priority, is_batch_class)
+    text = cleaned(entry["prompt"], raw, "it")
+    return Prompt(text, replace(sampling, **given), arrival_s, priority, is_batch_class)
 
 
 def _check(key: str, value: object) -> None:

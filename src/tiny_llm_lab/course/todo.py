@@ -31,7 +31,7 @@ def find_todo(error: BaseException, root: Path, kernels: Path | None = None) -> 
         if match and isinstance(each, NotImplementedError):
             return Todo(match[1], _place(each.__traceback__, root))
         if match:
-            return Todo(match[1], _kernel_place(match[1], root, kernels, ".cpp"))
+            return Todo(match[1], _kernel_place(match[1], root, kernels, ".cpp", ".h"))
         # A cut Metal body is told by its compiler, in many words.
         match = _METAL.search(str(each)) if isinstance(each, RuntimeError) else None
         if match:
@@ -52,14 +52,15 @@ def _and_its_causes(error: BaseException) -> Iterator[BaseException]:
         pending.extend(cause for cause in (each.__cause__, each.__context__) if cause is not None)
 
 
-def _kernel_place(task: str, root: Path, kernels: Path | None, suffix: str) -> str:
+def _kernel_place(task: str, root: Path, kernels: Path | None, *suffixes: str) -> str:
     """Where the first part of a task stands that is still to be written."""
-    for path in sorted(kernels.glob(f"*{suffix}")) if kernels else []:
+    files = (path for path in sorted(kernels.iterdir()) if path.suffix in suffixes) if kernels else ()
+    for path in files:
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, 1):
             if f'"task {task}"' in line:
                 return f"{_shown(path, root)}:{number}"
-    return f"the {suffix} file, from `BEGIN task {task}` on"
+    return f"the {suffixes[0]} file, from `BEGIN task {task}` on"
 
 
 def _place(traceback: TracebackType | None, root: Path) -> str:

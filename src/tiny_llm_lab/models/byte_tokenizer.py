@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tiny_llm_lab.models.byte_level import byte_characters
 from tiny_llm_lab.models.shapes import IM_END, TOKENIZER_SIZE
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # the ids after the bytes
@@ -23,7 +24,7 @@ def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    names = [*_byte_tokens(), *SPECIAL_TOKENS, *map(_word, range(vocab_size - TOKENIZER_SIZE))]
+    names = [*byte_characters(), *SPECIAL_TOKENS, *map(_word, range(vocab_size - TOKENIZER_SIZE))]
     tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -37,13 +38,6 @@ def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
-
-
-def _byte_tokens() -> list[str]:
-    """The 256 bytes in order, each as the printable character that byte-level BPE gives it."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    others = iter(range(256, 512))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _word(index: int) -> str:

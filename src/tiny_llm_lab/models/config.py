@@ -1,36 +1,15 @@
 """`config.json`: what a checkpoint says about its architecture, and what we cannot run."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from tiny_llm_lab.models.quantization import Quantization, listed, read_quantization
 from tiny_llm_lab.types import ModelConfig, UserError
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe")
-SUPPORTED_BITS = (2, 3, 4, 5, 6, 8)
-SUPPORTED_GROUP_SIZES = (32, 64, 128)
 _OTHER_CHECKPOINT = "choose another checkpoint"
-
-
-class Packing(NamedTuple):
-    """MLX's affine quantization of one matrix."""
-
-    bits: int
-    group_size: int
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """What `quantization` declares: one packing for all, others for some, None for a module left dense."""
-
-    default: Packing
-    overrides: Mapping[str, Packing | None] = field(default_factory=dict)
-
-    def declared(self, module: str) -> Packing | None:
-        """The packing of `module`; None when it must be dense."""
-        return self.overrides.get(module, self.default)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -62,7 +41,7 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
     if model_type not in MODEL_TYPES:
         raise UserError(
             f"{path}: model_type {model_type!r} is not supported: "
-            f"{_OTHER_CHECKPOINT}, of type {_listed(MODEL_TYPES)}"
+            f"{_OTHER_CHECKPOINT}, of type {listed(MODEL_TYPES)}"
         )
     _refuse_variants(path, content)
     counts: dict[str, Any] = {name: _count(path, content, name) for name in _COUNTS}
@@ -83,7 +62,7 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
             f"{path}: {config.num_attention_heads} query heads cannot share "
             f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
         )
-    return config, _quantization(path, content)
+    return config, read_quantization(path, content)
 
 
 _COUNTS = (
@@ -112,7 +91,8 @@ def _number(path: Path, name: str, value: Any) -> float:
 
 def _experts(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """What a mixture of experts adds to a configuration."""
-    num_experts = _count(path, content, "num_experts")
+    # transformers 5 saves it under another name.
+    num_experts = _count(path, content, "num_experts", content.get("num_local_experts"))
     per_token = _count(path, content, "num_experts_per_tok")
     dense = content.get("mlp_only_layers") or []
     if per_token > num_experts:
@@ -154,57 +134,24 @@ def _refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
         if not isinstance(rope, dict):
             raise UserError(f"{path}: {name} must be an object or null: fetch the file again")
         kind = rope.get("rope_type") or rope.get("type") or "default"
-        if kind != "default" or rope.get("partial_rotary_factor", 1) != 1:
+        if kind != "default":
+            # No advice to remove it: weights that were trained with it would answer wrongly without a word.
             raise UserError(
-                f"{path}: {name} of type {kind!r} is not supported: set it to null, or {_OTHER_CHECKPOINT}"
+                f"{path}: {name} of type {kind!r} is not supported: choose a checkpoint without it"
             )
+        if rope.get("partial_rotary_factor", 1) != 1:
+            raise UserError(f"{path}: partial_rotary_factor in {name} is not supported: {_OTHER_CHECKPOINT}")
     layer_types = content.get("layer_types") or []
     has_window = content.get("use_sliding_window") and content.get("sliding_window")
     if has_window or any(kind != "full_attention" for kind in layer_types):
         raise UserError(f"{path}: sliding-window attention is not supported: {_OTHER_CHECKPOINT}")
+    if content.get("is_causal") is False:
+        raise UserError(
+            f"{path}: is_causal false, of embedding models, is not supported: "
+            f"{_OTHER_CHECKPOINT}, one that generates text"
+        )
     model_type = content.get("model_type")
     if model_type != "qwen2" and content.get("attention_bias"):
         raise UserError(f"{path}: attention_bias is not supported in {model_type}: {_OTHER_CHECKPOINT}")
     if content.get("hidden_act", "silu") != "silu":
         raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {_OTHER_CHECKPOINT}")
-
-
-def _quantization(path: Path, content: Mapping[str, Any]) -> Quantization | None:
-    # mlx-lm writes the same object under both names; other tools put their own under the second.
-    declared = content.get("quantization") or content.get("quantization_config")
-    if not declared:
-        return None
-    if not isinstance(declared, dict):
-        raise UserError(f"{path}: quantization must be an object or null: fetch the file again")
-    if "quant_method" in declared:
-        raise UserError(
-            f"{path}: {declared['quant_method']!r} quantization is not supported: "
-            "choose an MLX one (mlx-community) or the unquantized checkpoint"
-        )
-    overrides = {
-        module: _packing(path, module, {**declared, **value} if isinstance(value, dict) else declared)
-        if value is not False
-        else None
-        for module, value in declared.items()
-        if isinstance(value, dict | bool)
-    }
-    return Quantization(_packing(path, "quantization", declared), overrides)
-
-
-def _packing(path: Path, module: str, declared: Mapping[str, Any]) -> Packing:
-    bits, group_size, mode = (declared.get(key) for key in ("bits", "group_size", "mode"))
-    if mode not in (None, "affine"):
-        raise UserError(
-            f"{path}: quantization mode {mode!r} is not supported: "
-            "choose an affine one or the unquantized checkpoint"
-        )
-    if bits not in SUPPORTED_BITS or group_size not in SUPPORTED_GROUP_SIZES:
-        raise UserError(
-            f"{path}: {module} in {bits!r} bits and groups of {group_size!r} is not supported: "
-            f"choose bits of {_listed(SUPPORTED_BITS)} and groups of {_listed(SUPPORTED_GROUP_SIZES)}"
-        )
-    return Packing(bits, group_size)
-
-
-def _listed(choices: Sequence[object]) -> str:
-    return ", ".join(map(str, choices[:-1])) + f" or {choices[-1]}"

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from tiny_llm_lab.models.config import one_line
-from tiny_llm_lab.models.weights import weight_files
+from tiny_llm_lab.models.weight_files import PATTERN, weight_files
 from tiny_llm_lab.types import UserError
 
 # What loading needs; a repository may also hold pickles, ONNX and pictures. With the patterns of mlx-lm,
-# "model*.safetensors" among them, so that either finds complete what the other has downloaded.
-PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
+# so that either finds complete what the other has downloaded.
+PATTERNS = ["*.json", PATTERN, "*.jinja", "*.txt", "tokenizer.model"]
 _INSTEAD = "use a local folder, default or random:qwen3-0.6b"
 
 

@@ -20,6 +20,7 @@ ITEM_SIZES = {
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 _LENGTH_BYTES = 8
+_PIECE_BYTES = 1 << 22
 # The format's own limit; a damaged length field is nearly always far above it.
 _LONGEST_HEADER = 100_000_000
 
@@ -31,6 +32,8 @@ class TensorInfo:
     path: Path
     dtype: str  # as safetensors spells it: F32, BF16, U32, ...
     shape: tuple[int, ...]
+    begin: int  # where in the file its bytes begin
+    num_bytes: int
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -58,9 +61,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     missing = max(ends.values(), default=0) - (size - _LENGTH_BYTES - length)
     if missing > 0:
         raise _damaged(path, f"{missing} bytes are missing at its end")
-    return {
-        name: TensorInfo(path, fields["dtype"], tuple(fields["shape"])) for name, fields in header.items()
-    }
+    data = _LENGTH_BYTES + length
+    return {name: _tensor_info(path, data, fields) for name, fields in header.items()}
+
+
+def _tensor_info(path: Path, data: int, fields: Mapping[str, Any]) -> TensorInfo:
+    begin, end = fields["data_offsets"]
+    return TensorInfo(path, fields["dtype"], tuple(fields["shape"]), data + begin, end - begin)
 
 
 def _checked_end(path: Path, name: str, fields: Any) -> int:
@@ -76,6 +83,20 @@ def _checked_end(path: Path, name: str, fields: Any) -> int:
     if not is_sound:
         raise _damaged(path, f"the header's entry for {name} makes no sense")
     return int(end)
+
+
+def hold_the_same(a: TensorInfo, b: TensorInfo) -> bool:
+    """Whether two tensors have the same dtype, shape and bytes; reads both a piece at a time."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    with a.path.open("rb") as first, b.path.open("rb") as second:
+        first.seek(a.begin)
+        second.seek(b.begin)
+        for begin in range(0, a.num_bytes, _PIECE_BYTES):
+            size = min(_PIECE_BYTES, a.num_bytes - begin)
+            if first.read(size) != second.read(size):
+                return False
+    return True
 
 
 def _damaged(path: Path, what: str) -> UserError:

@@ -1,31 +1,143 @@
-"""The tokenizer of a checkpoint, behind the two methods and two properties that solutions use."""
+"""The tokenizer of a checkpoint: what solutions use of it, and its chat template."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, Protocol, cast
 
 from tiny_llm_lab.models.config import one_line, read_json
-from tiny_llm_lab.types import Tokenizer, UserError
+from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
+from tiny_llm_lab.types import Detokenizer, UserError
 
-_TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
+# No tokenizer.model: for a model_type of Qwen's, transformers makes a tokenizer of it that loses every space.
+_TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 # Solutions check lengths and say so; transformers would print a warning of its own before.
 _UNLIMITED = 10**30
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """mlx-lm's tokenizer of the checkpoint in `folder`, ending texts at every token the folder declares."""
+class RenderedChat(str):
+    """Text that a chat template rendered: its special tokens are in it, so `encode` adds none."""
+
+
+class CheckpointTokenizer:
+    """The `Tokenizer` of a checkpoint."""
+
+    def __init__(
+        self,
+        folder: Path,
+        library: "_LibraryTokenizer",
+        new_decoder: Callable[[], PieceDecoder],
+        declared_eos: Iterable[int],
+    ) -> None:
+        """`library` is the tokenizer that transformers made of `folder`; `new_decoder` decodes as it does."""
+        self._folder, self._library, self._new_decoder = folder, library, new_decoder
+        own_eos = library.eos_token_id
+        self._eos = {*declared_eos, *([] if own_eos is None else [own_eos])}
+
+    @property
+    def eos_token_ids(self) -> set[int]:
+        """Every token that the folder declares the end of a text."""
+        return self._eos
+
+    @property
+    def detokenizer(self) -> Detokenizer:
+        """A new detokenizer at every read; its pieces, joined, are `decode` of the same tokens."""
+        return StreamDetokenizer(self._library.backend_tokenizer.id_to_token, self._new_decoder())
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the checkpoint came with a chat template."""
+        return bool(self._library.chat_template)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of `text`; those that the tokenizer puts around a text are left out for a RenderedChat.
+
+        The name of a special token in `text` becomes that token, also when a user typed it. Raises UserError
+        for a text that is not valid Unicode.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"the text is not valid Unicode ({one_line(error)}): give it in UTF-8") from None
+        return self._library.encode(text, add_special_tokens=not isinstance(text, RenderedChat))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of `token_ids`, special tokens included; an id outside the vocabulary has no text."""
+        # Some checkpoints ask for spaces before punctuation to be removed: that is not what the model wrote.
+        return self._library.decode(list(token_ids), clean_up_tokenization_spaces=False)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: Literal[False] = False,
+        **variables: object,
+    ) -> RenderedChat:
+        """`messages` in the checkpoint's chat template, `variables` being the template's own.
+
+        Raises UserError when the template does not parse or raises an error.
+        """
+        try:
+            rendered = self._library.apply_chat_template(
+                list(messages), add_generation_prompt=add_generation_prompt, tokenize=tokenize, **variables
+            )
+        except Exception as error:  # a template may fail in any way that Jinja or its own code can
+            complaint = f"its chat template fails ({one_line(error)})"
+            raise UserError(f"{self._folder}: {complaint}: mend it, or do without it (--raw)") from None
+        return RenderedChat(rendered)
+
+
+class _Backend(Protocol):
+    """What is used of a `tokenizers.Tokenizer`."""
+
+    def id_to_token(self, id: int) -> str | None: ...
+
+
+class _LibraryTokenizer(Protocol):
+    """What is used of a tokenizer of transformers."""
+
+    backend_tokenizer: _Backend
+    eos_token_id: int | None
+    chat_template: str | Mapping[str, str] | None
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str: ...
+    def apply_chat_template(self, conversation: list[Mapping[str, str]], **options: object) -> str: ...
+
+
+def load_tokenizer(folder: Path) -> CheckpointTokenizer:
+    """The tokenizer of the checkpoint in `folder`; UserError for one that cannot be read or decoded."""
     if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
         raise UserError(f"{folder}: holds no tokenizer.json: fetch the whole checkpoint again")
     eos = _declared_eos(folder)
-    # Imported here: it brings transformers, which takes seconds that `--help` should not pay.
-    from mlx_lm.tokenizer_utils import load
+    # On import, transformers advises to install PyTorch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # Imported here: it takes seconds that `--help` should not pay.
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    # tokenizer.json says all. For a model_type of qwen2 AutoTokenizer keeps only its vocabulary, with Qwen's
+    # own rules around it: wrong for the many checkpoints of that type that have another tokenizer.
+    kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        return cast(Tokenizer, load(folder, {"model_max_length": _UNLIMITED}, eos_token_ids=eos))
+        # False: code that a checkpoint brings is never run, and no question about it is asked.
+        library = kind.from_pretrained(folder, model_max_length=_UNLIMITED, trust_remote_code=False)
     except Exception as error:  # the libraries below raise bare Exception for a damaged file
         complaint = f"its tokenizer cannot be read ({one_line(error)})"
         raise UserError(f"{folder}: {complaint}: fetch its files again") from None
+    return CheckpointTokenizer(folder, cast(_LibraryTokenizer, library), _decoder_of(folder, library), eos)
+
+
+def _decoder_of(folder: Path, library: Any) -> Callable[[], PieceDecoder]:
+    backend = getattr(library, "backend_tokenizer", None)
+    decoder = getattr(backend, "decoder", None)
+    factory = decoder_factory(decoder.__getstate__() if decoder else None)
+    if factory is None:
+        kind = type(decoder).__name__ if decoder else "none"
+        complaint = f"its tokenizer's decoder ({kind}) is neither byte-level nor SentencePiece's"
+        raise UserError(f"{folder}: {complaint}: choose another checkpoint")
+    return factory
 
 
 def _declared_eos(folder: Path) -> list[int]:

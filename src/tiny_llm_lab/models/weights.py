@@ -1,26 +1,21 @@
 """The tensors of a checkpoint: where they are, whether they fit the model, and as what they are loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 
-from tiny_llm_lab.models.config import (
-    SUPPORTED_BITS,
-    SUPPORTED_GROUP_SIZES,
-    Packing,
-    Quantization,
-    one_line,
-    read_json,
-)
+from tiny_llm_lab.models.config import one_line
 from tiny_llm_lab.models.experts import are_numbered, stack_experts, stored_shapes
+from tiny_llm_lab.models.leftovers import refuse_leftovers
 from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape
-from tiny_llm_lab.models.safetensors_file import TensorInfo, read_header
-from tiny_llm_lab.native import reads
+from tiny_llm_lab.models.quantization import SUPPORTED_BITS, SUPPORTED_GROUP_SIZES, Packing, Quantization
+from tiny_llm_lab.models.safetensors_file import TensorInfo
+from tiny_llm_lab.models.weight_files import find_tensors
+from tiny_llm_lab.native import supports_packing
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
 
-INDEX_FILE = "model.safetensors.index.json"
 _FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 
 Tensors = Mapping[str, TensorInfo]
@@ -34,14 +29,16 @@ def load_weights(
     """The model's weights in `dtype`, or in that of the stored embedding when None; and that dtype.
 
     Names are the checkpoint's own, but experts are stacked however they are stored, as in `parameters`.
-    Every needed tensor is checked before the first is read. Others are ignored: rotary tables, and the
-    head that some tied checkpoints ship.
+    The header of every tensor is checked before the first is read. Raises UserError for a tensor that is
+    missing, does not fit or is not part of the model, and for norms, biases and scales that are not finite.
     """
     tensors = find_tensors(folder)
+    _refuse_embedder(tensors, folder)
     plan = {
         name: _checked_packing(tensors, folder, name, shape, quantization)
         for name, shape in stored_shapes(config, are_numbered(tensors))
     }
+    refuse_leftovers(tensors, _planned_tensors(plan), config)
     part = "weight" if plan[f"{EMBEDDING}.weight"] is None else "scales"
     target = dtype or _FLOATS[tensors[f"{EMBEDDING}.{part}"].dtype]
     weights = _read(tensors, plan, target)
@@ -53,36 +50,20 @@ def with_activation_bits(weights: Mapping[str, Weight], activation_bits: int) ->
     """The same weights; those that the kernels can multiply so, the packed ones of 4 bits, ask for it."""
     return {
         name: replace(weight, activation_bits=activation_bits)
-        if isinstance(weight, QuantizedWeights) and weight.bits == 4 and reads(4, weight.group_size)
+        if isinstance(weight, QuantizedWeights)
+        and weight.bits == 4
+        and supports_packing(4, weight.group_size)
         else weight
         for name, weight in weights.items()
     }
 
 
-def find_tensors(folder: Path) -> dict[str, TensorInfo]:
-    """Every tensor of the folder's safetensors files, from their checked headers."""
-    return {name: info for file in weight_files(folder) for name, info in read_header(file).items()}
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files: those that its index names, or all; at least one."""
-    index = folder / INDEX_FILE
-    files = _shards(index) if index.exists() else sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{folder}: holds no *.safetensors file: fetch the whole checkpoint again")
-    return files
-
-
-def _shards(index: Path) -> list[Path]:
-    weight_map = read_json(index).get("weight_map")
-    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
-    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise UserError(f"{index}: has no weight_map of file names: fetch the file again")
-    files = [index.parent / name for name in sorted(set(names))]
-    for file in files:
-        if not file.is_file():
-            raise UserError(f"{file}: named by {INDEX_FILE} but not there: fetch the whole checkpoint again")
-    return files
+def _refuse_embedder(tensors: Tensors, folder: Path) -> None:
+    if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:
+        raise UserError(
+            f'{folder}: its tensors have no "model." in front, as those of embedding models: '
+            "choose a checkpoint that generates text"
+        )
 
 
 def _checked_packing(
@@ -132,26 +113,47 @@ def _require(
         )
 
 
+def _planned_tensors(plan: Plan) -> set[str]:
+    """The tensors that hold the parameters of `plan`."""
+    packed = [name.removesuffix(".weight") for name, packing in plan.items() if packing is not None]
+    return {*plan, *(f"{module}.{part}" for module in packed for part in ("scales", "biases"))}
+
+
 def _read(tensors: Tensors, plan: Plan, dtype: mx.Dtype) -> dict[str, Weight]:
-    lazy = _open(tensors, plan)
+    lazy = _open(tensors, _planned_tensors(plan))
     weights: dict[str, Weight] = {}
+
+    def take(name: str) -> mx.array:
+        # Popped, so that after its cast nothing holds the stored copy: one tensor at a time exists twice.
+        return _cast(lazy.pop(name), dtype)
+
+    def take_finite(name: str) -> mx.array:
+        # Norms, biases and scales only: looking at every weight would take a tenth of the time of loading.
+        if not _is_finite(lazy[name]):
+            raise UserError(
+                f"{tensors[name].path}: tensor {name} holds NaN or infinite numbers: fetch the file again"
+            )
+        return take(name)
+
     for name, packing in plan.items():
-        # Popped, so that after its cast nobody holds the stored copy: one tensor at a time exists twice.
-        stored = lazy.pop(name)
         if packing is None:
-            weights[name] = _cast(stored, dtype)
+            weights[name] = take_finite(name) if len(tensors[name].shape) == 1 else take(name)
             continue
         module = name.removesuffix(".weight")
-        scales, biases = (_cast(lazy.pop(f"{module}.{part}"), dtype) for part in ("scales", "biases"))
+        scales, biases = (take_finite(f"{module}.{part}") for part in ("scales", "biases"))
+        stored = lazy.pop(name)
         mx.eval(stored)
         weights[name] = QuantizedWeights(stored, scales, biases, packing.group_size, packing.bits)
     return weights
 
 
-def _open(tensors: Tensors, plan: Plan) -> dict[str, mx.array]:
-    """The planned tensors, not yet read from disk."""
-    modules = [name.removesuffix(".weight") for name, packing in plan.items() if packing is not None]
-    wanted = {*plan, *(f"{module}.{part}" for module in modules for part in ("scales", "biases"))}
+def _is_finite(array: mx.array) -> bool:
+    # The sum is three times as fast, and finite only if every number is; but a sum of float16 may overflow.
+    return bool(mx.isfinite(mx.sum(array)).item() or mx.all(mx.isfinite(array)).item())
+
+
+def _open(tensors: Tensors, wanted: Set[str]) -> dict[str, mx.array]:
+    """The `wanted` tensors, not yet read from disk."""
     lazy: dict[str, mx.array] = {}
     for path in sorted({tensors[name].path for name in wanted}):
         try:

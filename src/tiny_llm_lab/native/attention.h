@@ -8,22 +8,26 @@ namespace tiny_llm {
 /// [B, H, L, D], or [B, L, H * D] if `flat`.
 inline Array attention_over_rows(const Kernels* table, const Array& q, const Array& k, const Array& v,
                                  const Offsets& lengths, bool causal, float scale, bool flat) {
-  require(q.ndim() == 4 && k.ndim() == 4 && v.shape() == k.shape(), "query, key and value must have 4 dimensions, key and value the same");
-  require(q.shape(0) == k.shape(0) && q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
-          k.shape(1), " kv heads do not divide ", q.shape(1), " query heads");
-  require_heads(q, k, v);
+  require(q.ndim() == 4 && k.ndim() == 4 && v.shape() == k.shape(),
+          "query, key and value must have 4 dimensions, key and value the same");
+  require(
+      q.shape(0) == k.shape(0) && q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
+      k.shape(1), " kv heads do not divide ", q.shape(1), " query heads");
+  require_dtypes(q, k, v);
   require_float(k, "key and value");
   auto rows = per_row(lengths, q.shape(0));
   double stored = 0;
   for (int n : rows) {
-    require(n >= q.shape(2) && n <= k.shape(2), "a row's length must lie between its new tokens and what is stored");
+    require(n >= q.shape(2) && n <= k.shape(2),
+            "a row's length must lie between its new tokens and what is stored");
     stored += n;
   }
-  Cost cost{2 * stored * k.shape(1) * k.shape(3) * k.itemsize(), 4.0 * stored * q.shape(1) * q.shape(2) * q.shape(3)};
-  auto body = [table, rows, causal, scale](Team& team, const auto& in, const auto& out) {
+  Cost cost{2 * stored * k.shape(1) * k.shape(3) * k.itemsize(),
+            4.0 * stored * q.shape(1) * q.shape(2) * q.shape(3)};
+  auto body = [table, rows, causal, scale](ThreadPool& threads, const auto& in, const auto& out) {
     int64_t heads = in[0].shape[1], length = in[0].shape[2], dim = in[0].shape[3];
     Tensor t = shaped(out[0], {in[0].shape[0], length, heads, dim});
-    table->attention(team, in[0], in[1], in[2], {in[0].shape[0], rows.data()}, causal, scale, t);
+    table->attention(threads, in[0], in[1], in[2], {in[0].shape[0], rows.data()}, causal, scale, t);
   };
   mx::Shape shape{q.shape(0), q.shape(2), q.shape(1), q.shape(3)};
   if (flat) shape = {q.shape(0), q.shape(2), q.shape(1) * q.shape(3)};
@@ -49,29 +53,33 @@ inline Cost cost_of_pages(const Array& q, const Array& pool, const std::vector<i
   return cost;
 }
 
-/// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D]; those of int8 come with the
-/// scales of keys and values [blocks, G, block size].
+/// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D]; those of int8 come
+/// with the scales of keys and values [blocks, G, block size].
 inline Array attention_over_pages(const Kernels* table, const Array& q, const Array& k, const Array& v,
-                                  const std::vector<int>& starts, const std::vector<int>& lengths, const Array& tables,
-                                  float scale, const std::optional<std::pair<Array, Array>>& kv_scales) {
-  require(q.ndim() == 4 && q.shape(2) == 1 && k.ndim() == 4 && v.shape() == k.shape() && q.shape(3) == k.shape(3) &&
-              k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
+                                  const std::vector<int>& starts, const std::vector<int>& lengths,
+                                  const Array& tables, float scale,
+                                  const std::optional<std::pair<Array, Array>>& kv_scales) {
+  require(q.ndim() == 4 && q.shape(2) == 1 && k.ndim() == 4 && v.shape() == k.shape() &&
+              q.shape(3) == k.shape(3) && k.shape(1) > 0 && q.shape(1) % k.shape(1) == 0,
           "queries must be [T, H, 1, D] and both pools [blocks, G, block size, D], with G a divisor of H");
-  require_heads(q, k, v);
+  require_dtypes(q, k, v);
   require_scales(k, kv_scales);
   auto blocks = numbers(tables, "blocks", k.shape(0));
   Cost cost = cost_of_pages(q, k, starts, lengths, tables);
   std::vector<Array> inputs{q, k, v};
   if (kv_scales) inputs.insert(inputs.end(), {kv_scales->first, kv_scales->second});
   auto body = [table, starts, lengths, blocks = std::move(blocks), width = tables.shape(1), scale](
-                  Team& team, const auto& in, const auto& out) {
+                  ThreadPool& threads, const auto& in, const auto& out) {
     // Tokens one behind the other in one row: [1, H, T, D].
     Tensor q = in[0], o = shaped(out[0], {1, q.shape[0], q.shape[1], q.shape[3]});
     std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
-    Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(), width};
+    Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(),
+                      width};
     Tensor key = in[1], value = in[2];
-    if (in.size() > 3) key.scales = static_cast<const float*>(in[3].data), value.scales = static_cast<const float*>(in[4].data);
-    table->attention(team, q, key, value, requests, true, scale, o);
+    if (in.size() > 3)
+      key.scales = static_cast<const float*>(in[3].data),
+      value.scales = static_cast<const float*>(in[4].data);
+    table->attention(threads, q, key, value, requests, true, scale, o);
   };
   mx::Shape shape{q.shape(0), 1, q.shape(1) * q.shape(3)};
   // A scale is found by its row's number: pools of int8 and their scales lie in one piece each.

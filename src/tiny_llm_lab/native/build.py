@@ -1,5 +1,6 @@
 """Compiles C++ on first use and keeps the result, by content, in the cache folder."""
 
+import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -19,6 +20,8 @@ import nanobind
 
 from tiny_llm_lab.cache import cache_folder
 from tiny_llm_lab.native.isa import Isa
+from tiny_llm_lab.native.locks import file_lock
+from tiny_llm_lab.native.progress import Progress
 from tiny_llm_lab.types import UserError
 
 HERE = Path(__file__).parent
@@ -36,12 +39,29 @@ _BINDING = (
 )
 
 
-class NoCompilerError(UserError):
+class BuildError(UserError):
+    """Nothing can be compiled here, or kept."""
+
+    def in_one_line(self) -> str:
+        """What happened and the cure, for a program that goes on without the library."""
+        return str(self)
+
+
+class NoCompilerError(BuildError):
     """There is no C++ compiler."""
 
 
-class CompileError(UserError):
+class CacheError(BuildError):
+    """The cache folder cannot be written, or its disk is full."""
+
+
+class CompileError(BuildError):
     """The compiler rejects the source; the message is its own, with file and line."""
+
+    def in_one_line(self) -> str:
+        said = str(self).splitlines()
+        first = next((line for line in said[1:] if "error" in line), said[-1])
+        return f"the C++ compiler failed ({first.strip()}): install a newer g++ or clang, or name one in CXX"
 
 
 @dataclass(frozen=True)
@@ -88,7 +108,7 @@ def binding_library() -> Library:
     mlx, bind = Path(mx.__file__).parent, Path(nanobind.include_dir())
     paths = (HERE / "include", mlx / "include", bind, bind.parent / "ext/robin_map/include")
     flags = (*_BINDING, *(f"-I{path}" for path in (*paths, sysconfig.get_path("include"))))
-    own = [HERE / name for name in ("binding.cpp", "operator.cpp", "team.cpp")]
+    own = [HERE / name for name in ("binding.cpp", "operator.cpp", "thread_pool.cpp")]
     sources = [*own, bind.parent / "src/nb_combined.cpp"]
     undefined = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
     link = (f"-L{mlx / 'lib'}", "-lmlx", *undefined)
@@ -98,29 +118,43 @@ def binding_library() -> Library:
 def build(library: Library) -> Path:
     """The compiled library, from the cache if its sources, headers, flags and versions are the same.
 
-    Raises NoCompilerError or CompileError, one line each but for the compiler's own words.
+    Raises NoCompilerError, CacheError or CompileError, one line each but for the compiler's own words.
     """
     cxx = compiler()
     folder = cache_folder() / "native" / _fingerprint(library, cxx)
     target = folder / library.name
     if target.exists():
         return target
-    print(f"compiling {library.what} (once) ...", file=sys.stderr, flush=True)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            made = _compile(library, cxx, Path(scratch))
-            folder.mkdir(exist_ok=True)
-            made.replace(target)  # all of it or nothing, whatever other process does the same
+        lock = folder.with_suffix(".lock")
+        with file_lock(lock, f"waiting for another process that compiles {library.what} ..."):
+            if not target.exists():
+                _build_into(target, library, cxx)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror}): set TINY_LLM_CACHE") from None
+        raise CacheError(f"{folder}: cannot be written ({error.strerror}): {_cure(error.errno)}") from None
     return target
 
 
-def _compile(library: Library, cxx: str, scratch: Path) -> Path:
+def _build_into(target: Path, library: Library, cxx: str) -> None:
+    native = target.parent.parent
+    with (
+        tempfile.TemporaryDirectory(dir=native) as scratch,
+        Progress(library.what, len(library.sources)) as bar,
+    ):
+        made = _compile(library, cxx, Path(scratch), bar)
+        target.parent.mkdir(exist_ok=True)
+        made.replace(target)  # all of it or nothing, even where there are no locks
+
+
+def _compile(library: Library, cxx: str, scratch: Path, progress: Progress) -> Path:
+    def compiled(number: int) -> str:
+        made = _object(library, cxx, scratch, number)
+        progress.advance()
+        return str(made)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        numbers = range(len(library.sources))
-        objects = [str(each) for each in pool.map(lambda n: _object(library, cxx, scratch, n), numbers)]
+        objects = list(pool.map(compiled, range(len(library.sources))))
     made = scratch / library.name
     kind = () if library.is_program else ("-shared",)
     _run([cxx, *kind, "-pthread", *objects, *library.link, "-o", str(made)])
@@ -141,9 +175,16 @@ def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    """Run the compiler, which speaks English, as its words are looked into."""
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     if done.returncode != 0:
+        if os.strerror(errno.ENOSPC) in done.stderr:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise CompileError(f"the C++ compiler failed\n{done.stderr.strip()}")
+
+
+def _cure(number: int | None) -> str:
+    return "free some space, or set TINY_LLM_CACHE" if number == errno.ENOSPC else "set TINY_LLM_CACHE"
 
 
 @functools.cache

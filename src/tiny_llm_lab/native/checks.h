@@ -1,5 +1,5 @@
-// What an operator refuses when it is built. An error inside a task would leave MLX's count of tasks wrong (see
-// `settle`), and comes when nobody remembers the call: so nothing that a caller can do is left to be found there.
+// What an operator refuses when it is built. An error inside a task would leave MLX's count of tasks wrong
+// (see `settle`), and would surface far from the call that caused it. So every argument is checked here.
 #pragma once
 
 #include <optional>
@@ -34,7 +34,8 @@ inline void require_float(const Array& a, const char* what) {
 
 /// Floats [..., K].
 inline void require_rows(const Array& x, const char* what) {
-  require(x.ndim() > 0 && x.shape(-1) > 0, what, " must have rows of one number or more, not the shape ", x.shape());
+  require(x.ndim() > 0 && x.shape(-1) > 0, what, " must have rows of one number or more, not the shape ",
+          x.shape());
   require_float(x, what);
 }
 
@@ -55,32 +56,31 @@ inline void require_matrix(const Array& a) {
 }
 
 /// A matrix in MLX's affine packing: words [N, K * bits / 32], scales and biases [N, K / group_size].
-inline void require_packing(const Array& words, const Array& scales, const Array& biases, int group_size, int bits) {
+inline void require_packing(const Array& words, const Array& scales, const Array& biases, int group_size,
+                            int bits) {
   require(bits == 4 || bits == 8, "bits must be 4 or 8, not ", bits, ": dequantize the weights");
-  require(group_size == 32 || group_size == 64 || group_size == 128,
-          "group_size must be 32, 64 or 128, not ", group_size, ": dequantize the weights");
+  require(group_size == 32 || group_size == 64 || group_size == 128, "group_size must be 32, 64 or 128, not ",
+          group_size, ": dequantize the weights");
   require(words.dtype() == mx::uint32 && words.ndim() == 2 && words.shape(1) > 0,
           "packed weights must be uint32 [N, K * bits / 32]: pack them with mx.quantize");
   require_float(scales, "scales");
   require_alike(scales, biases, "scales and biases");
   int columns = words.shape(1) * (32 / bits), groups = columns / group_size;
   mx::Shape shape{words.shape(0), groups};
-  require(groups * group_size == columns && scales.shape() == shape,
-          "scales must be [", words.shape(0), ", ", columns, " / ", group_size, "], not ", scales.shape());
+  require(groups * group_size == columns && scales.shape() == shape, "scales must be [", words.shape(0), ", ",
+          columns, " / ", group_size, "], not ", scales.shape());
 }
 
-/// Heads that fit each other: queries [B or T, H, L, D] over keys and values of G heads of D, G a divisor of H.
-inline void require_heads(const Array& q, const Array& k, const Array& v) {
+/// Queries, keys and values of dtypes that attention reads.
+inline void require_dtypes(const Array& q, const Array& k, const Array& v) {
   require_float(q, "the query");
   require_alike(k, v, "key and value");
-  int shared = q.shape(1) / k.shape(1);
-  require(shared <= kMaxSharedHeads, "attention takes at most ", kMaxSharedHeads, " query heads for a kv head, not ",
-          shared, ": repeat the kv heads");
 }
 
 /// Pools of int8 have scales, one for every row; others are floats and have none.
 inline void require_scales(const Array& pool, const std::optional<std::pair<Array, Array>>& kv_scales) {
-  require(kv_scales.has_value() == (pool.dtype() == mx::int8), "pools of int8 come with scales, and only they");
+  require(kv_scales.has_value() == (pool.dtype() == mx::int8),
+          "pools of int8 come with scales, and only they");
   if (!kv_scales) return require_float(pool, "a pool");
   mx::Shape rows(pool.shape().begin(), pool.shape().end() - 1);
   for (auto* scales : {&kv_scales->first, &kv_scales->second})

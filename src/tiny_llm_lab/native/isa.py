@@ -41,7 +41,7 @@ def available() -> list[Isa]:
     return runs or [ISAS[-1]]
 
 
-def chosen() -> Isa:
+def selected_isa() -> Isa:
     """The best, or the one that TINY_LLM_ISA names."""
     runs = {isa.name: isa for isa in available()}
     name = os.environ.get(VARIABLE) or next(iter(runs))

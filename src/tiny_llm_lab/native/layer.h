@@ -1,5 +1,5 @@
-// The two operators that a transformer layer consists of besides its attention: several kernels in one node of the
-// graph, because a node costs some microseconds whatever it computes.
+// The two operators that a transformer layer consists of besides its attention: several kernels in one node
+// of the graph, because a node costs some microseconds whatever it computes.
 #pragma once
 
 #include "operands.h"
@@ -16,15 +16,17 @@ inline void add_norms(const std::optional<Array>& query_norm, const std::optiona
   inputs.insert(inputs.end(), {*query_norm, *key_norm});
 }
 
-/// Queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D], all of norm(x) with x [B, L, E]:
-/// projected, normalised if there are norms of heads, rotated.
-inline std::vector<Array> layer_heads(const Kernels* table, const Array& x, const Array& norm, float eps,
-                                      nb::list weights, nb::list biases, const std::optional<Array>& query_norm,
-                                      const std::optional<Array>& key_norm, const Array& cos, const Array& sin,
-                                      bool traditional, const Offsets& offsets, int kept) {
+/// Queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D], all of norm(x) with x [B,
+/// L, E]: projected, normalised if there are norms of heads, rotated.
+inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, const Array& norm, float eps,
+                                      nb::list weights, nb::list biases,
+                                      const std::optional<Array>& query_norm,
+                                      const std::optional<Array>& key_norm, const Array& cos,
+                                      const Array& sin, bool traditional, const Offsets& offsets, int kept) {
   require(x.ndim() == 3, "x must be [B, L, E], not ", x.shape());
   int batch = x.shape(0), length = x.shape(1);
-  require(weights.size() == 3 && kept >= 0 && kept <= length, "heads takes three matrices and keeps 0 to L tokens");
+  require(weights.size() == 3 && kept >= 0 && kept <= length,
+          "qkv_rope takes three matrices and keeps 0 to L tokens");
   require_rows(x, "x");
   require_vector(norm, x.shape(2), "the norm's weight");
   std::vector<Array> inputs{evenly_spaced(x), norm};
@@ -37,21 +39,22 @@ inline std::vector<Array> layer_heads(const Kernels* table, const Array& x, cons
   for (size_t i = 0; i < 3; ++i) {
     int count = matrices.all[i].first.rows / dim, tokens = i == 0 ? kept : length;
     // One token a row lies in memory alike in both orders of the dimensions.
-    shapes.push_back(length == 1 ? mx::Shape{batch, count, tokens, dim} : mx::Shape{batch, tokens, count, dim});
+    shapes.push_back(length == 1 ? mx::Shape{batch, count, tokens, dim}
+                                 : mx::Shape{batch, tokens, count, dim});
   }
-  auto body = [=, has_norms = query_norm.has_value()](Team& team, const auto& in, const auto& out) {
+  auto body = [=, has_norms = query_norm.has_value()](ThreadPool& threads, const auto& in, const auto& out) {
     Tensor x = as_rows(in[0]), normed = shaped({nullptr, x.dtype}, {x.shape[0], x.shape[1]});
-    normed.data = team.scratch(0, kBindingSlot, x.size() * bytes_per(x.dtype));
-    table->rms_norm(team, x, {}, in[1], eps, {}, normed);
+    normed.data = threads.scratch(0, kBindingSlot, x.size() * bytes_per(x.dtype));
+    table->rms_norm(threads, x, {}, in[1], eps, {}, normed);
     auto products = matrices.products(normed, in, out);
     if (kept == length) {
-      table->linear(team, normed, products.data(), 3);
+      table->linear(threads, normed, products.data(), 3);
     } else {
-      table->linear(team, normed, &products[1], 2);
+      table->linear(threads, normed, &products[1], 2);
       for (int64_t b = 0; b < batch && kept > 0; ++b) {
         Tensor last = rows_of(normed, b * length + length - kept, kept);
         products[0].out = rows_of(shaped(out[0], {batch * kept, products[0].matrix.rows}), b * kept, kept);
-        table->linear(team, last, &products[0], 1);
+        table->linear(threads, last, &products[0], 1);
       }
     }
     for (size_t i = 0; i < 2; ++i) {
@@ -60,19 +63,21 @@ inline std::vector<Array> layer_heads(const Kernels* table, const Array& x, cons
       std::vector<int32_t> at = first;
       for (auto& offset : at) offset += length - tokens;
       if (tokens > 0)
-        table->rope(team, t, has_norms ? in[4 + i] : Tensor{}, eps, in[2], in[3], at.data(), traditional, t);
+        table->rope(threads, t, has_norms ? in[4 + i] : Tensor{}, eps, in[2], in[3], at.data(), traditional,
+                    t);
     }
   };
-  auto out = make_operator("heads", std::move(inputs), std::move(shapes), std::vector<mx::Dtype>(3, x.dtype()), body,
-                           matrices.cost);
+  auto out = make_operator("qkv_rope", std::move(inputs), std::move(shapes),
+                           std::vector<mx::Dtype>(3, x.dtype()), body, matrices.cost);
   if (length > 1)
     for (auto& part : out) part = mx::transpose(part, {0, 2, 1, 3}, mx::Device::cpu);
   return out;
 }
 
-/// What follows attention: y = x + attended out^T, and of that y + (silu(n gate^T) * (n up^T)) down^T with n = norm(y).
-inline Array layer_rest(const Kernels* table, const Array& x, const Array& attended, nb::handle out, const Array& norm,
-                        float eps, nb::handle gate, nb::handle up, nb::handle down) {
+/// What follows attention: y = x + attended out^T, and of that y + (silu(n gate^T) * (n up^T)) down^T with n
+/// = norm(y).
+inline Array layer_attn_out_mlp(const Kernels* table, const Array& x, const Array& attended, nb::handle out,
+                        const Array& norm, float eps, nb::handle gate, nb::handle up, nb::handle down) {
   require_rows(x, "x");
   require_rows(attended, "what was attended");
   require_vector(norm, x.shape(-1), "the norm's weight");
@@ -85,10 +90,11 @@ inline Array layer_rest(const Kernels* table, const Array& x, const Array& atten
   double rows = num_rows(x);
   Cost cost{2 * bytes_of(x) + bytes_of(attended) + o.bytes + g.bytes + u.bytes + d.bytes,
             2.0 * rows * (3.0 * g.rows * g.columns + static_cast<double>(o.rows) * o.columns)};
-  auto body = [=](Team& team, const auto& in, const auto& out) {
+  auto body = [=](ThreadPool& threads, const auto& in, const auto& out) {
     Tensor x = as_rows(in[0]);
     int64_t size = x.shape[0] * bytes_per(x.dtype);
-    auto* scratch = static_cast<char*>(team.scratch(0, kBindingSlot, size * (3 * x.shape[1] + 2 * g.rows)));
+    auto* scratch =
+        static_cast<char*>(threads.scratch(0, kBindingSlot, size * (3 * x.shape[1] + 2 * g.rows)));
     auto piece = [&](int64_t width) {
       Tensor t = shaped({scratch, x.dtype}, {x.shape[0], width});
       scratch += size * width;
@@ -97,16 +103,16 @@ inline Array layer_rest(const Kernels* table, const Array& x, const Array& atten
     Tensor projected = piece(x.shape[1]), y = piece(x.shape[1]), normed = piece(x.shape[1]);
     Tensor gated = piece(g.rows), raised = piece(g.rows);
     Product projection{o.matrix(in), {}, projected, {}};
-    table->linear(team, as_rows(in[1]), &projection, 1);
-    table->rms_norm(team, x, projected, in[2], eps, y, normed);
+    table->linear(threads, as_rows(in[1]), &projection, 1);
+    table->rms_norm(threads, x, projected, in[2], eps, y, normed);
     Product two[] = {{g.matrix(in), {}, gated, {}}, {u.matrix(in), {}, raised, {}}};
-    table->linear(team, normed, two, 2);
-    table->swiglu(team, gated, raised, gated);
+    table->linear(threads, normed, two, 2);
+    table->swiglu(threads, gated, raised, gated);
     Product last{d.matrix(in), {}, as_rows(out[0]), y};
-    table->linear(team, gated, &last, 1);
+    table->linear(threads, gated, &last, 1);
   };
   mx::Shape shape = x.shape();
-  return make_operator("rest", std::move(inputs), {shape}, {x.dtype()}, body, cost)[0];
+  return make_operator("attn_out_mlp", std::move(inputs), {shape}, {x.dtype()}, body, cost)[0];
 }
 
 }  // namespace tiny_llm

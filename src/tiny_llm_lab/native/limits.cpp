@@ -2,7 +2,8 @@
 //
 // Every function lets `threads` threads work for `seconds`, `runs` times, and writes one rate per run.
 // A thread counts what it did until its time was up: a thread that lost its core for a while did less, and
-// nobody waits for it. Vectors are GCC's extension, which Clang has too; only dot products need intrinsics.
+// the others do not wait for it. Vectors are GCC's extension, which Clang has too; only dot products need
+// intrinsics.
 
 #include <atomic>
 #include <chrono>

@@ -60,7 +60,7 @@ def _median(function: Any, threads: int, *more: ctypes.c_size_t) -> float | None
 
 @functools.cache
 def _compiled() -> Path:
-    """The library, compiled for this very CPU, whose features are a part of the cache's key."""
+    """The library, compiled for this CPU: its features are part of the cache's key."""
     said = UserError("no C++ compiler takes limits.cpp")
     for native in _NATIVE_FLAGS:
         flags = (

@@ -24,7 +24,7 @@ using Offsets = std::variant<int, std::vector<int>>;
 
 inline int64_t bytes_per(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
 
-/// Leading dimensions as one: [M, K]. Rows must be evenly spaced, which `evenly_spaced` sees to.
+/// Leading dimensions as one: [M, K]. Rows must be evenly spaced, see `evenly_spaced`.
 inline Tensor as_rows(const Tensor& t) {
   Tensor rows{t.data, t.dtype, 2, {1, t.shape[t.ndim - 1]}, {t.shape[t.ndim - 1], 1}};
   for (int i = 0; i < t.ndim - 1; ++i) rows.shape[0] *= t.shape[i];
@@ -41,21 +41,23 @@ inline Tensor shaped(const Tensor& t, std::initializer_list<int64_t> shape) {
   return out;
 }
 
-/// A stretch of a matrix' rows.
+/// `count` rows of a matrix from `first` on.
 inline Tensor rows_of(Tensor t, int64_t first, int64_t count) {
   t.data = static_cast<char*>(t.data) + first * t.stride[0] * bytes_per(t.dtype);
   t.shape[0] = count;
   return t;
 }
 
-/// At most one leading dimension may be longer than 1, unless the array is contiguous, which only a copy ensures.
+/// At most one leading dimension may be longer than 1, unless the array is contiguous, which only a copy
+/// ensures.
 inline Array evenly_spaced(const Array& a) {
   int longer = 0;
   for (int i = 0; i < static_cast<int>(a.ndim()) - 1; ++i) longer += a.shape(i) != 1;
   return longer <= 1 ? a : mx::contiguous(a, false, mx::Device::cpu);
 }
 
-/// Matrices and tables are read as one piece of memory. Those of a model are one, and evaluated: they stay as they are.
+/// A contiguous array, as matrices and tables must be. Those of a model are contiguous and evaluated already,
+/// and are returned unchanged.
 inline Array one_piece(const Array& a) {
   bool is_one = a.status() != Array::Status::unscheduled && a.flags().row_contiguous;
   return is_one ? a : mx::contiguous(a, false, mx::Device::cpu);
@@ -66,7 +68,7 @@ inline int64_t num_rows(const Array& x) { return static_cast<int64_t>(x.size()) 
 
 inline double bytes_of(const Array& a) { return static_cast<double>(a.nbytes()); }
 
-/// An argument that nanobind has not looked into.
+/// An argument whose type nanobind has not checked.
 inline Array array_of(nb::handle object, const char* what) {
   try {  // asking first would cost as much as the cast
     return nb::cast<Array>(object);
@@ -75,8 +77,8 @@ inline Array array_of(nb::handle object, const char* what) {
   }
 }
 
-/// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and bits.
-/// Its arrays become inputs of an operator; what the operator keeps is their layout.
+/// A weight as Python holds it: an array [N, K], or an object with weight, scales, biases, group_size and
+/// bits. Its arrays become inputs of an operator; what the operator keeps is their layout.
 struct Weight {
   int rows, columns, group_size = 0, bits = 0, activation_bits = 0;
   size_t first;  // its arrays' place among the inputs
@@ -94,8 +96,8 @@ struct Weight {
       require_packing(inputs[first], inputs[first + 1], inputs[first + 2], group_size, bits);
       nb::object rounding = object.attr("activation_bits");
       if (!rounding.is_none()) activation_bits = nb::cast<int>(rounding);
-      require(rounding.is_none() || (activation_bits == 8 && bits == 4),
-              "activations of ", activation_bits, " bits for weights of ", bits, ": only 8 for 4 can be had");
+      require(rounding.is_none() || (activation_bits == 8 && bits == 4), "activations of ", activation_bits,
+              " bits for weights of ", bits, ": only 8 for 4 is supported");
     }
     rows = inputs[first].shape(0);
     columns = bits ? inputs[first].shape(1) * (32 / bits) : inputs[first].shape(1);
@@ -107,18 +109,20 @@ struct Weight {
   }
 
   void require_like(const Weight& other) const {
-    bool is_alike = bits == other.bits && group_size == other.group_size && activation_bits == other.activation_bits;
+    bool is_alike =
+        bits == other.bits && group_size == other.group_size && activation_bits == other.activation_bits;
     require(is_alike, "matrices multiplied together must be packed alike");
   }
 
   Matrix matrix(const std::vector<Tensor>& in) const {
-    Matrix m{in[first].data, nullptr, nullptr, in[first].dtype, rows, columns, group_size, bits, activation_bits};
+    Matrix m{in[first].data, nullptr,    nullptr, in[first].dtype, rows,
+             columns,        group_size, bits,    activation_bits};
     if (bits) m.scales = in[first + 1].data, m.biases = in[first + 2].data, m.dtype = in[first + 1].dtype;
     return m;
   }
 };
 
-// A buffer of the team that no kernel uses.
+// A scratch buffer that no kernel uses.
 constexpr int kBindingSlot = 15;
 
 inline std::vector<int32_t> per_row(const Offsets& value, int rows) {
@@ -134,8 +138,7 @@ inline std::vector<int32_t> numbers(const Array& a, const char* what, int64_t co
   Array whole = one_piece(a);
   whole.eval();
   std::vector<int32_t> list(whole.data<int32_t>(), whole.data<int32_t>() + whole.size());
-  for (int32_t n : list)
-    require(n >= 0 && n < count, what, " lie in 0 to ", count - 1, ", not ", n);
+  for (int32_t n : list) require(n >= 0 && n < count, what, " lie in 0 to ", count - 1, ", not ", n);
   return list;
 }
 
@@ -144,10 +147,11 @@ struct Matrices {
   std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
   Cost cost;
 
-  Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs) : cost{bytes_of(x), 0} {
+  Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs)
+      : cost{bytes_of(x), 0} {
     require_rows(x, "x");
-    require(biases.size() == 0 || biases.size() == weights.size(), biases.size(), " biases for ", weights.size(),
-            " matrices: give None for each that has none");
+    require(biases.size() == 0 || biases.size() == weights.size(), biases.size(), " biases for ",
+            weights.size(), " matrices: give None for each that has none");
     double rows = num_rows(x);
     for (size_t i = 0; i < weights.size(); ++i) {
       Weight w(weights[i], inputs);
@@ -170,7 +174,8 @@ struct Matrices {
   }
 
   /// The products of x [M, K] into contiguous outputs.
-  std::vector<Product> products(const Tensor& x, const std::vector<Tensor>& in, const std::vector<Tensor>& out) const {
+  std::vector<Product> products(const Tensor& x, const std::vector<Tensor>& in,
+                                const std::vector<Tensor>& out) const {
     std::vector<Product> list;
     for (size_t i = 0; i < all.size(); ++i) {
       auto& [w, bias] = all[i];
@@ -182,12 +187,14 @@ struct Matrices {
 
 /// The tables of rotations [P, D / 2] as inputs, and a position for each row of x [B, L, ...].
 inline std::vector<int32_t> positions(const Array& x, const Offsets& offsets, const Array& cos,
-                               const Array& sin, std::vector<Array>& inputs) {
-  require(cos.ndim() == 2 && cos.dtype() == mx::float32 && sin.dtype() == mx::float32 && sin.shape() == cos.shape(),
+                                      const Array& sin, std::vector<Array>& inputs) {
+  require(cos.ndim() == 2 && cos.dtype() == mx::float32 && sin.dtype() == mx::float32 &&
+              sin.shape() == cos.shape(),
           "the tables must be float32, and alike");
   auto rows = per_row(offsets, x.shape(0));
   for (int offset : rows)
-    require(offset >= 0 && offset <= cos.shape(0) - x.shape(1), "positions must lie in 0 to ", cos.shape(0) - 1);
+    require(offset >= 0 && offset <= cos.shape(0) - x.shape(1), "positions must lie in 0 to ",
+            cos.shape(0) - 1);
   inputs.insert(inputs.end(), {one_piece(cos), one_piece(sin)});
   return rows;
 }

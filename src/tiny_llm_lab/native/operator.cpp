@@ -10,15 +10,21 @@
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/scheduler.h"
-#include "pool.h"
+#include "thread_pool.h"
 
 namespace tiny_llm {
 namespace {
 
-std::mutex lock;  // one operator at a time has the team, whatever stream it comes from
-std::unique_ptr<Team> team;
-bool is_profiling = false;
-std::vector<Measurement> notes;
+/// The state that all operators of the process share. `lock` guards the rest: one operator at a time uses the
+/// threads, from any stream.
+struct Runtime {
+  std::mutex lock;
+  std::unique_ptr<ThreadPool> threads;
+  bool is_profiling = false;
+  std::vector<Measurement> notes;
+};
+
+Runtime runtime;
 
 DType dtype_of(const mx::array& a) {
   switch (a.dtype().val()) {
@@ -82,7 +88,8 @@ void copy_elements(const Tensor& from, const Tensor& to, size_t size) {
 mx::array begin_copy(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
   mx::array copy(a.shape(), a.dtype(), nullptr, {});
   copy.set_data(mx::allocator::malloc(a.nbytes()));
-  encoder.dispatch([from = tensor_of(a), to = tensor_of(copy), size = a.itemsize()] { copy_elements(from, to, size); });
+  encoder.dispatch(
+      [from = tensor_of(a), to = tensor_of(copy), size = a.itemsize()] { copy_elements(from, to, size); });
   return copy;
 }
 
@@ -102,7 +109,8 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
     }
   }
   for (auto& a : outputs) {
-    bool may_write = memory_.in_place == InPlace::always || (memory_.in_place == InPlace::if_free && inputs[0].is_donatable());
+    bool may_write = memory_.in_place == InPlace::always ||
+                     (memory_.in_place == InPlace::if_free && inputs[0].is_donatable());
     if (may_write && out.empty() && inputs[0].flags().row_contiguous)
       a.copy_shared_buffer(inputs[0]);
     else
@@ -111,46 +119,52 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
     out.push_back(tensor_of(a));
   }
   if (memory_.in_place != InPlace::no && out[0].data != in[0].data)
-    encoder.dispatch([from = in[0], to = out[0], size = inputs[0].itemsize()] { copy_elements(from, to, size); });
+    encoder.dispatch(
+        [from = in[0], to = out[0], size = inputs[0].itemsize()] { copy_elements(from, to, size); });
   encoder.dispatch([body = body_, cost = cost_, name = name_, in = std::move(in), out = std::move(out)] {
-    std::lock_guard held(lock);
+    std::lock_guard held(runtime.lock);
     auto start = std::chrono::steady_clock::now();
-    (*body)(*team, in, out);
-    if (!is_profiling) return;
+    (*body)(*runtime.threads, in, out);
+    if (!runtime.is_profiling) return;
     std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    notes.push_back({name, spent.count(), cost.bytes, cost.flops});
+    runtime.notes.push_back({name, spent.count(), cost.bytes, cost.flops});
   });
 }
 
-std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, Memory memory) {
-  for (auto& input : inputs) dtype_of(input);  // here, where its caller still is, and not when MLX comes to the node
-  auto node = std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost, memory);
+std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs,
+                                     std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes, Body body,
+                                     Cost cost, Memory memory) {
+  for (auto& input : inputs)
+    dtype_of(input);  // here, where its caller still is, and not when MLX comes to the node
+  auto node =
+      std::make_shared<Operator>(mx::default_stream(mx::Device::cpu), name, std::move(body), cost, memory);
   return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
 }
 
 void set_num_threads(int count) {
   if (count < 1) throw std::invalid_argument("threads must be 1 or more");
-  std::lock_guard held(lock);
-  if (team == nullptr || team->size() != count) team = make_team(count);
+  std::lock_guard held(runtime.lock);
+  if (runtime.threads == nullptr || runtime.threads->size() != count)
+    runtime.threads = make_thread_pool(count);
 }
 
 void settle() {
-  while (mx::scheduler::n_active_tasks() > 0) mx::scheduler::notify_task_completion(mx::default_stream(mx::Device::cpu));
+  while (mx::scheduler::n_active_tasks() > 0)
+    mx::scheduler::notify_task_completion(mx::default_stream(mx::Device::cpu));
 }
 
-int num_threads() { return team->size(); }
+int num_threads() { return runtime.threads->size(); }
 
 void start_profile() {
-  std::lock_guard held(lock);
-  notes.clear();
-  is_profiling = true;
+  std::lock_guard held(runtime.lock);
+  runtime.notes.clear();
+  runtime.is_profiling = true;
 }
 
 std::vector<Measurement> stop_profile() {
-  std::lock_guard held(lock);
-  is_profiling = false;
-  return std::move(notes);
+  std::lock_guard held(runtime.lock);
+  runtime.is_profiling = false;
+  return std::move(runtime.notes);
 }
 
 }  // namespace tiny_llm

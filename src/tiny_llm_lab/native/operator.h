@@ -20,25 +20,29 @@ struct Cost {
   double bytes = 0, flops = 0;
 };
 
-/// Whether an operator's first output begins as its first input, and where it lies then: not at all; in the input's
-/// memory if nobody else needs it any more, otherwise in a copy; or always in that memory. Then whoever still holds the
-/// input sees it change, but steps that MLX has begun and not finished do not count as such a holder.
+/// Where an operator's first output is allocated. `no`: in new memory, uninitialised. `if_free`: in the
+/// memory of the first input if no other array or operator refers to it, otherwise in a copy of it. `always`:
+/// in the memory of the first input; every array that still refers to that input changes.
 enum class InPlace { no, if_free, always };
 
-/// How an operator takes memory. Inputs from `whole_from` on lie in one piece, if need be copied; of the others only the
-/// rows do.
+/// How an operator uses memory. Inputs from number `whole_from` on are made contiguous, by a copy if
+/// necessary; of the others only the rows are.
 struct Memory {
   InPlace in_place = InPlace::no;
   size_t whole_from = SIZE_MAX;
 };
 
-using Body = std::function<void(Team&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;
+using Body = std::function<void(ThreadPool&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;
 
-/// One node: when MLX comes to it, `body` runs on the stream's thread with the team.
+/// One node: when MLX evaluates it, `body` runs on the stream's thread with the thread pool.
 class Operator : public mx::Primitive {
  public:
   Operator(mx::Stream stream, const char* name, Body body, Cost cost, Memory memory)
-      : Primitive(stream), name_(name), body_(std::make_shared<const Body>(std::move(body))), cost_(cost), memory_(memory) {}
+      : Primitive(stream),
+        name_(name),
+        body_(std::make_shared<const Body>(std::move(body))),
+        cost_(cost),
+        memory_(memory) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
@@ -54,8 +58,9 @@ class Operator : public mx::Primitive {
 };
 
 /// Lazy outputs of an operator on the CPU's default stream. Throws if no kernel reads an input's dtype.
-std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs, std::vector<mx::Shape> shapes,
-                                     std::vector<mx::Dtype> dtypes, Body body, Cost cost, Memory memory = {});
+std::vector<mx::array> make_operator(const char* name, std::vector<mx::array> inputs,
+                                     std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes, Body body,
+                                     Cost cost, Memory memory = {});
 
 struct Measurement {
   std::string name;
@@ -65,8 +70,8 @@ struct Measurement {
 /// Threads that later operators use; waits for the present one to end.
 void set_num_threads(int count);
 int num_threads();
-/// To be called when an operator's error has been raised and nothing runs any more. MLX does not count the tasks
-/// that it skipped behind the error as ended, and after some dozen errors would wait for them forever.
+/// To be called when an operator's error has been raised and nothing runs any more. MLX does not count the
+/// tasks that it skipped behind the error as ended, and after some dozen errors would wait for them forever.
 void settle();
 /// Begin to note what every operator takes; `stop_profile` returns the notes.
 void start_profile();

@@ -9,8 +9,7 @@ import mlx.core as mx
 
 from tiny_llm_lab import native
 from tiny_llm_lab.native.limits import Limits
-
-Note = tuple[str, float, float, float]  # operator, seconds, bytes it must move, operations it must do
+from tiny_llm_lab.native.ops import Note
 
 
 @dataclass

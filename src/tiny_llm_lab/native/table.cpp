@@ -3,23 +3,25 @@
 
 namespace tiny_llm::TINY_ISA {
 
-void linear(Team&, const Tensor&, const Product*, int);
-void quantized_matmul_step(Team&, int, const Tensor&, const Product&);
-void attention(Team&, const Tensor&, const Tensor&, const Tensor&, const Requests&, bool, float, const Tensor&);
-void rms_norm(Team&, const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&);
-void rope(Team&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, const int32_t*, bool, const Tensor&);
-void swiglu(Team&, const Tensor&, const Tensor&, const Tensor&);
-void embedding(Team&, const int32_t*, int64_t, const Matrix&, const Tensor&);
-void argmax(Team&, const Tensor&, uint32_t*);
-void top_k(Team&, const Tensor&, int, float*);
-void quantize_rows(Team&, const Tensor&, int8_t*, float*);
+void linear(ThreadPool&, const Tensor&, const Product*, int);
+void quantized_matmul_step(ThreadPool&, int, const Tensor&, const Product&);
+void attention(ThreadPool&, const Tensor&, const Tensor&, const Tensor&, const Requests&, bool, float,
+               const Tensor&);
+void rms_norm(ThreadPool&, const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&);
+void rope(ThreadPool&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, const int32_t*,
+          bool, const Tensor&);
+void swiglu(ThreadPool&, const Tensor&, const Tensor&, const Tensor&);
+void embedding(ThreadPool&, const int32_t*, int64_t, const Matrix&, const Tensor&);
+void argmax(ThreadPool&, const Tensor&, uint32_t*);
+void top_k(ThreadPool&, const Tensor&, int, float*);
+void quantize_rows(ThreadPool&, const Tensor&, int8_t*, float*);
 
 }  // namespace tiny_llm::TINY_ISA
 
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
-  static const tiny_llm::Kernels table{linear,    quantized_matmul_step, attention, rms_norm, rope,
-                                    swiglu,    embedding,             argmax,    top_k,
-                                    quantize_rows};
+  static const tiny_llm::Kernels table{
+      linear, quantized_matmul_step, attention, rms_norm, rope, swiglu, embedding, argmax,
+      top_k,  quantize_rows};
   return &table;
 }

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.manners import say, well_mannered
+from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.models.shapes import parse_shape
 from tiny_llm_lab.solution import PACKAGES, Scheduling, load_scheduling
 from tiny_llm_lab.types import SchedulerConfig, UserError
@@ -74,13 +74,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
 
-@well_mannered
 def run(args: Namespace) -> int:
     llm = load_scheduling(args.solution)
     setting = _setting(args)
     budgets = [_budget(text) for text in ([*args.sweep, "slo"] if args.sweep else [args.budget])]
     if args.calibration is None:
-        say(
+        log(
             f"step times are assumed, not measured: {args.shape} at {args.gb_s:g} GB/s, "
             f"{args.tflop_s:g} TFLOP/s, {args.overhead_ms:g} ms overhead"
         )
@@ -91,7 +90,7 @@ def run(args: Namespace) -> int:
         if args.capacity:
             each = replace(each, rate=_capacity(llm, each))
         rows.append((str(budget), each.rate, simulate(llm, each)))
-        say(f"budget {budget}: {time.perf_counter() - started:.1f} s, {rows[-1][2].num_steps} steps")
+        log(f"budget {budget}: {time.perf_counter() - started:.1f} s, {rows[-1][2].num_steps} steps")
     _print(rows, setting, args)
     return 0
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.manners import counted, say, well_mannered
+from tiny_llm_lab.commands.cli_errors import log, plural
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.trace import TraceRequest, max_trace_len, trace_run
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
@@ -43,7 +43,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the picture")
 
 
-@well_mannered
 def run(args: Namespace) -> int:
     requests, config = _asked(args)
     steps = trace_run(requests, config, solution=args.solution)
@@ -108,4 +107,4 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}: choose another --svg") from None
-    say(f"wrote {path} ({counted(len(text) // 1024 + 1, 'kilobyte')})")
+    log(f"wrote {path} ({plural(len(text) // 1024 + 1, 'kilobyte')})")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_lab.commands.manners import counted
+from tiny_llm_lab.commands.cli_errors import plural
 from tiny_llm_lab.metrics import percentile
 
 from .timeline import Cell, Timeline, short_name
@@ -45,7 +45,7 @@ def timeline_lines(timeline: Timeline, title: str, width: int) -> Iterator[Text]
     yield Text("")
     yield _legend(timeline)
     yield Text(
-        f"{counted(len(timeline.steps), 'step')} · {counted(sum(timeline.totals))} computed · "
+        f"{plural(len(timeline.steps), 'step')} · {plural(sum(timeline.totals))} computed · "
         f"largest step {max(timeline.totals)} of {timeline.budget}"
     )
     yield Text("TTFT in steps · cost = all tokens of a step that brings a token after the first", "dim")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import mlx.core as mx
 
@@ -43,7 +43,7 @@ class PagedAttention:
         if native := kernels(__package__):
             at, factor = self.layout, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
             where = (at.query_starts, at.lengths, at.block_tables)
-            return cast(mx.array, native.paged_attention(q, keys, values, *where, factor, kv_scales))
+            return native.paged_attention(q, keys, values, *where, factor, kv_scales)
         pools = tuple(zip((keys, values), kv_scales or (None, None), strict=True))
         parts = [self._decodes(q, pools, scale)] if self._single else []
         for r in self._several:

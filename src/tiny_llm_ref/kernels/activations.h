@@ -16,8 +16,9 @@ struct Activations {
   int64_t rows, spans, stride, groups;
 };
 
-/// A span of x as integers. Each group has a scale of its own, so that with 16 bits a number is off by at most 2^-16 of
-/// its group's largest: what bfloat16 and float16 results are rounded by is 128 and 16 times more. With 8 it is 2^-8.
+/// A span of x as integers. Each group has its own scale, so that with 16 bits a number is off by at
+/// most 2^-16 of its group's largest: what bfloat16 and float16 results are rounded by is 128 and 16 times
+/// more. With 8 it is 2^-8.
 template <class Rows>
 inline void to_fixed(float* plain, float* scales, float* out) {
   constexpr int kPiece = std::min(Rows::kGroup, Rows::kSpan);
@@ -80,6 +81,24 @@ void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, float
       }
     }
   }
+}
+
+/// All rows of x, laid out in buffers of thread 0.
+template <class Rows>
+Activations prepare(ThreadPool& threads, const Tensor& x) {
+  int64_t spans = (x.shape[1] + Rows::kSpan - 1) / Rows::kSpan, groups = 0;
+  if constexpr (Rows::kGroup > 0)
+    groups = rounded_up((spans * Rows::kSpan + Rows::kGroup - 1) / Rows::kGroup, kWidth);
+  // Rows a power of two apart would be mapped to the same sets of the cache.
+  int64_t stride = spans * kPrepared<Rows> + 16;
+  float* values = buffer<float>(threads, 0, kValues, x.shape[0] * stride);
+  float* sums = buffer<float>(threads, 0, kSums, x.shape[0] * groups);
+  threads.each(x.shape[0], [&](int id, int64_t m) {
+    std::fill_n(sums + m * groups, groups, 0.0f);
+    float* scales = buffer<float>(threads, id, kScales, groups);
+    prepare_row<Rows>(x, m, values + m * stride, sums + m * groups, scales, spans);
+  });
+  return {values, sums, x.shape[0], spans, stride, groups};
 }
 
 }  // namespace tiny_llm::TINY_ISA

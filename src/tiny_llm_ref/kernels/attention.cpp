@@ -1,40 +1,23 @@
 // Attention over stored keys and values, a block of them at a time (FlashAttention-2, arXiv 2307.08691).
 //
-// The rows of one kv head (its query heads, several tokens) share every block, which is decoded to floats once.
-// Blocks begin at multiples of kBlock whatever the chunk, so that a token's result does not depend on its company.
+// The rows of one kv head (its query heads, several tokens) share every block, which is decoded to floats
+// once. Blocks begin at multiples of kBlock whatever the chunk, so that a token's result does not depend on
+// its company.
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
+#include "attention_items.h"
 #include "quantized_rows.h"
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kBlock = 32;     // stored tokens
-constexpr int64_t kQueryRows = kMaxSharedHeads;  // rows that share a decoded block
-constexpr int64_t kFewRows = 4 * kTileRows;      // for so few a block is not decoded first
+constexpr int64_t kFewRows = 4 * kTileRows;  // for so few a block is not decoded first
 
-struct Attention {
-  const Tensor &query, &key, &value;
-  const Requests& requests;
-  bool causal;
-  float scale;
-  const Tensor& out;
-  int64_t shared() const { return query.shape[1] / key.shape[1]; }  // query heads of a kv head
-  int64_t padded() const { return rounded_up(query.shape[3], 4 * kWidth); }
-};
-
-/// All query heads of neighbouring kv heads for a few neighbouring tokens of a request.
-struct Item {
-  int64_t request, group, num_groups;
-  int64_t batch, first_token, num_tokens;  // where the tokens stand in the query
-  int64_t visible;                         // stored tokens that the first of them sees
-};
-
-/// Where a stored token of a request and a kv head lies in key or value: the number of its first element.
-inline int64_t place(const Tensor& t, const Requests& requests, int64_t request, int64_t group, int64_t token) {
+/// The element of key or value at which a stored token of a request and a kv head begins.
+inline int64_t kv_offset(const Tensor& t, const Requests& requests, int64_t request, int64_t group,
+                         int64_t token) {
   int64_t block = request, inside = token;
   if (requests.tables != nullptr) {
     // BEGIN task 3.2.3
@@ -45,49 +28,34 @@ inline int64_t place(const Tensor& t, const Requests& requests, int64_t request,
   return block * t.stride[0] + group * t.stride[1] + inside * t.stride[2];
 }
 
-/// How many of a request's `count` stored tokens from `token` on lie one behind the other, t.stride[2] apart.
-inline int64_t together(const Tensor& t, const Requests& requests, int64_t token, int64_t count) {
+/// How many of a request's `count` stored tokens from `token` on are contiguous, t.stride[2] elements apart.
+inline int64_t contiguous_tokens(const Tensor& t, const Requests& requests, int64_t token, int64_t count) {
   if (requests.tables == nullptr) return count;
   // BEGIN task 3.2.3
   return std::min(count, t.shape[2] - token % t.shape[2]);
   // END task 3.2.3
 }
 
-/// What one item keeps while blocks go by: rows of queries, of weighted values, of scores.
-struct AttentionRows {
-  float *query, *out, *key, *value;  // [rows, padded] and [kBlock, padded]
-  float scores[kQueryRows][kBlock];
-  float peak[kQueryRows], total[kQueryRows];
-  int64_t visible[kQueryRows];
-};
-
-/// Stored tokens `first` to `first + count - 1` of a block, a multiple of kTileColumns, whose rows stand `stride` apart,
-/// and the rows that will be read after them.
-template <class T>
-struct Run {
-  const T *rows, *next;
-  int64_t stride, first, count;
-};
-
-/// Where those numbers lie that an item reads after a token's of a kv head: the next head's, then the next block's.
-inline int64_t place_after(const Tensor& t, const Requests& requests, const Item& item, int64_t group, int64_t token) {
+/// The element that an item reads after a token of a kv head: the next head's row, then the next block's.
+inline int64_t next_kv_offset(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
+                              int64_t token) {
   bool is_last = group + 1 == item.group + item.num_groups;
   int64_t next = is_last && token + kBlock < requests.lengths[item.request] ? token + kBlock : token;
-  return place(t, requests, item.request, is_last ? item.group : group + 1, next);
+  return kv_offset(t, requests, item.request, is_last ? item.group : group + 1, next);
 }
 
 /// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
-inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group, int64_t first,
-                        int64_t count, int64_t padded, float* out) {
+inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
+                        int64_t first, int64_t count, int64_t padded, float* out) {
   for (int64_t i = 0; i < count;) {
-    int64_t run = together(t, requests, first + i, count - i);
-    int64_t at = place(t, requests, item.request, group, first + i);
+    int64_t run = contiguous_tokens(t, requests, first + i, count - i);
+    int64_t at = kv_offset(t, requests, item.request, group, first + i);
     if (t.dtype == DType::i8) {
-      int64_t next = place_after(t, requests, item, group, first + i);
+      int64_t next = next_kv_offset(t, requests, item, group, first + i);
       auto* row = static_cast<const int8_t*>(t.data);
       const float* scale = t.scales + at / t.shape[3];
       for (int64_t j = 0; j < run; ++j) {
-        ask_ahead(row + next + j * t.stride[2], t.shape[3]);
+        prefetch(row + next + j * t.stride[2], t.shape[3]);
         scale_row(row + at + j * t.stride[2], scale[j], t.shape[3], padded, out + (i + j) * padded);
       }
       i += run;
@@ -101,7 +69,7 @@ inline void widen_block(const Tensor& t, const Requests& requests, const Item& i
 
 /// Scores of rows `begin` to `end - 1` against a run of keys, not scaled.
 template <class T>
-void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const Run<T>& key) {
+void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& key) {
   // BEGIN task 2.4.2
   auto score_tile = [&](auto height, int64_t r) {
     for (int64_t n = 0; n < key.count; n += kTileColumns) {
@@ -115,8 +83,10 @@ void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, cons
   // END task 2.4.2
 }
 
-/// What the softmax makes of a block's scores: weights, and the peak that moved.
-inline void weigh(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded, float scale) {
+/// One step of the online softmax: turns a block's scores into weights, and updates peak, total and output of
+/// each row.
+inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded,
+                          float scale) {
   // BEGIN task 2.4.2
   for (int64_t r = begin; r < end; ++r) {
     float* scores = rows.scores[r];
@@ -147,16 +117,17 @@ inline void weigh(AttentionRows& rows, int64_t begin, int64_t end, int64_t first
 
 /// Add a run's values, each times its weight, to M rows' outputs.
 template <int M, class T>
-void gather_tile(const float (*weights)[kBlock], const Run<T>& value, float* out, int64_t padded) {
+void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, float* out, int64_t padded) {
   // BEGIN task 2.4.3
   for (int64_t s = 0; s < value.count; s += kTileColumns) {
     const T *row = value.rows + s * value.stride, *next = value.next + s * value.stride;
     Vec weight[M][kTileColumns];
 #pragma GCC unroll 24
     for (int i = 0; i < M * kTileColumns; ++i)
-      weight[i / kTileColumns][i % kTileColumns] = set(weights[i / kTileColumns][value.first + s + i % kTileColumns]);
+      weight[i / kTileColumns][i % kTileColumns] =
+          set(weights[i / kTileColumns][value.first + s + i % kTileColumns]);
     for (int64_t k = 0; k < padded; k += kWidth) {
-      ask_ahead(next + kTileColumns * k, kTileColumns * kWidth);
+      prefetch(next + kTileColumns * k, kTileColumns * kWidth);
       Vec v[kTileColumns];
 #pragma GCC unroll 4
       for (int j = 0; j < kTileColumns; ++j) v[j] = load(row + j * value.stride + k);
@@ -173,45 +144,52 @@ void gather_tile(const float (*weights)[kBlock], const Run<T>& value, float* out
 }
 
 template <class T>
-void gather(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const Run<T>& value) {
-  in_tiles(end, [&](auto height, int64_t r) { gather_tile<height>(rows.scores + r, value, rows.out + r * padded, padded); },
-           begin);
+void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& value) {
+  in_tiles(
+      end,
+      [&](auto height, int64_t r) {
+        accumulate_v_tile<height>(rows.scores + r, value, rows.out + r * padded, padded);
+      },
+      begin);
 }
 
-/// Call use(run) on what a block of a kv head consists of: its rows as they are if they are whole and serve few tiles,
-/// so that decoding them in each costs less than a store and a load; otherwise, and with 8 bits, decoded into `floats`.
+/// Call use(run) for each contiguous run of a block of a kv head. The rows stay in their dtype if they are
+/// whole and serve few tiles, as decoding them in each tile is then cheaper than a store and a load.
+/// Otherwise, and with 8 bits, the block is decoded into `floats` first.
 template <class Use>
-void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first, int64_t count,
-                float* floats, const Use& use) {
-  bool is_few = item.num_tokens * a.shared() <= kFewRows;
+void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
+                int64_t count, float* floats, const Use& use) {
+  bool is_few = item.num_tokens * item.num_heads <= kFewRows;
   bool is_whole = count == kBlock && (a.requests.tables == nullptr || t.shape[2] % kTileColumns == 0);
   if (!is_few || !is_whole || a.padded() != t.shape[3] || t.dtype == DType::i8) {
     widen_block(t, a.requests, item, group, first, count, a.padded(), floats);
-    return use(Run<float>{floats, floats, a.padded(), 0, kBlock});
+    return use(KvRun<float>{floats, floats, a.padded(), 0, kBlock});
   }
   for (int64_t i = 0, run; i < kBlock; i += run) {
-    run = together(t, a.requests, first + i, kBlock - i);
-    int64_t at = place(t, a.requests, item.request, group, first + i);
-    int64_t next = place_after(t, a.requests, item, group, first + i);
+    run = contiguous_tokens(t, a.requests, first + i, kBlock - i);
+    int64_t at = kv_offset(t, a.requests, item.request, group, first + i);
+    int64_t next = next_kv_offset(t, a.requests, item, group, first + i);
     visit(t.dtype, [&](auto* type) {
       auto* data = static_cast<decltype(type)>(t.data);
-      use(Run<std::remove_pointer_t<decltype(type)>>{data + at, data + next, t.stride[2], i, run});
+      use(KvRun<std::remove_pointer_t<decltype(type)>>{data + at, data + next, t.stride[2], i, run});
     });
   }
 }
 
-inline void attend(Team& team, int id, const Attention& a, const Item& item) {
-  int64_t shared = a.shared(), padded = a.padded(), a_group = item.num_tokens * shared;  // rows of one kv head
+inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& item) {
+  int64_t shared = a.shared(), padded = a.padded();
+  int64_t a_group = item.num_tokens * item.num_heads;  // rows of one kv head
   int64_t num_rows = a_group * item.num_groups;
   const Tensor &q = a.query, &o = a.out;
   AttentionRows rows{};
-  rows.query = buffer<float>(team, id, kValues, 2 * kQueryRows * padded);
+  rows.query = buffer<float>(threads, id, kValues, 2 * kQueryRows * padded);
   rows.out = rows.query + kQueryRows * padded;
-  rows.key = buffer<float>(team, id, kPanel, 2 * kBlock * padded);
+  rows.key = buffer<float>(threads, id, kPanel, 2 * kBlock * padded);
   rows.value = rows.key + kBlock * padded;
   std::fill_n(rows.out, num_rows * padded, 0.0f);
   for (int64_t r = 0; r < num_rows; ++r) {
-    int64_t token = r % a_group / shared, head = (item.group + r / a_group) * shared + r % shared;
+    int64_t token = r % a_group / item.num_heads;
+    int64_t head = (item.group + r / a_group) * shared + item.first_head + r % item.num_heads;
     int64_t at = item.batch * q.stride[0] + head * q.stride[1] + (item.first_token + token) * q.stride[2];
     widen(q.data, q.dtype, at, q.shape[3], padded, rows.query + r * padded);
     rows.visible[r] = a.causal ? item.visible + token : a.requests.lengths[item.request];
@@ -225,13 +203,14 @@ inline void attend(Team& team, int id, const Attention& a, const Item& item) {
     for (int64_t g = 0, row = 0; g < item.num_groups; ++g, row += a_group) {
       with_block(a, a.key, item, item.group + g, first, count, rows.key,
                  [&](const auto& key) { score(rows, row, row + a_group, padded, key); });
-      weigh(rows, row, row + a_group, first, padded, a.scale);
+      softmax_block(rows, row, row + a_group, first, padded, a.scale);
       with_block(a, a.value, item, item.group + g, first, count, rows.value,
-                 [&](const auto& value) { gather(rows, row, row + a_group, padded, value); });
+                 [&](const auto& value) { accumulate_v(rows, row, row + a_group, padded, value); });
     }
   }
   for (int64_t r = 0; r < num_rows; ++r) {
-    int64_t token = item.first_token + r % a_group / shared, head = (item.group + r / a_group) * shared + r % shared;
+    int64_t token = item.first_token + r % a_group / item.num_heads;
+    int64_t head = (item.group + r / a_group) * shared + item.first_head + r % item.num_heads;
     float* line = rows.out + r * padded;
     for (int64_t k = 0; k < padded; k += kWidth) store(line + k, load(line + k) / set(rows.total[r]));
     narrow(line, o.shape[3], o, item.batch * o.stride[0] + token * o.stride[1] + head * o.stride[2]);
@@ -239,47 +218,25 @@ inline void attend(Team& team, int id, const Attention& a, const Item& item) {
   // END task 2.5.3
 }
 
-/// How many kv heads of a request with one new token an item takes, if the stored tokens of `all` requests are to give
-/// two items a member. A block of a pool holds all heads' rows in one piece, which memory gives faster than parts of it
-/// from here and there.
-inline int64_t groups_of_item(const Attention& a, int64_t request, int64_t all, int team_size) {
-  int64_t groups = a.key.shape[1], fair = all * groups / (2 * team_size) / std::max(a.requests.lengths[request], 1);
-  return std::clamp<int64_t>(fair, 1, std::min(groups, kQueryRows / a.shared()));
-}
-
-/// Every request's tokens in items of at most `tokens`, the last ones first, as they see most.
-inline std::vector<Item> items_of(const Attention& a, int64_t tokens, int team_size) {
-  std::vector<Item> items;
-  const Requests& requests = a.requests;
-  int64_t all = std::accumulate(requests.lengths, requests.lengths + requests.count, int64_t{0});
-  for (int64_t r = 0; r < requests.count; ++r) {
-    bool is_packed = requests.starts != nullptr;
-    int64_t start = is_packed ? requests.starts[r] : 0;
-    int64_t count = is_packed ? requests.starts[r + 1] - start : a.query.shape[2];
-    int64_t groups = a.key.shape[1], step = is_packed && count == 1 ? groups_of_item(a, r, all, team_size) : 1;
-    for (int64_t first = (count - 1) / tokens * tokens; first >= 0 && count > 0; first -= tokens)
-      for (int64_t group = 0; group < groups; group += step)
-        items.push_back({r, group, std::min(step, groups - group), is_packed ? 0 : r, start + first,
-                         std::min(tokens, count - first), requests.lengths[r] - count + first + 1});
-  }
-  return items;
-}
-
-/// Order items so that those with the most to do are taken first: the team shall end together.
+/// Put the items with the most work first, so that all threads finish at about the same time.
 inline void largest_first(std::vector<Item>& items) {
   // BEGIN task 3.2.3
-  auto work = [](const Item& item) { return (item.visible + item.num_tokens) * item.num_tokens * item.num_groups; };
-  std::stable_sort(items.begin(), items.end(), [&](const Item& x, const Item& y) { return work(x) > work(y); });
+  auto work = [](const Item& item) {
+    return (item.visible + item.num_tokens) * item.num_tokens * item.num_groups;
+  };
+  std::stable_sort(items.begin(), items.end(),
+                   [&](const Item& x, const Item& y) { return work(x) > work(y); });
   // END task 3.2.3
 }
 
-void attention(Team& team, const Tensor& query, const Tensor& key, const Tensor& value, const Requests& requests,
-               bool causal, float scale, const Tensor& out) {
+void attention(ThreadPool& threads, const Tensor& query, const Tensor& key, const Tensor& value,
+               const Requests& requests, bool causal, float scale, const Tensor& out) {
   if (out.size() == 0) return;
   Attention a{query, key, value, requests, causal, scale, out};
-  std::vector<Item> items = items_of(a, std::max<int64_t>(1, kQueryRows / a.shared()), team.size());
+  std::vector<Item> items = items_of(a, std::max<int64_t>(1, kQueryRows / a.shared()), threads.size());
   if (requests.starts != nullptr) largest_first(items);
-  team.each(static_cast<int64_t>(items.size()), [&](int id, int64_t item) { attend(team, id, a, items[item]); });
+  threads.each(static_cast<int64_t>(items.size()),
+               [&](int id, int64_t item) { attend(threads, id, a, items[item]); });
 }
 
 }  // namespace tiny_llm::TINY_ISA

@@ -1,4 +1,4 @@
-// What stands between the products: norms, rotations, the gate, the embedding, and the choice of a token.
+// The operators between the products: norms, rotations, the gate, the embedding, and the choice of a token.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -13,9 +13,9 @@ constexpr int64_t kNumbersAnItem = 16384;  // work that is worth waking a second
 
 /// Call body(id, row) for every row of `width` numbers, in items large enough to share.
 template <class Body>
-inline void each_row(Team& team, int64_t rows, int64_t width, const Body& body) {
+inline void each_row(ThreadPool& threads, int64_t rows, int64_t width, const Body& body) {
   int64_t step = std::max<int64_t>(1, kNumbersAnItem / std::max<int64_t>(1, width));
-  team.each((rows + step - 1) / step, [&](int id, int64_t item) {
+  threads.each((rows + step - 1) / step, [&](int id, int64_t item) {
     for (int64_t row = item * step; row < std::min(rows, (item + 1) * step); ++row) body(id, row);
   });
 }
@@ -31,14 +31,14 @@ inline void multiply(float* x, const float* weight, float factor, int64_t padded
   for (int64_t i = 0; i < padded; i += kWidth) store(x + i, load(x + i) * set(factor) * load(weight + i));
 }
 
-void rms_norm(Team& team, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
+void rms_norm(ThreadPool& threads, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
               const Tensor& sum_out, const Tensor& out) {
   // BEGIN task 2.5.4
   int64_t count = x.shape[1], padded = rounded_up(count, kWidth);
-  float* scale = buffer<float>(team, 0, kSums, padded);
+  float* scale = buffer<float>(threads, 0, kSums, padded);
   widen(weight.data, weight.dtype, 0, count, padded, scale);
-  each_row(team, x.shape[0], count, [&](int id, int64_t row) {
-    float* line = buffer<float>(team, id, kValues, 2 * padded);
+  each_row(threads, x.shape[0], count, [&](int id, int64_t row) {
+    float* line = buffer<float>(threads, id, kValues, 2 * padded);
     widen(x.data, x.dtype, row * x.stride[0], count, padded, line);
     if (delta.data != nullptr) {
       widen(delta.data, delta.dtype, row * delta.stride[0], count, padded, line + padded);
@@ -53,8 +53,9 @@ void rms_norm(Team& team, const Tensor& x, const Tensor& delta, const Tensor& we
   // END task 2.5.4
 }
 
-/// Turn the pairs of one head: neighbours if traditional, otherwise i and i + D / 2.
-inline void turn(const float* x, const float* cos, const float* sin, int64_t dim, bool traditional, float* out) {
+/// Rotate the pairs of one head: neighbours if traditional, otherwise i and i + D / 2.
+inline void rotate(const float* x, const float* cos, const float* sin, int64_t dim, bool traditional,
+                   float* out) {
   // BEGIN task 2.5.5
   int64_t half = dim / 2, step = traditional ? 2 : 1, apart = traditional ? 1 : half;
   if (traditional || half % kWidth != 0) {
@@ -73,29 +74,30 @@ inline void turn(const float* x, const float* cos, const float* sin, int64_t dim
   // END task 2.5.5
 }
 
-void rope(Team& team, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos, const Tensor& sin,
-          const int32_t* offsets, bool traditional, const Tensor& out) {
+void rope(ThreadPool& threads, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos,
+          const Tensor& sin, const int32_t* offsets, bool traditional, const Tensor& out) {
   int64_t length = x.shape[1], heads = x.shape[2], dim = x.shape[3], padded = rounded_up(dim, kWidth);
-  float* scale = buffer<float>(team, 0, kSums, padded);
+  float* scale = buffer<float>(threads, 0, kSums, padded);
   if (weight.data != nullptr) widen(weight.data, weight.dtype, 0, dim, padded, scale);
-  each_row(team, x.shape[0] * length, heads * dim, [&](int id, int64_t row) {
-    float* line = buffer<float>(team, id, kValues, 2 * padded);
+  each_row(threads, x.shape[0] * length, heads * dim, [&](int id, int64_t row) {
+    float* line = buffer<float>(threads, id, kValues, 2 * padded);
     int64_t batch = row / length, token = row % length, at = (offsets[batch] + token) * (dim / 2);
     for (int64_t head = 0; head < heads; ++head) {
-      widen(x.data, x.dtype, batch * x.stride[0] + token * x.stride[1] + head * x.stride[2], dim, padded, line);
+      widen(x.data, x.dtype, batch * x.stride[0] + token * x.stride[1] + head * x.stride[2], dim, padded,
+            line);
       if (weight.data != nullptr) multiply(line, scale, inverse_rms(line, dim, padded, eps), padded);
-      turn(line, static_cast<const float*>(cos.data) + at, static_cast<const float*>(sin.data) + at, dim,
-           traditional, line + padded);
+      rotate(line, static_cast<const float*>(cos.data) + at, static_cast<const float*>(sin.data) + at, dim,
+             traditional, line + padded);
       narrow(line + padded, dim, out, batch * out.stride[0] + token * out.stride[1] + head * out.stride[2]);
     }
   });
 }
 
-void swiglu(Team& team, const Tensor& gate, const Tensor& up, const Tensor& out) {
+void swiglu(ThreadPool& threads, const Tensor& gate, const Tensor& up, const Tensor& out) {
   // BEGIN task 2.5.4
   int64_t count = gate.shape[1], padded = rounded_up(count, kWidth);
-  each_row(team, gate.shape[0], 4 * count, [&](int id, int64_t row) {
-    float* line = buffer<float>(team, id, kValues, 2 * padded);
+  each_row(threads, gate.shape[0], 4 * count, [&](int id, int64_t row) {
+    float* line = buffer<float>(threads, id, kValues, 2 * padded);
     widen(gate.data, gate.dtype, row * gate.stride[0], count, padded, line);
     widen(up.data, up.dtype, row * up.stride[0], count, padded, line + padded);
     for (int64_t i = 0; i < padded; i += kWidth) {
@@ -109,7 +111,8 @@ void swiglu(Team& team, const Tensor& gate, const Tensor& up, const Tensor& out)
 
 /// One row of a matrix as floats.
 inline void decode_row(const Matrix& m, int64_t row, float* out, float* groups) {
-  if (m.bits == 0) return widen(m.data, m.dtype, row * m.columns, m.columns, rounded_up(m.columns, kWidth), out);
+  if (m.bits == 0)
+    return widen(m.data, m.dtype, row * m.columns, m.columns, rounded_up(m.columns, kWidth), out);
   int64_t count = m.columns / m.group_size, padded = rounded_up(count, kWidth);
   widen(m.scales, m.dtype, row * count, count, padded, groups);
   widen(m.biases, m.dtype, row * count, count, padded, groups + padded);
@@ -120,10 +123,11 @@ inline void decode_row(const Matrix& m, int64_t row, float* out, float* groups) 
   }
 }
 
-void embedding(Team& team, const int32_t* tokens, int64_t count, const Matrix& matrix, const Tensor& out) {
+void embedding(ThreadPool& threads, const int32_t* tokens, int64_t count, const Matrix& matrix,
+               const Tensor& out) {
   int64_t padded = rounded_up(matrix.columns, kWidth);
-  each_row(team, count, matrix.columns, [&](int id, int64_t row) {
-    float* line = buffer<float>(team, id, kValues, 2 * padded + 4 * kWidth);
+  each_row(threads, count, matrix.columns, [&](int id, int64_t row) {
+    float* line = buffer<float>(threads, id, kValues, 2 * padded + 4 * kWidth);
     decode_row(matrix, tokens[row], line, line + padded);
     narrow(line, matrix.columns, out, row * out.stride[0]);
   });
@@ -138,11 +142,11 @@ inline Vec load_or_lowest(const Tensor& x, int64_t row, int64_t first) {
   return load(line);
 }
 
-void argmax(Team& team, const Tensor& x, uint32_t* out) {
+void argmax(ThreadPool& threads, const Tensor& x, uint32_t* out) {
   constexpr int64_t kPiece = 16384;
   int64_t pieces = (x.shape[1] + kPiece - 1) / kPiece;
-  auto* best = buffer<std::pair<float, uint32_t>>(team, 0, kTotals, x.shape[0] * pieces);
-  team.each(x.shape[0] * pieces, [&](int, int64_t item) {
+  auto* best = buffer<std::pair<float, uint32_t>>(threads, 0, kTotals, x.shape[0] * pieces);
+  threads.each(x.shape[0] * pieces, [&](int, int64_t item) {
     int64_t row = item / pieces, first = item % pieces * kPiece, end = std::min(first + kPiece, x.shape[1]);
     Vec peak = set(-std::numeric_limits<float>::infinity());
     IntVec where = {};
@@ -151,7 +155,8 @@ void argmax(Team& team, const Tensor& x, uint32_t* out) {
       where = value > peak ? iota() + static_cast<int32_t>(i) : where;
       peak = max(value, peak);
     }
-    std::pair<float, uint32_t> found(float{peak[0]}, uint32_t(where[0]));  // Clang lends no reference to a lane
+    std::pair<float, uint32_t> found(float{peak[0]},
+                                     uint32_t(where[0]));  // Clang lends no reference to a lane
     for (int lane = 1; lane < kWidth; ++lane) {
       float value = peak[lane];
       uint32_t place = where[lane];
@@ -161,12 +166,13 @@ void argmax(Team& team, const Tensor& x, uint32_t* out) {
   });
   for (int64_t row = 0; row < x.shape[0]; ++row) {
     auto* of_row = best + row * pieces;
-    out[row] = std::max_element(of_row, of_row + pieces, [](auto& a, auto& b) { return a.first < b.first; })->second;
+    out[row] =
+        std::max_element(of_row, of_row + pieces, [](auto& a, auto& b) { return a.first < b.first; })->second;
   }
 }
 
-void top_k(Team& team, const Tensor& x, int k, float* out) {
-  team.each(x.shape[0], [&](int, int64_t row) {
+void top_k(ThreadPool& threads, const Tensor& x, int k, float* out) {
+  threads.each(x.shape[0], [&](int, int64_t row) {
     float* heap = out + row * k;  // the k largest so far, the smallest of them in front
     std::fill_n(heap, k, -std::numeric_limits<float>::infinity());
     for (int64_t i = 0; i < x.shape[1]; i += kWidth) {
@@ -183,10 +189,10 @@ void top_k(Team& team, const Tensor& x, int k, float* out) {
   });
 }
 
-void quantize_rows(Team& team, const Tensor& x, int8_t* numbers, float* scales) {
+void quantize_rows(ThreadPool& threads, const Tensor& x, int8_t* numbers, float* scales) {
   int64_t count = x.shape[1], padded = rounded_up(count, kWidth);
-  each_row(team, x.shape[0], count, [&](int id, int64_t row) {
-    float* line = buffer<float>(team, id, kValues, padded);
+  each_row(threads, x.shape[0], count, [&](int id, int64_t row) {
+    float* line = buffer<float>(threads, id, kValues, padded);
     widen(x.data, x.dtype, row * x.stride[0], count, padded, line);
     scales[row] = quantize_row(line, count, padded, numbers + row * count);
   });

@@ -57,9 +57,10 @@ inline WordVec words_at(const RowPair& row, int64_t first) {
   return left >= kWidth ? load(row.words + first) : load_part(row.words + first, left);
 }
 
-/// Step 3. A whole vector of words at a time. `x` is laid out so that field j of word w meets lane w of vector j:
-/// x[(j * kWidth + w)] of a stretch of 32 / bits vectors is element w * (32 / bits) + j of it. `sums` [groups] hold
-/// the sum of x over each group. A vector of words may reach over several groups: `scales` has one number a word.
+/// Step 3. A whole vector of words at a time. `x` is laid out so that field j of word w meets lane w of
+/// vector j: x[(j * kWidth + w)] of a span of 32 / bits vectors is element w * (32 / bits) + j of it.
+/// `sums` [groups] hold the sum of x over each group. A vector of words may reach over several groups:
+/// `scales` has one number a word.
 float dot_vectors(const RowPair& row, const float* sums, const float* scale_of_word) {
   // BEGIN task 2.2.5
   int per_word = 32 / row.bits;
@@ -81,12 +82,13 @@ float dot_vectors(const RowPair& row, const float* sums, const float* scale_of_w
   // END task 2.2.5
 }
 
-/// Step 4. The same for every output n of every row m, shared among the team: call one(m, n, id) once for each.
+/// Step 4. The same for every output n of every row m, shared among the threads: call one(m, n, id) once for
+/// each.
 template <class One>
-void share(Team& team, int64_t rows, int64_t columns, const One& one) {
+void share(ThreadPool& threads, int64_t rows, int64_t columns, const One& one) {
   // BEGIN task 2.2.6
   constexpr int64_t kColumns = 64;  // of one item: enough that taking it costs nothing
-  team.each((columns + kColumns - 1) / kColumns, [&](int id, int64_t item) {
+  threads.each((columns + kColumns - 1) / kColumns, [&](int id, int64_t item) {
     for (int64_t n = item * kColumns; n < std::min(columns, (item + 1) * kColumns); ++n)
       for (int64_t m = 0; m < rows; ++m) one(m, n, id);
   });
@@ -99,8 +101,8 @@ namespace {
 void lay_out(const float* x, int64_t columns, int bits, int64_t group_size, float* out, float* sums) {
   int per_word = 32 / bits;
   for (int64_t k = 0; k < columns; ++k) {
-    int64_t stretch = k / (per_word * kWidth), place = k % (per_word * kWidth);
-    out[stretch * per_word * kWidth + place % per_word * kWidth + place / per_word] = x[k];
+    int64_t span = k / (per_word * kWidth), place = k % (per_word * kWidth);
+    out[span * per_word * kWidth + place % per_word * kWidth + place / per_word] = x[k];
   }
   std::fill_n(sums, columns / group_size, 0.0f);
   for (int64_t k = 0; k < columns; ++k) sums[k / group_size] += x[k];
@@ -108,12 +110,12 @@ void lay_out(const float* x, int64_t columns, int bits, int64_t group_size, floa
 
 }  // namespace
 
-/// All outputs by one of the steps; from 4 on with the whole team.
-void quantized_matmul_step(Team& team, int step, const Tensor& x, const Product& product) {
+/// All outputs by one of the steps; step 4 with all threads.
+void quantized_matmul_step(ThreadPool& threads, int step, const Tensor& x, const Product& product) {
   const Matrix& w = product.matrix;
   int64_t columns = w.columns, words = columns * w.bits / 32, groups = columns / w.group_size;
   int64_t span = 32 / w.bits * kWidth, padded = rounded_up(columns, span), slots = rounded_up(groups, kWidth);
-  float* plain = buffer<float>(team, 0, kValues, x.shape[0] * (2 * padded + slots));
+  float* plain = buffer<float>(threads, 0, kValues, x.shape[0] * (2 * padded + slots));
   float *laid = plain + x.shape[0] * padded, *sums = laid + x.shape[0] * padded;
   std::fill_n(laid, x.shape[0] * padded, 0.0f);
   for (int64_t m = 0; m < x.shape[0]; ++m) {
@@ -121,12 +123,17 @@ void quantized_matmul_step(Team& team, int step, const Tensor& x, const Product&
     lay_out(plain + m * padded, columns, w.bits, w.group_size, laid + m * padded, sums + m * slots);
   }
   auto one = [&](int64_t m, int64_t n, int id) {
-    float* scales = buffer<float>(team, id, kScales, 2 * slots + rounded_up(words, kWidth));
+    float* scales = buffer<float>(threads, id, kScales, 2 * slots + rounded_up(words, kWidth));
     float *biases = scales + slots, *of_word = biases + slots;
     widen(w.scales, w.dtype, n * groups, groups, slots, scales);
     widen(w.biases, w.dtype, n * groups, groups, slots, biases);
-    RowPair row{plain + m * padded, static_cast<const uint32_t*>(w.data) + n * words, scales, biases, columns,
-                w.group_size, w.bits};
+    RowPair row{plain + m * padded,
+                static_cast<const uint32_t*>(w.data) + n * words,
+                scales,
+                biases,
+                columns,
+                w.group_size,
+                w.bits};
     float result;
     if (step == 1) {
       result = dot_plain(row);
@@ -140,7 +147,7 @@ void quantized_matmul_step(Team& team, int step, const Tensor& x, const Product&
     }
     narrow(&result, 1, product.out, m * product.out.stride[0] + n);
   };
-  if (step >= 4) return share(team, x.shape[0], w.rows, one);
+  if (step >= 4) return share(threads, x.shape[0], w.rows, one);
   for (int64_t n = 0; n < w.rows; ++n)
     for (int64_t m = 0; m < x.shape[0]; ++m) one(m, n, 0);
 }

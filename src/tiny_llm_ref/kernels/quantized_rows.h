@@ -1,4 +1,4 @@
-// Rows of keys and values in 8 bits, each with a scale of its own.
+// Rows of keys and values in 8 bits, each with its own scale.
 #pragma once
 
 #include "tiles.h"
@@ -12,15 +12,17 @@ inline float quantize_row(const float* line, int64_t count, int64_t padded, int8
   for (int64_t i = 0; i < padded; i += kWidth) {
     Vec x = load(line + i);
     peak = max(peak, max(x, -x));
-    nothing += x * Vec{};  // no number if x is none or infinite, for which `max` has no eye
+    nothing += x * Vec{};  // NaN if x is NaN or infinite; max() would drop it
   }
   float scale = highest(peak) / 127.0f + sum(nothing);
   for (int64_t i = 0; i < count; i += kWidth) {
-    // Adding 1.5 * 2^23 rounds to a whole number. The scale of subnormal numbers is coarse: 127 may be passed.
+    // Adding 1.5 * 2^23 rounds to a whole number. The scale of subnormal numbers is coarse: 127 may be
+    // passed.
     Vec whole = load(line + i) / set(scale > 0.0f ? scale : 1.0f) + set(12582912.0f) - set(12582912.0f);
     whole = max(whole, set(-127.0f));
     whole = whole < set(127.0f) ? whole : set(127.0f);
-    for (int64_t j = 0; j < std::min<int64_t>(kWidth, count - i); ++j) out[i + j] = static_cast<int8_t>(whole[j]);
+    for (int64_t j = 0; j < std::min<int64_t>(kWidth, count - i); ++j)
+      out[i + j] = static_cast<int8_t>(whole[j]);
   }
   return scale;
   // END task 3.2.5
@@ -31,7 +33,8 @@ inline void scale_row(const int8_t* row, float scale, int64_t count, int64_t pad
   // BEGIN task 3.2.5
   int64_t i = 0;
   for (; i + kWidth <= count; i += kWidth) store(out + i, load(row + i) * set(scale));
-  for (; i < padded; i += kWidth) store(out + i, load_part(row + i, std::max<int64_t>(count - i, 0)) * set(scale));
+  for (; i < padded; i += kWidth)
+    store(out + i, load_part(row + i, std::max<int64_t>(count - i, 0)) * set(scale));
   // END task 3.2.5
 }
 

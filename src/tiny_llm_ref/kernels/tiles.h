@@ -22,8 +22,8 @@ inline void widen(const T* from, int64_t count, int64_t padded, float* out) {
   for (; i < padded; i += kWidth) store(out + i, load_part(from + i, std::max<int64_t>(count - i, 0)));
 }
 
-/// The same for any float dtype, from element `first` of `data` on. What a lambda has captured the compiler reads anew
-/// after every store, as a Vec may lie anywhere: the loop has a function of its own.
+/// The same for any float dtype, from element `first` of `data` on. What a lambda has captured the compiler
+/// reads anew after every store, as a Vec may lie anywhere: the loop has a function of its own.
 inline void widen(const void* data, DType dtype, int64_t first, int64_t count, int64_t padded, float* out) {
   visit(dtype, [&](auto* type) {
     widen(static_cast<decltype(type)>(const_cast<void*>(data)) + first, count, padded, out);
@@ -50,22 +50,22 @@ inline void in_tiles(int64_t num_rows, const Use& use, int64_t row = 0) {
   if constexpr (kHeight > 1) in_tiles<kHeight - 1>(num_rows, use, row);
 }
 
-/// Ask memory for `count` numbers. Blocks that were decoded lie in the cache: floats need no asking. Always inline, as
-/// GCC 12 takes a function that only asks for one without effect, and drops its calls.
+/// Prefetch `count` numbers. Decoded blocks are in the cache already, so floats are left alone. Always
+/// inline, as GCC 12 takes a function that only prefetches for one without effect, and drops its calls.
 template <class T>
-[[gnu::always_inline]] inline void ask_ahead(const T* next, int64_t count) {
+[[gnu::always_inline]] inline void prefetch(const T* next, int64_t count) {
   if constexpr (sizeof(T) < sizeof(float))
     for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(next + i);
 }
 
-/// The sums, lane by lane, of products of M rows of x and kTileColumns rows of a panel over `elements`; as many numbers
-/// from `next` on are asked for on the way.
+/// The sums, lane by lane, of products of M rows of x and kTileColumns rows of a panel over `elements`; as
+/// many numbers from `next` on are prefetched on the way.
 template <int M, class T>
-inline void tile(const float* x, int64_t width, const T* panel, const T* next, int64_t stride, int64_t elements,
-                 Vec* sums) {
+inline void tile(const float* x, int64_t width, const T* panel, const T* next, int64_t stride,
+                 int64_t elements, Vec* sums) {
   Vec total[M][kTileColumns] = {};
   for (int64_t k = 0; k < elements; k += kWidth) {
-    ask_ahead(next + kTileColumns * k, kTileColumns * kWidth);
+    prefetch(next + kTileColumns * k, kTileColumns * kWidth);
     Vec activation[M];
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) activation[m] = load(x + m * width + k);
@@ -80,12 +80,12 @@ inline void tile(const float* x, int64_t width, const T* panel, const T* next, i
   for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i / kTileColumns][i % kTileColumns];
 }
 
-/// Buffers of one member of the team.
+/// Scratch buffers of a thread.
 enum Slot { kValues, kSums, kScales, kBiases, kPanel, kTotals };
 
 template <class T>
-T* buffer(Team& team, int id, Slot slot, int64_t count) {
-  return static_cast<T*>(team.scratch(id, slot, count * sizeof(T)));
+T* buffer(ThreadPool& threads, int id, Slot slot, int64_t count) {
+  return static_cast<T*>(threads.scratch(id, slot, count * sizeof(T)));
 }
 
 }  // namespace tiny_llm::TINY_ISA

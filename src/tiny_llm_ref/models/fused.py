@@ -5,11 +5,11 @@ through 28 layers of a dozen operators each loses more time that way than its at
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import reads
+from tiny_llm_lab.native import KernelOps, supports_packing
 from tiny_llm_lab.types import QuantizedWeights, Weight
 
 from ..cache.paged_attention import LayerCache, PagedLayer
@@ -35,11 +35,14 @@ def can_fuse(weights: Mapping[str, Weight]) -> bool:
     """
     together = _TOGETHER[:2] if "mlp.gate.weight" in weights else _TOGETHER
     packings = [{_packing(weights[f"{name}.weight"]) for name in names} for names in together]
-    return all(len(kinds) == 1 and all(kind is None or reads(*kind) for kind in kinds) for kinds in packings)
+    return all(
+        len(kinds) == 1 and all(kind is None or supports_packing(*kind) for kind in kinds)
+        for kinds in packings
+    )
 
 
 def fused_layer(
-    native: Any,
+    native: KernelOps,
     layer: "QwenTransformerBlock",
     x: mx.array,
     offset: int | list[int] = 0,
@@ -71,14 +74,14 @@ def fused_layer(
     if layer.is_whole and not isinstance(mlp, QwenMoE):
         return cast(
             mx.array,
-            native.rest(x, out, w_out, norm.weight, norm.eps, mlp.w_gate, mlp.w_up, mlp.w_down),
+            native.attn_out_mlp(x, out, w_out, norm.weight, norm.eps, mlp.w_gate, mlp.w_up, mlp.w_down),
         )
     x, normed = native.rms_norm(x, norm.weight, norm.eps, layer.all_sum(native.linear(out, [w_out])[0]))
     return x + layer.all_sum(mlp(normed))
 
 
 def _heads(
-    native: Any, layer: "QwenTransformerBlock", x: mx.array, offset: int | list[int], kept: int
+    native: KernelOps, layer: "QwenTransformerBlock", x: mx.array, offset: int | list[int], kept: int
 ) -> list[mx.array]:
     """Queries [B, H, kept, D], keys and values [B, G, L, D]."""
     attention, norm = layer.self_attn, layer.input_layernorm
@@ -88,7 +91,7 @@ def _heads(
     norms = (None if q_norm is None else q_norm.weight, None if k_norm is None else k_norm.weight)
     turns = (rope.cos, rope.sin, rope.traditional, offset)
     return cast(
-        list[mx.array], native.heads(x, norm.weight, norm.eps, matrices, biases, *norms, *turns, kept)
+        list[mx.array], native.qkv_rope(x, norm.weight, norm.eps, matrices, biases, *norms, *turns, kept)
     )
 
 

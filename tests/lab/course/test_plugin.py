@@ -176,12 +176,13 @@ def test_a_failure_of_its_own_is_not_explained(grade: Run, tree: Path) -> None:
     assert "This is what happens" not in done.stdout
 
 
-def test_a_cut_kernel_is_todo_at_its_place(grade: Run, tree: Path) -> None:
+@pytest.mark.parametrize("name", ["twice.cpp", "twice.h"])
+def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) -> None:
     kernels = tree / "src/tiny_llm/kernels"
     kernels.mkdir()
-    (kernels / "twice.cpp").write_text('{\n  throw std::runtime_error("task 1.1.1");\n}\n')
+    (kernels / name).write_text('{\n  throw std::runtime_error("task 1.1.1");\n}\n')
     _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", 'raise RuntimeError("task 1.1.1")')
-    assert "TODO 1.1.1: write src/tiny_llm/kernels/twice.cpp:2 (1 test)" in grade("--day", "1.1").stdout
+    assert f"TODO 1.1.1: write src/tiny_llm/kernels/{name}:2 (1 test)" in grade("--day", "1.1").stdout
 
 
 def test_the_compilers_words_are_said_once(grade: Run, tree: Path) -> None:

@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
+from tests.helpers.checkpoints import edit_json, tensors_of
 from tests.helpers.fakes import FakeClock
 
 from tiny_llm_lab import load_checkpoint, load_solution
@@ -243,6 +244,8 @@ def test_two_engines_hold_the_weights_once() -> None:
 def test_weights_under_another_name(copy: Callable[[str], Path]) -> None:
     folder = copy("random:qwen3-shrunk")
     (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    named = dict.fromkeys(tensors_of(folder, "weights.safetensors"), "weights.safetensors")
+    edit_json(folder / "model.safetensors.index.json", weight_map=named)
     checkpoint = load_checkpoint(str(folder))
     with pytest.raises(UserError, match=r"mlx-lm reads only model\*\.safetensors: rename the files"):
         load_solution("mlx-lm").build_model(checkpoint)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.helpers.checkpoints import Damage, complaint, edit_json, overwritten, without
 
+from tiny_llm_lab import load_checkpoint
+
 Copy = Callable[[str], Path]
 
 
@@ -16,6 +18,7 @@ def config(**changes: Any) -> Damage:
 
 TYPES = "of type qwen2, qwen3 or qwen3_moe"
 OTHER = "choose another checkpoint"
+WITHOUT = "choose a checkpoint without it"
 FILE_AGAIN = "fetch the file again"
 NO_COUNT = "must be a whole number above 0"
 NO_OBJECT = "must be an object or null"
@@ -46,11 +49,15 @@ CONFIG_ERRORS: list[tuple[Damage, str]] = [
     ),
     (
         config(rope_scaling={"type": "yarn", "factor": 4.0}),
-        f"rope_scaling of type 'yarn' is not supported: set it to null, or {OTHER}",
+        f"rope_scaling of type 'yarn' is not supported: {WITHOUT}",
     ),
     (
         config(rope_parameters=LLAMA_3),
-        f"rope_parameters of type 'llama3' is not supported: set it to null, or {OTHER}",
+        f"rope_parameters of type 'llama3' is not supported: {WITHOUT}",
+    ),
+    (
+        config(rope_parameters={"rope_theta": 1e6, "partial_rotary_factor": 0.5}),
+        f"partial_rotary_factor in rope_parameters is not supported: {OTHER}",
     ),
     (config(rope_scaling="yarn"), f"rope_scaling {NO_OBJECT}: {FILE_AGAIN}"),
     (config(**SLIDING), f"sliding-window attention is not supported: {OTHER}"),
@@ -59,6 +66,10 @@ CONFIG_ERRORS: list[tuple[Damage, str]] = [
         f"sliding-window attention is not supported: {OTHER}",
     ),
     (config(attention_bias=True), f"attention_bias is not supported in qwen3: {OTHER}"),
+    (
+        config(is_causal=False),
+        f"is_causal false, of embedding models, is not supported: {OTHER}, one that generates text",
+    ),
     (config(hidden_act="gelu"), f"hidden_act 'gelu' is not supported: {OTHER}"),
     (
         config(quantization_config={"quant_method": "gptq", "bits": 4}),
@@ -80,6 +91,12 @@ CONFIG_ERRORS: list[tuple[Damage, str]] = [
         config(quantization=IN_PART_7_BITS),
         f"{Q_PROJ} in 7 bits and groups of 64 is not supported: {BITS_AND_GROUPS}",
     ),
+    *(
+        (config(quantization_config=old), f"'bitsandbytes' quantization is not supported: {UNPACKED}")
+        for old in ({"load_in_4bit": True}, {"_load_in_8bit": True, "bnb_4bit_quant_type": "nf4"})
+    ),
+    (config(quantization={"group_size": 64}), f"quantization has no bits: {UNPACKED}"),
+    (config(quantization={"bits": 4}), f"quantization has no group_size: {UNPACKED}"),
     (config(quantization="4bit"), f"quantization {NO_OBJECT}: {FILE_AGAIN}"),
 ]
 
@@ -98,3 +115,10 @@ def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
     message = complaint(folder)
     assert message.startswith(f"{folder}/config.json: cannot be read (")
     assert message.endswith(f"): {FILE_AGAIN}")
+
+
+def test_an_is_causal_that_says_the_usual_is_no_complaint(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    for value in (True, None):
+        edit_json(folder / "config.json", is_causal=value)
+        assert load_checkpoint(folder).config.num_hidden_layers == 3

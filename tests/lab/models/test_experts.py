@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,30 @@ def test_the_configuration_of_qwen3_moe() -> None:
     assert [config.has_experts(layer) for layer in range(3)] == [True] * 3
 
 
+def test_the_number_of_experts_under_the_name_of_transformers_5(copy: Copy) -> None:
+    folder = copy(DENSE)
+    edit_json(folder / "config.json", num_experts=..., num_local_experts=8)
+    assert load_checkpoint(str(folder)).config == load_checkpoint(DENSE).config
+
+
 def test_which_layers_have_experts(copy: Copy) -> None:
     config = load_checkpoint(f"{DENSE},layers=6,sparse_step=2").config
     assert [config.has_experts(layer) for layer in range(6)] == [False, True] * 3
     assert not any(load_checkpoint("random:qwen3-shrunk").config.has_experts(layer) for layer in range(3))
+
+
+def test_layers_that_are_named_dense_have_no_experts(copy: Copy) -> None:
+    folder = copy(DENSE)
+    dense = {f"{MLP}.{part}.weight": mx.ones((192, 64)) for part in PROJECTIONS[:2]}
+    dense[f"{MLP}.down_proj.weight"] = mx.ones((64, 192))
+    others = {name: tensor for name, tensor in tensors_of(folder).items() if not name.startswith(f"{MLP}.")}
+    save(folder, others | dense)
+    edit_json(folder / "config.json", mlp_only_layers=[1])
+    checkpoint = load_checkpoint(str(folder))
+    assert [checkpoint.config.has_experts(layer) for layer in range(3)] == [True, False, True]
+    assert {name for name in checkpoint.weights if name.startswith(f"{MLP}.")} == dense.keys()
+    # A step of 2 gives experts to layer 1 alone, which is named dense: both rules hold.
+    assert not any(replace(checkpoint.config, decoder_sparse_step=2).has_experts(layer) for layer in range(3))
 
 
 def test_random_checkpoints_are_stored_as_real_ones_are() -> None:
@@ -58,14 +79,27 @@ def test_numbered_and_stacked_experts_are_the_same(copy: Copy) -> None:
         assert isinstance(w, mx.array) and isinstance(other, mx.array) and mx.array_equal(w, other), name
 
 
-def unstacked(folder: Path) -> dict[str, mx.array]:
+@pytest.mark.parametrize("name", [f"{DENSE},experts=12", f"{PACKED},experts=12"])
+def test_experts_are_stacked_by_number_and_not_by_name(copy: Copy, name: str) -> None:
+    """From ten experts on the order of names is another: 1, 10, 11, 2."""
+    folder = copy(name)
+    if "bits" in name:
+        save(folder, unstacked(folder, num_experts=12))
+    stored = tensors_of(folder)
+    stack = load_checkpoint(str(folder)).weights[f"{MLP}.switch_mlp.gate_proj.weight"]
+    rows = stack.weight if isinstance(stack, QuantizedWeights) else stack
+    for expert in range(12):
+        assert mx.array_equal(rows[expert], stored[f"{MLP}.experts.{expert}.gate_proj.weight"]), expert
+
+
+def unstacked(folder: Path, num_experts: int = 8) -> dict[str, mx.array]:
     """The tensors of a packed checkpoint with its experts numbered."""
     tensors: dict[str, mx.array] = {}
     for name, tensor in tensors_of(folder).items():
         if "switch_mlp" not in name:
             tensors[name] = tensor
             continue
-        for expert in range(8):
+        for expert in range(num_experts):
             tensors[name.replace("switch_mlp", f"experts.{expert}")] = tensor[expert]
     return tensors
 

@@ -86,6 +86,16 @@ def test_a_folder_comes_before_the_hub(hub: FakeHub, tmp_path: Path, monkeypatch
     assert hub.asked == []
 
 
+def test_a_short_name_comes_before_a_folder_of_that_name(
+    hub: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copy_of("random:qwen3-shrunk", tmp_path / "qwen3-0.6b")
+    hub.cached = folder
+    assert find_folder("qwen3-0.6b") == folder
+    assert find_folder("./qwen3-0.6b") == Path("qwen3-0.6b")
+
+
 def response(status: int) -> Any:
     class Response:
         status_code, headers, request = status, dict[str, str](), None

@@ -79,16 +79,6 @@ def test_weights_are_those_of_the_file(name: str) -> None:
     assert all(equal(checkpoint.weights[key], tensor) for key, tensor in stored.items())
 
 
-def test_a_tied_checkpoint_may_ship_its_head_and_rotary_tables(copy: Copy) -> None:
-    folder = copy("random:qwen3-shrunk")
-    edit_tensors(
-        folder,
-        lm_head__weight=mx.zeros((1, 1)),
-        model__layers__0__self_attn__rotary_emb__inv_freq=mx.zeros(16),
-    )
-    assert load(folder).weights.keys() == load_checkpoint("random:qwen3-shrunk").weights.keys()
-
-
 def test_shards(copy: Copy) -> None:
     folder = copy("random:qwen3-shrunk")
     whole = load(folder).weights
@@ -129,6 +119,19 @@ def test_modules_packed_in_another_way(copy: Copy, declared: bool) -> None:
     packings = {w.bits: w.group_size for w in weights.values() if isinstance(w, QuantizedWeights)}
     assert packings == {4: 64, 8: 32}
     assert isinstance(weights[f"{Q_PROJ}.weight"], QuantizedWeights)
+
+
+@pytest.mark.parametrize("quantization", [{"bits": 4, "group_size": 64}, {"bits": None, "group_size": None}])
+def test_null_means_the_default_packing(copy: Copy, quantization: dict[str, object]) -> None:
+    """mlx-lm's mixed recipes (mixed_3_6 and others) write group_size null unless they are told one."""
+    folder = copy("random:qwen3-shrunk,bits=4")
+    requantize(folder, Q_PROJ, bits=6, group_size=64)
+    override = {"bits": 6, "group_size": None, "mode": None}
+    edit_json(folder / "config.json", quantization=quantization | {Q_PROJ: override})
+    weights = load(folder).weights
+    mixed, others = (weights[f"{module}.weight"] for module in (Q_PROJ, "model.embed_tokens"))
+    assert isinstance(mixed, QuantizedWeights) and (mixed.bits, mixed.group_size) == (6, 64)
+    assert isinstance(others, QuantizedWeights) and (others.bits, others.group_size) == (4, 64)
 
 
 def test_modules_left_dense(copy: Copy) -> None:

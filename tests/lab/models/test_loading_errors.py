@@ -47,7 +47,7 @@ Q_PROJ = "model.layers.0.self_attn.q_proj"
 
 # The complaint is of the folder unless it names a file.
 FOLDER_ERRORS: list[tuple[Damage, str]] = [
-    (without("model.safetensors"), f": holds no *.safetensors file: {AGAIN}"),
+    (without("model.safetensors"), f": holds no model*.safetensors file: {AGAIN}"),
     (without("tokenizer.json"), f": holds no tokenizer.json: {AGAIN}"),
     (
         lost_shard,

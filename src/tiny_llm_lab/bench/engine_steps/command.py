@@ -10,9 +10,14 @@ from rich.console import Console
 
 from tiny_llm_lab.bench.engine import random_bits
 from tiny_llm_lab.bench.host import host_facts
-from tiny_llm_lab.commands.batch_report import stdout_console
-from tiny_llm_lab.commands.manners import say, well_mannered
-from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, load_as_told, model_name
+from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.commands.options import (
+    add_kernel_arguments,
+    add_model_arguments,
+    load_from_args,
+    model_name,
+)
+from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.types import UserError
 
 from .ahead import ahead
@@ -69,14 +74,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
 
-@well_mannered
 def run(args: Namespace) -> int:
     names = chosen(args)
     setting = _setting(args)
     facts = host_facts()
     console, reports = stdout_console(), []
     for name in names:
-        say(f"{name} ...")
+        log(f"{name} ...")
         report = EXPERIMENTS[name](setting)
         reports.append(report)
         if name == "chunk-position" and args.calibration_out:
@@ -105,7 +109,7 @@ def chosen(args: Namespace) -> list[str]:
 def _setting(args: Namespace) -> Setting:
     if args.solution == "mlx-lm":
         raise UserError("mlx-lm has no Engine: choose --solution ref or mine; --experiment peers compares it")
-    loaded = load_as_told(args, random_bits(model_name(args)))
+    loaded = load_from_args(args, random_bits(model_name(args)))
     llm: Any = loaded.solution
     missing = [name for name in _NEEDED if not hasattr(llm, name)]
     if missing:

@@ -1,8 +1,8 @@
 // The operators that a package's kernels/*.cpp implement, as the rest of the program sees them.
 #pragma once
 
-#include "team.h"
 #include "tensor.h"
+#include "thread_pool.h"
 
 namespace tiny_llm {
 
@@ -14,7 +14,8 @@ struct Matrix {
   DType dtype = DType::f32;  // of a dense matrix, or of scales and biases
   int64_t rows = 0, columns = 0;
   int group_size = 0, bits = 0;
-  int activation_bits = 0;  // 8: x is rounded to such integers, with a scale for each group; packed in 4 bits only
+  int activation_bits =
+      0;  // 8: x is rounded to such integers, with a scale for each group; packed in 4 bits only
 };
 
 /// out [M, N] = x [M, K] times the transpose of the matrix, plus a bias [N] if there is one.
@@ -25,47 +26,48 @@ struct Product {
   Tensor residual;  // [M, N], added as well; data = nullptr: none
 };
 
-/// Who asks in one attention, and where the stored tokens of each lie.
+/// The requests of one attention, and where their stored tokens are.
 struct Requests {
   int64_t count = 0;
   const int32_t* lengths = nullptr;  // [count] stored tokens, the new ones last
-  // A request for each row of the batch: row r of the query, and what row r of key and value stores. Or packed: tokens
-  // starts[r] to starts[r + 1] - 1 of the only row, and stored tokens in blocks that key and value are pools of.
+  // A request for each row of the batch: row r of the query, and what row r of key and value stores. Or
+  // packed: tokens starts[r] to starts[r + 1] - 1 of the only row, and stored tokens in blocks that key and
+  // value are pools of.
   const int32_t* starts = nullptr;  // [count + 1]
   const int32_t* tables = nullptr;  // [count, width]: the blocks of each request, in order
   int64_t width = 0;
 };
 
-/// Query heads that may share a kv head.
-constexpr int kMaxSharedHeads = 24;
-
-/// What they are called with has been looked at: shapes fit each other, x is of a float dtype, and so is every weight
-/// that is not packed. Packed ones are of 4 or 8 bits in groups of 32, 64 or 128.
+/// Arguments are checked before a kernel is called: shapes fit each other, x has a float dtype, and so has
+/// every weight that is not packed. Packed weights have 4 or 8 bits in groups of 32, 64 or 128.
 struct Kernels {
-  /// Several products of the same x [M, K], whose rows stand `x.stride[0]` apart.
-  void (*linear)(Team&, const Tensor& x, const Product* products, int count);
+  /// Several products of the same x [M, K], whose rows are `x.stride[0]` elements apart.
+  void (*linear)(ThreadPool&, const Tensor& x, const Product* products, int count);
   /// One product of packed weights by step 1 to 4 of the course's ladder.
-  void (*quantized_matmul_step)(Team&, int step, const Tensor& x, const Product& product);
-  /// out [B, L, H, D] of query [B, H, L, D]. Key and value are [B, G, S, D], or, for packed requests, which have
-  /// B = 1, pools [blocks, G, block size, D]. If causal, a token sees its request's tokens up to itself; otherwise all.
-  void (*attention)(Team&, const Tensor& query, const Tensor& key, const Tensor& value, const Requests& requests,
-                    bool causal, float scale, const Tensor& out);
+  void (*quantized_matmul_step)(ThreadPool&, int step, const Tensor& x, const Product& product);
+  /// out [B, L, H, D] of query [B, H, L, D]. Key and value are [B, G, S, D], or, for packed requests, which
+  /// have B = 1, pools [blocks, G, block size, D]. If causal, a token sees its request's tokens up to itself;
+  /// otherwise all.
+  void (*attention)(ThreadPool&, const Tensor& query, const Tensor& key, const Tensor& value,
+                    const Requests& requests, bool causal, float scale, const Tensor& out);
   /// sum = x + delta (unless delta.data is null) and out = sum / rms(sum) * weight, over rows of x [M, E].
-  void (*rms_norm)(Team&, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
+  void (*rms_norm)(ThreadPool&, const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
                    const Tensor& sum, const Tensor& out);
-  /// x [B, L, H, D] normalised by weight [D] (unless null) and turned by cos, sin [P, D / 2] at offsets[b] + l.
-  void (*rope)(Team&, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos, const Tensor& sin,
-               const int32_t* offsets, bool traditional, const Tensor& out);
+  /// x [B, L, H, D] normalised by weight [D] (unless null) and rotated by cos, sin [P, D / 2] at offsets[b] +
+  /// l.
+  void (*rope)(ThreadPool&, const Tensor& x, const Tensor& weight, float eps, const Tensor& cos,
+               const Tensor& sin, const int32_t* offsets, bool traditional, const Tensor& out);
   /// out = gate / (1 + e^-gate) * up, elementwise on rows [M, I].
-  void (*swiglu)(Team&, const Tensor& gate, const Tensor& up, const Tensor& out);
+  void (*swiglu)(ThreadPool&, const Tensor& gate, const Tensor& up, const Tensor& out);
   /// Rows of the matrix, decoded: out [M, K] of tokens [M].
-  void (*embedding)(Team&, const int32_t* tokens, int64_t count, const Matrix& matrix, const Tensor& out);
+  void (*embedding)(ThreadPool&, const int32_t* tokens, int64_t count, const Matrix& matrix,
+                    const Tensor& out);
   /// The place of each row's largest number, the first of equals: out [M] of x [M, V].
-  void (*argmax)(Team&, const Tensor& x, uint32_t* out);
+  void (*argmax)(ThreadPool&, const Tensor& x, uint32_t* out);
   /// The k largest numbers of each row, in falling order: out [M, k] of x [M, V].
-  void (*top_k)(Team&, const Tensor& x, int k, float* out);
+  void (*top_k)(ThreadPool&, const Tensor& x, int k, float* out);
   /// Rows x [M, D] in 8 bits: numbers [M, D] and scales [M].
-  void (*quantize_rows)(Team&, const Tensor& x, int8_t* numbers, float* scales);
+  void (*quantize_rows)(ThreadPool&, const Tensor& x, int8_t* numbers, float* scales);
 };
 
 }  // namespace tiny_llm

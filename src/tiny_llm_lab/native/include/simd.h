@@ -79,7 +79,8 @@ inline Vec load(const int8_t* p) {
 #elif defined(__AVX2__) && TINY_WIDTH == 8
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 #else
-  return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const LooseByteVec*>(p), IntVec), Vec);
+  return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const LooseByteVec*>(p), IntVec),
+                                 Vec);
 #endif
 }
 
@@ -113,59 +114,8 @@ inline void store(f16* p, Vec v) {
   *reinterpret_cast<LooseHalfVec*>(p) = __builtin_convertvector(half | sign >> 16, HalfVec);
 }
 
-/// sum + a * b for 16-bit integers, two to a lane. None of the sums may pass 31 bits.
-inline IntVec dot_pairs(IntVec a, IntVec b, IntVec sum) {
-#if defined(__AVX512VNNI__) && TINY_WIDTH == 16
-  return reinterpret_cast<IntVec>(_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b));
-#elif defined(__AVX512BW__) && TINY_WIDTH == 16
-  return sum + reinterpret_cast<IntVec>(_mm512_madd_epi16((__m512i)a, (__m512i)b));
-#elif defined(__AVX2__) && TINY_WIDTH == 8
-  return sum + reinterpret_cast<IntVec>(_mm256_madd_epi16((__m256i)a, (__m256i)b));
-#elif defined(__aarch64__) && TINY_WIDTH == 4
-  int16x8_t left = vreinterpretq_s16_s32(a), right = vreinterpretq_s16_s32(b);
-  int32x4_t low = vmull_s16(vget_low_s16(left), vget_low_s16(right));
-  return sum + vpaddq_s32(low, vmull_high_s16(left, right));
-#else
-  // The upper half of a lane comes down by an arithmetic shift, the lower half by two.
-  return sum + (a >> 16) * (b >> 16) + (a << 16 >> 16) * (b << 16 >> 16);
-#endif
-}
-
-/// sum + a * b for bytes, four to a lane: those of a lie in 0 to 15, those of b in -127 to 127. Some machines add up
-/// pairs of products in 16 bits, which hold eight such pairs; `joined` makes one number of each lane.
-inline IntVec dot_quads(IntVec a, IntVec b, IntVec sum) {
-#if defined(__AVX512VNNI__) && TINY_WIDTH == 16
-  return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b));
-#elif defined(__AVX512BW__) && TINY_WIDTH == 16
-  return reinterpret_cast<IntVec>(_mm512_add_epi16((__m512i)sum, _mm512_maddubs_epi16((__m512i)a, (__m512i)b)));
-#elif defined(__AVX2__) && TINY_WIDTH == 8
-  return reinterpret_cast<IntVec>(_mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)a, (__m256i)b)));
-#elif defined(__aarch64__) && TINY_WIDTH == 4
-  int8x16_t left = vreinterpretq_s8_s32(a), right = vreinterpretq_s8_s32(b);
-  int16x8_t low = vmull_s8(vget_low_s8(left), vget_low_s8(right));
-  return vreinterpretq_s32_s16(vaddq_s16(vreinterpretq_s16_s32(sum), vpaddq_s16(low, vmull_high_s8(left, right))));
-#else
-  for (int shift = 0; shift < 32; shift += 8) sum += (a >> shift & 255) * (b << (24 - shift) >> 24);
-  return sum;
-#endif
-}
-
-inline IntVec joined(IntVec sums) {
-#if defined(__AVX512VNNI__) && TINY_WIDTH == 16
-  return sums;
-#elif defined(__AVX512BW__) && TINY_WIDTH == 16
-  return reinterpret_cast<IntVec>(_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1)));
-#elif defined(__AVX2__) && TINY_WIDTH == 8
-  return reinterpret_cast<IntVec>(_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1)));
-#elif defined(__aarch64__) && TINY_WIDTH == 4
-  return vpaddlq_s16(vreinterpretq_s16_s32(sums));
-#else
-  return sums;
-#endif
-}
-
-/// Have this value in a register here. Left alone, GCC puts off the additions of an unrolled loop until all of its
-/// products are known, and these do not fit into the registers.
+/// Have this value in a register here. Left alone, GCC puts off the additions of an unrolled loop until all
+/// of its products are known, and these do not fit into the registers.
 template <class V>
 inline void pin(V& v) {
 #if defined(__AVX512F__)
@@ -203,11 +153,13 @@ inline Vec exchanged(Vec v) {
 #endif
 }
 
-/// All lanes in one, neighbours first: one order for whoever does it.
+/// All lanes joined into one, neighbours first: the same order in every kernel.
 template <int kStep = 1, class Join>
 inline float fold(Vec v, const Join& join) {
-  if constexpr (kStep < kWidth) return fold<2 * kStep>(join(v, exchanged<kStep>(v)), join);
-  else return v[0];
+  if constexpr (kStep < kWidth)
+    return fold<2 * kStep>(join(v, exchanged<kStep>(v)), join);
+  else
+    return v[0];
 }
 
 inline float sum(Vec v) {
@@ -228,8 +180,8 @@ inline void sum4(const Vec* v, float* out) {
 #endif
 }
 
-/// e^x to about one unit in the last place; 0 below -87, where float32's normal numbers end, and infinity above
-/// 88.3, where 2^128 is the power; NaN stays NaN.
+/// e^x to about one unit in the last place; 0 below -87, where float32's normal numbers end, and infinity
+/// above 88.3, where 2^128 is the power; NaN stays NaN.
 inline Vec exp(Vec x) {
   Vec clamped = max(set(-87.0f), x > set(89.0f) ? set(89.0f) : x);
   // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.

@@ -140,7 +140,9 @@ def test_urgent_prompts_come_first_with_policy_priority(llm, model):
 def test_prompts_of_batch_class_come_last(llm, model):
     ends = []
     engine = make_engine(llm, model, SchedulerConfig(max_num_seqs=1))
-    prompts = [Prompt([97 + i], FOREVER, is_batch_class=i < 2) for i in range(3)]
+    prompts = [
+        Prompt([97 + i], FOREVER, priority_class="batch" if i < 2 else "interactive") for i in range(3)
+    ]
     engine.generate(
         prompts, lambda e: ends.append(e.completion.prompt_idx) if isinstance(e, DoneEvent) else 0
     )
@@ -243,11 +245,11 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     engine.abort("plain")
     logits, drawn = random_array(1, 2, VOCAB), mx.array([98, 99])
     for asked, wanted in ((0, [(98, ())]), (None, [])):
-        request = llm.RequestState(
-            "r", model, ByteTokenizer(), [97], replace(FOREVER, max_tokens=1, logprobs=asked),
-            number=0, max_seq_len=64, priority=0, priority_class="interactive", arrival_s=0.0, clock=lambda: 0.0,
-        )  # fmt: skip
+        sampling = replace(FOREVER, max_tokens=1, logprobs=asked)
+        answer = llm.Answer(ByteTokenizer(), [97], sampling, 64, arrival_s=0.0, clock=lambda: 0.0)
+        request = llm.RequestState(llm.TokenSequence("r", [97]), answer)
         scores = request.score(logits, drawn)
-        assert bool(scores) == bool(wanted), "scores are for those who ask"
-        found = request.accept([98, 99], scores).logprobs
+        assert bool(scores) == bool(wanted), "scores are for requests that ask"
+        request.accept([98, 99], scores)
+        found = request.output().logprobs
         assert [(each.token_id, each.top) for each in found] == wanted, "the second was cut off"

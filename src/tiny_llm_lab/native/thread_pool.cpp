@@ -1,5 +1,5 @@
-// The one team of threads of a process.
-#include "team.h"
+// The thread pool of a process.
+#include "thread_pool.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -7,16 +7,16 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "pool.h"
-
 namespace tiny_llm {
 namespace {
 
-// Between the operators of a step there are microseconds: a member that slept would be late for most of them.
+// Between the operators of a step there are microseconds: a thread that slept would be late for most of them.
 constexpr int kSpins = 4000;
 
 inline void relax() {
@@ -33,17 +33,20 @@ struct Buffer {
   ~Buffer() { std::free(data); }
 };
 
-class Pool : public Team {
+class SpinningPool : public ThreadPool {
  public:
-  explicit Pool(int size) : buffers_(size * kSlots), size_(size) {
-    for (int id = 1; id < size; ++id) threads_.emplace_back([this, id] { work(id); });
+  explicit SpinningPool(int size) : buffers_(size * kSlots), size_(size) {
+    try {
+      for (int id = 1; id < size; ++id) workers_.emplace_back([this, id] { work(id); });
+    } catch (const std::exception&) {
+      size_t started = workers_.size() + 1;
+      end();  // a destructor is not called where the constructor has failed
+      throw std::runtime_error("only " + std::to_string(started) + " of " + std::to_string(size) +
+                               " threads could be started");
+    }
   }
 
-  ~Pool() override {
-    is_ending_.store(true);
-    open_round();
-    for (auto& thread : threads_) thread.join();
-  }
+  ~SpinningPool() override { end(); }
 
   int size() const override { return size_; }
 
@@ -63,7 +66,7 @@ class Pool : public Team {
     body_ = body, context_ = context;
     open_round();
     attempt(0);
-    // Whoever has not come by now, because another process holds its core, is not waited for.
+    // A thread that has not started by now, because another process holds its core, is not waited for.
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
     for (int spins = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spins)
       spins < kSpins ? relax() : std::this_thread::yield();
@@ -76,11 +79,12 @@ class Pool : public Team {
  private:
   static constexpr int kSlots = 16;
 
-  // One word says which round it is, whether it may still be joined, and how many members are at work.
+  // One word says which round it is, whether it may still be joined, and how many threads are at work.
   static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kRound = 0x100000;
 
   void open_round() {
-    gate_.store((gate_.load(std::memory_order_relaxed) & ~(kRound - 1)) + kRound + kOpen, std::memory_order_release);
+    gate_.store((gate_.load(std::memory_order_relaxed) & ~(kRound - 1)) + kRound + kOpen,
+                std::memory_order_release);
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
   }
@@ -92,7 +96,13 @@ class Pool : public Team {
     return false;
   }
 
-  /// A member's error waits until all are done, and is then the caller's.
+  void end() {
+    is_ending_.store(true);
+    open_round();
+    for (auto& worker : workers_) worker.join();
+  }
+
+  /// A thread's error is kept until all are done, and rethrown by the caller.
   void attempt(int id) {
     try {
       body_(context_, id);
@@ -108,8 +118,10 @@ class Pool : public Team {
       int spins = 0;
       uint32_t now;
       while ((now = round_.load(std::memory_order_acquire)) == seen)
-        if (++spins < kSpins) relax();
-        else round_.wait(seen, std::memory_order_acquire);
+        if (++spins < kSpins)
+          relax();
+        else
+          round_.wait(seen, std::memory_order_acquire);
       seen = now;
       if (is_ending_.load()) return;
       if (!enter(served)) continue;
@@ -129,11 +141,11 @@ class Pool : public Team {
   alignas(64) std::atomic<uint64_t> gate_{0};
   std::atomic<bool> is_ending_{false};
   alignas(64) std::atomic<int64_t> next_{0};
-  std::vector<std::thread> threads_;
+  std::vector<std::thread> workers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Team> make_team(int size) { return std::make_unique<Pool>(size); }
+std::unique_ptr<ThreadPool> make_thread_pool(int size) { return std::make_unique<SpinningPool>(size); }
 
 }  // namespace tiny_llm

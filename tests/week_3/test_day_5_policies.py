@@ -1,4 +1,4 @@
-"""Day 3.4, policies: who stands where in line, and how much of a step one request may have."""
+"""Day 3.5: the order of sequences, and how much of a step one of them may have."""
 
 import random
 from dataclasses import replace
@@ -18,7 +18,7 @@ def config(**changes):
 # Fair shares
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.1")
 @pytest.mark.parametrize(
     ("needs", "budget", "want"),
     [
@@ -36,7 +36,7 @@ def test_fair_shares(llm, needs, budget, want):
     assert llm.fair_shares(needs, budget) == want
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.1")
 def test_fair_shares_are_max_min_fair(llm):
     rng = random.Random(0)
     for _ in range(300):
@@ -50,7 +50,7 @@ def test_fair_shares_are_max_min_fair(llm):
         assert short == sorted(short, reverse=True)
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.1")
 def test_long_prompts_share_a_step(llm):
     jobs = [Job("a", 1000, 1), Job("b", 1000, 1), Job("c", 1000, 1)]
     fair = drive(llm, config(max_num_batched_tokens=300, policy="fair"), jobs)
@@ -60,7 +60,7 @@ def test_long_prompts_share_a_step(llm):
     assert [fcfs.ttft(name) for name in "abc"] == [4, 7, 10]
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.1")
 @pytest.mark.parametrize(("policy", "want"), [("fair", 1), ("fcfs", 8)])
 def test_a_short_prompt_does_not_wait_for_a_long_one(llm, policy, want):
     jobs = [Job("d", 1, 20), Job("long", 4096, 1, step=1), Job("short", 50, 1, step=2)]
@@ -70,7 +70,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(llm, policy, want):
     assert all("d" in step for step in run.tokens()[:20])
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.1")
 def test_the_stated_bound_of_fair(llm):
     # Whoever runs gets at least floor(budget / number of those who run) tokens, or all that it needs.
     rng = random.Random(1)
@@ -91,7 +91,7 @@ def test_the_stated_bound_of_fair(llm):
         assert sum(tokens.values()) == budget or all(tokens[n] == num for n, num in missing.items())
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.1")
 def test_a_threshold_holds_for_fair_shares_too(llm):
     jobs = [Job("a", 1000, 1), Job("b", 1000, 1)]
     setting = config(max_num_batched_tokens=300, policy="fair", long_prefill_token_threshold=40)
@@ -101,7 +101,7 @@ def test_a_threshold_holds_for_fair_shares_too(llm):
 # Priority
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_the_order_of_priorities(llm):
     def key(policy, priority, arrival_s, num_added, is_aged=False):
         request = llm.TokenSequence("r", [1], priority=priority, arrival_s=arrival_s)
@@ -115,14 +115,14 @@ def test_the_order_of_priorities(llm):
         assert key(policy, 9, 9.0, 1) < key(policy, 0, 0.0, 2)
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_the_most_urgent_is_admitted_first(llm):
     jobs = [Job("first", 10, 3, priority=9), *(Job(f"p{n}", 10, 1, priority=n) for n in (2, 0, 1))]
     run = drive(llm, config(max_num_seqs=1, policy="priority"), jobs)
     assert [next(iter(step)) for step in run.tokens()] == ["p0", "p1", "p2", "first", "first", "first"]
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_the_least_urgent_gives_way(llm):
     # Two answers of 40 tokens in 8 blocks of 8: together they would need 12.
     jobs = [Job("low", 8, 40, priority=1), Job("high", 8, 40, step=1)]
@@ -134,7 +134,7 @@ def test_the_least_urgent_gives_way(llm):
     assert [plan.preempted for plan in run.plans if plan.preempted] == [("late",)], "among equals the latest"
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_the_least_urgent_waits_no_longer_than_stated(llm):
     limit = llm.MAX_WAITING_STEPS
     urgent = [Job(f"u{i}", 1, 2, step=i) for i in range(2 * limit)]
@@ -144,7 +144,7 @@ def test_the_least_urgent_waits_no_longer_than_stated(llm):
     assert limit <= run.ttft("low") <= limit + 3, "then it is the next, when a place is free"
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_an_id_that_is_used_again_is_another_request(llm):
     scheduler = llm.Scheduler(config(max_num_seqs=1, policy="priority"), llm.BlockPool(500, 16))
     scheduler.add(llm.TokenSequence("runs", [1]))
@@ -163,7 +163,7 @@ def test_an_id_that_is_used_again_is_another_request(llm):
 # Where chunks end, and what is mixed
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.2")
 @pytest.mark.parametrize(
     ("start", "num_new", "missing", "grid", "want"),
     [
@@ -181,7 +181,7 @@ def test_align_to_grid(llm, start, num_new, missing, grid, want):
     assert llm.align_to_grid(start, num_new, missing, grid) == want
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.2")
 @pytest.mark.parametrize("policy", ["fcfs", "fair"])
 def test_chunks_on_a_grid_do_not_depend_on_the_company(llm, policy):
     setting = config(max_num_batched_tokens=100, max_num_seqs=8, chunk_grid=16, policy=policy)
@@ -194,7 +194,7 @@ def test_chunks_on_a_grid_do_not_depend_on_the_company(llm, policy):
     assert all(plan.total_num_scheduled_tokens <= 100 for plan in run.plans)
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.2")
 def test_a_grid_takes_from_the_shares_of_long_prompts_only(llm):
     # 31 tokens beside d: shares of 16 and 15, of which only one reaches the grid.
     setting = config(max_num_batched_tokens=32, max_num_seqs=8, chunk_grid=16, policy="fair")
@@ -203,32 +203,10 @@ def test_a_grid_takes_from_the_shares_of_long_prompts_only(llm):
     assert run.tokens()[0] == {"a": 16, "d": 1}
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.2")
 @pytest.mark.parametrize("changes", [{"long_prefill_token_threshold": 31}, {"max_num_batched_tokens": 94}])
 def test_a_grid_that_a_chunk_may_never_reach_is_refused(llm, changes):
     fine = config(chunk_grid=32, max_num_batched_tokens=95, long_prefill_token_threshold=32)
     llm.Scheduler(fine, llm.BlockPool(10))
     with pytest.raises(UserError):
         llm.Scheduler(replace(fine, **changes), llm.BlockPool(10))
-
-
-@pytest.mark.task("3.4.4")
-def test_prefills_and_decodes_alternate(llm):
-    jobs = [Job("a", 1, 6), Job("b", 100, 3, step=1)]
-    setting = config(max_num_batched_tokens=40, max_num_seqs=4, step_mode="alternate")
-    run = drive(llm, setting, jobs)
-    prefill, decode = {"b": 40}, {"a": 1}
-    assert run.tokens()[:7] == [decode, decode, prefill, decode, prefill, decode, {"b": 20}]
-    assert run.tokens()[7:] == [{"a": 1, "b": 1}, {"a": 1, "b": 1}]
-
-
-@pytest.mark.task("3.4.4")
-@pytest.mark.parametrize("step_mode", ["mixed", "alternate"])
-def test_steps_of_either_mode_make_the_same_answers(llm, step_mode):
-    jobs = [Job(f"r{i}", 30 + 7 * i, 5, step=i) for i in range(6)]
-    run = drive(llm, config(max_num_batched_tokens=40, max_num_seqs=4, step_mode=step_mode), jobs)
-    for step in run.tokens():
-        assert sum(step.values()) <= 40
-    alone = drive(llm, PLAIN, [Job(job.request_id, job.prompt, 5) for job in jobs])
-    for job in jobs:
-        assert job.request.output_token_ids == alone.jobs[job.request_id].request.output_token_ids

@@ -1,4 +1,4 @@
-"""Day 3.4, policies: batch-class requests take what the others leave, and nobody waits for them."""
+"""Day 3.5: batch-class requests take what the others leave, and nobody waits for them."""
 
 import random
 from dataclasses import replace
@@ -23,11 +23,11 @@ def batch(name, prompt, max_tokens, step=0, **options):
     return Job(name, prompt, max_tokens, step, priority_class="batch", **options)
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_batch_class_stands_behind_all_others(llm, policy):
-    def key(is_batch_class, priority, num_added, is_aged=False):
-        request = llm.TokenSequence("r", [1], priority, 0.0, is_batch_class)
+    def key(is_batch, priority, num_added, is_aged=False):
+        request = llm.TokenSequence("r", [1], priority, 0.0, "batch" if is_batch else "interactive")
         return llm.order_key(policy, request, num_added, is_aged)
 
     assert key(False, 9, 9) < key(True, 0, 0)
@@ -35,7 +35,7 @@ def test_batch_class_stands_behind_all_others(llm, policy):
     assert key(True, 0, 1) < key(True, 0, 2) and key(True, 0, 2, is_aged=True) < key(True, 0, 1)
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize(
     ("running", "waiting", "places", "want"),
     [
@@ -48,15 +48,20 @@ def test_batch_class_stands_behind_all_others(llm, policy):
         ("", "", 2, [" ", " "]),
     ],
 )
-def test_whose_turn_it_is(llm, running, waiting, places, want):
-    lines = [
-        [llm.TokenSequence(c, [1], is_batch_class=c == "b") for c in line] for line in (running, waiting)
-    ]
-    found = llm.turns(*lines, places)
-    assert [" ".join("".join(r.request_id for r in part) for part in turn) for turn in found] == want
+def test_who_finds_a_slot(llm, running, waiting, places, want):
+    queue = llm.RequestQueue("fcfs")
+    for letter in running:
+        queue.add(llm.TokenSequence(letter, [1], priority_class="batch" if letter == "b" else "interactive"))
+    for _ in running:
+        queue.admit()
+    for letter in waiting:
+        queue.add(llm.TokenSequence(letter, [1], priority_class="batch" if letter == "b" else "interactive"))
+    found = [(queue.running_of(rank), queue.candidates(rank, places)) for rank in (0, 1)]
+    assert [" ".join("".join(s.request_id for s in part) for part in parts) for parts in found] == want
+    assert list(queue.ranks) == list(range(1 + ("b" in running + waiting))) * bool(running + waiting)
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_a_prompt_that_comes_later_is_served_first(llm):
     jobs = [batch("b", 300, 3), Job("d", 1, 6), Job("p", 250, 1, step=1)]
     run = drive(llm, config(max_num_batched_tokens=100), jobs)
@@ -72,14 +77,14 @@ def test_a_prompt_that_comes_later_is_served_first(llm):
     ]
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_a_decode_waits_for_a_token_that_is_left(llm):
     jobs = [batch("b", 1, 4), Job("p", 150, 2, step=1)]
     run = drive(llm, config(max_num_batched_tokens=100), jobs)
     assert run.tokens() == [{"b": 1}, {"p": 100}, {"p": 50, "b": 1}, {"p": 1, "b": 1}, {"b": 1}]
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_gives_its_place(llm, policy):
     # Both places are taken; whoever of batch class came last has to go, and comes back when one is free.
@@ -90,7 +95,7 @@ def test_it_gives_its_place(llm, policy):
     assert run.tokens()[4] == {"a": 1, "b": 4 + 2}, "prompt and answer are computed again"
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_gives_its_blocks(llm, policy):
     # 8 blocks of 8. a and b have 3 each; the prompt needs 5 and finds 2.
@@ -100,7 +105,7 @@ def test_it_gives_its_blocks(llm, policy):
     assert run.ttft("i") == 1 and run.jobs["b"].request.num_preemptions == 1
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_it_keeps_blocks_until_they_are_needed(llm):
     # The prompt has 8 blocks to get and comes in chunks of 2: of 12, b holds 4 for two steps more.
     jobs = [batch("b", 31, 9), Job("i", 64, 1, step=1)]
@@ -108,7 +113,7 @@ def test_it_keeps_blocks_until_they_are_needed(llm):
     assert [plan.preempted for plan in run.plans[:5]] == [(), (), (), (), ("b",)]
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_it_does_not_pass_who_waits(llm):
     # i needs 6 blocks of which 5 are free: b would fit, and would have to go in the next step.
     jobs = [Job("j", 64, 4), Job("i", 96, 1), batch("b", 16, 1)]
@@ -116,7 +121,7 @@ def test_it_does_not_pass_who_waits(llm):
     assert [list(step) for step in run.tokens()] == [["j"]] * 4 + [["i", "b"]]
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_nobody_waits_for_what_it_computes(llm):
     # b has begun the prompt of i, but d leaves it no token: i computes the prompt, and b takes that.
     jobs = [batch("b", range(64), 1), Job("d", 512, 1, step=1), Job("i", range(64), 1, step=2)]
@@ -126,7 +131,7 @@ def test_nobody_waits_for_what_it_computes(llm):
     assert run.ttft("i") == 16, "as soon as d is done"
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_it_waits_as_long_as_nothing_is_left_and_no_longer(llm):
     prompts = [Job(f"i{n}", 100, 1, step=n) for n in range(300)]
     run = drive(llm, config(max_num_batched_tokens=100, policy="priority"), [batch("b", 5, 2), *prompts])
@@ -144,13 +149,13 @@ def busy(seed, count=40):
             rng.randrange(1, 12),
             step=rng.randrange(60),
             priority=rng.randrange(3),
-            is_batch_class=i % 2 == 0,
+            priority_class="batch" if i % 2 == 0 else "interactive",
         )
         for i in range(count)
     ]
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_others_do_not_notice(llm, policy, seed):
@@ -164,7 +169,7 @@ def test_the_others_do_not_notice(llm, policy, seed):
     assert any(plan.preempted for plan in together.plans), "or the pool is too large to show anything"
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_storm_with_batch_class_requests(llm, policy, seed):
@@ -172,7 +177,7 @@ def test_a_storm_with_batch_class_requests(llm, policy, seed):
     assert len(run.lives) == 60
 
 
-@pytest.mark.task("3.4.4")
+@pytest.mark.task("3.5.3")
 def test_in_these_storms_batch_class_requests_make_room(llm):
     assert sum(storm(llm, seed, 60, "fcfs", 0.4).num_displaced for seed in range(12)) > 0
 
@@ -187,7 +192,7 @@ def test_no_answer_depends_on_the_class(llm, policy):
     engine = make_engine(llm, model, setting, num_blocks=12, block_size=8)
     probe, answers = ScheduleProbe(engine.scheduler), {}
     for i, prompt in enumerate(prompts):
-        engine.add(str(i), prompt, sampling, is_batch_class=i % 2 == 0)
+        engine.add(str(i), prompt, sampling, priority_class="batch" if i % 2 == 0 else "interactive")
         for output in [*engine.step(), *engine.step()]:
             answers.setdefault(output.request_id, []).extend(output.token_ids)
     while engine.has_requests:

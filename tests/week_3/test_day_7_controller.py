@@ -45,8 +45,8 @@ def test_what_the_policy_is_asked(llm):
     assert first == [llm.PrefillWork(0, 3, 0.25)]
     assert [(d.num_computed, d.priority_class == "batch") for d in decodes] == [(3, False)]
     assert policy.asked[0][0] < decodes[0].last_token_s < policy.asked[1][0], "when its first token came"
-    assert second == [llm.PrefillWork(0, 100, 0.5, True)]
-    assert third == [llm.PrefillWork(63, 37, 0.5, True)], "63 of its tokens ran beside the decode"
+    assert second == [llm.PrefillWork(0, 100, 0.5, "batch")]
+    assert third == [llm.PrefillWork(63, 37, 0.5, "batch")], "63 of its tokens ran beside the decode"
 
 
 @pytest.mark.task("3.7.3")

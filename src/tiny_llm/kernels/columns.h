@@ -1,0 +1,66 @@
+// The output columns that one item of a product computes: their scales and biases, and how results are
+// stored.
+#pragma once
+
+#include <algorithm>
+
+#include "activations.h"
+
+namespace tiny_llm::TINY_ISA {
+
+constexpr int64_t kFewColumns = 128;  // columns of a tile when there are few rows
+
+/// Neighbouring output columns of one product, with the scales and biases of their weights as floats.
+struct ColumnTile {
+  const Product& product;
+  int64_t first, count;
+  float *scales, *biases;  // [count, groups]
+};
+
+/// Add the layer's bias and the residual to `count` results of a row, and store them in the output's dtype.
+inline void store_row(const Product& product, int64_t row, int64_t first, int64_t count, float* line) {
+  auto add = [&](const Tensor& t, int64_t at) {
+    if (t.data == nullptr) return;
+    float addend[kFewColumns];
+    widen(t.data, t.dtype, at, count, rounded_up(count, kWidth), addend);
+    for (int64_t i = 0; i < count; ++i) line[i] += addend[i];
+  };
+  add(product.bias, first);
+  add(product.residual, row * product.residual.stride[0] + first);
+  narrow(line, count, product.out, row * product.out.stride[0] + first);
+}
+
+/// The factor of a span's sum: the scale of the weights, times that of the activations if they are integers.
+template <class Rows>
+inline Vec scaled(Vec scale, const float* x) {
+  return Rows::Arithmetic::kIsFixed ? scale * load(x + Rows::kVectors * kWidth) : scale;
+}
+
+/// Add the biases of N rows of the matrix, each times the sum of its group of x, to the sums of M rows of x.
+/// A bias is read once for all rows.
+template <int M, int N>
+void add_biases(const float* sums, const float* const* biases, int64_t groups, Vec* totals) {
+  Vec total[M * N];
+#pragma GCC unroll 24
+  for (int i = 0; i < M * N; ++i) total[i] = totals[i];
+  for (int64_t g = 0; g < groups; g += kWidth)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      Vec bias = load(biases[n] + g);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) total[m * N + n] = fma(bias, load(sums + m * groups + g), total[m * N + n]);
+    }
+#pragma GCC unroll 24
+  for (int i = 0; i < M * N; ++i) totals[i] = total[i];
+}
+
+/// The scales or biases of `count` columns as floats, [count, padded].
+inline void widen_groups(const Matrix& w, const void* data, int64_t first, int64_t count, int64_t padded,
+                         float* out) {
+  int64_t groups = w.columns / w.group_size;
+  if (groups == padded) return widen(data, w.dtype, first * groups, count * groups, count * groups, out);
+  for (int64_t n = 0; n < count; ++n)
+    widen(data, w.dtype, (first + n) * groups, groups, padded, out + n * padded);
+}
+
+}  // namespace tiny_llm::TINY_ISA

@@ -1,0 +1,2 @@
+from tiny_llm_lab.models import load_checkpoint as load_checkpoint
+from tiny_llm_lab.solution import load_solution as load_solution

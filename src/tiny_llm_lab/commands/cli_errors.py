@@ -1,0 +1,100 @@
+"""What every command does alike: talk on stderr, and end states that are not its own fault in one line."""
+
+import errno
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, ParamSpec
+
+from tiny_llm_lab.course.manifest import repository
+from tiny_llm_lab.course.todo import find_todo
+from tiny_llm_lab.types import UserError
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+# What a write to stdout fails with that is no fault of the program.
+_CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+P = ParamSpec("P")
+
+
+class UnwrittenError(Exception):
+    """A process of its own came upon an unwritten task; the message is its `todo_line`."""
+
+
+def log(line: str = "") -> None:
+    """Talk to the person: stderr, so that stdout stays data."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def plural(number: int, noun: str = "token") -> str:
+    """1 token, 2 tokens."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
+    """Wrap `run` so that bad input, Ctrl-C, an unwritten task and a stdout that ends are one line or none."""
+
+    @functools.wraps(run)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            code = _run_or_help(run, *args, **kwargs)
+            sys.stdout.flush()  # now: at exit a full disk or a closed pipe would be a traceback
+            return code
+        except (Exception, KeyboardInterrupt) as error:
+            code, line = _ending(error)
+            if line:
+                log(line)
+            return code
+
+    return wrapped
+
+
+def _run_or_help(run: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
+    try:
+        return run(*args, **kwargs)
+    except SystemExit as end:
+        if end.code:
+            raise
+        return 0  # argparse ends so after --help, which is still to be flushed
+
+
+def todo_line(error: BaseException) -> str | None:
+    """Which task the learner has yet to write, and where; None when `error` is something else."""
+    todo = find_todo(error, repository())
+    return f"{todo}, or run with --solution ref" if todo else None
+
+
+def _ending(error: BaseException) -> tuple[int, str]:
+    """Exit code and last line for `error`; raises what is a fault of the program."""
+    match error:
+        case UserError():
+            return EXIT_USAGE, f"error: {error}"
+        case KeyboardInterrupt():
+            return EXIT_INTERRUPTED, "interrupted"
+        case UnwrittenError():
+            return EXIT_FAILED, str(error)
+        case SyntaxError(filename=str(path)):
+            return EXIT_USAGE, f"error: {_shown(path)}:{error.lineno}: {error.msg}: mend that line first"
+        case RuntimeError() if line := todo_line(error):
+            return EXIT_FAILED, line
+        case BrokenPipeError():
+            _drop_stdout()
+            return EXIT_FAILED, ""
+        case OSError() if error.filename is None and error.errno in _CANNOT_WRITE:
+            _drop_stdout()
+            return EXIT_FAILED, f"error: cannot write to stdout: {error.strerror}"
+    raise error
+
+
+def _drop_stdout() -> None:
+    # Python would complain again when it flushes stdout at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _shown(path: str) -> str:
+    here = Path.cwd()
+    return str(Path(path).relative_to(here) if Path(path).is_relative_to(here) else path)

@@ -1,0 +1,40 @@
+"""How far a compilation is, on stderr."""
+
+import sys
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Progress:
+    """One line for a library of `total` files, counted up in place on a terminal."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._num_done = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        long = ", up to a minute" if self._total > 1 else ""
+        self._say(f"compiling {self._what} (once{long}) ...", end="" if self._counts() else "\n")
+        return self
+
+    def advance(self) -> None:
+        """One file more is compiled."""
+        with self._lock:
+            self._num_done += 1
+            if self._counts():
+                self._say(f" {self._num_done} of {self._total}", end="")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._counts():
+            self._say("")
+
+    def _counts(self) -> bool:
+        return self._total > 1 and sys.stderr.isatty()
+
+    def _say(self, text: str, end: str = "\n") -> None:
+        print(text, end=end, file=sys.stderr, flush=True)

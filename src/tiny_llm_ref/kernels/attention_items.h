@@ -1,0 +1,88 @@
+// The items into which the work of one attention is divided, each for one thread, and what an item reads and
+// keeps.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tiles.h"
+
+namespace tiny_llm::TINY_ISA {
+
+constexpr int64_t kBlock = 32;      // stored tokens
+constexpr int64_t kQueryRows = 24;  // rows of an item: they share every decoded block
+
+struct Attention {
+  const Tensor &query, &key, &value;
+  const Requests& requests;
+  bool causal;
+  float scale;
+  const Tensor& out;
+  int64_t shared() const { return query.shape[1] / key.shape[1]; }  // query heads of a kv head
+  int64_t padded() const { return rounded_up(query.shape[3], 4 * kWidth); }
+};
+
+/// A few neighbouring tokens of a request, and of neighbouring kv heads the query heads `first_head` to
+/// `first_head + num_heads - 1`: all of them, unless there are more than kQueryRows.
+struct Item {
+  int64_t request, group, num_groups;
+  int64_t first_head, num_heads;           // of each kv head
+  int64_t batch, first_token, num_tokens;  // where the tokens are in the query
+  int64_t visible;                         // stored tokens that the first of them sees
+};
+
+/// State of one item during its walk over the blocks: rows of queries, of the output so far, of scores.
+struct AttentionRows {
+  float *query, *out, *key, *value;  // [rows, padded] and [kBlock, padded]
+  float scores[kQueryRows][kBlock];
+  float peak[kQueryRows], total[kQueryRows];
+  int64_t visible[kQueryRows];
+};
+
+/// Contiguous stored tokens `first` to `first + count - 1` of a block, whose rows are `stride` elements
+/// apart, and the rows that are read after them. `count` is a multiple of kTileColumns.
+template <class T>
+struct KvRun {
+  const T *rows, *next;
+  int64_t stride, first, count;
+};
+
+/// Query heads of a kv head that one item takes, in blocks of nearly equal size.
+inline int64_t heads_of_item(const Attention& a) {
+  int64_t blocks = (a.shared() + kQueryRows - 1) / kQueryRows;
+  return (a.shared() + blocks - 1) / blocks;
+}
+
+/// How many kv heads of a request with one new token an item takes, so that the stored tokens of all requests
+/// make two items a thread. A block of a pool holds all heads' rows in one piece, which memory delivers
+/// faster than scattered parts of it.
+inline int64_t groups_of_item(const Attention& a, int64_t request, int64_t all, int num_threads) {
+  int64_t groups = a.key.shape[1],
+          fair = all * groups / (2 * num_threads) / std::max(a.requests.lengths[request], 1);
+  return std::clamp<int64_t>(fair, 1, std::min(groups, kQueryRows / heads_of_item(a)));
+}
+
+/// Items of at most `tokens` tokens of each request, the last tokens first, as they see most.
+inline std::vector<Item> items_of(const Attention& a, int64_t tokens, int num_threads) {
+  std::vector<Item> items;
+  const Requests& requests = a.requests;
+  int64_t all = std::accumulate(requests.lengths, requests.lengths + requests.count, int64_t{0});
+  int64_t heads = heads_of_item(a);
+  for (int64_t r = 0; r < requests.count; ++r) {
+    bool is_packed = requests.starts != nullptr;
+    int64_t start = is_packed ? requests.starts[r] : 0;
+    int64_t count = is_packed ? requests.starts[r + 1] - start : a.query.shape[2];
+    bool is_decode = is_packed && count == 1 && heads == a.shared();
+    int64_t groups = a.key.shape[1], step = is_decode ? groups_of_item(a, r, all, num_threads) : 1;
+    for (int64_t first = (count - 1) / tokens * tokens; first >= 0 && count > 0; first -= tokens)
+      for (int64_t group = 0; group < groups; group += step)
+        for (int64_t head = 0; head < a.shared(); head += heads)
+          items.push_back({r, group, std::min(step, groups - group), head, std::min(heads, a.shared() - head),
+                           is_packed ? 0 : r, start + first, std::min(tokens, count - first),
+                           requests.lengths[r] - count + first + 1});
+  }
+  return items;
+}
+
+}  // namespace tiny_llm::TINY_ISA

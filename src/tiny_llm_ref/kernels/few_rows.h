@@ -1,0 +1,94 @@
+// A few rows of x times a matrix: every weight is decoded in registers and used at once.
+#pragma once
+
+#include "columns.h"
+
+namespace tiny_llm::TINY_ISA {
+
+constexpr int kFewRows = 8;  // up to here decoding in registers is cheaper than a panel
+
+/// Add one span's products to the sums of M rows of x and N of the matrix: total += scale * sum(weight * x).
+/// The N sums of a vector are independent, so that an addition need not wait for the one before it.
+template <class Rows, int M, int N, class Span>
+inline void add_span(const Span* spans, const float* x, int64_t stride, Vec (*total)[N]) {
+  // BEGIN task 2.3.3
+  using Arithmetic = typename Rows::Arithmetic;
+  typename Arithmetic::Part part[M][N];
+#pragma GCC unroll 8
+  for (int j = 0; j < Rows::kVectors; ++j)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      Vec weight = spans[n].vector(j);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        Vec activation = load(x + m * stride + j * kWidth);
+        part[m][n] = j == 0 ? Arithmetic::times(weight, activation)
+                            : Arithmetic::times_plus(weight, activation, part[m][n]);
+      }
+    }
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+    Vec scale = spans[n].scale();
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+      total[m][n] = fma(Arithmetic::value(part[m][n]), scaled<Rows>(scale, x + m * stride), total[m][n]);
+  }
+  // END task 2.3.3
+}
+
+/// `M` rows of x from `first_row` on times N rows of the matrix, decoded in registers: `column` of the tile
+/// and every `apart` columns from there. Each is then read on from where it stopped, which a hardware
+/// prefetcher follows best.
+template <class Rows, int M, int N>
+void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const ColumnTile& tile,
+              int64_t column, int64_t apart, float (*lines)[kFewColumns]) {
+  int64_t whole = rows.matrix.columns / Rows::kSpan, last = tile.count - 1, index[N];
+  decltype(rows.row(0)) row[N];
+  const float *scales[N], *biases[N], *values = x.values + first_row * x.stride;
+  for (int n = 0; n < N; ++n) {
+    index[n] = std::min(column + n * apart, last);  // beyond the end the last one is computed again
+    row[n] = rows.row(tile.first + index[n]);
+    scales[n] = tile.scales + index[n] * x.groups;
+    biases[n] = tile.biases + index[n] * x.groups;
+  }
+  Vec total[M][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < M * N; ++i) total[i / N][i % N] = Vec{};
+  for (int64_t span = 0; span < whole; ++span) {
+    typename Rows::Span spans[N];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) spans[n] = rows.span(row[n], span, scales[n]);
+    add_span<Rows, M, N>(spans, values + span * kPrepared<Rows>, x.stride, total);
+  }
+  if (whole < x.spans) {
+    typename Rows::End spans[N];
+    for (int n = 0; n < N; ++n) spans[n] = rows.end(row[n], whole, scales[n]);
+    add_span<Rows, M, N>(spans, values + whole * kPrepared<Rows>, x.stride, total);
+  }
+  add_biases<M, N>(x.sums + first_row * x.groups, biases, x.groups, total[0]);
+  for (int i = 0; i < M * N; i += 4) {
+    float results[4];
+    sum4(total[0] + i, results);
+    for (int j = 0; j < 4; ++j) lines[first_row + (i + j) / N][index[(i + j) % N]] = results[j];
+  }
+}
+
+/// All of a few rows of x times the columns of a tile: as many sums at a time as there are registers for.
+template <class Rows>
+void few_rows_of(const Rows& rows, const Activations& x, const ColumnTile& tile) {
+  float lines[kFewRows][kFewColumns];
+  auto some = [&](auto height, int64_t first_row) {
+    constexpr int kHeight = decltype(height)::value, kColumns = kHeight == 1 ? 4 : 8 / kHeight;
+    int64_t apart = (tile.count + kColumns - 1) / kColumns;
+    for (int64_t n = 0; n < apart; ++n)
+      few_rows<Rows, kHeight, kColumns>(rows, x, first_row, tile, n, apart, lines);
+  };
+  int64_t row = 0;
+  for (; row + 8 <= x.rows; row += 8) some(std::integral_constant<int, 8>(), row);
+  for (; row + 4 <= x.rows; row += 4) some(std::integral_constant<int, 4>(), row);
+  for (; row + 2 <= x.rows; row += 2) some(std::integral_constant<int, 2>(), row);
+  for (; row < x.rows; ++row) some(std::integral_constant<int, 1>(), row);
+  for (int64_t m = 0; m < x.rows; ++m) store_row(tile.product, m, tile.first, tile.count, lines[m]);
+}
+
+}  // namespace tiny_llm::TINY_ISA

@@ -1,0 +1,210 @@
+"""What a process does with kernels: when it goes on without them, its settings, its threads, and forks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests.kernels.compilers import fake_compiler
+
+from tiny_llm_lab import native
+from tiny_llm_lab.native import runtime as runtime_module
+from tiny_llm_lab.native.build import CompileError
+from tiny_llm_lab.native.isa import physical_cores
+from tiny_llm_lab.native.runtime import Runtime
+from tiny_llm_lab.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
+from tiny_llm_lab.types import UserError
+
+PLAIN_MLX = "; until then everything runs in plain MLX, which is slow on a CPU\n"
+
+
+@pytest.fixture
+def wanted(monkeypatch):
+    """Kernels are wanted, by a process that has none yet."""
+    monkeypatch.setenv(native.VARIABLE, "cpp")
+    return Runtime()
+
+
+def goes_on_without(runtime: Runtime, capfd: pytest.CaptureFixture[str]) -> str:
+    """What is said, once, by a process that can have no kernels."""
+    assert runtime.kernels("tiny_llm_ref") is None
+    assert runtime.kernels("tiny_llm_ref") is None
+    assert not runtime.can_run()
+    lines = capfd.readouterr().err.splitlines(keepends=True)
+    assert sum(line.startswith("compiling") for line in lines) <= 1, "what failed is not tried again"
+    said = "".join(line for line in lines if not line.startswith("compiling"))
+    assert said.endswith(PLAIN_MLX) and said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize("cxx", [None, "no-such-compiler"])
+def test_without_a_compiler(cxx, wanted, tmp_path, monkeypatch, capfd):
+    monkeypatch.delenv("CXX", raising=False)
+    if cxx is None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        monkeypatch.setenv("CXX", cxx)
+    said = goes_on_without(wanted, capfd)
+    assert said.startswith("no C++ compiler: install g++ or clang, or name one in CXX;")
+
+
+def test_with_a_compiler_that_fails(wanted, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, "failing", fails="x.cpp:1: error: what is C++20?"))
+    said = goes_on_without(wanted, capfd)
+    assert said.startswith(
+        "the C++ compiler failed (x.cpp:1: error: what is C++20?): "
+        "install a newer g++ or clang, or name one in CXX;"
+    )
+
+
+def test_with_a_cache_that_cannot_be_written(wanted, tmp_path, monkeypatch, capfd):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file"))
+    assert "cannot be written (Not a directory): set TINY_LLM_CACHE;" in goes_on_without(wanted, capfd)
+
+
+@pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
+def test_a_source_that_does_not_compile(package, wanted, tmp_path, monkeypatch, capfd):
+    (tmp_path / "broken.cpp").write_text("int broken( {\n")
+    monkeypatch.setattr(runtime_module, "_folder", lambda name: tmp_path)
+    monkeypatch.setattr(wanted, "binding", native.binding)
+    if package == "tiny_llm":  # the learner's: the compiler's words are what helps
+        with pytest.raises(CompileError, match=r"broken\.cpp:1:.*error"):
+            wanted.kernels(package)
+    else:
+        assert wanted.kernels(package) is None
+        assert "the C++ compiler failed (" in capfd.readouterr().err
+
+
+def test_a_subpackage_has_the_kernels_of_its_package():
+    on = Runtime()
+    on.set_enabled("tiny_llm_ref", False)
+    assert on.kernels("tiny_llm_ref.layers") is None
+    on._sets["tiny_llm_ref"] = native.load("tiny_llm_ref", "plain")
+    assert on.kernels("tiny_llm_ref.layers.deeper") is on._sets["tiny_llm_ref"]
+
+
+def test_off_means_off(wanted, monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "off")
+    assert wanted.kernels("tiny_llm_ref") is None
+    assert not wanted.can_run()
+    monkeypatch.setenv(native.VARIABLE, "cpp")
+    wanted.set_enabled("tiny_llm_ref", False)
+    assert wanted.kernels("tiny_llm_ref") is None
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
+    wanted.set_enabled("tiny_llm_ref", True)
+    assert wanted.kernels("tiny_llm_ref") is None
+    assert not wanted.can_run()
+
+
+def test_modes(monkeypatch, wanted):
+    monkeypatch.delenv(native.VARIABLE)
+    assert kernels_mode() == "auto"
+    for said, mode in {"": "auto", "auto": "auto", "cpp": "cpp", "on": "cpp", "off": "off"}.items():
+        monkeypatch.setenv(native.VARIABLE, said)
+        assert kernels_mode() == mode
+    monkeypatch.setenv(native.VARIABLE, "banana")
+    for ask in (wanted.can_run, lambda: wanted.kernels("tiny_llm_ref")):
+        with pytest.raises(UserError, match=r"^TINY_LLM_KERNELS=banana: choose auto, cpp or off$"):
+            ask()
+
+
+@pytest.mark.parametrize("said", ["abc", "0", "-1", "100000", "2.5", "٣"])
+def test_a_number_of_threads_that_cannot_be(said, wanted, monkeypatch):
+    monkeypatch.setenv(native.THREADS_VARIABLE, said)
+    message = f"^TINY_LLM_THREADS={said}: give a whole number from 1 to {MAX_THREADS}$"
+    for ask in (wanted.binding, wanted.can_run, lambda: wanted.kernels("tiny_llm_ref")):
+        with pytest.raises(UserError, match=message):
+            ask()
+
+
+def test_a_number_of_threads(threads, monkeypatch):
+    assert physical_cores() >= 1
+    monkeypatch.setenv(native.THREADS_VARIABLE, "3")
+    assert num_threads_wanted() == 3
+    monkeypatch.delenv(native.THREADS_VARIABLE)
+    assert num_threads_wanted() is None
+    for num in (3, 1):
+        native.set_num_threads(num)
+        assert native.binding().num_threads() == num
+    for num in (0, -1, 100_000):
+        with pytest.raises(UserError, match=f"^threads must be 1 to {MAX_THREADS}, not {num}$"):
+            native.set_num_threads(num)
+    with pytest.raises(ValueError, match="threads must be 1 or more"):
+        threads(0)
+    assert native.binding().num_threads() == 1
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    source = Path(native.__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": str(source), native.VARIABLE: "cpp"}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, env=env, timeout=120
+    )
+
+
+FEW_THREADS = """
+import resource
+from pathlib import Path
+from tiny_llm_lab import native
+from tiny_llm_lab.types import UserError
+binding = native.binding()
+native.set_num_threads(2)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), -1))  # room for the stacks of some threads
+try:
+    native.set_num_threads(200)
+except UserError as error:
+    print(error)
+print(binding.num_threads())
+import mlx.core as mx
+mx.set_default_device(mx.cpu)
+x = mx.ones((40, 64))
+print(native.load("tiny_llm_ref", "plain").linear(x, [x])[0][0, 0].item())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+def test_threads_that_the_system_does_not_start():
+    done = run(FEW_THREADS)
+    said = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert "of 200 threads could be started" in said[0] and "ask for fewer with --threads" in said[0]
+    assert said[1:] == ["2", "64.0"], "the threads of before go on"
+
+
+FORKS = """
+import os
+import sys
+import mlx.core as mx
+from tiny_llm_lab import native
+mx.set_default_device(mx.cpu)
+x = mx.ones((4, 64))
+if sys.argv[1] == "after":
+    mx.eval(native.kernels("tiny_llm_ref").linear(x, [x])[0])
+child = os.fork()
+if child == 0:
+    try:
+        print(native.kernels("tiny_llm_ref").linear(x, [x])[0][0, 0].item(), flush=True)
+    except ValueError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+if sys.argv[1] == "after":
+    print(native.kernels("tiny_llm_ref").linear(x, [x])[0][0, 0].item())
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_fork(when):
+    done = run(FORKS.replace("sys.argv[1]", repr(when)))
+    said = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    if when == "before":
+        assert said == ["64.0"]
+    else:
+        assert said[0].startswith("a process that has computed was forked") and "use spawn" in said[0]
+        assert said[1:] == ["64.0"], "the parent goes on"

@@ -1,0 +1,194 @@
+"""Which files of a folder hold the weights, and which tensors may be in them beside those of the model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tests.helpers.checkpoints import complaint, copy_of, edit_tensors, split_into_shards, tensors_of
+
+from tiny_llm_lab import load_checkpoint
+
+Copy = Callable[[str], Path]
+QWEN3, QWEN2, PACKED = "random:qwen3-shrunk", "random:qwen2.5-shrunk,tied=1", "random:qwen3-shrunk,bits=4"
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+BELONGING = "use the config.json that belongs to these weights"
+
+
+def same_weights(folder: Path, name: str = QWEN3) -> bool:
+    got, want = (load_checkpoint(each, dtype="float32").weights for each in (str(folder), name))
+    return got.keys() == want.keys() and all(mx.array_equal(got[key], want[key]) for key in want)  # type: ignore[arg-type]
+
+
+def write_zeros(folder: Path, file: str) -> None:
+    """Another file with the names of the model's tensors and other numbers."""
+    zeros = {name: mx.zeros_like(tensor) for name, tensor in tensors_of(folder).items()}
+    mx.save_safetensors(str(folder / file), zeros, {"format": "mlx"})
+
+
+@pytest.mark.parametrize("file", ["consolidated.safetensors", "adapters.safetensors", "zzz.safetensors"])
+def test_files_of_other_names_are_not_read(copy: Copy, file: str) -> None:
+    folder = copy(QWEN3)
+    write_zeros(folder, file)
+    assert same_weights(folder)
+
+
+def test_a_tensor_in_two_files_is_refused(copy: Copy) -> None:
+    folder = copy(QWEN3)
+    write_zeros(folder, "model_old.safetensors")
+    said = complaint(folder)
+    assert said.startswith(f"{folder}/model_old.safetensors: tensor model.")
+    assert said.endswith(" is in model.safetensors too: remove the file that is not the model's")
+
+
+def test_with_an_index_no_other_file_is_read(copy: Copy) -> None:
+    folder = copy(QWEN3)
+    whole = folder / "model.safetensors"
+    split_into_shards(folder)
+    write = {name: mx.zeros((1,)) for name in load_checkpoint(QWEN3).weights}
+    mx.save_safetensors(str(whole), write, {"format": "mlx"})
+    assert same_weights(folder)
+
+
+def test_weights_under_another_name_are_not_guessed(copy: Copy) -> None:
+    folder = copy(QWEN3)
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    assert complaint(folder) == (
+        f"{folder}: holds no model*.safetensors file: rename the file of its weights"
+    )
+
+
+# What mlx-lm and transformers would compute with, and this model would leave out without a word.
+LEFTOVERS = [
+    (QWEN3, f"{Q_PROJ}.bias", 128),
+    (QWEN3, "model.layers.2.self_attn.o_proj.bias", 64),
+    (QWEN3, "model.layers.1.mlp.up_proj.bias", 192),
+    (QWEN3, "model.layers.3.input_layernorm.weight", 64),
+    (QWEN3, "score.weight", 64),
+    (QWEN2, "model.layers.0.self_attn.q_norm.weight", 16),
+    ("random:qwen3-shrunk,tied=0", "lm_head.bias", 320),
+    (QWEN3, "model.layers.0.mlp.gate_proj.scales", 64),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor", "size"), LEFTOVERS, ids=[tensor for _, tensor, _ in LEFTOVERS])
+def test_a_tensor_that_the_model_has_not_is_refused(copy: Copy, name: str, tensor: str, size: int) -> None:
+    folder = copy(name)
+    edit_tensors(folder, **{tensor.replace(".", "__"): mx.zeros(size)})
+    kind = "qwen2" if name == QWEN2 else "qwen3"
+    assert complaint(folder) == (
+        f"{folder}/model.safetensors: tensor {tensor} is not part of the {kind} model in config.json: "
+        + BELONGING
+    )
+
+
+def test_an_adapter_is_to_be_fused(copy: Copy) -> None:
+    folder = copy(QWEN3)
+    edit_tensors(
+        folder, **{f"{Q_PROJ}.lora_a".replace(".", "__").replace("lora__a", "lora_a"): mx.zeros((64, 8))}
+    )
+    assert complaint(folder).endswith(
+        f"tensor {Q_PROJ}.lora_a is not part of the qwen3 model in config.json: "
+        "fuse the adapter into the weights first"
+    )
+
+
+def test_rotary_tables_may_be_there(copy: Copy) -> None:
+    folder = copy(QWEN3)
+    tables = {"model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"}
+    mx.save_safetensors(
+        str(folder / "model.safetensors"), tensors_of(folder) | dict.fromkeys(tables, mx.zeros(16))
+    )
+    assert same_weights(folder)
+
+
+def with_head(name: str, folder: Path, change: Callable[[str, mx.array], mx.array]) -> Path:
+    """A tied checkpoint that ships the head too: its embedding, after `change`."""
+    copy_of(name, folder)
+    tensors, embedding = tensors_of(folder), "model.embed_tokens."
+    heads = {
+        name.replace(embedding, "lm_head."): change(name, tensor)
+        for name, tensor in tensors.items()
+        if name.startswith(embedding)
+    }
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors | heads, {"format": "mlx"})
+    return folder
+
+
+@pytest.mark.parametrize("name", [QWEN3, QWEN2, PACKED])
+def test_a_tied_head_that_equals_the_embedding_may_be_there(name: str, tmp_path: Path) -> None:
+    folder = with_head(name, tmp_path / "checkpoint", lambda _, tensor: tensor)
+    assert "lm_head.weight" not in load_checkpoint(folder).weights
+
+
+def last_number_changed(tensor: mx.array) -> mx.array:
+    flat: Any = tensor.reshape(-1)
+    flat[-1] = flat[-1] + 1
+    return flat.reshape(tensor.shape)
+
+
+@pytest.mark.parametrize("name", [QWEN3, PACKED])
+@pytest.mark.parametrize("change", [last_number_changed, lambda tensor: tensor[:1]])
+def test_a_tied_head_of_its_own_is_refused(
+    name: str, change: Callable[[mx.array], mx.array], tmp_path: Path
+) -> None:
+    folder = with_head(
+        name,
+        tmp_path / "checkpoint",
+        lambda key, tensor: change(tensor) if key.endswith("weight") else tensor,
+    )
+    assert complaint(folder) == (
+        f"{folder}/model.safetensors: lm_head.weight differs from model.embed_tokens, "
+        f"but config.json has tie_word_embeddings true: {BELONGING}"
+    )
+
+
+def test_a_difference_is_found_wherever_it_is(tmp_path: Path) -> None:
+    """The last byte of a tensor that is compared in several pieces."""
+    name = "random:qwen3-shrunk,vocab=20000,layers=1"  # an embedding of 5 MB
+    folder = with_head(name, tmp_path / "checkpoint", lambda _, tensor: last_number_changed(tensor))
+    assert "lm_head.weight differs" in complaint(folder)
+    load_checkpoint(with_head(name, tmp_path / "same", lambda _, tensor: tensor))
+
+
+def test_an_embedding_model_is_refused_by_its_names(copy: Copy) -> None:
+    folder = copy(QWEN3)
+    bare = {name.removeprefix("model."): tensor for name, tensor in tensors_of(folder).items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), bare, {"format": "pt"})
+    assert complaint(folder) == (
+        f'{folder}: its tensors have no "model." in front, as those of embedding models: '
+        "choose a checkpoint that generates text"
+    )
+
+
+NOT_FINITE = [
+    "model.norm.weight",
+    "model.layers.1.self_attn.k_norm.weight",
+    f"{Q_PROJ}.scales",
+    f"{Q_PROJ}.biases",
+]
+
+
+@pytest.mark.parametrize("tensor", NOT_FINITE)
+@pytest.mark.parametrize("value", [mx.nan, mx.inf, -mx.inf])
+def test_numbers_that_are_not_finite_are_refused(copy: Copy, tensor: str, value: float) -> None:
+    folder = copy(PACKED)
+    broken: Any = tensors_of(folder)[tensor]
+    broken[..., -1] = value
+    edit_tensors(folder, **{tensor.replace(".", "__"): broken})
+    assert complaint(folder) == (
+        f"{folder}/model.safetensors: tensor {tensor} holds NaN or infinite numbers: fetch the file again"
+    )
+
+
+def test_a_bias_that_is_not_finite_is_refused(copy: Copy) -> None:
+    folder = copy(QWEN2)
+    edit_tensors(folder, model__layers__1__self_attn__v_proj__bias=mx.full(32, mx.nan))
+    assert "tensor model.layers.1.self_attn.v_proj.bias holds NaN" in complaint(folder)
+
+
+def test_finite_numbers_may_have_a_sum_that_is_not(copy: Copy) -> None:
+    folder = copy(QWEN3)
+    edit_tensors(folder, model__norm__weight=mx.full(64, 60000, mx.float16))
+    load_checkpoint(folder)
