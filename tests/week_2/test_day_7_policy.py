@@ -331,6 +331,16 @@ def test_a_refused_prompt_tells_the_number_of_its_tokens(llm):
 
 
 @pytest.mark.task("2.7.4")
+def test_waiting_for_an_arrival_is_one_short_sleep(llm, monkeypatch):
+    clock = FakeClock()
+    clock.take_over(monkeypatch, llm.BatchGenerator)
+    run = llm.BatchGenerator(FakeModel(), ByteTokenizer(), [Prompt("a", arrival_s=2.0)], clock=clock)
+    run.wait_for_arrival()
+    (nap,) = clock.naps
+    assert 0 < nap <= 0.1, "short: an interrupt must not wait"
+
+
+@pytest.mark.task("2.7.4")
 def test_waiting_for_a_slot_counts_as_latency(llm):
     clock = FakeClock()
     prompts = [limited("ab", 3), limited("cd", 1)]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.helpers.fakes import FakeClock
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
@@ -216,6 +217,27 @@ def test_every_added_request_has_a_number_of_its_own(llm, model):
         numbers = {idx_of(event) for event in listener.events}
         assert {0, 1, 2, 3} < numbers
         assert len(numbers) == 6 and min(numbers - {0, 1, 2, 3}) > 3
+
+
+@pytest.mark.task("3.6.5")
+def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, model, monkeypatch, wanted):
+    clock = FakeClock(tick=0.001)
+    clock.take_over(monkeypatch, llm.PromptRun)
+    prompts = [replace(prompt, arrival_s=2.0 * i) for i, prompt in enumerate(four_prompts())]
+    engine = make_engine(llm, model, clock=clock)
+    done, listener = run_with(engine, prompts, token_of(0), lambda e: e.add("more", [97], LONG))
+    assert [each.token_ids for each in done] == wanted
+    assert len({idx_of(event) for event in listener.events}) == 5
+
+
+@pytest.mark.task("3.6.5")
+def test_the_run_sleeps_only_while_it_has_no_request(llm, model, monkeypatch):
+    clock, naps = FakeClock(tick=0.001), []
+    clock.take_over(monkeypatch, llm.PromptRun)
+    prompts = [four_prompts()[0], replace(four_prompts()[1], arrival_s=2.0)]
+    make_engine(llm, model, clock=clock).generate(prompts, lambda event: naps.append(len(clock.naps)))
+    assert naps[:10] == [0] * 10, "a chunk, eight tokens and the end of the first prompt"
+    assert naps[-1] > 0, "then the second one has not arrived"
 
 
 @pytest.mark.task("3.6.5")

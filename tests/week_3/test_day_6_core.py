@@ -90,6 +90,8 @@ def test_a_failed_step_ends_those_that_wait_as_well(llm, model, error, settings)
     fragile.error = None
     assert_new(engine, old)
     assert not engine.abort("r4"), "a request that waited is not known any more"
+    engine.add("next", [97], replace(LONG, max_tokens=1))
+    assert [output.request_id for output in engine.step()] == ["next"], "no step of before is read"
     prompts = [Prompt(random_tokens(i, 20).tolist(), LONG) for i in range(3)]
     wanted = llm.batch_generate(model, ByteTokenizer(), prompts)
     done = serve(engine, prompts)
