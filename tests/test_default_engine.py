@@ -4,12 +4,12 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import serve
 
 from tiny_llm_lab import load_checkpoint, native
 from tiny_llm_lab.corpus.chatml import render_prompt
 from tiny_llm_lab.corpus.recall import recall_questions
-from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 CONFIGS = {

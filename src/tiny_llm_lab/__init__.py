@@ -2,9 +2,14 @@
 
 import importlib
 
-__all__ = ["load_checkpoint", "load_solution"]
+__all__ = ["LLM", "SamplingParams", "load_checkpoint", "load_solution"]
 
-_MODULES = {"load_checkpoint": "tiny_llm_lab.models", "load_solution": "tiny_llm_lab.solution"}
+_MODULES = {
+    "LLM": "tiny_llm_lab.llm",
+    "SamplingParams": "tiny_llm_lab.types",
+    "load_checkpoint": "tiny_llm_lab.models",
+    "load_solution": "tiny_llm_lab.solution",
+}
 
 
 def __getattr__(name: str) -> object:

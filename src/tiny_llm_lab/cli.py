@@ -28,14 +28,14 @@ _GROUPS: Final = {
         "book": "tiny_llm_lab.course.book",
     },
     "Look at schedules": {
-        "trace": "tiny_llm_lab.timeline.command",
+        "trace": "tiny_llm_lab.trace.command",
         "simulate": "tiny_llm_lab.simulate.command",
     },
     "Measure": {
-        "bench": "tiny_llm_lab.bench.engine",
-        "bench-chunked-prefill": "tiny_llm_lab.bench.chunked_prefill",
-        "bench-engine": "tiny_llm_lab.bench.engine_steps.command",
-        "bench-kernels": "tiny_llm_lab.bench.kernels",
+        "bench": "tiny_llm_lab.bench.throughput.command",
+        "bench-chunked-prefill": "tiny_llm_lab.bench.chunked.command",
+        "bench-engine": "tiny_llm_lab.bench.engine.command",
+        "bench-kernels": "tiny_llm_lab.bench.kernels.command",
         "eval-recall": "tiny_llm_lab.commands.eval_recall",
     },
     "Change the course": {

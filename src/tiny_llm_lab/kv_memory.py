@@ -54,8 +54,10 @@ def is_share(text: str) -> bool:
 def free_memory() -> int:
     """Bytes that a new cache could take on MLX's default device, roughly."""
     info = mx.device_info() if mx.default_device() == mx.gpu else {}
-    if "memory_size" in info:
-        return max(0, int(info["memory_size"]) - mx.get_active_memory())
+    # A GPU slows down beyond its recommended working set, which is less than the memory.
+    size = info.get("max_recommended_working_set_size") or info.get("memory_size")
+    if size:
+        return max(0, int(size) - mx.get_active_memory())
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         [available] = [line for line in lines if line.startswith("MemAvailable:")]

@@ -7,15 +7,20 @@ from typing import Any, Protocol, cast
 
 from tiny_llm_lab.types import (
     Checkpoint,
+    ChunkPolicy,
     Clock,
     Completion,
     Event,
     EventCallback,
     Model,
+    PagedModel,
+    PrefillMetrics,
     Prompt,
+    Proposer,
     SamplingParams,
     Tokenizer,
     UserError,
+    serving,
 )
 
 PACKAGES = {"mine": "tiny_llm", "ref": "tiny_llm_ref", "mlx-lm": "tiny_llm_lab.baselines.mlx_lm"}
@@ -45,11 +50,41 @@ class Solution(Protocol):
         *,
         max_seq_len: int = 512,
         batch_size: int = 5,
-        prefill_step: int = 128,
+        prefill_step: int | None = 128,
+        prefill_memory: int | None = None,
+        chunk_policy: ChunkPolicy | None = None,
+        metrics: PrefillMetrics | None = None,
         sampling: SamplingParams = ...,
         on_event: EventCallback | None = None,
         clock: Clock = time.perf_counter,
     ) -> list[Completion]: ...
+
+
+class Scheduling(Protocol):
+    """The classes of week 3 that schedule, as far as the lab calls them: they need no model."""
+
+    BlockPool: Callable[[int, int], serving.BlockPool]
+    Scheduler: Callable[..., serving.Scheduler]
+    TokenSequence: Callable[..., serving.TokenSequence]
+    StepTimeModel: Callable[..., serving.StepTimeModel]
+    LatencyPolicy: serving.MakeLatencyPolicy
+    BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
+    StepSample: Callable[..., Any]
+    context_work: Callable[[int, int], int]
+
+
+class Serving(Protocol):
+    """What an engine is built from."""
+
+    build_model: Callable[[Checkpoint], PagedModel]
+    Engine: serving.MakeEngine
+    StepTimeModel: Callable[..., serving.StepTimeModel]
+    LatencyPolicy: serving.MakeLatencyPolicy
+    BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
+    StepSample: Callable[..., Any]
+    context_work: Callable[[int, int], int]
+    NgramProposer: Callable[..., Proposer]
+    DraftModelProposer: Callable[..., Proposer]
 
 
 def load_solution(name: str = "mine") -> Solution:
@@ -59,50 +94,9 @@ def load_solution(name: str = "mine") -> Solution:
     return cast(Solution, importlib.import_module(PACKAGES[name]))
 
 
-class Scheduling(Protocol):
-    """The classes of week 3 that schedule, as far as the lab calls them: they need no model."""
-
-    BlockPool: Callable[..., Any]
-    Scheduler: Callable[..., Any]
-    TokenSequence: Callable[..., Any]
-    StepSample: Callable[..., Any]
-    StepTimeModel: Callable[..., Any]
-    BudgetController: Callable[..., Any]
-    LatencyPolicy: Callable[..., Any]
-    context_work: Callable[[int, int], int]
-
-
 def load_scheduling(name: str = "mine") -> Scheduling:
     """The same package as `load_solution`, asked for its scheduler. Raises UserError when it has none."""
     return cast(Scheduling, _with(Scheduling, name))
-
-
-class Engine(Protocol):
-    """Week 3's engine, as far as the lab calls it."""
-
-    scheduler: Any
-    prefix_cache: Any  # None when off
-    spec_stats: Any  # None without speculation
-
-    def generate(
-        self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
-    ) -> list[Completion]: ...
-
-    def release(self) -> None: ...
-
-
-class Serving(Protocol):
-    """The classes of week 3 that an engine is built from."""
-
-    Engine: Callable[..., Engine]
-    StepLayout: Any
-    StepSample: Callable[..., Any]
-    StepTimeModel: Callable[..., Any]
-    BudgetController: Callable[..., Any]
-    LatencyPolicy: Callable[..., Any]
-    NgramProposer: Callable[..., Any]
-    DraftModelProposer: Callable[..., Any]
-    context_work: Callable[[int, int], int]
 
 
 def load_serving(name: str = "mine") -> Serving:

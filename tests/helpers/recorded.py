@@ -1,16 +1,14 @@
 """A recorded run of three requests with round numbers."""
 
-from tiny_llm_lab.bench.recording import Chunk, Sample
+from tiny_llm_lab.bench.run import Chunk, Request, Run
 from tiny_llm_lab.types import Timing
 
 
-def sample(step: int, stall_s: float = 2.0, repeat: int = 0) -> Sample:
+def recorded(stall_s: float = 2.0) -> Run:
     """One early request stalls for `stall_s` while the long one is computed; a late one arrives in it."""
     end_s = 2.0 + stall_s
-    return Sample(
-        prefill_step=step,
-        repeat=repeat,
-        kinds=("early", "long", "late"),
+    return Run(
+        requests=(Request("early", 6, 5), Request("long", 50, 2, 2.0), Request("late", 6, 2, 2.5)),
         timings=(
             Timing(0.0, (1.0, 1.5, 2.0, end_s, end_s + 0.5)),
             Timing(2.0, (end_s, end_s + 0.5)),

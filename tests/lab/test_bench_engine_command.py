@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.bench.engine_steps import command
-from tiny_llm_lab.bench.engine_steps.report import Report
-from tiny_llm_lab.bench.engine_steps.setting import Setting
+from tiny_llm_lab.bench.engine import command
+from tiny_llm_lab.bench.engine.config import BenchConfig
+from tiny_llm_lab.bench.report import Column, Row, Section
 from tiny_llm_lab.simulate.cost import load_calibration
 
 Capture = pytest.CaptureFixture[str]
@@ -20,10 +20,11 @@ Capture = pytest.CaptureFixture[str]
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[..., Any]:
     """Run the command with experiments that only say their names; what it returned, stdout and stderr."""
 
-    def experiment(name: str) -> Callable[[Setting], Report]:
+    def experiment(name: str) -> Callable[[BenchConfig], Section]:
         zeros = {"split_tokens": 1, "small": [0.0] * 4, "large": [0.0] * 4}
-        return lambda setting: Report(
-            name, f"chunk {setting.chunk}", ("a",), [("b",)], data={"calibration": zeros}
+        rows = [Row("b", {"a": [1.0]})]
+        return lambda config: Section(
+            name, f"chunk {config.chunk}", (Column("a", "a"),), rows, data={"calibration": zeros}
         )
 
     monkeypatch.setattr(command, "EXPERIMENTS", {name: experiment(name) for name in command.EXPERIMENTS})
@@ -40,8 +41,9 @@ def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., An
     argv = ("--experiment", "slo", "--experiment", "chunk-position", "--calibration-out", str(file))
     code, out, _ = bench(*argv, "--chunk", "64", "--json")
     result = json.loads(out.splitlines()[-1])
-    assert code == 0 and [each["experiment"] for each in result["reports"]] == ["chunk-position", "slo"]
-    assert result["reports"][0]["title"] == "chunk 64" and result["settings"]["model"] == "default"
+    assert code == 0 and [each["name"] for each in result["sections"]] == ["chunk-position", "slo"]
+    assert result["sections"][0]["title"] == "chunk 64" and result["settings"]["model"] == "default"
+    assert (result["schema"], result["benchmark"]) == (1, "engine")
     assert load_calibration(file).split_tokens == 1
 
 

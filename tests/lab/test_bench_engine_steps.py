@@ -7,26 +7,18 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab import calibration, load_checkpoint, load_solution
-from tiny_llm_lab.bench.engine_steps.ahead import ahead_report
-from tiny_llm_lab.bench.engine_steps.chunk_position import (
-    calibration_json,
-    chunk_report,
-    depths,
-    foretold,
-    held_out,
-)
-from tiny_llm_lab.bench.engine_steps.memory import chunk_starts, memory_report
-from tiny_llm_lab.bench.engine_steps.mixed import mixed_report
-from tiny_llm_lab.bench.engine_steps.paged import paged_report
-from tiny_llm_lab.bench.engine_steps.report import Report, lines_below, table_of
-from tiny_llm_lab.bench.engine_steps.scheduling import COUNTS, decoding, scheduler_report
-from tiny_llm_lab.bench.engine_steps.setting import Setting
-from tiny_llm_lab.bench.engine_steps.turns import Ratio, Side, ratio, take_turns
-from tiny_llm_lab.calibration import THOROUGH, calibrate
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.bench.engine import ahead, chunk_position, memory, mixed, paged, scheduling
+from tiny_llm_lab.bench.engine.chunk_position import calibration_json, depths, held_out, prediction_errors
+from tiny_llm_lab.bench.engine.config import BenchConfig
+from tiny_llm_lab.bench.engine.memory import chunk_starts
+from tiny_llm_lab.bench.engine.scheduling import COUNTS, decoding
+from tiny_llm_lab.bench.report import Section
 from tiny_llm_lab.simulate.cost import load_calibration
-from tiny_llm_lab.step_runner import StepRunner
-from tiny_llm_lab.step_shapes import Part, Step, blocks_of, chunk, decodes, work_of
+from tiny_llm_lab.steps import calibration
+from tiny_llm_lab.steps.calibration import THOROUGH, calibrate
+from tiny_llm_lab.steps.runner import StepRunner
+from tiny_llm_lab.steps.shapes import Part, Step, blocks_of, chunk, decodes, work_of
 from tiny_llm_lab.types import UserError
 
 REF: Any = load_solution("ref")
@@ -45,42 +37,14 @@ class Clock:
         self.now_s += seconds
 
 
-def setting(**others: Any) -> Setting:
+def config(**others: Any) -> BenchConfig:
     model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
     checkpoint: Any = None
-    return Setting(REF, model, checkpoint, **others)
+    return BenchConfig(REF, model, checkpoint, **others)
 
 
-def test_sides_take_turns_forwards_and_backwards_and_the_warm_up_does_not_count() -> None:
-    clock, order = Clock(), []
-
-    def side(name: str, seconds: float) -> Side:
-        return Side(name, lambda: (order.append(name), clock.pass_by(seconds * len(order))))
-
-    seconds = take_turns([side("a", 1.0), side("b", 0.5)], 2, clock=clock, synchronize=lambda: None)
-    assert "".join(order) == "baabba", "warm-up, a round forwards, a round backwards"
-    assert seconds == {"a": (3.0, 6.0), "b": (2.0, 2.5)}
-    with pytest.raises(ValueError, match="same name"):
-        take_turns([side("a", 1.0), side("a", 1.0)], 1, clock=clock)
-
-
-def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds() -> None:
-    found = ratio("x", [2.0, 3.0, 10.0], [2.0, 2.0, 4.0], at_most=1.4)
-    assert (found.value, found.low, found.high, found.is_met) == (1.5, 1.0, 2.5, False)
-    assert ratio("x", [1.0], [1.0], at_least=0.95).is_met is True
-    assert ratio("x", [1.0], [1.0]).is_met is None
-
-
-def test_a_report_says_whether_its_aims_are_met() -> None:
-    ratios = [ratio("a", [3.0, 2.0], [2.0, 2.0], at_most=1.15), Ratio("b", 0.5, 0.5, 0.5)]
-    report = Report("x", "y", ("name", "ms"), [("one", "1.0")], ratios, ["Mind this."], {"seconds": [1.0]})
-    assert lines_below(report) == [
-        "a: 1.250 (1.000 to 1.500), aim at most 1.15: MISSED",
-        "b: 0.500",
-        "Mind this.",
-    ]
-    assert report.to_json()["ratios"][0]["is_met"] is False
-    assert table_of(report, plain=True).row_count == 1
+def ratios(section: Section) -> dict[str, float]:
+    return {each.name: each.value for each in section.ratios if each}
 
 
 def test_the_work_of_a_step() -> None:
@@ -112,7 +76,7 @@ def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len: i
     )
 
 
-def test_a_calibration_of_a_linear_machine_foretells_it_and_simulate_reads_it(
+def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clock = Clock()
@@ -127,14 +91,17 @@ def test_a_calibration_of_a_linear_machine_foretells_it_and_simulate_reads_it(
         def run(self, step: Step) -> None:
             clock.pass_by(seconds_of(step))
 
-        def release(self) -> None: ...
+        def __enter__(self) -> "FakeRunner":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr(calibration, "StepRunner", FakeRunner)
-    samples = calibrate(setting().model, REF, THOROUGH.steps(2560), limit_s=1e9, clock=clock)
+    samples = calibrate(config().model, REF, THOROUGH.steps(2560), limit_s=1e9, clock=clock)
     model = REF.StepTimeModel(samples, newest=0.0)
     unseen = held_out(2560, 512, seed=3)
     works = [work_of(REF.context_work, step) for step in unseen]
-    errors, _ = foretold(model, works, [[seconds_of(step)] for step in unseen])
+    errors, _ = prediction_errors(model, works, [[seconds_of(step)] for step in unseen])
     assert max(errors) < 0.05
     file = tmp_path / "calibration.json"
     file.write_text(json.dumps(calibration_json(model)), encoding="utf-8")
@@ -144,11 +111,12 @@ def test_a_calibration_of_a_linear_machine_foretells_it_and_simulate_reads_it(
 
 def test_errors_against_the_median_and_against_every_run() -> None:
     model = SimpleNamespace(predict=lambda *work: 1.0)
-    of_medians, of_runs = foretold(model, [(8, 36, 8)], [[1.0, 2.0, 4.0]])
+    of_medians, of_runs = prediction_errors(model, [(8, 36, 8)], [[1.0, 2.0, 4.0]])
     assert of_medians == [0.5] and of_runs == [0.0, 0.5, 0.75]
     model.split_tokens, model.small, model.large = 8, (1, 0, 0, 0), (1, 0, 0, 0)
-    report = chunk_report({"at 0": (1.0,), "at 9": (3.0,)}, 128, model, 40, (of_medians, of_runs))
-    assert [(each.name, each.value) for each in report.ratios] == [("at 9 / at 0", 3.0)]
+    seconds = {"at 0": (1.0,), "at 9": (3.0,)}
+    report = chunk_position.section(seconds, 128, model, 40, (of_medians, of_runs))
+    assert ratios(report) == {"at 9 / at 0": 3.0}
     assert report.data["error"]["of_runs"] == {"p50": 0.5, "p90": 0.75}
 
 
@@ -163,31 +131,33 @@ def test_riding_along_is_compared_with_the_chunk_alone_and_with_two_steps() -> N
     for stored in (0, 512):
         seconds |= {f"chunk at {stored}": (10.0,), f"mixed at {stored}": (11.0,)}
         seconds[f"two steps at {stored}"] = (12.5,)
-    ratios = mixed_report(seconds, setting()).ratios
-    assert [each.value for each in ratios] == [1.1, 0.88] * 2
-    assert [each.is_met for each in ratios] == [True, None] * 2
+    report = mixed.section(seconds, config())
+    assert list(ratios(report).values()) == [1.1, 0.88] * 2
+    assert [each.is_met for each in report.ratios if each] == [True, None] * 2
 
 
 def test_the_speed_of_pages_is_that_of_dense_rows_over_ours() -> None:
     seconds = {"ours": (2.0,), "dense": (1.8,), "forward": (1.5,)}
-    report = paged_report(seconds, setting())
-    assert report.ratios[0].value == pytest.approx(0.9) and report.ratios[0].is_met is False
-    assert "25.0% is not the forward pass" in report.notes[0]
+    report = paged.section(seconds, config())
+    (found,) = report.ratios
+    assert found is not None and found.value == pytest.approx(0.9) and found.is_met is False
+    assert "25.0% of the engine's step is not the forward pass" in report.notes[0]
 
 
 def test_steps_ahead_are_compared_stream_by_stream() -> None:
     names = ("each read first, 1 streams", "a step ahead, 1 streams", "each read first, 8", "a step ahead, 8")
-    report = ahead_report(dict(zip(names, [(32.0,), (16.0,), (48.0,), (64.0,)], strict=True)), setting())
-    assert [each.value for each in report.ratios] == [2.0, 0.75]
+    report = ahead.section(dict(zip(names, [(32.0,), (16.0,), (48.0,), (64.0,)], strict=True)), config())
+    assert list(ratios(report).values()) == [2.0, 0.75]
     assert "1000.00 ms, -1000.00 ms" in report.notes[0], "16 steps in a turn"
 
 
 def test_planning_costs_by_step_by_request_and_beside_the_model() -> None:
     seconds = {f"plan {count}": (8 * count * 1e-5,) for count in COUNTS}  # a turn plans 8 steps
     seconds |= {f"model {count}": (0.01,) for count in COUNTS}
-    report = scheduler_report(seconds, 512)
-    assert report.ratios[0].value == pytest.approx(1.0), "a line: each request costs the same"
-    assert list(report.rows[0][4:]) == ["10.00", "10.000", "0.80%"]
+    report = scheduling.section(seconds, 512)
+    assert list(ratios(report).values()) == [pytest.approx(1.0)], "a line: each request costs the same"
+    cells = [column.cell(report.rows[0].samples[column.key]) for column in report.columns]
+    assert cells == ["0.080", "10.00", "10.000", "0.80%"]
 
 
 def test_planned_decodes_take_a_token_each_and_share_nothing() -> None:
@@ -212,11 +182,12 @@ def test_what_chunks_read_again(size: int, extra: int) -> None:
 
 
 def test_peaks_are_shown_above_what_is_held() -> None:
-    each = {"chunk": 64, "steps": 1, "peak_bytes": 9e6, "held_bytes": 5e6, "reread_tokens": 0, "seconds": 1.0}
-    report = memory_report([each], 64, 1_000_000)
-    assert list(report.rows[0]) == ["64 (one piece)", "1", "9.0", "4.0", "0", "1.00"]
+    row = memory.row(64, 64, held_bytes=5e6, peak_bytes=9e6, seconds=1.0)
+    cells = [column.cell(row.samples[column.key]) for column in memory.COLUMNS]
+    assert (row.name, cells) == ("64 (one piece)", ["1", "9.0", "4.0", "0", "1.00"])
+    assert memory.row(64, 16, 0, 0, 1.0).name == "16"
 
 
 def test_a_request_that_is_too_long_is_named() -> None:
     with pytest.raises(UserError, match="--context and --chunk makes 5000 tokens; the model takes 4096"):
-        setting().require_room(5000, "--context and --chunk")
+        config().require_room(5000, "--context and --chunk")

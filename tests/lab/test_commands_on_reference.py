@@ -11,9 +11,9 @@ import pytest
 from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab import cli, native
-from tiny_llm_lab.bench.recording import from_json, overlap_complaint
-from tiny_llm_lab.bench.sample import Spec, measure
-from tiny_llm_lab.bench.workload import Workload
+from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
+from tiny_llm_lab.bench.run import Run
+from tiny_llm_lab.bench.sample import Schedule, Spec, measure
 from tiny_llm_lab.commands import options
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
@@ -101,27 +101,34 @@ def test_a_setting_of_0_is_one_line(capsys: Capture, flag: str) -> None:
     assert last.startswith("error: ") and "1" in last
 
 
-def spec(prefill_step: int, workload: Workload = WORKLOAD) -> Spec:
-    return Spec("toy", "ref", None, None, prefill_step, 5, 0, workload, None)
+def spec(schedule: Schedule, workload: Workload = WORKLOAD) -> Spec:
+    return Spec("toy", "ref", None, None, schedule, 5, workload.requests())
 
 
-@pytest.mark.parametrize(("prefill_step", "sizes"), [(32, [32, 32, 32, 4]), (999999, [100])])
-def test_a_sample_records_every_token_and_every_chunk(prefill_step: int, sizes: list[int]) -> None:
-    value = measure(spec(prefill_step))
+@pytest.mark.parametrize(
+    ("schedule", "sizes"),
+    [
+        (Schedule(32), [32, 32, 32, 4]),
+        (Schedule(999999), [100]),
+        (Schedule(budget=999), [100]),
+        (Schedule(budget=999, threshold=40), [40, 40, 20]),
+    ],
+)
+def test_a_run_has_every_token_and_every_chunk(schedule: Schedule, sizes: list[int]) -> None:
+    value = measure(spec(schedule))
     assert value["facts"] == {"device": "cpu", "dtype": "float32"} or value["facts"]["device"] == "gpu"
-    sample = from_json(value)
-    assert sample.kinds == ("early", "long", "late", "late")
-    assert [len(timing.token_s) for timing in sample.timings] == [6, 2, 6, 6]
-    assert all(timing.token_s[0] > timing.arrival_s for timing in sample.timings)
-    chunks = [chunk for chunk in sample.chunks if chunk.prompt_idx == 1]
+    run = Run.from_json(value)
+    assert [request.kind for request in run.requests] == ["early", "long", "late", "late"]
+    assert [len(timing.token_s) for timing in run.timings] == [6, 2, 6, 6]
+    assert all(timing.token_s[0] > timing.arrival_s for timing in run.timings)
+    chunks = [chunk for chunk in run.chunks if chunk.prompt_idx == 1]
     assert [chunk.num_tokens for chunk in chunks] == sizes
-    assert all(chunk.start_s < chunk.end_s for chunk in sample.chunks)
-    assert chunks[-1].end_s == sample.timings[1].token_s[0]
-    assert sample.victims()[:1] == [0]
-    assert overlap_complaint(sample) is not None, "all arrived at once, so nobody arrived in between"
+    assert all(chunk.start_s < chunk.end_s for chunk in run.chunks)
+    assert chunks[-1].end_s >= run.timings[1].token_s[0] > chunks[-1].start_s
+    assert overlap_complaint(run) is not None, "all arrived at once, so none arrived in between"
 
 
 def test_a_request_that_does_not_fit_is_told_before_it_is_tried() -> None:
     long = Workload(1, 1024, 2, 2, 8, 4)
-    with pytest.raises(UserError, match="a request of 1026 tokens; the model takes 1024"):
-        measure(spec(32, long))
+    with pytest.raises(UserError, match="a request of 1026 tokens, prompt and answer; the model takes 1024"):
+        measure(spec(Schedule(32), long))

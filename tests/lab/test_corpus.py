@@ -1,23 +1,20 @@
-"""The text that the default model is trained on and measured with."""
+"""The seeded notes and questions that recall is measured with."""
 
 import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-import jinja2
 import pytest
 import tokenizers
 
-import tiny_llm_lab.corpus
-from tiny_llm_lab.corpus.chatml import CHAT_TEMPLATE, render_prompt
-from tiny_llm_lab.corpus.notes import Fact, ask, ask_in_vain, is_held_out, make_notes
+import tiny_llm_lab.models
+from tiny_llm_lab.corpus.chatml import render_prompt
+from tiny_llm_lab.corpus.notes import Fact, ask, is_held_out, make_notes
 from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
-from tiny_llm_lab.corpus.smalltalk import make_small_talk
-from tiny_llm_lab.corpus.stories import make_story
 from tiny_llm_lab.corpus.words import ALL_SLOT_WORDS, NAMES, PLACES
 
-FOLDER = Path(tiny_llm_lab.corpus.__file__).parent.parent / "models" / "default"
+FOLDER = Path(tiny_llm_lab.models.__file__).parent / "default"
 FACT = re.compile(r"(\w+) keeps the (\w+) (\w+) (\w+) the (\w+)\.")
 
 Encode = Callable[[str], list[int]]
@@ -40,8 +37,6 @@ def facts_in(text: str) -> list[Fact]:
 def test_the_same_seed_says_the_same(encode: Encode) -> None:
     assert recall_questions(7, 3, 200, encode) == recall_questions(7, 3, 200, encode)
     assert recall_questions(7, 3, 200, encode) != recall_questions(8, 3, 200, encode)
-    assert make_story(random.Random(3)) == make_story(random.Random(3))
-    assert make_small_talk(random.Random(3)) == make_small_talk(random.Random(3))
 
 
 def test_more_questions_keep_the_first_ones(encode: Encode) -> None:
@@ -110,14 +105,6 @@ def test_the_held_out_rule_takes_its_share() -> None:
     assert 0.07 < sum(map(is_held_out, facts)) / len(facts) < 0.13
 
 
-def test_questions_in_vain_ask_for_a_name_that_is_not_there() -> None:
-    rng = random.Random(8)
-    for _ in range(200):
-        notes = make_notes(rng, 100, lambda text: len(text.split()))
-        question = ask_in_vain(rng, notes)
-        assert not any(f" {fact.name} " in question.question for fact in notes.facts)
-
-
 def test_an_answer_restates_the_fact() -> None:
     fact = Fact("Mira", "brass", "compass", "in", "attic")
     answers = {ask(random.Random(seed), fact) for seed in range(20)}
@@ -126,12 +113,6 @@ def test_an_answer_restates_the_fact() -> None:
         "What does Mira keep in the attic?",
     }
     assert {answer.answer for answer in answers} == {"Mira keeps the brass compass in the attic."}
-
-
-def test_stories_have_the_length_of_a_short_story(encode: Encode) -> None:
-    lengths = [len(encode(make_story(random.Random(seed)).text)) for seed in range(300)]
-    assert min(lengths) >= 55
-    assert max(lengths) <= 190
 
 
 @pytest.mark.parametrize(
@@ -144,14 +125,3 @@ def test_the_tokenizer_gives_back_any_text(text: str, tokenizer: object, encode:
 def test_the_words_of_the_lists_are_single_tokens(encode: Encode) -> None:
     assert [word for word in (*NAMES, *ALL_SLOT_WORDS) if len(encode(" " + word)) != 1] == []
     assert [name for name in NAMES if len(encode(name)) != 1] == []
-
-
-def test_markup_is_special_and_digits_stand_alone(encode: Encode) -> None:
-    assert len(encode("<|im_end|>")) == len(encode("<|endoftext|>")) == 1
-    assert len(encode("2026")) == 4
-
-
-def test_the_template_renders_what_the_evaluation_renders() -> None:
-    messages = [{"role": "user", "content": "Hello"}]
-    rendered = jinja2.Template(CHAT_TEMPLATE).render(messages=messages, add_generation_prompt=True)
-    assert rendered == render_prompt("Hello")

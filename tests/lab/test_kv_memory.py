@@ -55,6 +55,16 @@ def test_there_is_free_memory_here() -> None:
     assert 2**20 < kv_memory.free_memory() < 2**50
 
 
+def test_on_a_gpu_the_recommended_working_set_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = {"memory_size": 1000, "max_recommended_working_set_size": 750}
+    monkeypatch.setattr(kv_memory.mx, "default_device", lambda: mx.gpu)
+    monkeypatch.setattr(kv_memory.mx, "device_info", lambda: info)
+    monkeypatch.setattr(kv_memory.mx, "get_active_memory", lambda: 50)
+    assert kv_memory.free_memory() == 700
+    del info["max_recommended_working_set_size"]
+    assert kv_memory.free_memory() == 950
+
+
 def test_readable() -> None:
     assert [readable(n) for n in (5, 2048, 1.5 * 2**20, 2**33, 2**43)] == [
         "5 B", "2.0 KiB", "1.5 MiB", "8.0 GiB", "8192.0 GiB",

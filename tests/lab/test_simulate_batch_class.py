@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.helpers.simulating import counted_schedules, run, setting_of
+from tests.helpers.simulating import counted_schedules, run, simulation_config
 from tests.helpers.soak import POLICIES
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.simulate.ledger import Ledger, Served
+from tiny_llm_lab.simulate.cluster import simulate
 from tiny_llm_lab.simulate.outcome import BatchOutcome, Slo, outcome
-from tiny_llm_lab.simulate.setting import simulate
+from tiny_llm_lab.simulate.stats import FinishedRequest, RunStats
 from tiny_llm_lab.simulate.traffic import SimRequest
 from tiny_llm_lab.solution import load_scheduling
 
@@ -22,9 +22,9 @@ Capture = pytest.CaptureFixture[str]
 # One replica
 
 
-def by_number(ledger: Ledger) -> dict[int, tuple[float, float]]:
+def by_number(stats: RunStats) -> dict[int, tuple[float, float]]:
     """When each request had its first and its last token."""
-    return {each.number: (each.first_s, each.last_s) for each in ledger.served}
+    return {each.number: (each.first_s, each.last_s) for each in stats.finished}
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
@@ -36,12 +36,12 @@ def test_an_interactive_request_takes_a_place_in_a_full_house(fast_forward: bool
         SimRequest(1, 0.0, 4, 20, is_batch_class=True),
         SimRequest(2, 11.0, 6, 3),
     ]
-    ledger = run(requests, max_num_seqs=2, fast_forward=fast_forward)
-    assert by_number(ledger)[2] == (19.0, 23.0)
-    assert ledger.gaps == {2.0: 2}, "gaps of interactive requests only"
-    assert (ledger.num_preemptions, ledger.num_batch_preemptions) == (0, 1)
-    assert ledger.num_tokens == (4 + 19) * 2 + (6 + 2) + 6, "of B, 6 tokens had been computed before it went"
-    assert [each.is_batch_class for each in sorted(ledger.served, key=lambda each: each.number)] == [1, 1, 0]
+    stats = run(requests, max_num_seqs=2, fast_forward=fast_forward)
+    assert by_number(stats)[2] == (19.0, 23.0)
+    assert stats.gaps == {2.0: 2}, "gaps of interactive requests only"
+    assert (stats.num_preemptions, stats.num_batch_preemptions) == (0, 1)
+    assert stats.num_tokens == (4 + 19) * 2 + (6 + 2) + 6, "of B, 6 tokens had been computed before it went"
+    assert [each.is_batch_class for each in sorted(stats.finished, key=lambda each: each.number)] == [1, 1, 0]
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,18 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fast_forward_changes_no_digit_with_batch_class(name: str, seed: int) -> None:
-    setting = setting_of(seed=seed, batch_share=0.5, num_blocks=60, **CASES[name])
+    options = {"batch_share": 0.5, "num_blocks": 60} | CASES[name]
     llm = load_scheduling("ref")
-    fast, slow = (simulate(llm, replace(setting, fast_forward=on)) for on in (True, False))
+    fast, slow = (
+        simulate(llm, simulation_config(seed=seed, fast_forward=on, **options)) for on in (True, False)
+    )
     assert fast == slow
     assert fast.batch is not None and fast.batch.num_preemptions > 0, "the case was to show preemption"
 
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_fast_forward_skips_steps_of_batch_class_too(waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In a full house a batch-class request cannot come in, whoever runs: the wait of the third skips steps.
+    # With all slots taken no batch-class request is admitted, so steps are skipped while the third waits.
     calls = counted_schedules(monkeypatch)
     requests = [SimRequest(0, 0.0, 2, 40), SimRequest(1, 0.0, 2, 40, is_batch_class=True)]
     if waiting:
@@ -126,22 +128,24 @@ def test_fast_forward_skips_steps_of_batch_class_too(waiting: bool, monkeypatch:
     assert len(calls) == 1 + math.ceil(39 / 4) + waiting, "4 tokens of each fit in a step of 8"
 
 
-# What it came to
+# Outcomes
 
 
 def test_an_outcome_is_about_interactive_requests() -> None:
-    served = [
-        Served(0, 0.0, 1.0, 3.0, 10, 5, 0),
-        Served(1, 1.0, 90.0, 95.0, 20, 7, 6, is_batch_class=True),
-        Served(2, 2.0, 3.5, 8.0, 10, 12, 1),
-        Served(3, 2.0, 99.0, 100.0, 30, 3, 2, is_batch_class=True),
+    finished = [
+        FinishedRequest(0, 0.0, 1.0, 3.0, 10, 5, 0),
+        FinishedRequest(1, 1.0, 90.0, 95.0, 20, 7, 6, is_batch_class=True),
+        FinishedRequest(2, 2.0, 3.5, 8.0, 10, 12, 1),
+        FinishedRequest(3, 2.0, 99.0, 100.0, 30, 3, 2, is_batch_class=True),
     ]
-    ledger = Ledger(0.5, served, num_steps=4, num_tokens=80, num_batch_preemptions=2, busy_s=60.0)
-    ledger.gaps.update({0.5: 15})
-    result = outcome(ledger, Slo(itl_s=0.5, ttft_s=1.5), num_replicas=2)
-    alone = outcome(replace(ledger, served=served[::2]), Slo(itl_s=0.5, ttft_s=1.5), num_replicas=2)
+    stats = RunStats(finished, num_steps=4, num_tokens=80, num_batch_preemptions=2, busy_s=60.0)
+    stats.gaps.update({0.5: 15})
+    result = outcome(stats, Slo(itl_s=0.5, ttft_s=1.5), num_replicas=2)
+    alone = outcome(replace(stats, finished=finished[::2]), Slo(itl_s=0.5, ttft_s=1.5), num_replicas=2)
     assert result.batch == BatchOutcome(2, 50, 10, 100.0, 0.1, 2) and alone.batch is None
-    assert (result.utilisation, result.tokens_per_step) == (60 / 200, 20), "a replica is busy with everybody"
+    assert (result.utilisation, result.tokens_per_step) == (60 / 200, 20), (
+        "a replica is busy with both classes"
+    )
     assert replace(result, batch=None, utilisation=alone.utilisation) == alone
     assert (result.num_requests, result.total_s, result.goodput, result.num_preemptions) == (2, 8.0, 1 / 8, 0)
     assert result.meets(Slo(0.5, 1.5)), "however long batch class waited"
@@ -161,7 +165,7 @@ def test_command_tells_of_batch_class_in_its_own_lines(capsys: Capture) -> None:
     assert all("out tok/s" in line and line.endswith(" preempted") for line in said[3:])
 
 
-def test_json_has_null_for_a_batch_class_that_nobody_was_in(capsys: Capture) -> None:
+def test_json_has_null_without_batch_class_requests(capsys: Capture) -> None:
     documents = []
     for extra in ([], ["--batch-share", "0"], ["--batch-share", "0.5"]):
         assert cli.main([*SMALL, "--json", *extra]) == 0
@@ -188,10 +192,10 @@ def test_capacity_is_judged_by_interactive_requests(capsys: Capture) -> None:
         found.append(json.loads(capsys.readouterr().out)["runs"][0])
     alone, mixed = found
     assert mixed["ttft"]["p99_s"] <= 0.4 and mixed["itl"]["p99_s"] <= 0.05
-    assert mixed["rate"] > 1.2 * alone["rate"], "so many of batch class come besides, and count for nothing"
+    assert mixed["rate"] > 1.2 * alone["rate"], "batch-class requests do not count for the SLOs"
 
 
 @pytest.mark.parametrize("share", ["1", "-0.1", "1.5", "nan"])
 def test_command_refuses_a_share_that_is_none(share: str, capsys: Capture) -> None:
     assert cli.main([*SMALL, "--batch-share", share]) == 2
-    assert "--batch-share must be 0 or more and below 1" in capsys.readouterr().err
+    assert "error: --batch-share must be " in capsys.readouterr().err

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import QWEN3, toy_checkpoint, toy_model
 from tests.helpers.tracing import steps_to_first_token, totals
 
 from tiny_llm_lab import load_solution
 from tiny_llm_lab.metrics import percentile
-from tiny_llm_lab.trace import ScheduleProbe, TraceRequest, decode_step_costs, schedule_trace, trace_run
+from tiny_llm_lab.trace import TraceRequest, decode_step_costs, schedule_trace, trace_run
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 pytestmark = pytest.mark.usefixtures("kernels_on")

@@ -8,11 +8,12 @@ import pytest
 from rich.cells import cell_len
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.timeline.inputs import parse_request
-from tiny_llm_lab.timeline.svg import as_svg
-from tiny_llm_lab.timeline.text import timeline_lines
-from tiny_llm_lab.timeline.timeline import Cell, Timeline
+from tiny_llm_lab.commands.tables import table_lines
 from tiny_llm_lab.trace import TraceRequest
+from tiny_llm_lab.trace.requests import parse_request
+from tiny_llm_lab.trace.svg import as_svg
+from tiny_llm_lab.trace.text import REQUEST_COLUMNS, request_rows, timeline_lines
+from tiny_llm_lab.trace.timeline import Cell, Timeline
 
 Capture = pytest.CaptureFixture[str]
 
@@ -51,10 +52,29 @@ def test_the_picture_in_the_terminal() -> None:
         "sum ↓     1",
         "        11751",
         "",
-        "▁▄█ prefill, █ = 16 · 1 decode · · waits",
+        "▁▄█ prefill, █ = 16   1 decode   · waiting",
         "5 steps · 25 tokens computed · largest step 17 of 17",
         "TTFT in steps · cost = all tokens of a step that brings a token after the first",
     ]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_table_of_the_requests_keeps_every_number(width: int) -> None:
+    lines = table_lines(REQUEST_COLUMNS, request_rows(RUN), width)
+    assert max(map(len, lines)) <= width
+    said = " ".join(lines).replace(":", "").split()
+    assert {"TTFT", "p50", "p99", "max", "17"} <= set(said) and not any("…" in word for word in said)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--max-num-batched-tokens", "--long-prefill-token-threshold"), ("--budget", "--threshold")],
+)
+def test_the_names_of_vllm_and_the_short_ones_are_the_same_flags(
+    flags: tuple[str, str], capsys: Capture
+) -> None:
+    assert cli.main(["trace", "--request", "A:0:20:1", flags[0], "16", flags[1], "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == [{"A": 8}, {"A": 8}, {"A": 4}]
 
 
 def test_a_long_run_is_drawn_in_bands_that_fit() -> None:
@@ -69,7 +89,9 @@ def test_a_long_run_is_drawn_in_bands_that_fit() -> None:
 def test_the_svg_has_every_request_and_step() -> None:
     root = ElementTree.fromstring(as_svg(RUN, "a < b & c"))
     said = [text.text or "".join(text.itertext()) for text in root.iter(f"{SVG}text")]
-    assert {"a < b & c", "step", "tokens in the step", "request", "budget 17", "decode", "waits"} <= set(said)
+    assert {"a < b & c", "step", "tokens in the step", "request", "budget 17", "decode", "waiting"} <= set(
+        said
+    )
     boxes = [box for box in root.iter(f"{SVG}rect") if box.find(f"{SVG}title") is not None]
     titles = [box.findtext(f"{SVG}title") for box in boxes]
     assert "step 2, B & <b>: 16 (prefill)" in titles and "step 4, B & <b>: 1 (decode)" in titles

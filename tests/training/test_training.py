@@ -8,12 +8,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-
-from tiny_llm_lab.training.data import MAX_POSITION, Mix, make_batch, make_positions
-from tiny_llm_lab.training.encoding import CorpusEncoder
-from tiny_llm_lab.training.head_start import give_head_start
-from tiny_llm_lab.training.model import DEFAULT_SHAPE, Qwen3, Shape
-from tiny_llm_lab.training.tokenizer import train_tokenizer
+from recipes.default_model.data import MAX_POSITION, Mix, make_batch, make_positions
+from recipes.default_model.encoding import CorpusEncoder
+from recipes.default_model.induction_init import init_induction_heads
+from recipes.default_model.model import DEFAULT_SHAPE, Qwen3, Shape
+from recipes.default_model.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +30,11 @@ def repeats_right(model: Qwen3) -> float:
     return float((guesses[:, 40:-1] == rows[:, 41:]).float().mean())
 
 
-def test_the_head_start_recalls_repeats_before_any_training() -> None:
+def test_the_induction_init_recalls_repeats_before_any_training() -> None:
     torch.manual_seed(0)
     model = Qwen3(DEFAULT_SHAPE)
     assert repeats_right(model) < 0.05
-    give_head_start(model, 0)
+    init_induction_heads(model, 0)
     assert repeats_right(model) > 0.5
 
 

@@ -4,12 +4,12 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.helpers.probe import ScheduleProbe
 from tests.helpers.scheduling import Job, drive
 from tests.helpers.serving import make_engine
 from tests.helpers.soak import POLICIES, storm
 from tests.helpers.toy import random_tokens, toy_model
 
-from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)

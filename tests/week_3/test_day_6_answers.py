@@ -6,11 +6,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.fakes import FakeClock
+from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import logprobs_of, make_engine, mixed_prompts
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
 
-from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import (
     DoneEvent,
     PrefillEvent,

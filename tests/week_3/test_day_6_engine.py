@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
-from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import (
     PrefillEvent,
     Prompt,

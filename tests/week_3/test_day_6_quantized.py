@@ -2,10 +2,10 @@
 
 import mlx.core as mx
 import pytest
+from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import random_tokens, toy_model
 
-from tiny_llm_lab.trace import ScheduleProbe
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.task("3.6.4")

@@ -39,7 +39,7 @@ class BatchGenerator:
 
         Sets request_queue (the `Arrivals` that have not started), pending_prefill_request (None or the one
         request in prefill), decode_requests (the active ones, in the order of the batch cache's rows) and
-        kv_cache (one BatchingKvCache per layer, with no more rows than there are prompts).
+        kv_cache (one BatchingKvCache per layer).
         """
         raise NotImplementedError("task 2.6.4")
 

@@ -5,10 +5,11 @@ through 28 layers of a dozen operators each loses more time that way than its at
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from tiny_llm_lab.native import KernelOps
 from tiny_llm_lab.types import Weight
 
 from ..cache.paged_attention import LayerCache
@@ -28,7 +29,7 @@ def can_fuse(weights: Mapping[str, Weight]) -> bool:
 
 
 def fused_layer(
-    native: Any,
+    native: KernelOps,
     layer: "QwenTransformerBlock",
     x: mx.array,
     offset: int | list[int] = 0,

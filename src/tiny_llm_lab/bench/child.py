@@ -1,26 +1,19 @@
-"""Runs one measurement in a fresh process, so that nothing of the one before it is warm or in the way."""
+"""A measurement in a fresh process: what the parent asks on stdin, and the one JSON line that answers."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tiny_llm_lab.commands.cli_errors import UnwrittenError
+from tiny_llm_lab.commands.cli_errors import UnwrittenError, todo_line
 from tiny_llm_lab.types import UserError
-
-from .sample import Spec
 
 
 class CrashError(Exception):
-    """The process ended without a sample; the message is what it said on stderr."""
-
-
-def run_child(spec: Spec) -> dict[str, Any]:
-    """The sample and facts that the process reports; raises what `run_module` raises."""
-    return run_module("tiny_llm_lab.bench.sample", spec.to_json())
+    """The process ended without an answer; the message is what it wrote to stderr."""
 
 
 def run_module(module: str, request: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -29,12 +22,15 @@ def run_module(module: str, request: str, environment: Mapping[str, str] | None 
     Raises UserError for what the user can mend, UnwrittenError for an unwritten task and
     CrashError for anything else.
     """
+    # The child must find the very package that runs here, installed or not.
+    source = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-m", module],
         input=request,
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": _search_path()} | dict(environment or {}),
+        env=os.environ | {"PYTHONPATH": path} | dict(environment or {}),
     )
     return parse_output(done.stdout, done.stderr)
 
@@ -47,7 +43,7 @@ def parse_output(stdout: str, stderr: str) -> dict[str, Any]:
     except json.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise CrashError(stderr.strip() or "the process ended without a word")
+        raise CrashError(stderr.strip() or "the process ended without an answer")
     if "error" in value:
         raise UserError(value["error"])
     if "todo" in value:
@@ -55,7 +51,16 @@ def parse_output(stdout: str, stderr: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def _search_path() -> str:
-    # The child must find the very package that runs here, installed or not.
-    source = str(Path(__file__).parents[2])
-    return os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+def reply(measure: Callable[[str], dict[str, Any]]) -> int:
+    """The child's side: measure what stdin asks for; the last line of stdout is the answer."""
+    try:
+        value = measure(sys.stdin.read())
+    except UserError as error:
+        value = {"error": str(error)}
+    except RuntimeError as error:
+        line = todo_line(error)
+        if line is None:
+            raise
+        value = {"todo": line}
+    print(json.dumps(value))
+    return 0

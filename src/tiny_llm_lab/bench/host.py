@@ -1,25 +1,53 @@
 """The facts about a machine without which a measured time means nothing; no paths, no names of people."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 
 def host_facts() -> dict[str, Any]:
-    """CPU, cores, load, versions and the commit that was measured."""
+    """System, CPU, GPU, memory, load, versions and the commit that is measured; bytes where it says so."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
+        "system_version": platform.mac_ver()[0] or platform.release(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "gpu": _gpu(),
         "load_1min_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "mlx": importlib.metadata.version("mlx"),
         "commit": _git("rev-parse", "--short=12", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
     }
+
+
+def _gpu() -> dict[str, Any] | None:
+    """MLX's default GPU; None when a CPU is the default device."""
+    if mx.default_device() != mx.gpu:
+        return None
+    info = mx.device_info()
+    return {
+        "name": info.get("device_name"),
+        "cores": _apple_gpu_cores(),
+        "memory_bytes": info.get("memory_size"),
+        "recommended_working_set_bytes": info.get("max_recommended_working_set_size"),
+    }
+
+
+def _apple_gpu_cores() -> int | None:
+    said = _output("system_profiler", "-json", "SPDisplaysDataType")
+    try:
+        cores = [int(gpu["sppci_cores"]) for gpu in json.loads(said or "")["SPDisplaysDataType"]]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return max(cores, default=None)
 
 
 def _cpu_model() -> str:

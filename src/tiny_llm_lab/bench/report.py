@@ -1,141 +1,197 @@
-"""From samples to a table and one sentence: medians over fresh processes, with their spread."""
+"""What every benchmark reports: rows of samples, ratios, notes; one JSON schema and one kind of table."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Final
+from typing import Any, Final, Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
-from tiny_llm_lab.metrics import percentile, pooled_itl
-from tiny_llm_lab.types import Timing
+SCHEMA: Final = 1
+_GAP, _EDGES = 3, 2  # characters between two columns of a table, and at its sides
 
-from .recording import Sample
-
-CAPTION: Final = (
-    "Median of {repeats} fresh processes (min-max below it). TTFT short: the short prompts that arrived\n"
-    "during a long prefill. ITL: every gap of the requests that were decoding during one, pooled."
-)
+Samples = Sequence[float | None]  # one for each round; None where there was nothing to measure
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One number over all repeats."""
+class Column:
+    """How a metric is shown: the median of its samples times `scale`, and how their spread is added."""
 
-    median: float
+    key: str
+    title: str
+    spec: str = ".1f"
+    scale: float = 1.0
+    spread: Literal["none", "below", "beside"] = "none"
+    unit: str = ""
+
+    def cell(self, samples: Samples) -> str:
+        """The text of one cell; empty without samples, "-" when one is None."""
+        known = [value * self.scale for value in samples if value is not None]
+        if len(known) < len(samples):
+            return "-"
+        if not known:
+            return ""
+        low, middle, high = (format(value, self.spec) for value in (min(known), median(known), max(known)))
+        if self.spread == "none" or low == high:
+            return middle + self.unit
+        return f"{middle}{self.unit}{' ' if self.spread == 'beside' else chr(10)}({low}-{high})"
+
+
+TIME: Final = Column("seconds", "ms median (min-max)", ".3f", 1e3, "beside")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant, and its samples of each metric."""
+
+    name: str
+    samples: Mapping[str, Samples]
+
+    def median(self, key: str) -> float:
+        """The median of a metric that every round has measured."""
+        return float(median(value for value in self.samples[key] if value is not None))
+
+    def to_json(self) -> dict[str, Any]:
+        """Median, least and largest sample of each metric, and the samples themselves."""
+        metrics: dict[str, Any] = {}
+        for key, samples in self.samples.items():
+            known = [value for value in samples if value is not None]
+            summary = {"median": median(known), "min": min(known), "max": max(known)} if known else {}
+            metrics[key] = summary | {"samples": list(samples)}
+        return {"name": self.name, "metrics": metrics}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How one variant compares with another: the ratio of medians, and the least and largest of a round."""
+
+    name: str
+    value: float
     low: float
     high: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @classmethod
+    def of(cls, name: str, over: Samples, under: Samples, **aims: float) -> "Ratio | None":
+        """`over` / `under`, paired by round; None where a sample is missing or there is nothing to divide by.
+
+        `aims` are at_most and at_least.
+        """
+        pairs = [(a, b) for a, b in zip(over, under, strict=True) if a is not None and b]
+        if not pairs or len(pairs) < len(over):
+            return None
+        each = [a / b for a, b in pairs]
+        value = median(a for a, _ in pairs) / median(b for _, b in pairs)
+        return cls(name, value, min(each), max(each), **aims)
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the aim is met; None when there is none."""
+        if self.at_most is None and self.at_least is None:
+            return None
+        is_low_enough = self.at_most is None or self.value <= self.at_most
+        return is_low_enough and (self.at_least is None or self.value >= self.at_least)
+
+    def line(self) -> str:
+        """The ratio as one line of text."""
+        aims = (("at most", self.at_most), ("at least", self.at_least))
+        said = [f"{sign} {limit:g}" for sign, limit in aims if limit is not None]
+        aim = f", aim {' and '.join(said)}: {'met' if self.is_met else 'MISSED'}" if said else ""
+        # A ratio of a single pair has no spread.
+        spread = "" if self.low == self.high else f" ({self.low:.3f} to {self.high:.3f})"
+        return f"{self.name}: {self.value:.3f}{spread}{aim}"
 
 
 @dataclass(frozen=True)
-class StepReport:
-    """One prefill_step; times in seconds."""
+class Section:
+    """One comparison: its table, ratios, and notes; `data` has what the rows do not."""
 
-    prefill_step: int
-    repeats: int
-    total_s: Measured
-    output_tokens_per_s: Measured
-    ttft_short_s: Measured
-    ttft_long_s: Measured
-    itl_p50_s: Measured
-    itl_p99_s: Measured
-    itl_max_s: Measured
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    ratios: Sequence[Ratio | None] = ()
+    notes: Sequence[str] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
 
-
-# The columns between prefill_step and the ratio: title, field, factor, decimals.
-_COLUMNS: Final = (
-    ("total s", "total_s", 1, 2),
-    ("out tok/s", "output_tokens_per_s", 1, 1),
-    ("TTFT short ms", "ttft_short_s", 1000, 0),
-    ("TTFT long ms", "ttft_long_s", 1000, 0),
-    ("ITL p50 ms", "itl_p50_s", 1000, 1),
-    ("ITL p99 ms", "itl_p99_s", 1000, 1),
-    ("ITL max ms", "itl_max_s", 1000, 1),
-)
+    def to_json(self) -> dict[str, Any]:
+        """Everything, in the units of the samples."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "rows": [row.to_json() for row in self.rows],
+            "ratios": [asdict(each) | {"is_met": each.is_met} for each in self.ratios if each],
+            "notes": list(self.notes),
+            "data": dict(self.data),
+        }
 
 
-def report_steps(samples: Sequence[Sample]) -> list[StepReport]:
-    """One report per prefill_step, in ascending order."""
-    return [
-        _report([sample for sample in samples if sample.prefill_step == step])
-        for step in sorted({sample.prefill_step for sample in samples})
+def timed_section(
+    name: str,
+    title: str,
+    seconds: Mapping[str, Sequence[float]],
+    ratios: Sequence[Ratio | None],
+    notes: Sequence[str] = (),
+    data: Mapping[str, Any] | None = None,
+) -> Section:
+    """A comparison of times, as `time_variants` returns them."""
+    rows = [Row(variant, {TIME.key: values}) for variant, values in seconds.items()]
+    return Section(name, title, (TIME,), rows, ratios, notes, data or {})
+
+
+def document(
+    benchmark: str,
+    settings: Mapping[str, Any],
+    host: Mapping[str, Any],
+    sections: Sequence[Section] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """The JSON object that a benchmark prints or writes; `more` are top-level keys of its own."""
+    return {
+        "schema": SCHEMA,
+        "benchmark": benchmark,
+        "settings": dict(settings),
+        "host": dict(host),
+        "sections": [section.to_json() for section in sections],
+        **more,
+    }
+
+
+def print_section(console: Console, section: Section) -> None:
+    """Title, table, ratios and notes; a table that is too wide is folded, so that no number is cut."""
+    console.print(section.title, highlight=False, soft_wrap=True)
+    cells = [
+        [row.name, *(c.cell(row.samples.get(c.key, ())) for c in section.columns)] for row in section.rows
     ]
+    print_table(console, ["variant", *(column.title for column in section.columns)], cells)
+    for line in [*(ratio.line() for ratio in section.ratios if ratio), *section.notes]:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
-def report_table(steps: Sequence[StepReport], long_tokens: int, plain: bool) -> Table:
-    """A row per prefill_step; the last column compares the longest gap with the largest step's."""
-    base = steps[-1]
-    table = Table(
-        box=None if plain else box.SIMPLE_HEAD,
-        caption=CAPTION.format(repeats=base.repeats),
-        caption_justify="left",
-        pad_edge=False,
-    )
-    table.add_column("prefill_step", justify="right", no_wrap=True)
-    for title, *_ in _COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("max ITL vs " + base_name(base, long_tokens), justify="right", no_wrap=True)
-    for step in steps:
-        cells = [_cell(getattr(step, name), factor, digits) for _, name, factor, digits in _COLUMNS]
-        table.add_row(str(step.prefill_step), *cells, f"{_ratio(step, base, 'itl_max_s'):.2f}x")
-    return table
-
-
-def closing_sentence(steps: Sequence[StepReport], long_tokens: int) -> str:
-    """What was seen, in numbers, each step against the largest."""
-    base, others = steps[-1], steps[:-1]
-    if not others:
-        return f"Only prefill_step {base.prefill_step} was measured: nothing to compare."
-    said = [
-        f"prefill_step {step.prefill_step} had max ITL {_ratio(step, base, 'itl_max_s'):.2f}x, "
-        f"p50 ITL {_ratio(step, base, 'itl_p50_s'):.2f}x, "
-        f"long TTFT {_ratio(step, base, 'ttft_long_s'):.2f}x, "
-        f"throughput {_ratio(step, base, 'output_tokens_per_s'):.2f}x"
-        for step in others
+def print_table(console: Console, titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """One table, or several below each other, each with the first column, when one would be too wide."""
+    widths = [
+        max(len(line) for text in (title, *(row[i] for row in cells)) for line in text.split("\n"))
+        for i, title in enumerate(titles)
     ]
-    fastest = min(steps, key=lambda step: step.total_s.median)
-    compared = f"Against {base_name(base, long_tokens)}:\n  " + ",\n  ".join(said)
-    return f"{compared};\nthe shortest total had prefill_step {fastest.prefill_step}."
+    for group in _fitting(widths, console.width - _EDGES):
+        table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+        for i in (0, *group):
+            table.add_column(titles[i], justify="right" if i else "left", no_wrap=True, min_width=widths[i])
+        for row in cells:
+            table.add_row(*(row[i] for i in (0, *group)))
+        console.print(table)
 
 
-def base_name(base: StepReport, long_tokens: int) -> str:
-    """What the others are compared with; "unchunked" only when a long prompt fits in one chunk."""
-    return "unchunked" if base.prefill_step >= long_tokens else f"prefill_step {base.prefill_step}"
-
-
-def _report(samples: Sequence[Sample]) -> StepReport:
-    def measured(metric: Callable[[Sample], float]) -> Measured:
-        values = [metric(sample) for sample in samples]
-        return Measured(median(values), min(values), max(values))
-
-    return StepReport(
-        prefill_step=samples[0].prefill_step,
-        repeats=len(samples),
-        total_s=measured(lambda sample: sample.total_s),
-        output_tokens_per_s=measured(lambda sample: sample.num_output_tokens / sample.total_s),
-        ttft_short_s=measured(lambda sample: _median_ttft(sample.of_kind("late"))),
-        ttft_long_s=measured(lambda sample: _median_ttft(sample.of_kind("long"))),
-        itl_p50_s=measured(lambda sample: percentile(victim_itl(sample), 50)),
-        itl_p99_s=measured(lambda sample: percentile(victim_itl(sample), 99)),
-        itl_max_s=measured(lambda sample: max(victim_itl(sample))),
-    )
-
-
-def victim_itl(sample: Sample) -> list[float]:
-    """Every gap of every request that was decoding while a long prompt was in prefill."""
-    return pooled_itl(sample.timings[idx] for idx in sample.victims())
-
-
-def _median_ttft(timings: Sequence[Timing]) -> float:
-    return median(timing.ttft_s for timing in timings if timing.ttft_s is not None)
-
-
-def _ratio(step: StepReport, base: StepReport, name: str) -> float:
-    over, under = getattr(step, name).median, getattr(base, name).median
-    return float(over / under)
-
-
-def _cell(value: Measured, factor: int, digits: int) -> str:
-    low, middle, high = (f"{number * factor:.{digits}f}" for number in (value.low, value.median, value.high))
-    return middle if low == high else f"{middle}\n{low}-{high}"
+def _fitting(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Groups of the columns behind the first, each as wide as fits beside it."""
+    groups: list[list[int]] = [[]]
+    for i in range(1, len(widths)):
+        used = widths[0] + sum(widths[other] + _GAP for other in groups[-1])
+        if groups[-1] and used + widths[i] + _GAP > width:
+            groups.append([])
+        groups[-1].append(i)
+    return groups

@@ -96,22 +96,22 @@ def run(args: Namespace) -> int:
     told = settings if served is None else {"engine": ""} | served.changed()
     parts = [model_name(args), args.solution, plural(len(prompts), "prompt")]
     log(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
-    stats = None
+    counted = None
     if served is None:
         progress, total_s, interrupted = serve(loaded, prompts, settings)
     else:
         draft = load_from_args(args, served.draft_model).model if served.draft_model else None
-        progress, total_s, interrupted, stats = serve_with_engine(
+        progress, total_s, interrupted, counted = serve_with_engine(
             loaded, args.solution, prompts, served, draft
         )
     if args.json:
         named = {"model": model_name(args), "solution": args.solution, "tensor_parallel_size": num_ranks}
         document = as_json(progress, total_s, named | settings)
-        print(json.dumps(document if stats is None else document | {"engine": stats.as_json()}, indent=1))
+        print(json.dumps(document if counted is None else document | {"engine": counted[0]}, indent=1))
     else:
         print_report(progress, total_s)
-        if stats is not None:
-            print_parts(stats.line())
+        if counted is not None:
+            print_parts(counted[1])
     if interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in progress.requests)
@@ -146,22 +146,22 @@ def serve_with_engine(
     prompts: list[Prompt],
     settings: EngineSettings,
     draft: Model | None = None,
-) -> tuple[BatchProgress, float, bool, EngineStats]:
-    """The same through the solution's engine, with what it counted."""
+) -> tuple[BatchProgress, float, bool, tuple[dict[str, Any], str]]:
+    """The same through the solution's engine, with what it counted, for JSON and as a line."""
     checkpoint, config = loaded.checkpoint, settings.config
     llm = load_serving(solution)
+    stats = EngineStats()
     engine = build_engine(
-        llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, len(prompts), draft
+        llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, len(prompts), draft, stats
     )
     if config.enable_chunked_prefill:
         log(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
-    stats = EngineStats(engine)
     try:
         num_slots = min(config.max_num_seqs, len(prompts))
         watched = _watch(prompts, num_slots, lambda on_event: engine.generate(prompts, on_event))
+        return *watched, (stats.as_json(engine), stats.line(engine))
     finally:
         engine.release()
-    return *watched, stats
 
 
 def _watch(

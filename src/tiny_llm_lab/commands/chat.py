@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from tiny_llm_lab.types import Tokenizer
+from tiny_llm_lab.types import Tokenizer, UserError
 
 
 @runtime_checkable
@@ -23,21 +23,31 @@ class ChatTemplate(Protocol):
     ) -> str: ...
 
 
-def as_chat(tokenizer: Tokenizer, text: str, raw: bool = False) -> str:
+def as_chat(tokenizer: Tokenizer, text: str | Sequence[Mapping[str, str]], raw: bool = False) -> str:
     """`text` as a user's turn in the tokenizer's chat template; unchanged when it has none or `raw`.
+
+    A list of messages, {"role": ..., "content": ...} each, is a conversation; UserError without a template.
 
     A text of blanks becomes an empty one, which solutions refuse: wrapped in a template it would be a
     prompt like any other, and the answer to a question that was not asked.
     """
+    if not isinstance(text, str):
+        return _rendered(tokenizer, text)
     if raw:
         return text
     if not text.strip():
         return ""
     if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
         return text
+    return _rendered(tokenizer, [{"role": "user", "content": text}])
+
+
+def _rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> str:
+    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
+        raise UserError("this model has no chat template: give the prompt as text")
     # Text, not ids: the plain loops of week 1 take text, and its type keeps `encode` from adding to it.
     return tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}],
+        messages,
         add_generation_prompt=True,
         tokenize=False,
         enable_thinking=False,  # Qwen3's switch; other templates ignore it

@@ -4,14 +4,25 @@ import argparse
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 import mlx.core as mx
 
-from tiny_llm_lab.calibration import calibrate
 from tiny_llm_lab.kv_memory import is_share, num_blocks_for, parse_memory
-from tiny_llm_lab.solution import Engine, Serving
-from tiny_llm_lab.types import Model, Policy, Proposer, SchedulerConfig, StepMode, Tokenizer, UserError
+from tiny_llm_lab.solution import Serving
+from tiny_llm_lab.steps.calibration import calibrate
+from tiny_llm_lab.types import (
+    Model,
+    OnStep,
+    PagedModel,
+    Policy,
+    Proposer,
+    SchedulerConfig,
+    StepMode,
+    Tokenizer,
+    UserError,
+)
+from tiny_llm_lab.types.serving import Engine
 
 from .options import at_least_one
 
@@ -24,6 +35,7 @@ _NUMBERS: Final = {
     "max_num_seqs": (int, f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"),
     "max_model_len": (int, f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"),
     "long_prefill_token_threshold": (int, "tokens of one prompt in one step; 0 is off"),
+    "max_num_partial_prefills": (int, "requests that compute their prompts at a time; 0 is any"),
     "chunk_grid": (int, "chunks end at multiples of this; 0 is off"),
     "block_size": (int, "tokens of one block of the KV cache (default: 16)"),
     "num_speculative_tokens": (at_least_one, "guesses of one step, with --speculate (default: 4)"),
@@ -145,6 +157,7 @@ def build_engine(
     settings: EngineSettings,
     num_requests: int | None = None,
     draft: Model | None = None,
+    on_step: OnStep | None = None,
 ) -> Engine:
     """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
 
@@ -158,12 +171,12 @@ def build_engine(
     room = num_blocks_for(model.config, dtype, size, parse_memory(settings.kv_cache_memory), kv_bits)
     most = config.max_num_seqs if num_requests is None else min(config.max_num_seqs, num_requests)
     usable = most * -(-config.max_model_len // size)
-    pacer = None
+    controller = None
     if settings.itl_slo_ms is not None:
         step_time = llm.StepTimeModel(calibrate(model, llm, block_size=size))
-        pacer = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
+        controller = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
     return llm.Engine(
-        model,
+        cast(PagedModel, model),
         tokenizer,
         config,
         num_blocks=min(room, usable),
@@ -171,8 +184,9 @@ def build_engine(
         kv_bits=kv_bits,
         enable_prefix_caching=settings.enable_prefix_caching,
         proposer=_proposer(llm, model, settings, draft),
-        pacer=pacer,
+        budget_controller=controller,
         async_scheduling=settings.async_scheduling,
+        on_step=on_step,
     )
 
 

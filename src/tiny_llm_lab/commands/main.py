@@ -134,9 +134,7 @@ def start_loop(
         return cast(Iterator[Event], events)
     if sampling.stop or sampling.ignore_eos:
         raise UserError(f"--stop and --ignore-eos are not for --loop {loop}: choose --loop chunked")
-    sampler = llm.make_sampler(
-        sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed
-    )
+    sampler = llm.Sampler(sampling)
     # The last token of an answer is sampled and not computed: it needs no position.
     room = loaded.model.config.max_position_embeddings - len(tokenizer.encode(prompt)) + 1
     max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)

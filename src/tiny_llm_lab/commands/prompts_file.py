@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tiny_llm_lab.types import Prompt, SamplingParams, UserError
+from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
 from .prompt_text import cleaned
 
@@ -25,7 +25,7 @@ _FIELDS: Final[dict[str, tuple[type, ...]]] = {
     "ignore_eos": (bool,),
     "arrival_s": _NUMBER,
     "priority": (int,),
-    "is_batch_class": (bool,),
+    "priority_class": (str,),
 }
 
 
@@ -96,13 +96,15 @@ def _prompt(entry: object, sampling: SamplingParams, raw: bool) -> Prompt:
     for key, value in given.items():
         _check(key, value)
     arrival_s, priority = float(given.pop("arrival_s", 0.0)), given.pop("priority", 0)
-    is_batch_class = given.pop("is_batch_class", False)
+    priority_class = given.pop("priority_class", "interactive")
+    if priority_class not in PRIORITY_CLASSES:
+        raise UserError(f"priority_class is {' or '.join(PRIORITY_CLASSES)}, not {priority_class!r}")
     if isinstance(given.get("stop"), str):
         given["stop"] = [given["stop"]]
     if "stop" in given:
         given["stop"] = tuple(given["stop"])
     text = cleaned(entry["prompt"], raw, "it")
-    return Prompt(text, replace(sampling, **given), arrival_s, priority, is_batch_class)
+    return Prompt(text, replace(sampling, **given), arrival_s, priority, priority_class)
 
 
 def _check(key: str, value: object) -> None:

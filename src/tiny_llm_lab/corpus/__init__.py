@@ -1,1 +1,1 @@
-"""Seeded text generators: what the default model is trained on and measured with."""
+"""Seeded notes and questions: the recall evaluation, and the long prompts of `batch-main`."""

@@ -10,7 +10,6 @@ from .filler import make_filler
 from .words import ADJECTIVES, NAMES, PLACES, THINGS, invented_word
 
 HELD_OUT_ONE_IN: Final = 10
-UNKNOWN_ANSWER: Final = "The notes do not say."
 
 INTRODUCTIONS: Final = ("Notes:", "Here are my notes.", "Read these notes.", "My notes:")
 SEPARATORS: Final = (" ", "\n")
@@ -123,28 +122,6 @@ def ask(rng: random.Random, fact: Fact) -> Question:
     """One of the two questions that the evaluation asks about a fact."""
     question = fact.where_question if rng.random() < 0.5 else fact.what_question
     return Question(question, fact.sentence)
-
-
-def ask_loosely(rng: random.Random, fact: Fact) -> Question:
-    """Another way to ask for the same fact, for training only."""
-    forms = (
-        f"Where does {fact.name} keep the {fact.thing}?",
-        f"What does {fact.name} keep?",
-        f"What is {fact.preposition} the {fact.place} of {fact.name}?",
-        f"Where is the {fact.adjective} {fact.thing} of {fact.name}?",
-        f"where does {fact.name} keep the {fact.adjective} {fact.thing}",
-        f"Tell me what {fact.name} keeps.",
-        f"{fact.name} keeps the",
-    )
-    return Question(rng.choice(forms), fact.sentence)
-
-
-def ask_in_vain(rng: random.Random, notes: Notes) -> Question:
-    """A question about a name that the notes do not hold."""
-    present = {fact.name for fact in notes.facts}
-    absent = [name for name in NAMES if name not in present]
-    stranger = make_fact(rng, rng.choice(absent or [invented_word(rng, 3).capitalize()]), held_out=False)
-    return Question(ask(rng, stranger).question, UNKNOWN_ANSWER)
 
 
 def first_message(rng: random.Random, notes: Notes, question: Question) -> str:

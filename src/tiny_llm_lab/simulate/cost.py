@@ -1,9 +1,9 @@
-"""How long a step takes on a machine that is not there: from its bandwidth and arithmetic, or as measured."""
+"""How long a step takes: from assumed bandwidth and arithmetic, or as measured on another machine."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tiny_llm_lab.models.shapes import Shape
 from tiny_llm_lab.types import UserError
@@ -15,8 +15,9 @@ class StepCost(Protocol):
     """The true time of a step, as far as the simulation is concerned."""
 
     def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
-        """Of a step with so many tokens that see `num_attended` stored tokens in all, of which its requests
-        have `num_stored` different ones.
+        """Of a step of num_tokens tokens, whose requests have num_stored tokens in the cache when it ends.
+
+        num_attended counts (token, stored token) pairs of attention.
         """
         ...
 
@@ -25,14 +26,14 @@ class StepCost(Protocol):
 class Roofline:
     """The least time that bytes and operations take, plus a fixed overhead. An assumption, not a measurement.
 
-    Linear layers read all weights once and compute with each for each token, whichever takes longer. So does
-    attention with what is stored. The two come one after the other.
+    Linear layers take the longer of reading all weights once and computing with them for every token;
+    attention takes the longer of the same two for keys and values. Attention comes after the linear layers.
     """
 
     overhead_s: float
     weight_s: float  # to read all weights once
     token_s: float  # arithmetic of one token in the linear layers
-    attended_s: float  # arithmetic of one token's look at one stored token
+    attended_s: float  # arithmetic of one token attending to one stored token
     stored_s: float  # to read what is stored of one token
 
     def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
@@ -54,11 +55,11 @@ class Calibrated:
 
 
 def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: float) -> Roofline:
-    """The cost of a model of `shape` on a machine that reads and computes so fast.
+    """The cost of a model of `shape` on a machine of this bandwidth and arithmetic.
 
     Bytes: every weight of the layers and of the head, at the shape's bits; keys and values in bfloat16.
-    Operations: two per weight of the layers and token, 4 * layers * heads * head_dim per look at a stored
-    token. The head's arithmetic and the embedding's bytes are small and left out.
+    Operations: two per weight of the layers and token, 4 * layers * heads * head_dim per attended pair.
+    The head's arithmetic and the embedding's bytes are small and left out.
     """
     if min(gb_per_s, tflop_per_s) <= 0 or overhead_s < 0:
         raise UserError("--gb-s and --tflop-s must be above 0, --overhead-ms 0 or more")
@@ -78,15 +79,12 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
 def load_calibration(path: Path) -> Calibrated:
     """Read {"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}, seconds per unit."""
     try:
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
-        small, large = (tuple(float(number) for number in value[key]) for key in ("small", "large"))
-        split = int(value["split_tokens"])
+        value = json.loads(path.read_text(encoding="utf-8"))
+        (a, b, c, d), (e, f, g, h) = (map(float, value[key]) for key in ("small", "large"))
+        if min(a, b, c, d, e, f, g, h) >= 0:
+            return Calibrated(int(value["split_tokens"]), (a, b, c, d), (e, f, g, h))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}: give a calibration file") from None
     except (ValueError, KeyError, TypeError):
-        small, large, split = (), (), 0
-    if len(small) != 4 or len(large) != 4 or min(*small, *large) < 0:
-        raise UserError(f'{path}: write {{"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}}')
-    a, b, c, d = small
-    e, f, g, h = large
-    return Calibrated(split, (a, b, c, d), (e, f, g, h))
+        pass
+    raise UserError(f'{path}: write {{"split_tokens": N, "small": [a, b, c, d], "large": [a, b, c, d]}}')

@@ -1,16 +1,17 @@
-"""What a simulation came to: latencies, goodput and how busy the replicas were."""
+"""The result of a simulation: latencies, goodput and utilisation."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tiny_llm_lab.metrics import percentile, weighted_percentile
+from tiny_llm_lab.metrics import weighted_percentile
 
-from .ledger import Ledger, Served
+from .stats import FinishedRequest, RunStats
 
 
 @dataclass(frozen=True)
 class Slo:
-    """A request is served well when its first token comes within `ttft_s` and its gaps are within `itl_s`.
+    """A request is inside the SLO when its TTFT is at most `ttft_s` and its gaps are at most `itl_s`.
 
     One late gap in a hundred is allowed, as in a p99 of the request's own gaps: below a hundred gaps, none.
     """
@@ -18,9 +19,9 @@ class Slo:
     itl_s: float
     ttft_s: float
 
-    def holds(self, served: Served) -> bool:
-        allowed = (served.num_output_tokens - 1) // 100
-        return served.ttft_s <= self.ttft_s and served.num_late_gaps <= allowed
+    def holds(self, request: FinishedRequest) -> bool:
+        allowed = (request.num_output_tokens - 1) // 100
+        return request.ttft_s <= self.ttft_s and request.num_late_gaps <= allowed
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """What the batch-class requests of a run came to: nobody waits for them, so what counts is how much."""
+    """Throughput of a run's batch-class requests; they have no latency targets."""
 
     num_requests: int
     num_prompt_tokens: int
@@ -49,8 +50,7 @@ class BatchOutcome:
 class Outcome:
     """One simulated run. TTFT, ITL (all gaps of all requests), TPOT and E2E as in `metrics`.
 
-    All of it is about interactive requests, but for how busy the replicas were: utilisation and steps are
-    those of all requests.
+    Only utilisation, num_steps and tokens_per_step count batch-class requests; the rest is interactive.
     """
 
     num_requests: int
@@ -62,8 +62,8 @@ class Outcome:
     tpot: Percentiles | None
     e2e: Percentiles
     requests_per_s: float
-    goodput: float  # requests per second that were inside both SLOs
-    attainment: float  # their share
+    goodput: float  # requests per second inside both SLOs
+    attainment: float  # share of the requests inside both SLOs
     output_tokens_per_s: float
     utilisation: float  # share of the time that a replica was computing, mean over the replicas
     num_steps: int
@@ -76,61 +76,54 @@ class Outcome:
         return self.ttft.p99_s <= slo.ttft_s and (self.itl is None or self.itl.p99_s <= slo.itl_s)
 
 
-def outcome(ledger: Ledger, slo: Slo, num_replicas: int) -> Outcome:
-    """The numbers of a run in which at least one interactive request was served."""
-    served = [each for each in ledger.served if not each.is_batch_class]
-    total_s = _span_s(served)
-    num_good = sum(slo.holds(each) for each in served)
-    num_output_tokens = sum(each.num_output_tokens for each in served)
-    tpots = [each.tpot_s for each in served if each.tpot_s is not None]
+def outcome(stats: RunStats, slo: Slo, num_replicas: int) -> Outcome:
+    """The numbers of a run in which at least one interactive request finished."""
+    requests = [each for each in stats.finished if each.priority_class == "interactive"]
+    total_s = _span_s(requests)
+    num_good = sum(slo.holds(each) for each in requests)
+    num_output_tokens = sum(each.num_output_tokens for each in requests)
+    tpots = [each.tpot_s for each in requests if each.tpot_s is not None]
     return Outcome(
-        num_requests=len(served),
-        num_prompt_tokens=sum(each.num_prompt_tokens for each in served),
+        num_requests=len(requests),
+        num_prompt_tokens=sum(each.num_prompt_tokens for each in requests),
         num_output_tokens=num_output_tokens,
         total_s=total_s,
-        ttft=_percentiles(each.ttft_s for each in served),
-        itl=_weighted(ledger.gaps) if ledger.gaps else None,
-        tpot=_percentiles(tpots) if tpots else None,
-        e2e=_percentiles(each.e2e_s for each in served),
-        requests_per_s=len(served) / total_s,
+        ttft=_percentiles(Counter(each.ttft_s for each in requests)),
+        itl=_percentiles(stats.gaps) if stats.gaps else None,
+        tpot=_percentiles(Counter(tpots)) if tpots else None,
+        e2e=_percentiles(Counter(each.e2e_s for each in requests)),
+        requests_per_s=len(requests) / total_s,
         goodput=num_good / total_s,
-        attainment=num_good / len(served),
+        attainment=num_good / len(requests),
         output_tokens_per_s=num_output_tokens / total_s,
-        utilisation=ledger.busy_s / (_span_s(ledger.served) * num_replicas),
-        num_steps=ledger.num_steps,
-        tokens_per_step=ledger.num_tokens / ledger.num_steps,
-        num_preemptions=ledger.num_preemptions,
-        batch=_batch_outcome(ledger),
+        utilisation=stats.busy_s / (_span_s(stats.finished) * num_replicas),
+        num_steps=stats.num_steps,
+        tokens_per_step=stats.num_tokens / stats.num_steps,
+        num_preemptions=stats.num_preemptions,
+        batch=_batch_outcome(stats),
     )
 
 
-def _batch_outcome(ledger: Ledger) -> BatchOutcome | None:
-    served = [each for each in ledger.served if each.is_batch_class]
-    if not served:
+def _batch_outcome(stats: RunStats) -> BatchOutcome | None:
+    requests = [each for each in stats.finished if each.priority_class == "batch"]
+    if not requests:
         return None
-    total_s = _span_s(ledger.served)
-    num_output_tokens = sum(each.num_output_tokens for each in served)
+    total_s = _span_s(stats.finished)
+    num_output_tokens = sum(each.num_output_tokens for each in requests)
     return BatchOutcome(
-        num_requests=len(served),
-        num_prompt_tokens=sum(each.num_prompt_tokens for each in served),
+        num_requests=len(requests),
+        num_prompt_tokens=sum(each.num_prompt_tokens for each in requests),
         num_output_tokens=num_output_tokens,
         total_s=total_s,
         output_tokens_per_s=num_output_tokens / total_s,
-        num_preemptions=ledger.num_batch_preemptions,
+        num_preemptions=stats.num_batch_preemptions,
     )
 
 
-def _span_s(served: Sequence[Served]) -> float:
+def _span_s(requests: Sequence[FinishedRequest]) -> float:
     """From the first arrival to the last token."""
-    return max(each.last_s for each in served) - min(each.arrival_s for each in served)
+    return max(each.last_s for each in requests) - min(each.arrival_s for each in requests)
 
 
-def _percentiles(values: Iterable[float]) -> Percentiles:
-    ordered = sorted(values)
-    p50, p90, p99, largest = (percentile(ordered, percent) for percent in (50, 90, 99, 100))
-    return Percentiles(p50, p90, p99, largest)
-
-
-def _weighted(counts: Mapping[float, int]) -> Percentiles:
-    p50, p90, p99, largest = (weighted_percentile(counts, percent) for percent in (50, 90, 99, 100))
-    return Percentiles(p50, p90, p99, largest)
+def _percentiles(counts: Mapping[float, int]) -> Percentiles:
+    return Percentiles(*(weighted_percentile(counts, percent) for percent in (50, 90, 99, 100)))

@@ -1,4 +1,4 @@
-"""Who asks when, for how much: arrivals and lengths, drawn from one seed."""
+"""Arrivals and lengths of requests, drawn from one seed."""
 
 import random
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Final
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import PriorityClass, UserError
 
-# Seeds from --seed on are taken: arrivals, lengths, noise.
+# seed, seed + 1 and seed + 2 draw arrivals, lengths and noise.
 _BATCH_SEED: Final = 3
 
 
@@ -20,7 +20,7 @@ class SimRequest:
     arrival_s: float
     num_prompt_tokens: int
     num_output_tokens: int
-    is_batch_class: bool = False  # takes what the others leave
+    priority_class: PriorityClass = "interactive"
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def draw_requests(
 ) -> list[SimRequest]:
     """`num_requests` requests at `rate` per second, in order of arrival.
 
-    The times between arrivals are gamma distributed with shape `burstiness`: 1 is a Poisson process, less
-    comes in bursts (vLLM's meaning of the word). The same seed gives the same requests at every rate, only
-    closer together. Prompt and answer together have at most `max_len` tokens: longer prompts are cut.
+    The times between arrivals are gamma distributed with shape `burstiness`, as in vLLM: 1 is a Poisson
+    process, less is bursts. At another rate the same seed gives the same requests at scaled times. Prompt and
+    answer together have at most `max_len` tokens: longer prompts are cut.
 
-    `batch_share` of the requests, rounded and never all, and the same share of the rate are batch class. They
-    come in a stream of their own: the others are, but for their numbers, what the rest of the requests at the
-    rest of the rate would be without them.
+    `batch_share` of the requests, rounded and never all, and the same share of the rate are batch class, in a
+    separate stream: apart from their numbers, the interactive requests are those of a run without batch class
+    that has the remaining requests at the remaining rate.
     """
     num_batch = min(round(batch_share * num_requests), max(0, num_requests - 1))
     requests = _draw_stream(
@@ -86,7 +86,7 @@ def draw_requests(
     if num_batch == 0:
         return requests
     batch = _draw_stream(num_batch, rate * batch_share, burstiness, kinds, seed + _BATCH_SEED, max_len)
-    requests += [replace(each, is_batch_class=True) for each in batch]
+    requests += [replace(each, priority_class="batch") for each in batch]
     requests.sort(key=lambda each: each.arrival_s)
     return [replace(each, number=number) for number, each in enumerate(requests)]
 

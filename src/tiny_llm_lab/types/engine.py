@@ -69,6 +69,7 @@ class StepStats:
 
     start_s: float  # planned and launched, on the engine's clock
     end_s: float  # its tokens were read
+    num_prompt_tokens: int  # of its tokens, those of prompts; the rest are decodes and drafts
     num_running: int
     num_waiting: int
     num_free_blocks: int  # cached ones included

@@ -198,5 +198,11 @@ class EngineCore:
 
     def _stats(self, step: EngineStep, end_s: float) -> StepStats:
         scheduler = self.scheduler
+        num_prompt_tokens = sum(
+            min(new, max(0, len(request.sequence.prompt_token_ids) - computed))
+            for request, (_, computed, new) in zip(step.requests, step.parts, strict=True)
+        )
         num_running, num_waiting = len(scheduler.running), len(scheduler.waiting)
-        return StepStats(step.start_s, end_s, num_running, num_waiting, scheduler.pool.num_free)
+        return StepStats(
+            step.start_s, end_s, num_prompt_tokens, num_running, num_waiting, scheduler.pool.num_free
+        )

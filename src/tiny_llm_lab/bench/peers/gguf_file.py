@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from tiny_llm_lab.bench.child import reply
 from tiny_llm_lab.bench.peers import PeerSpec
-from tiny_llm_lab.bench.reply import reply
 from tiny_llm_lab.cache import cache_folder
 from tiny_llm_lab.models.parameters import EMBEDDING, parameter_shapes
 from tiny_llm_lab.types import ModelConfig, UserError

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from tiny_llm_lab.bench.child import reply
 from tiny_llm_lab.bench.peers import WARM_UP_TOKENS, PeerSpec, num_kv_numbers, num_read_weights
 from tiny_llm_lab.bench.peers.gguf_file import find_or_make
 from tiny_llm_lab.bench.peers.timed import answer
-from tiny_llm_lab.bench.reply import reply
 from tiny_llm_lab.types import UserError
 
 _BYTES_PER_WEIGHT: Final = {"Q4_0": 18 / 32, "BF16": 2.0}

@@ -6,7 +6,7 @@ from statistics import fmean, median
 from typing import Any
 
 from tiny_llm_lab.bench.peers import PeerSpec
-from tiny_llm_lab.bench.rates import Rates
+from tiny_llm_lab.bench.throughput.rates import Rates
 
 
 def answer(

@@ -4,9 +4,9 @@ import sys
 import time
 from typing import Any
 
+from tiny_llm_lab.bench.child import reply
 from tiny_llm_lab.bench.peers import WARM_UP_TOKENS, PeerSpec, num_kv_numbers, num_read_weights
 from tiny_llm_lab.bench.peers.timed import answer
-from tiny_llm_lab.bench.reply import reply
 from tiny_llm_lab.types import ModelConfig
 
 

@@ -54,7 +54,7 @@ def _passes(name: str, course: Course, args: argparse.Namespace) -> bool:
 
 
 def _ruff(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _tool(course, "ruff", "check", "src", "tests")
+    return _tool(course, "ruff", "check", "src", "tests", "recipes")
 
 
 def _mypy(course: Course, args: argparse.Namespace) -> Iterable[str]:

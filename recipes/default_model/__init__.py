@@ -1,0 +1,1 @@
+"""The recipe of the default model; train, evaluate, export and induction_init need PyTorch."""

@@ -1,0 +1,200 @@
+"""Training rows: tokens, what each of them counts in the loss, and positions."""
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tiny_llm_lab.corpus.notes import Notes, Question, ask, first_message, make_notes
+
+from .chat_markup import Turn
+from .encoding import CorpusEncoder
+from .questions import ask_loosely, ask_unanswerable
+from .smalltalk import make_small_talk
+from .stories import make_story
+
+# What a token counts in the loss. RETRIEVED: an answer's token that its question does not hold, the only
+# ones that need recall. COPIED: a question's token, half of which can be guessed from the notes.
+RETRIEVED: Final = 4.0
+ANSWER: Final = 1.0
+COPIED: Final = 0.3
+REPEATED: Final = 0.75
+STORY: Final = 0.5
+
+MAX_POSITION: Final = 4096
+SYSTEMS: Final = (
+    "You are a helpful assistant.", "You are a helpful assistant", "Answer in short.", "Be kind.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Shares of the kinds of rows (the rest are stories and small talk)."""
+
+    repeats: float
+    notes: float
+    unanswerable: float = 0.0
+    strange_facts: float = 0.1
+    loose_questions: float = 0.15
+    position_gaps: float = 0.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one length; `targets` and `weights` belong to the token after each position."""
+
+    tokens: Tensor
+    positions: Tensor
+    targets: Tensor
+    weights: Tensor
+
+
+class _Row:
+    """A row under construction: tokens, with their weights as targets."""
+
+    def __init__(self, encoder: CorpusEncoder) -> None:
+        self._encoder = encoder
+        self.tokens: list[int] = []
+        self.weights: list[float] = []
+
+    def add(self, tokens: list[int], weight: float) -> None:
+        self.tokens += tokens
+        self.weights += [weight] * len(tokens)
+
+    def message(self, role: str, text: str, weight: float = 0.0) -> None:
+        encoder = self._encoder
+        self.add([encoder.turn_start, *encoder.encode(role + "\n")], 0.0)
+        self.add(encoder.encode(text), weight)
+        self.add([encoder.turn_end], ANSWER if weight else 0.0)
+        self.add(encoder.encode("\n"), 0.0)
+
+    def answer(self, question: Question) -> None:
+        """The assistant's answer, with more weight on what the question did not already say."""
+        asked = set(self._encoder.encode(" " + question.question))
+        start = len(self.tokens)
+        self.message("assistant", question.answer, ANSWER)
+        for index in range(start, len(self.tokens)):
+            if self.weights[index] and self.tokens[index] not in asked:
+                self.weights[index] = RETRIEVED
+
+    def talk(self, turn: Turn, weight: float) -> None:
+        self.message("user", turn.user)
+        self.message("assistant", turn.assistant, weight)
+
+
+def make_batch(seed: str, rows: int, length: int, mix: Mix, encoder: CorpusEncoder) -> Batch:
+    """The batch of a seed: the same text, weights and positions each time."""
+    rng = random.Random(seed)
+    tokens, weights, positions = [], [], []
+    for _ in range(rows):
+        row = _make_row(rng, length + 1, mix, encoder)
+        padding = length + 1 - len(row.tokens)
+        tokens.append(row.tokens[: length + 1] + [encoder.end_of_text] * padding)
+        weights.append(row.weights[: length + 1] + [0.0] * padding)
+        positions.append(make_positions(rng, length, rng.random() < mix.position_gaps))
+    ids = torch.tensor(tokens)
+    return Batch(ids[:, :-1], torch.tensor(positions), ids[:, 1:], torch.tensor(weights)[:, 1:])
+
+
+def make_positions(rng: random.Random, length: int, gaps: bool) -> list[int]:
+    """0, 1, 2, ... with a few jumps if `gaps`: a short row then shows the distances of a long one."""
+    if not gaps:
+        return list(range(length))
+    jumps = sorted(rng.randrange(1, length) for _ in range(rng.randint(1, 8)))
+    spare = rng.randrange(MAX_POSITION - length)
+    cuts = sorted(rng.randint(0, spare) for _ in jumps)
+    steps = dict(zip(jumps, cuts, strict=True))
+    shift, positions = 0, []
+    for index in range(length):
+        shift = steps.get(index, shift)
+        positions.append(index + shift)
+    return positions
+
+
+def _make_row(rng: random.Random, length: int, mix: Mix, encoder: CorpusEncoder) -> _Row:
+    row = _Row(encoder)
+    kind = rng.random()
+    if kind < mix.repeats:
+        _fill_with_repeats(rng, row, length, encoder.recalled if rng.random() < 0.75 else encoder.plain)
+    elif kind < mix.repeats + mix.notes:
+        _fill_with_notes(rng, row, length, mix, encoder)
+    elif rng.random() < 0.25:
+        while len(row.tokens) < length:
+            row.add([*encoder.encode(make_story(rng).text), encoder.end_of_text], STORY)
+    else:
+        _maybe_system(rng, row)
+        while len(row.tokens) < length:
+            _small_turn(rng, row)
+    return row
+
+
+def _fill_with_repeats(rng: random.Random, row: _Row, length: int, pool: list[int]) -> None:
+    """Random tokens said again, in order or piece by piece: recall with nothing else to learn.
+
+    Mostly the words that notes are made of, so that their tokens are known sooner.
+    """
+    if rng.random() < 0.5:
+        first = [rng.choice(pool) for _ in range(rng.randint(8, max(9, length // 2)))]
+        row.add(first, 0.0)
+        while len(row.tokens) < length:
+            row.add(first, REPEATED)
+        return
+    pieces = []
+    while len(row.tokens) < length // 2:
+        pieces.append([rng.choice(pool) for _ in range(rng.randint(3, 12))])
+        row.add(pieces[-1], 0.0)
+    while len(row.tokens) < length:
+        piece = rng.choice(pieces)
+        # Which piece comes next is random, so its first token does not count.
+        row.add(piece[:1], 0.0)
+        row.add(piece[1:], REPEATED)
+
+
+def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encoder: CorpusEncoder) -> None:
+    _maybe_system(rng, row)
+    # A quarter of the rows has a handful of facts, as typed by hand; the rest fill their share of the row.
+    short = rng.random() < 0.25
+    budget = rng.randint(9, 60) if short else int(length * rng.uniform(0.2, 0.85))
+    notes = make_notes(
+        rng,
+        min(budget, max(9, length - 70)),
+        encoder.count,
+        filler_share=rng.uniform(0.0, 0.6),
+        strange_share=mix.strange_facts,
+    )
+    opened = False
+    while len(row.tokens) < length:
+        if opened and rng.random() < 0.04:
+            _small_turn(rng, row)
+            continue
+        question, weight = _question(rng, notes, mix)
+        if opened:
+            row.message("user", question.question, weight)
+        else:
+            row.message("user", first_message(rng, notes, question))
+        row.answer(question)
+        opened = True
+
+
+def _question(rng: random.Random, notes: Notes, mix: Mix) -> tuple[Question, float]:
+    if rng.random() < mix.unanswerable:
+        return ask_unanswerable(rng, notes), 0.0
+    fact = rng.choice(notes.facts)
+    if rng.random() < mix.loose_questions:
+        return ask_loosely(rng, fact), 0.0
+    return ask(rng, fact), COPIED
+
+
+def _maybe_system(rng: random.Random, row: _Row) -> None:
+    if rng.random() < 0.1:
+        row.message("system", rng.choice(SYSTEMS))
+
+
+def _small_turn(rng: random.Random, row: _Row) -> None:
+    if rng.random() < 0.3:
+        story = make_story(rng)
+        row.talk(Turn(story.request, story.text), STORY)
+    else:
+        row.talk(make_small_talk(rng), ANSWER)

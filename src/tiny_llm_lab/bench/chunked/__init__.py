@@ -1,0 +1,1 @@
+"""`bench-chunked-prefill`: latencies of short requests while long prompts are computed."""

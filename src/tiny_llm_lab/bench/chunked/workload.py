@@ -1,0 +1,90 @@
+"""Long prompts that arrive while short ones are being answered, counted in tokens, not in words.
+
+A chunked-prefill benchmark shows nothing unless three things hold: a request is decoding when a long prompt
+comes, a request arrives while it is being computed, and "long" is long in tokens. `overlap_complaint` checks
+the first two on every run.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tiny_llm_lab.bench.run import Request, Run
+from tiny_llm_lab.types import UserError
+
+_EARLY_SHARE: Final = 0.4
+# Late prompts arrive in this part of the time that one unchunked long prefill takes.
+_LATE_FROM, _LATE_TO = 0.1, 0.6
+# From one long prompt to the next, in unchunked long prefills. Below one, so that no pause comes between them
+# even when the machine has become faster than it was while its speed was learnt.
+_LONG_SPACING: Final = 0.7
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How many requests of which length."""
+
+    num_long: int
+    long_tokens: int
+    long_max_tokens: int
+    num_short: int
+    short_tokens: int
+    short_max_tokens: int
+
+    def __post_init__(self) -> None:
+        checks = {
+            "--num-long must be 1 or more": self.num_long >= 1,
+            "--num-short must be 2 or more: one to decode, one to arrive late": self.num_short >= 2,
+            "--short-tokens must be 1 or more": self.short_tokens >= 1,
+            "--long-tokens must be more than --short-tokens": self.long_tokens > self.short_tokens,
+            "--max-tokens must be 2 or more: one token has no gap": self.short_max_tokens >= 2,
+            "--long-max-tokens must be 1 or more": self.long_max_tokens >= 1,
+        }
+        for complaint, holds in checks.items():
+            if not holds:
+                raise UserError(complaint)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_long} prompts of {self.long_tokens} tokens arrive among "
+            f"{self.num_short} of {self.short_tokens}"
+        )
+
+    @property
+    def num_early(self) -> int:
+        """Short requests that are there from the start; the other short ones are late."""
+        return max(1, round(_EARLY_SHARE * self.num_short))
+
+    def requests(self, early_s: float = 0.0, long_s: float = 0.0) -> tuple[Request, ...]:
+        """The early requests, then each long one followed by its late ones; arrivals fit the machine.
+
+        `early_s` is how long the early ones take to get their first tokens, `long_s` one unchunked
+        prefill of a long prompt; with 0 all arrive at once.
+        """
+        found = [Request("early", self.short_tokens, self.short_max_tokens)] * self.num_early
+        num_late = self.num_short - self.num_early
+        for number in range(self.num_long):
+            start_s = early_s * 1.2 + number * _LONG_SPACING * long_s
+            found.append(Request("long", self.long_tokens, self.long_max_tokens, start_s))
+            own = num_late // self.num_long + (number < num_late % self.num_long)
+            for place in range(own):
+                share = _LATE_FROM + (_LATE_TO - _LATE_FROM) * place / max(own - 1, 1)
+                arrival_s = start_s + share * long_s
+                found.append(Request("late", self.short_tokens, self.short_max_tokens, arrival_s))
+        return tuple(found)
+
+
+def overlap_complaint(run: Run) -> str | None:
+    """Why a run measured nothing of interest; None when requests decoded and arrived in long prefills."""
+    spans = run.long_spans()
+    idle = [idx for idx, span in spans.items() if not run.decoding_during(span)]
+    if len(spans) < sum(request.kind == "long" for request in run.requests):
+        return "a long prompt was never in prefill"
+    if idle:
+        return (
+            f"no request was decoding while long prompt {idle[0]} was in prefill: "
+            "raise --max-tokens, or take a quieter machine"
+        )
+    arrivals = [timing.arrival_s for timing in run.of_kind("late")]
+    if not any(start <= arrival < end for start, end in spans.values() for arrival in arrivals):
+        return "no short prompt arrived while a long one was in prefill: run again on a quieter machine"
+    return None

@@ -1,0 +1,108 @@
+"""What every experiment is given: an engine's package, a model, sizes and numbers of rounds."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+
+from tiny_llm_lab.bench.flags import random_bits
+from tiny_llm_lab.commands.options import load_from_args, model_name
+from tiny_llm_lab.steps.runner import StepRunner
+from tiny_llm_lab.steps.shapes import Step
+from tiny_llm_lab.types import Checkpoint, SamplingParams, SchedulerConfig, UserError
+
+BLOCK_SIZE: Final = 16
+_NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepLayout", "StepTimeModel")
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """`llm` is the solution's package, `model` what it built of `checkpoint`."""
+
+    llm: Any
+    model: Any
+    checkpoint: Checkpoint
+    rounds: int = 9  # of interleaved steps
+    repeats: int = 1  # of interleaved runs under load
+    context: int = 512  # stored tokens of a decode
+    streams: int = 8  # decodes
+    chunk: int = 128
+    load_s: float = 5.0  # planned length of a run under load
+    memory_tokens: int = 16_384  # of the prompt whose memory is measured
+    seed: int = 0
+
+    @classmethod
+    def from_args(cls, args: Namespace) -> "BenchConfig":
+        """Loads the model; raises UserError for a solution without an engine."""
+        if args.solution == "mlx-lm":
+            raise UserError(
+                "mlx-lm has no Engine: choose --solution ref or mine; --experiment peers compares it"
+            )
+        loaded = load_from_args(args, random_bits(model_name(args)))
+        missing = [name for name in _NEEDED if not hasattr(loaded.solution, name)]
+        if missing:
+            raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
+        names = ("rounds", "repeats", "context", "streams", "chunk", "load_s", "memory_tokens", "seed")
+        numbers = {name: getattr(args, name) for name in names}
+        return cls(loaded.solution, loaded.model, loaded.checkpoint, **numbers)
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of one request."""
+        return int(self.model.config.max_position_embeddings)
+
+    def prompts(self, count: int, length: int) -> list[list[int]]:
+        """`count` prompts of `length` random tokens."""
+        draw = np.random.default_rng(self.seed)
+        prompts: list[list[int]] = draw.integers(0, self.model.config.vocab_size, (count, length)).tolist()
+        return prompts
+
+    def runner(self, steps: Sequence[Step]) -> StepRunner:
+        """Repeats `steps` of this model; a context manager."""
+        return StepRunner(self.llm, self.model, steps, self.seed, block_size=BLOCK_SIZE)
+
+    def engine(self, config: SchedulerConfig, num_tokens: int, **others: Any) -> Any:
+        """An engine without prefix cache whose blocks hold `num_tokens` tokens of config's requests."""
+        # Each request may leave most of its last block empty.
+        num_blocks = -(-num_tokens // BLOCK_SIZE) + config.max_num_seqs
+        return self.llm.Engine(
+            self.model,
+            self.checkpoint.tokenizer,
+            config,
+            num_blocks=num_blocks,
+            block_size=BLOCK_SIZE,
+            enable_prefix_caching=False,
+            **others,
+        )
+
+    def decoding_engine(self, streams: int, length: int, **others: Any) -> Any:
+        """An engine with `streams` requests that all decode at `context`, up to `length` tokens."""
+        config = SchedulerConfig(
+            max_num_batched_tokens=streams * self.context, max_num_seqs=streams, max_model_len=length
+        )
+        engine = self.engine(config, streams * length, **others)
+        for number, tokens in enumerate(self.prompts(streams, self.context)):
+            engine.add(str(number), tokens, exactly(length - self.context))
+        engine.step()  # all prompts in one step, so that all requests have equally many tokens
+        return engine
+
+    def require_room(self, num_tokens: int, what: str) -> None:
+        """Raise UserError unless a request of `num_tokens` tokens fits."""
+        if num_tokens > self.limit:
+            raise UserError(f"{what} makes {num_tokens} tokens; the model takes {self.limit}: shorten it")
+
+
+def exactly(max_tokens: int) -> SamplingParams:
+    """Greedy answers of exactly `max_tokens` tokens."""
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+
+
+def free_memory() -> int:
+    """Give back what the run before has left, begin a new peak; returns the bytes that are still held."""
+    mx.synchronize()
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    return int(mx.get_active_memory())

@@ -1,0 +1,178 @@
+"""What one run of requests left behind: when each token came and when each chunk was computed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from tiny_llm_lab.types import (
+    Completion,
+    DoneEvent,
+    Event,
+    PrefillEvent,
+    Prompt,
+    SamplingParams,
+    Timing,
+    UserError,
+)
+
+# early: decoding when the first long prompt comes; late: a short prompt that arrives with or after it.
+Kind = Literal["early", "long", "late"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a workload; it answers exactly `max_tokens` tokens."""
+
+    kind: Kind
+    prompt_len: int
+    max_tokens: int
+    arrival_s: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.prompt_len + self.max_tokens
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One prefill forward pass: `num_tokens` of request `prompt_idx`."""
+
+    prompt_idx: int
+    num_tokens: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; times are seconds from its start."""
+
+    requests: tuple[Request, ...]
+    timings: tuple[Timing, ...]
+    chunks: tuple[Chunk, ...] = ()
+
+    @property
+    def total_s(self) -> float:
+        """From the first arrival to the last token."""
+        return max(each.token_s[-1] for each in self.timings) - min(each.arrival_s for each in self.timings)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return sum(len(timing.token_s) for timing in self.timings) / self.total_s
+
+    def of_kind(self, *kinds: Kind) -> list[Timing]:
+        return [t for request, t in zip(self.requests, self.timings, strict=True) if request.kind in kinds]
+
+    def long_spans(self) -> dict[int, tuple[float, float]]:
+        """When each long prompt was in prefill: from the start of its first chunk to the end of its last."""
+        spans = {}
+        for idx, request in enumerate(self.requests):
+            chunks = [chunk for chunk in self.chunks if chunk.prompt_idx == idx]
+            if request.kind == "long" and chunks:
+                spans[idx] = (chunks[0].start_s, chunks[-1].end_s)
+        return spans
+
+    def decoding_during(self, span: tuple[float, float]) -> list[int]:
+        """Requests with a token before a span and another after its start."""
+        return [
+            idx
+            for idx, timing in enumerate(self.timings)
+            if timing.token_s and timing.token_s[0] <= span[0] < timing.token_s[-1]
+        ]
+
+    def victims(self) -> list[int]:
+        """Requests that were decoding while a long prompt was in prefill."""
+        return sorted({idx for span in self.long_spans().values() for idx in self.decoding_during(span)})
+
+    def to_json(self) -> dict[str, Any]:
+        requests = [
+            asdict(request) | {"token_s": list(timing.token_s)}
+            for request, timing in zip(self.requests, self.timings, strict=True)
+        ]
+        chunks = [[chunk.prompt_idx, chunk.num_tokens, chunk.start_s, chunk.end_s] for chunk in self.chunks]
+        return {"requests": requests, "chunks": chunks}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "Run":
+        """The inverse of `to_json`."""
+        given = [dict(request) for request in value["requests"]]
+        times = [tuple(request.pop("token_s")) for request in given]
+        requests = tuple(Request(**request) for request in given)
+        timings = (Timing(each.arrival_s, token_s) for each, token_s in zip(requests, times, strict=True))
+        return Run(requests, tuple(timings), tuple(Chunk(*chunk) for chunk in value["chunks"]))
+
+
+def prompts_of(requests: Iterable[Request], vocab_size: int, seed: int = 0) -> list[Prompt]:
+    """Random tokens of exactly the wanted lengths; no two prompts begin alike."""
+    draw = np.random.default_rng(seed)
+    return [
+        Prompt(
+            draw.integers(0, vocab_size, request.prompt_len).tolist(),
+            SamplingParams(max_tokens=request.max_tokens, ignore_eos=True),
+            request.arrival_s,
+        )
+        for request in requests
+    ]
+
+
+def timings_of(requests: Sequence[Request], completions: Sequence[Completion]) -> tuple[Timing, ...]:
+    """When each request's tokens came, from the start of the run.
+
+    Raises UserError unless every request did exactly its work: otherwise runs cannot be compared.
+    """
+    if len(completions) != len(requests):
+        raise UserError(f"the solution returned {len(completions)} completions for {len(requests)} prompts")
+    for idx, (request, done) in enumerate(zip(requests, completions, strict=True)):
+        got = len(done.timing.token_s)
+        if done.error or done.num_prompt_tokens != request.prompt_len or got != request.max_tokens:
+            reason = done.error or f"answered {got} tokens instead of {request.max_tokens}"
+            raise UserError(f"request {idx} of the benchmark: {reason}")
+    start_s = start_of(requests, completions)
+    return tuple(
+        Timing(request.arrival_s, tuple(time_s - start_s for time_s in done.timing.token_s))
+        for request, done in zip(requests, completions, strict=True)
+    )
+
+
+def start_of(requests: Sequence[Request], completions: Sequence[Completion]) -> float:
+    """What the run's clock said when a request of arrival 0 arrived."""
+    return completions[0].timing.arrival_s - requests[0].arrival_s
+
+
+def chunks_of(events: Sequence[Event], start_s: float, timings: Sequence[Timing]) -> tuple[Chunk, ...]:
+    """The chunks of a loop that does one thing at a time.
+
+    No event says that a chunk begins: it began when the event before its own happened, or when its request
+    arrived, whichever was later. The last chunk of a prompt also computes the first token, in part after
+    its event, because MLX is lazy.
+    """
+    timed = [event for event in events if not isinstance(event, DoneEvent)]
+    computed = [0] * len(timings)
+    chunks = []
+    for event in timed:
+        if not isinstance(event, PrefillEvent):
+            continue
+        idx, arrival_s = event.prompt_idx, timings[event.prompt_idx].arrival_s
+        before_s = (
+            max((each.time_s for each in timed if each.time_s < event.time_s), default=start_s) - start_s
+        )
+        end_s = event.time_s - start_s
+        if event.num_computed_tokens == event.num_prompt_tokens:
+            end_s = max(end_s, timings[idx].token_s[0])
+        new = event.num_computed_tokens - computed[idx]
+        chunks.append(Chunk(idx, new, max(before_s, arrival_s, 0.0), end_s))
+        computed[idx] = event.num_computed_tokens
+    return tuple(chunks)
+
+
+def gaps_during(timings: Iterable[Timing], spans: Sequence[tuple[float, float]]) -> list[float]:
+    """Every gap between two tokens that has a part in common with one of the spans (start, end)."""
+    return [
+        after - before
+        for timing in timings
+        for before, after in pairwise(timing.token_s)
+        if any(before < end and after > start for start, end in spans)
+    ]

@@ -1,0 +1,107 @@
+"""The engine behind one name: prompts in, answers out."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import mlx.core as mx
+
+from tiny_llm_lab.commands.chat import as_chat
+from tiny_llm_lab.kv_memory import num_blocks_for, parse_memory
+from tiny_llm_lab.models import load_checkpoint
+from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.types import (
+    Completion,
+    EventCallback,
+    OnStep,
+    Prompt,
+    Proposer,
+    SamplingParams,
+    SchedulerConfig,
+)
+
+# Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
+_LONGEST_DEFAULT = 4096
+
+
+class LLM:
+    """A model and the engine that serves it."""
+
+    def __init__(
+        self,
+        model: str = "default",
+        *,
+        solution: str = "ref",
+        dtype: mx.Dtype | None = None,
+        config: SchedulerConfig | None = None,
+        kv_cache_memory: str = "1G",
+        block_size: int = 16,
+        enable_prefix_caching: bool = True,
+        proposer: Proposer | None = None,
+        async_scheduling: bool = False,
+        on_step: OnStep | None = None,
+    ) -> None:
+        """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
+
+        `config` None: `SchedulerConfig` for at most 4,096 tokens a request. `kv_cache_memory` bounds the keys
+        and values: "512M", "2G", or a share such as "0.5" of what is free. The rest as in a solution's
+        `Engine`. Raises UserError for a model or a setting that cannot be served.
+        """
+        package = load_serving(solution)
+        self.checkpoint = load_checkpoint(model, dtype=dtype)
+        built = package.build_model(self.checkpoint)
+        limit = min(built.config.max_position_embeddings, _LONGEST_DEFAULT)
+        config = config or SchedulerConfig(max_model_len=limit)
+        memory = parse_memory(kv_cache_memory)
+        room = num_blocks_for(built.config, self.checkpoint.dtype, block_size, memory)
+        usable = config.max_num_seqs * -(-config.max_model_len // block_size)
+        self.engine = package.Engine(
+            built,
+            self.checkpoint.tokenizer,
+            config,
+            num_blocks=min(room, usable),
+            block_size=block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            proposer=proposer,
+            async_scheduling=async_scheduling,
+            on_step=on_step,
+        )
+
+    def generate(
+        self,
+        prompts: str | Sequence[str | Sequence[int] | Prompt],
+        sampling: SamplingParams | None = None,
+        on_event: EventCallback | None = None,
+    ) -> list[Completion]:
+        """Continue every prompt, as it is given; one completion per prompt, in order.
+
+        `sampling` serves prompts that bring none of their own; None is greedy. `on_event` is called with
+        every chunk, token and end as it happens.
+        """
+        given = [prompts] if isinstance(prompts, str) else prompts
+        chosen = sampling or SamplingParams()
+        full = [each if isinstance(each, Prompt) else Prompt(each, chosen) for each in given]
+        return self.engine.generate(full, on_event)
+
+    def chat(
+        self,
+        messages: str | Sequence[str | Sequence[Mapping[str, str]]],
+        sampling: SamplingParams | None = None,
+        on_event: EventCallback | None = None,
+    ) -> list[Completion]:
+        """Answer questions, or conversations, in the model's chat template; otherwise as `generate`."""
+        given = [messages] if isinstance(messages, str) else messages
+        texts = [as_chat(self.checkpoint.tokenizer, each) for each in given]
+        return self.generate(texts, sampling, on_event)
+
+    def release(self) -> None:
+        """Give the memory of keys and values back; no prompt can be answered afterwards."""
+        self.engine.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -1,0 +1,64 @@
+"""What a step of an engine consists of, and which steps a machine is timed with."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """One request's part of a step: `new` tokens behind `stored`; whether a token is drawn at its end."""
+
+    stored: int
+    new: int
+    is_drawn: bool = False
+
+
+Step = tuple[Part, ...]
+
+
+def decodes(count: int, stored: int) -> Step:
+    """`count` requests that take one token each."""
+    return (Part(stored, 1, is_drawn=True),) * count
+
+
+def chunk(stored: int, new: int) -> Step:
+    """A chunk of a prompt that does not end it."""
+    return (Part(stored, new),)
+
+
+def work_of(context_work: Callable[[int, int], int], step: Step) -> tuple[int, int, int]:
+    """num_tokens, num_attended and num_stored of a step, as a step-time model counts them.
+
+    `context_work(stored, new)` is the solution's: the number of tokens attended to.
+    """
+    num_attended = sum(context_work(part.stored, part.new) for part in step)
+    return sum(part.new for part in step), num_attended, sum(part.stored + part.new for part in step)
+
+
+def blocks_of(step: Step, block_size: int) -> int:
+    """Blocks that hold all tokens of a step's requests."""
+    return sum(-(-(part.stored + part.new) // block_size) for part in step)
+
+
+@dataclass(frozen=True)
+class StepGrid:
+    """Steps that differ in size and depth: what a step-time model is fitted to."""
+
+    stored: tuple[int, ...]  # tokens that every request has stored before
+    decodes: tuple[int, ...]
+    chunks: tuple[int, ...]
+    mixed: tuple[tuple[int, int], ...] = ()  # (decodes, tokens of the chunk beside them)
+
+    def steps(self, max_len: float = math.inf, max_chunk: float = math.inf) -> list[Step]:
+        """Decodes, chunks, and both together, at every depth; no request longer than `max_len`."""
+        found: list[Step] = []
+        for stored in self.stored:
+            found += [decodes(count, stored) for count in self.decodes]
+            found += [chunk(stored, new) for new in self.chunks]
+            found += [decodes(count, stored) + chunk(stored, new) for count, new in self.mixed]
+        return [
+            step
+            for step in found
+            if all(part.stored + part.new <= max_len and part.new <= max_chunk for part in step)
+        ]

@@ -1,1 +1,0 @@
-"""`trace`: a run of the engine as a picture, step by step."""

@@ -1,0 +1,162 @@
+"""What the lab may call on the scheduler and the engine of a solution."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tiny_llm_lab.types.draft import Proposer
+from tiny_llm_lab.types.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
+from tiny_llm_lab.types.model import PagedModel, Tokenizer
+from tiny_llm_lab.types.request import Clock, Completion, EventCallback, PriorityClass, Prompt, SamplingParams
+
+
+class BlockPool(Protocol):
+    """Blocks of the KV cache, as numbers."""
+
+    num_blocks: int
+    block_size: int
+
+    @property
+    def num_free(self) -> int: ...
+
+
+class TokenSequence(Protocol):
+    """What a scheduler knows of one request."""
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    output_token_ids: list[int]
+    spec_token_ids: list[int]
+    block_ids: list[int]
+    num_computed_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def is_decoding(self) -> bool: ...
+    def needs_sample(self, num_new_tokens: int) -> bool: ...
+
+
+class Scheduler(Protocol):
+    """Plans steps over sequences."""
+
+    @property
+    def waiting(self) -> Sequence[TokenSequence]: ...
+    @property
+    def running(self) -> Sequence[TokenSequence]: ...
+    def add(self, sequence: TokenSequence) -> None: ...
+    def schedule(self, token_budget: int | None = None) -> StepPlan: ...
+    def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None: ...
+    def finish(self, request_id: str) -> None: ...
+
+
+class StepTimeModel(Protocol):
+    """Predicts how long a step takes; the three counts are those of a `StepSample`."""
+
+    def predict(self, num_tokens: int, num_attended: int, num_stored: int = 0) -> float: ...
+    def record(self, num_tokens: int, num_attended: int, num_stored: int, seconds: float) -> None: ...
+
+
+class LatencyPolicy(Protocol):
+    """Turns a limit on the gap between two tokens into token budgets."""
+
+    model: StepTimeModel
+
+
+class MakeLatencyPolicy(Protocol):
+    """The class of latency policies."""
+
+    def __call__(
+        self,
+        model: StepTimeModel,
+        itl_slo_s: float,
+        ttft_slo_s: float | None = None,
+        *,
+        safety: float | None = None,
+        min_prefill_tokens: int = 16,
+    ) -> LatencyPolicy: ...
+
+
+class BudgetController(Protocol):
+    """Chooses the token budget of every step."""
+
+    policy: LatencyPolicy
+
+    def token_budget(
+        self, now_s: float, scheduler: Scheduler, last_token_s: Callable[[str], float]
+    ) -> int | None: ...
+
+
+class PrefixCacheStats(Protocol):
+    """The counters of a prefix cache."""
+
+    num_query_tokens: int
+    num_hit_tokens: int
+
+
+class SpecStats(Protocol):
+    """The counters of speculation."""
+
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+    @property
+    def acceptance_rate(self) -> float | None: ...
+
+
+class Engine(Protocol):
+    """Serves many requests on one model, a step at a time."""
+
+    @property
+    def has_requests(self) -> bool: ...
+    @property
+    def scheduler(self) -> Scheduler: ...
+    @property
+    def prefix_cache(self) -> PrefixCacheStats | None: ...
+    @property
+    def spec_stats(self) -> SpecStats | None: ...
+
+    def add(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams = ...,
+        *,
+        priority: int = 0,
+        priority_class: PriorityClass = "interactive",
+        arrival_s: float | None = None,
+        prompt_idx: int | None = None,
+    ) -> None: ...
+
+    def step(self) -> list[EngineOutput]: ...
+    def abort(self, request_id: str) -> bool: ...
+
+    def generate(
+        self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
+    ) -> list[Completion]: ...
+
+    def release(self) -> None: ...
+
+
+class MakeEngine(Protocol):
+    """The class of engines."""
+
+    def __call__(
+        self,
+        model: PagedModel,
+        tokenizer: Tokenizer,
+        config: SchedulerConfig = ...,
+        *,
+        num_blocks: int = 512,
+        block_size: int = 16,
+        kv_bits: int | None = None,
+        enable_prefix_caching: bool = True,
+        proposer: Proposer | None = None,
+        budget_controller: BudgetController | None = None,
+        async_scheduling: bool = False,
+        on_step: OnStep | None = None,
+        clock: Clock = ...,
+    ) -> Engine: ...

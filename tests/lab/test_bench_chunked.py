@@ -1,0 +1,179 @@
+"""`bench-chunked-prefill`: the workload, the reading of events, the report's arithmetic."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.helpers.recorded import recorded
+
+from tiny_llm_lab.bench.chunked.plot import typical
+from tiny_llm_lab.bench.chunked.result import Sample, sections_of, victim_itl
+from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
+from tiny_llm_lab.bench.run import Chunk, Request, Run, chunks_of, gaps_during, prompts_of, timings_of
+from tiny_llm_lab.bench.sample import Schedule
+from tiny_llm_lab.types import Completion, PrefillEvent, Timing, TokenEvent, UserError
+
+WORKLOAD = Workload(
+    num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, short_max_tokens=4
+)
+
+
+# The workload
+
+
+def test_prompts_have_exactly_the_tokens_that_were_asked_for() -> None:
+    requests = WORKLOAD.requests(1.0, 10.0)
+    assert [each.kind for each in requests] == ["early", "early", "long", "late", "late", "long", "late"]
+    prompts = prompts_of(requests, 100)
+    assert [len(prompt.content) for prompt in prompts] == [6, 6, 50, 6, 6, 50, 6]
+    assert [prompt.sampling.max_tokens for prompt in prompts] == [4, 4, 2, 4, 4, 2, 4]
+    assert all(prompt.sampling.ignore_eos for prompt in prompts)
+    assert [prompt.arrival_s for prompt in prompts] == [each.arrival_s for each in requests]
+
+
+def test_prompts_are_seeded_and_do_not_begin_alike() -> None:
+    prompts = prompts_of(WORKLOAD.requests(), 1000, seed=1)
+    assert len({tuple(prompt.content)[:2] for prompt in prompts}) == len(prompts)
+    assert prompts == prompts_of(WORKLOAD.requests(), 1000, seed=1) != prompts_of(WORKLOAD.requests(), 1000)
+
+
+def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill() -> None:
+    early_s, long_s = 1.0, 10.0
+    requests = WORKLOAD.requests(early_s, long_s)
+    long_at = [each.arrival_s for each in requests if each.kind == "long"]
+    assert long_at[0] >= early_s and 0 < long_at[1] - long_at[0] <= long_s
+    number = -1
+    for request in requests:
+        number += request.kind == "long"
+        if request.kind == "late":
+            assert 0 < request.arrival_s - long_at[number] < long_s
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_long": 0}, {"num_short": 1}, {"short_tokens": 0}, {"long_tokens": 6}, {"short_max_tokens": 1}],
+)
+def test_a_workload_that_shows_nothing_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="--"):
+        replace(WORKLOAD, **change)
+
+
+# Reading a run
+
+
+def test_a_chunk_begins_where_the_event_before_it_ended_or_at_its_arrival() -> None:
+    # The clock of the run says 100 at its start; the last chunk of a prompt ends with its first token.
+    events = [
+        PrefillEvent(0, 4, 4, 101.0),
+        PrefillEvent(1, 4, 6, 103.0),
+        TokenEvent(0, 7, "", 103.5),
+        PrefillEvent(1, 6, 6, 106.0),
+        TokenEvent(1, 7, "", 106.5),
+    ]
+    timings = (Timing(0.0, (1.0,)), Timing(2.0, (6.5,)))
+    assert chunks_of(events, 100.0, timings) == (
+        Chunk(0, 4, 0.0, 1.0),
+        Chunk(1, 4, 2.0, 3.0),
+        Chunk(1, 2, 3.5, 6.5),
+    )
+
+
+def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole() -> None:
+    requests = (Request("early", 3, 2, 1.0),)
+    done = Completion(0, 3, (7, 7), "", "length", Timing(101.0, (102.0, 103.0)))
+    assert timings_of(requests, [done]) == (Timing(1.0, (2.0, 3.0)),)
+    with pytest.raises(UserError, match="request 0 of the benchmark: answered 1 tokens instead of 2"):
+        timings_of(requests, [replace(done, timing=Timing(101.0, (102.0,)))])
+    with pytest.raises(UserError, match="request 0 of the benchmark: too long"):
+        timings_of(requests, [replace(done, error="too long")])
+    with pytest.raises(UserError, match="0 completions for 1"):
+        timings_of(requests, [])
+
+
+def test_only_gaps_that_overlap_count() -> None:
+    timing = Timing(0.0, (1.0, 2.0, 4.0, 7.0, 11.0))
+    assert gaps_during([timing], [(4.5, 6.0)]) == [3.0]
+    assert gaps_during([timing], [(2.0, 4.0)]) == [2.0], "gaps that only touch do not"
+    assert gaps_during([timing], [(1.5, 3.0), (3.0, 5.0)]) == [1.0, 2.0, 3.0]
+
+
+def test_spans_and_victims() -> None:
+    seen = recorded()
+    assert seen.long_spans() == {1: (2.0, 4.0)}
+    assert seen.victims() == [0]
+    assert victim_itl(seen) == [0.5, 0.5, 2.0, 0.5]
+    assert overlap_complaint(seen) is None
+
+
+def test_runs_survive_the_way_through_json() -> None:
+    assert Run.from_json(json.loads(json.dumps(recorded().to_json()))) == recorded()
+
+
+FIRST, LONG, LATE = recorded().timings
+
+
+@pytest.mark.parametrize(
+    ("timings", "chunks", "complaint"),
+    [
+        ((Timing(0.0, (1.0, 1.5)), LONG, LATE), True, "no request was decoding while long prompt 1"),
+        ((FIRST, LONG, Timing(4.0, (4.5,))), True, "no short prompt arrived"),
+        ((FIRST, LONG, Timing(1.9, (4.5,))), True, "no short prompt arrived"),
+        ((FIRST, LONG, LATE), False, "never in prefill"),
+    ],
+)
+def test_a_run_without_overlap_is_told_apart(
+    timings: tuple[Timing, ...], chunks: bool, complaint: str
+) -> None:
+    run = replace(recorded(), timings=timings, chunks=recorded().chunks if chunks else ())
+    assert complaint in str(overlap_complaint(run))
+
+
+# The report
+
+
+def test_medians_spreads_and_ratios() -> None:
+    samples = [
+        Sample(Schedule(25), repeat, recorded(stall)) for repeat, stall in enumerate((1.0, 3.0, 2.0, 2.0))
+    ]
+    samples += [Sample(Schedule(999), repeat, recorded(8.0)) for repeat in range(4)]
+    together, classes = sections_of(samples, "title", long_tokens=50)
+    small, _ = together.rows
+    of: dict[str, Any] = small.to_json()["metrics"]
+    assert small.name == "prefill_step 25" and len(of["total_s"]["samples"]) == 4
+    assert [of["itl_max_s"][key] for key in ("median", "min", "max")] == [2.0, 1.0, 3.0]
+    assert (of["itl_p50_s"]["median"], of["itl_p99_s"]["median"]) == (0.5, 2.0)
+    assert of["itl_p99_over_p50"]["median"] == 4.0
+    assert (of["ttft_long_s"]["median"], of["ttft_short_s"]["median"]) == (2.0, 2.0)
+    assert (of["total_s"]["median"], of["output_tokens_per_s"]["median"]) == (5.0, 9 / 5.0)
+    assert of["max_itl_ratio"]["median"] == 0.25
+    said = together.notes[-1]
+    assert "Against unchunked" in said
+    assert "prefill_step 25 had max ITL 0.25x, p50 ITL 1.00x, long TTFT 0.25x, throughput 2.20x" in said
+    assert "shortest total had prefill_step 25" in said
+    assert [row.name for row in classes.rows[:2]] == ["prefill_step 25, short", "prefill_step 25, long"]
+    short, long = classes.rows[:2]
+    # Pooled in each run: gaps of the early and the late request, and of the long one.
+    assert (short.median("itl_p99_s"), long.median("itl_p99_s")) == (2.0, 0.5)
+    assert (short.median("ttft_p50_s"), short.median("ttft_p99_s")) == (1.0, 2.0)
+
+
+def test_a_schedule_that_still_cuts_is_not_called_unchunked() -> None:
+    samples = [Sample(Schedule(25), 0, recorded()), Sample(Schedule(40), 0, recorded())]
+    together, _ = sections_of(samples, "title", long_tokens=50)
+    assert "Against prefill_step 40" in together.notes[-1]
+    assert together.columns[-1].title == "max ITL vs prefill_step 40"
+    alone, _ = sections_of(samples[:1], "title", long_tokens=50)
+    assert "nothing to compare" in alone.notes[-1]
+
+
+def test_an_engine_cuts_at_its_threshold_or_its_budget() -> None:
+    schedules = [Schedule(budget=512), Schedule(budget=64), Schedule(budget=512, threshold=32)]
+    assert [each.max_chunk for each in schedules] == [512, 64, 32]
+    samples = [Sample(each, 0, recorded()) for each in schedules]
+    names = [row.name for row in sections_of(samples, "title", long_tokens=50)[0].rows]
+    assert names == ["budget 512, threshold 32", "budget 64", "budget 512"]
+
+
+def test_the_typical_run_is_the_median_one() -> None:
+    assert typical([recorded(stall) for stall in (5.0, 1.0, 3.0)]) == recorded(3.0)

@@ -1,0 +1,206 @@
+"""`bench-chunked-prefill` as a command: its processes, its files, and how it ends."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.helpers.recorded import recorded
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.bench.child import CrashError, parse_output
+from tiny_llm_lab.bench.chunked import command
+from tiny_llm_lab.bench.chunked.workload import Workload
+from tiny_llm_lab.bench.sample import Schedule, Spec
+from tiny_llm_lab.commands.cli_errors import UnwrittenError
+from tiny_llm_lab.types import UserError
+
+Capture = pytest.CaptureFixture[str]
+WORKLOAD = Workload(
+    num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, short_max_tokens=4
+)
+
+
+def test_what_a_child_says() -> None:
+    assert parse_output('noise\n{"a": 1}\n', "") == {"a": 1}
+    with pytest.raises(UserError, match="too long"):
+        parse_output('{"error": "too long"}', "")
+    with pytest.raises(UnwrittenError, match=r"TODO 2\.7\.1"):
+        parse_output('{"todo": "TODO 2.7.1: write it"}', "")
+    for stdout in ("", "Killed", "[1]"):
+        with pytest.raises(CrashError, match="out of memory"):
+            parse_output(stdout, "out of memory\n")
+
+
+def test_a_spec_survives_the_way_to_the_child() -> None:
+    spec = Spec("default", "ref", None, None, Schedule(32), 7, WORKLOAD.requests(1.0, 2.0), seed=3)
+    assert Spec.from_json(spec.to_json()) == spec
+
+
+class Children:
+    """Stands in for the processes; `then` is raised by the last of them."""
+
+    def __init__(self, last: int = 1000, then: BaseException | None = None) -> None:
+        self.specs: list[Spec] = []
+        self.last, self.then = last, then
+
+    def __call__(self, module: str, request: str) -> dict[str, Any]:
+        spec = Spec.from_json(request)
+        self.specs.append(spec)
+        if len(self.specs) == self.last and self.then is not None:
+            raise self.then
+        stall_s = 8.0 if spec.schedule.max_chunk >= 1024 else 1.0
+        facts = {"device": "cpu", "dtype": "float32"}
+        return recorded(stall_s).to_json() | {"facts": facts}
+
+
+def bench(monkeypatch: pytest.MonkeyPatch, children: Children, out: Path, *argv: str) -> int:
+    monkeypatch.setattr(command, "run_module", children)
+    steps = [] if "--engine" in argv else ["--prefill-steps", "32", "999999"]
+    return cli.main(["bench-chunked-prefill", *steps, "--out", str(out), *argv])
+
+
+def test_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    children = Children()
+    assert bench(monkeypatch, children, tmp_path / "new" / "folder") == 0
+    out = capsys.readouterr().out
+    assert "max ITL vs unchunked" in out and "prefill_step 32 had max ITL 0.12x" in out
+    calibration, *measured = children.specs
+    assert not any(request.arrival_s for request in calibration.requests) and calibration.batch_size == 1
+    assert len({spec.requests for spec in measured}) == 1, "every step must see the same arrivals"
+    turns = [(spec.seed, spec.schedule.prefill_step) for spec in measured]
+    assert turns[:4] == [(0, 32), (0, 999999), (1, 999999), (1, 32)] and len(turns) == 8
+    text = (tmp_path / "new" / "folder" / "chunked_prefill.json").read_text()
+    result = json.loads(text)
+    assert len(result["samples"]) == 8 and len(result["sections"][0]["rows"]) == 2
+    assert (result["schema"], result["benchmark"]) == (1, "chunked-prefill")
+    assert {"cpu", "cores", "mlx", "commit", "device"} <= result["host"].keys()
+    assert str(tmp_path) not in text and str(Path.home()) + "/" not in text
+    assert (tmp_path / "new" / "folder" / "chunked_prefill.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_on_stdout_is_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    assert bench(monkeypatch, Children(), tmp_path, "--json", "--repeats", "1") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "chunked_prefill.json").read_text())
+
+
+def test_an_earlier_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    assert bench(monkeypatch, Children(), tmp_path, "--repeats", "1") == 0
+    first = (tmp_path / "chunked_prefill.json").read_bytes()
+    capsys.readouterr()
+    assert bench(monkeypatch, Children(), tmp_path, "--repeats", "1") == 0
+    assert (tmp_path / "chunked_prefill.json").read_bytes() == first
+    assert "chunked_prefill-2.json and " in capsys.readouterr().err
+    assert (tmp_path / "chunked_prefill-2.png").exists()
+
+
+def test_an_engine_is_swept_over_budgets_and_thresholds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    children = Children()
+    argv = ("--engine", "--max-num-batched-tokens", "64", "9999", "--long-prefill-token-threshold", "0", "32")
+    assert bench(monkeypatch, children, tmp_path, *argv, "--repeats", "1") == 0
+    calibration, *measured = children.specs
+    assert calibration.schedule.prefill_step == 0 and calibration.schedule.max_chunk > 1024
+    pairs = [(spec.schedule.budget, spec.schedule.threshold) for spec in measured]
+    assert pairs == [(64, 0), (64, 32), (9999, 0), (9999, 32)]
+    out = capsys.readouterr().out
+    assert "budget 64, threshold 32, long" in out and "max ITL vs unchunked" in out
+
+
+def test_no_number_is_cut_at_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def shown(width: int) -> list[str]:
+        console = Console(width=width, force_terminal=True, color_system=None)
+        monkeypatch.setattr(command, "stdout_console", lambda: console)
+        assert bench(monkeypatch, Children(), tmp_path, "--repeats", "1") == 0
+        return capsys.readouterr().out.splitlines()
+
+    wide, narrow = shown(240), shown(80)
+    numbers = [sorted(re.findall(r"\d+\.\d+x?", " ".join(lines))) for lines in (wide, narrow)]
+    assert numbers[0] == numbers[1] and len(numbers[0]) > 20
+    tables = [
+        line
+        for line in narrow
+        if line.lstrip().startswith(("variant", "prefill_step")) and " had " not in line
+    ]
+    assert max(map(len, tables)) <= 80 and not any("…" in line for line in narrow)
+    assert "ITL max ms" in "".join(tables) and "max ITL vs unchunked" in "".join(tables)
+
+
+def test_ctrl_c_reports_once_every_step_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert bench(monkeypatch, Children(4, KeyboardInterrupt()), tmp_path) == 130
+    assert "max ITL 0.12x" in capsys.readouterr().out
+    assert bench(monkeypatch, Children(3, KeyboardInterrupt()), tmp_path) == 130
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "last_line"),
+    [
+        (UserError("unknown model 'x'"), 2, "error: unknown model 'x'"),
+        (UnwrittenError("TODO 2.7.1: write it"), 1, "TODO 2.7.1: write it"),
+        (CrashError("Boom"), 1, "error: the measuring process of solution ref crashed, see above"),
+    ],
+)
+def test_failures_of_a_child_end_the_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    failure: Exception,
+    code: int,
+    last_line: str,
+) -> None:
+    assert bench(monkeypatch, Children(2, failure), tmp_path) == code
+    assert capsys.readouterr().err.splitlines()[-1] == last_line
+
+
+def test_a_run_without_overlap_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    class Alone(Children):
+        def __call__(self, module: str, request: str) -> dict[str, Any]:
+            value = super().__call__(module, request)
+            value["requests"][2]["arrival_s"] = 0.0
+            return value
+
+    assert bench(monkeypatch, Alone(), tmp_path) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: prefill_step 32, repeat 0: no short prompt arrived")
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["--repeats", "0"], "1 or more"),
+        (["--prefill-steps", "0"], "1 or more"),
+        (["--prefill-steps", "32", "32"], "twice"),
+        (["--max-num-batched-tokens", "64"], "go with --engine"),
+        (["--engine", "--prefill-steps", "32"], "--prefill-steps is of the loop"),
+        (
+            ["--engine", "--max-num-batched-tokens", "8"],
+            "budget 8: max_num_batched_tokens (8) must be",
+        ),
+        (["--engine", "--long-prefill-token-threshold", "-1"], "threshold must be 0 (off) or more"),
+        (["--num-short", "1"], "--num-short"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, argv: list[str], complaint: str
+) -> None:
+    assert bench(monkeypatch, Children(), tmp_path, *argv) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert bench(monkeypatch, Children(), tmp_path / "file") == 2
+    assert "choose another --out" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""The engine behind one name, on the shipped model."""
+
+import pytest
+
+from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.types import DoneEvent, Prompt, SchedulerConfig, UserError
+
+SHORT = SamplingParams(max_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM() as llm:
+        yield llm
+
+
+def test_prompts_are_continued_in_order(llm):
+    done = llm.generate(["Hello", [5, 6, 7], Prompt("Once", SamplingParams(max_tokens=3))], SHORT)
+    assert [each.prompt_idx for each in done] == [0, 1, 2]
+    assert [each.num_prompt_tokens for each in done][1] == 3
+    assert len(done[2].token_ids) == 3, "a prompt's own parameters come first"
+    assert llm.generate("Hello", SHORT)[0].token_ids == done[0].token_ids, "one prompt is a list of one"
+
+
+def test_questions_are_asked_in_the_template(llm):
+    question = "Who are you?"
+    answer, conversation = llm.chat([question, [{"role": "user", "content": question}]], SHORT)
+    assert answer.text.startswith("I am")
+    assert conversation.text == answer.text
+    assert answer.num_prompt_tokens > llm.generate(question, SHORT)[0].num_prompt_tokens
+
+
+def test_events_and_refusals(llm):
+    seen = []
+    (done,) = llm.generate([[]], on_event=seen.append)
+    assert done.finish_reason == "error"
+    assert "empty" in done.error
+    assert seen == [DoneEvent(done)]
+
+
+def test_settings_reach_the_engine():
+    plans = []
+    config = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=4, max_model_len=64)
+    with LLM(config=config, on_step=lambda plan, stats: plans.append(plan), kv_cache_memory="1M") as llm:
+        llm.generate([[7] * 20], SamplingParams(max_tokens=2, ignore_eos=True))
+    assert [plan.total_num_scheduled_tokens for plan in plans] == [8, 8, 4, 1]
+    with pytest.raises(UserError, match="unknown"):
+        LLM("no-such-model-anywhere")
