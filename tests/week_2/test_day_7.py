@@ -321,7 +321,7 @@ def limited(prompt, max_tokens, **settings):
     return Prompt(prompt, SamplingParams(max_tokens=max_tokens), **settings)
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("step", [1, 4, 32, UNCHUNKED])
 def test_chunked_prefill_answers_every_prompt_in_order(llm, batch_size, step):
@@ -337,14 +337,14 @@ def test_chunked_prefill_answers_every_prompt_in_order(llm, batch_size, step):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_lone_prompt_of_many_chunks(llm):
     model = FakeModel()
     done = run_all(llm, model, [limited(text_of(100), 3)], prefill_step=8)
     assert [list(completion.token_ids) for completion in done] == [model.answer_to(text_of(100).encode(), 3)]
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_prefilled_request_that_waits_for_the_only_slot_is_not_lost(llm):
     model = FakeModel()
     prompts = [limited(text_of(9, i), 4) for i in range(2)]
@@ -352,14 +352,14 @@ def test_prefilled_request_that_waits_for_the_only_slot_is_not_lost(llm):
     assert [list(c.token_ids) for c in done] == [model.answer_to(p.content.encode(), 4) for p in prompts]
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_no_prompts_no_answers(llm):
     model = FakeModel()
     assert run_all(llm, model, []) == []
     assert model.calls == []
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_prompts_are_not_changed(llm):
     prompts = ["abc", [1, 2, 3], limited("def", 2)]
     before = ["abc", [1, 2, 3], limited("def", 2)]
@@ -368,14 +368,14 @@ def test_prompts_are_not_changed(llm):
     run_all(llm, FakeModel(), tuple(prompts), sampling=SamplingParams(max_tokens=2))
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_sampling_serves_prompts_that_bring_none(llm):
     own = SamplingParams(max_tokens=2)
     done = run_all(llm, FakeModel(), ["abc", Prompt("def", own), [97]], sampling=SamplingParams(max_tokens=5))
     assert [len(completion.token_ids) for completion in done] == [5, 2, 5]
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_end_token_first_takes_no_slot(llm, batch_size):
     answers = {"aaaa": [EOS], "bb": [*b"xy", SECOND_EOS], "cccccc": [SECOND_EOS], "d": [*b"uvw", EOS]}
@@ -387,7 +387,7 @@ def test_end_token_first_takes_no_slot(llm, batch_size):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("step", [4, UNCHUNKED])
 def test_bad_prompt_is_an_error_of_its_own(llm, step):
     model, good = FakeModel(), [text_of(12, i) for i in range(3)]
@@ -414,12 +414,12 @@ def test_bad_prompt_is_an_error_of_its_own(llm, step):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_only_bad_prompts(llm):
     assert [completion.finish_reason for completion in run_all(llm, FakeModel(), ["", ""])] == ["error"] * 2
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
 )
@@ -428,13 +428,13 @@ def test_settings_out_of_range_are_rejected(llm, settings):
         run_all(llm, FakeModel(), ["abc"], **settings)
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_one_string_is_no_list_of_prompts(llm):
     with pytest.raises(UserError):
         run_all(llm, FakeModel(), "abc")
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(9, 1), (10, 2), (14, 6)])
 def test_rows_hold_max_seq_len_tokens_and_no_more(llm, max_seq_len, num_tokens):
     model = FakeModel()
@@ -443,7 +443,7 @@ def test_rows_hold_max_seq_len_tokens_and_no_more(llm, max_seq_len, num_tokens):
     assert list(done[0].token_ids) == model.answer_to(text_of(9).encode(), num_tokens)
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_chunked_prefill_events_tell_the_whole_story(llm):
     events = []
     prompts = [limited(text_of(10), 4), "", limited(text_of(3, 1), 6), limited(text_of(7, 2), 1)]
@@ -464,7 +464,7 @@ def test_chunked_prefill_events_tell_the_whole_story(llm):
         assert tuple(event.time_s for event in tokens) == completion.timing.token_s
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_events_come_as_they_happen(llm):
     num_calls = []
     model = FakeModel()
@@ -489,7 +489,7 @@ def tokens_between_tokens(events, idx):
     return gaps
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("step", [1, 8, 32])
 def test_chunked_prefill_delays_a_decode_by_one_chunk_at_most(llm, step):
     events = []
@@ -500,7 +500,7 @@ def test_chunked_prefill_delays_a_decode_by_one_chunk_at_most(llm, step):
     assert sum(gaps) == min(300, step * sum(gap > 0 for gap in gaps))
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_chunked_prefill_never_starves_the_decodes(llm):
     # The first request must get a token for every chunk of the long prompt: 25 of them.
     model, events = FakeModel(), []
@@ -511,7 +511,7 @@ def test_chunked_prefill_never_starves_the_decodes(llm):
     assert all(len(call.tokens) == 1 or not call.batched for call in model.calls[:25])
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_decodes_never_starve_the_chunked_prefill(llm):
     events = []
     prompts = [limited("a", 200), limited("b", 200), limited(text_of(80), 2)]
@@ -523,7 +523,7 @@ def test_decodes_never_starve_the_chunked_prefill(llm):
     assert last_chunk < 80
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 def test_no_more_than_batch_size_requests_hold_memory(llm, batch_size):
     held = []
@@ -537,14 +537,14 @@ def test_no_more_than_batch_size_requests_hold_memory(llm, batch_size):
     assert max(held) == batch_size
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_all_slots_are_used(llm):
     model = FakeModel()
     run_all(llm, model, [limited(text_of(2, i), 20) for i in range(4)], batch_size=4, prefill_step=8)
     assert max(len(call.tokens) for call in model.decode_calls()) == 4
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_arrivals_are_honoured(llm, monkeypatch):
     clock, events = FakeClock(tick=1e-4), []
     clock.take_over(monkeypatch, llm.BatchGenerator)
@@ -566,7 +566,7 @@ def test_arrivals_are_honoured(llm, monkeypatch):
     assert done[2].timing.ttft_s < 0.4
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_waiting_is_a_short_sleep(llm, monkeypatch):
     clock = FakeClock()
     clock.take_over(monkeypatch, llm.BatchGenerator)
@@ -582,7 +582,7 @@ def test_waiting_is_a_short_sleep(llm, monkeypatch):
     assert all(nap <= 0 for nap in clock.naps)
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_time_before_the_run_is_not_counted(llm):
     clock = FakeClock(tick=1e-4, start=1e6)
     done = llm.batch_generate(FakeModel(), TOKENIZER, [limited("ab", 2)], clock=clock)
@@ -593,7 +593,7 @@ class BoomError(Exception):
     pass
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("error", [BoomError, KeyboardInterrupt])
 @pytest.mark.parametrize("call_number", [1, 2, 3, 5, 8, 13])
 def test_memory_is_given_back_after_an_exception(llm, error, call_number):
@@ -608,7 +608,7 @@ def test_memory_is_given_back_after_an_exception(llm, error, call_number):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_memory_is_given_back_when_a_callback_fails(llm):
     before = active_bytes()
     model = toy_model(llm)
@@ -703,7 +703,7 @@ def toy_answers(llm):
     return model, prompts, answers
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize("is_shuffled", [False, True], ids=["in_order", "shuffled"])
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 @pytest.mark.parametrize("step", [1, 7, 32, 128, UNCHUNKED])
@@ -716,7 +716,7 @@ def test_chunked_prefill_never_changes_the_answer(llm, toy_answers, step, batch_
     assert [completion.token_ids for completion in done] == [answers[i] for i in order]
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.7")
 def test_chunked_prefill_never_changes_the_draws(llm, toy_answers):
     model, prompts, _ = toy_answers
 
@@ -734,7 +734,7 @@ def streamed(llm, model, prompt, sampling=None, **settings):
     return llm.stream_generate(model, TOKENIZER, prompt, sampling or SamplingParams(max_tokens=3), **settings)
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("step", [1, 4, UNCHUNKED])
 def test_stream_of_one_prompt(llm, step):
     model = FakeModel()
@@ -748,7 +748,7 @@ def test_stream_of_one_prompt(llm, step):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.3")
 def test_stream_yields_as_it_computes(llm):
     model = FakeModel()
     events = streamed(llm, model, text_of(10), prefill_step=4)
@@ -757,7 +757,7 @@ def test_stream_yields_as_it_computes(llm):
         assert len(model.calls) == num_calls
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("num_events", [1, 3, 5])
 def test_stream_that_is_closed_gives_its_memory_back(llm, num_events):
     model = FakeModel()
@@ -769,7 +769,7 @@ def test_stream_that_is_closed_gives_its_memory_back(llm, num_events):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.3")
 @pytest.mark.parametrize(
     ("prompt", "settings"), [("", {}), ("abc", {"max_seq_len": 2}), ("abc", {"prefill_step": 0})]
 )
@@ -778,7 +778,7 @@ def test_stream_rejects_what_it_cannot_serve(llm, prompt, settings):
         list(streamed(llm, FakeModel(), prompt, **settings))
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.3")
 def test_stream_says_what_the_batch_says(llm):
     model = toy_model(llm, QWEN2)
     sampling = SamplingParams(temperature=1.0, seed=2, max_tokens=8)

@@ -1,0 +1,309 @@
+"""Day 3.6: what `on_event` may do to the engine that calls it, and prompts that are none."""
+
+from dataclasses import replace
+
+import pytest
+from tests.helpers.fakes import FakeClock
+from tests.helpers.serving import make_engine
+from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+
+from tiny_llm_lab.types import (
+    DoneEvent,
+    PrefillEvent,
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    TokenEvent,
+    UserError,
+)
+
+LONG = SamplingParams(max_tokens=8, ignore_eos=True)
+ONE_AT_A_TIME = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=1)
+SETTINGS = [{}, {"async_scheduling": True}]
+
+
+@pytest.fixture(scope="module")
+def model(llm):
+    return toy_model(llm)
+
+
+@pytest.fixture(scope="module")
+def wanted(llm, model):
+    """What each of four prompts is answered without interference."""
+    return [each.token_ids for each in llm.batch_generate(model, ByteTokenizer(), four_prompts())]
+
+
+def four_prompts(max_tokens=8):
+    sampling = replace(LONG, max_tokens=max_tokens)
+    return [Prompt(random_tokens(i, 12 + i).tolist(), sampling) for i in range(4)]
+
+
+def idx_of(event):
+    return event.completion.prompt_idx if isinstance(event, DoneEvent) else event.prompt_idx
+
+
+class Listener:
+    """Keeps all events; `act(event)` runs the first time that `when(event)` holds."""
+
+    def __init__(self, when, act):
+        self.when, self.act, self.events, self.has_acted = when, act, [], False
+
+    def __call__(self, event):
+        assert len(self.events) < 2000, "does this run ever end?"
+        self.events.append(event)
+        if not self.has_acted and self.when(event):
+            self.has_acted = True
+            self.act(event)
+
+    def ends(self):
+        return [idx_of(event) for event in self.events if isinstance(event, DoneEvent)]
+
+    def tokens(self, idx):
+        told = [event for event in self.events if isinstance(event, TokenEvent) and idx_of(event) == idx]
+        return [event.token_id for event in told if event.token_id is not None]
+
+
+def token_of(idx, count=1):
+    """Whether an event is the `count`-th token of a prompt."""
+    seen = []
+
+    def is_it(event):
+        if isinstance(event, TokenEvent) and idx_of(event) == idx:
+            seen.append(event)
+        return len(seen) == count
+
+    return is_it
+
+
+def run_with(engine, prompts, when, act):
+    listener = Listener(when, lambda event: act(engine))
+    done = engine.generate(prompts, listener)
+    assert listener.has_acted
+    assert [each.prompt_idx for each in done] == list(range(len(prompts))), "one completion for each prompt"
+    assert sorted(idx for idx in listener.ends() if idx < len(prompts)) == list(range(len(prompts)))
+    assert not engine.has_requests
+    assert engine.scheduler.pool.num_free == engine.scheduler.pool.num_blocks
+    engine.scheduler.check()
+    return done, listener
+
+
+# Abort
+
+
+@pytest.mark.task("3.6.5")
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("victim", [0, 1, 2, 3])
+def test_a_running_prompt_may_be_aborted(llm, model, wanted, settings, victim):
+    engine = make_engine(llm, model, **settings)
+    done, listener = run_with(engine, four_prompts(), token_of(1, 3), lambda e: e.abort(str(victim)))
+    assert done[victim].finish_reason == "abort"
+    # Requests of the same step may have their token already.
+    assert len(done[victim].token_ids) == 3
+    assert done[victim].token_ids == wanted[victim][:3]
+    assert listener.tokens(victim) == list(done[victim].token_ids), "and no token is told behind the end"
+    assert all(done[i].token_ids == wanted[i] for i in range(4) if i != victim)
+
+
+@pytest.mark.task("3.6.5")
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_a_waiting_prompt_may_be_aborted(llm, model, wanted, victim):
+    engine = make_engine(llm, model, ONE_AT_A_TIME)
+    done, listener = run_with(engine, four_prompts(), token_of(0, 2), lambda e: e.abort(str(victim)))
+    assert (done[victim].finish_reason, done[victim].token_ids) == ("abort", ())
+    assert done[victim].num_prompt_tokens == 12 + victim
+    assert all(done[i].token_ids == wanted[i] for i in range(4) if i != victim)
+    assert listener.ends()[0] == victim
+
+
+@pytest.mark.task("3.6.5")
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(("asker", "victim"), [(0, 1), (1, 0), (0, 0), (3, 2)])
+def test_a_prompt_that_ends_in_the_same_step_keeps_its_answer(llm, model, wanted, settings, asker, victim):
+    engine = make_engine(llm, model, **settings)
+    done, _ = run_with(engine, four_prompts(), token_of(asker, 8), lambda e: e.abort(str(victim)))
+    assert [each.finish_reason for each in done] == ["length"] * 4, "it has ended: there is nothing to abort"
+    assert [each.token_ids for each in done] == wanted
+
+
+@pytest.mark.task("3.6.5")
+def test_all_prompts_may_be_aborted_at_once(llm, model):
+    def abort_all(engine):
+        for i in range(4):
+            engine.abort(str(i))
+
+    for config in (SchedulerConfig(), ONE_AT_A_TIME):
+        done, _ = run_with(make_engine(llm, model, config), four_prompts(), token_of(0, 2), abort_all)
+        assert [each.finish_reason for each in done] == ["abort"] * 4
+
+
+@pytest.mark.task("3.6.5")
+def test_an_unknown_id_aborts_nothing(llm, model, wanted):
+    found = []
+    engine = make_engine(llm, model)
+    done, _ = run_with(engine, four_prompts(), token_of(0), lambda e: found.append(e.abort("nobody")))
+    assert found == [False]
+    assert [each.token_ids for each in done] == wanted
+
+
+@pytest.mark.task("3.6.5")
+def test_the_end_of_one_prompt_may_end_another(llm, model):
+    # The event of an abort is an event like any other.
+    engine = make_engine(llm, model)
+
+    def chain(event):
+        events.append(event)
+        if isinstance(event, DoneEvent):
+            engine.abort(str(event.completion.prompt_idx + 1))
+
+    events = []
+    prompts = [*four_prompts(max_tokens=2)[:1], *four_prompts()[1:]]
+    done = engine.generate(prompts, chain)
+    assert [each.finish_reason for each in done] == ["length", "abort", "abort", "abort"]
+    assert sum(isinstance(event, DoneEvent) for event in events) == 4
+    assert not engine.has_requests
+
+
+@pytest.mark.task("3.6.5")
+@pytest.mark.parametrize("victims", [(0,), (1,)])
+def test_the_end_of_an_aborted_prompt_may_end_another(llm, model, victims):
+    engine = make_engine(llm, model, ONE_AT_A_TIME)
+    first, prompts = token_of(0, 2), four_prompts()[:3]
+    listener = Listener(first, lambda event: engine.abort("2"))
+
+    def chain(event):
+        listener(event)
+        if isinstance(event, DoneEvent) and idx_of(event) == 2:
+            for victim in victims:
+                engine.abort(str(victim))
+
+    done = engine.generate(prompts, chain)
+    reasons = ["abort" if i in (*victims, 2) else "length" for i in range(3)]
+    assert [each.finish_reason for each in done] == reasons
+    assert sorted(listener.ends()) == [0, 1, 2]
+
+
+# Add
+
+
+@pytest.mark.task("3.6.5")
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_request_may_be_added(llm, model, wanted, settings, count):
+    # With the eighth token everything that was there at first has ended.
+    engine = make_engine(llm, model, **settings)
+    extra = four_prompts()[2]
+    done, listener = run_with(
+        engine, four_prompts()[:2], token_of(1, count), lambda e: e.add("more", extra.content, extra.sampling)
+    )
+    assert [each.token_ids for each in done] == wanted[:2]
+    (number,) = {idx_of(event) for event in listener.events} - {0, 1}
+    assert number >= 2, "an added request has a number of its own, behind those of the prompts"
+    assert listener.tokens(number) == list(wanted[2])
+    mine = [type(event) for event in listener.events if idx_of(event) == number]
+    assert mine[:9] == [PrefillEvent, *[TokenEvent] * 8] and mine[-1] is DoneEvent
+
+
+@pytest.mark.task("3.6.5")
+def test_every_added_request_has_a_number_of_its_own(llm, model):
+    engine = make_engine(llm, model)
+    extra = replace(LONG, max_tokens=1)
+
+    def add_two(engine):
+        engine.add("x", [97], extra)
+        engine.add("y", [98], extra)
+
+    for _ in range(2):
+        _, listener = run_with(engine, four_prompts(), token_of(0), add_two)
+        numbers = {idx_of(event) for event in listener.events}
+        assert {0, 1, 2, 3} < numbers
+        assert len(numbers) == 6 and min(numbers - {0, 1, 2, 3}) > 3
+
+
+@pytest.mark.task("3.6.5")
+def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, model, monkeypatch, wanted):
+    clock = FakeClock(tick=0.001)
+    clock.take_over(monkeypatch, llm.PromptRun)
+    prompts = [replace(prompt, arrival_s=2.0 * i) for i, prompt in enumerate(four_prompts())]
+    engine = make_engine(llm, model, clock=clock)
+    done, listener = run_with(engine, prompts, token_of(0), lambda e: e.add("more", [97], LONG))
+    assert [each.token_ids for each in done] == wanted
+    assert len({idx_of(event) for event in listener.events}) == 5
+
+
+@pytest.mark.task("3.6.5")
+def test_the_run_sleeps_only_while_it_has_no_request(llm, model, monkeypatch):
+    clock, naps = FakeClock(tick=0.001), []
+    clock.take_over(monkeypatch, llm.PromptRun)
+    prompts = [four_prompts()[0], replace(four_prompts()[1], arrival_s=2.0)]
+    make_engine(llm, model, clock=clock).generate(prompts, lambda event: naps.append(len(clock.naps)))
+    assert naps[:10] == [0] * 10, "a chunk, eight tokens and the end of the first prompt"
+    assert naps[-1] > 0, "then the second one has not arrived"
+
+
+@pytest.mark.task("3.6.5")
+def test_a_request_that_is_refused_there_changes_nothing(llm, model, wanted):
+    def refused(engine):
+        with pytest.raises(UserError, match="another id"):
+            engine.add("0", [97])
+
+    done, _ = run_with(make_engine(llm, model), four_prompts(), token_of(0, 2), refused)
+    assert [each.token_ids for each in done] == wanted
+
+
+# Prompts that are none
+
+
+BAD = {
+    "None": (None, "text or a list of integer"),
+    "surrogate": ("a\ud800b", "not valid Unicode"),
+    "floats": ([1.5, 2.0], "integer"),
+    "strings": (["a", "b"], "integer"),
+    "empty": ("", "empty"),
+    "no tokens": ([], "empty"),
+    "negative": ([-1], "vocabulary"),
+    "unknown": ([258], "vocabulary"),
+    "too long": ([97] * 51, "51 tokens but max_model_len is 50"),
+}
+
+
+@pytest.mark.task("3.6.5")
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_prompt_is_an_error_of_its_own(llm, model, wanted, name):
+    content, reason = BAD[name]
+    events = []
+    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
+    good = four_prompts()
+    done = engine.generate([good[0], Prompt(content), good[1]], events.append)
+    assert [each.finish_reason for each in done] == ["length", "error", "length"]
+    assert reason in done[1].error
+    assert "\n" not in done[1].error
+    assert [done[0].token_ids, done[2].token_ids] == wanted[:2]
+    assert [event.completion for event in events if idx_of(event) == 1] == [done[1]]
+
+
+@pytest.mark.task("3.6.4")
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_prompt_cannot_be_added(llm, model, name):
+    content, reason = BAD[name]
+    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
+    with pytest.raises(UserError, match=reason):
+        engine.add("bad", content)
+    assert not engine.has_requests
+
+
+@pytest.mark.task("3.6.5")
+def test_an_error_completion_tells_the_number_of_tokens(llm, model):
+    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
+    done = engine.generate(["a" * 51, "", [97] * 60])
+    assert [each.num_prompt_tokens for each in done] == [51, 0, 60]
+
+
+@pytest.mark.task("3.6.5")
+def test_refused_prompts_are_reported_once_on_stderr(llm, model, capsys):
+    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
+    engine.generate([[97] * 51, Prompt([97], replace(LONG, max_tokens=1)), ""])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("2 of 3 prompts refused: the prompt has 51 tokens")
+    engine.generate([[97] * 51], lambda event: None)
+    engine.generate([Prompt([97], replace(LONG, max_tokens=1))])
+    assert capsys.readouterr().err == ""
