@@ -37,7 +37,10 @@ def main(argv: list[str] | None = None) -> int:
     module = _load(name)
     parser = argparse.ArgumentParser(prog=name, description=module.HELP)
     module.add_arguments(parser)
-    args = parser.parse_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
+    args, unknown = parser.parse_known_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
+    if unknown and "handed_on" not in args:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.handed_on = unknown
     try:
         return int(module.run(args))
     except UserError as error:
