@@ -109,11 +109,8 @@ def run(
 ) -> list[mx.array]:
     """Make a kernel and call it once: the arguments of both are those of MLX, named."""
     __tracebackhide__ = True
+    _reject_misfits(name, (input_names, inputs), (output_names, output_shapes, output_dtypes))
     arrays = [x if isinstance(x, mx.array) else mx.array(x) for x in inputs]
-    if len(arrays) != len(input_names):
-        raise ValueError(f"{name}: {len(input_names)} input_names, but {len(arrays)} inputs")
-    if not len(output_names) == len(output_shapes) == len(output_dtypes):
-        raise ValueError(f"{name}: output_names, output_shapes and output_dtypes differ in length")
     group = [min(pair) for pair in zip(threadgroup, grid, strict=True)]
     if not 0 < np.prod(group) <= _MAX_THREADS:
         raise ValueError(f"{name}: a threadgroup of {group} threads; 1 to {_MAX_THREADS} are possible")
@@ -138,6 +135,13 @@ def run(
     return [
         mx.array(out).view(d).reshape(s) for out, s, d in zip(made, output_shapes, output_dtypes, strict=True)
     ]
+
+
+def _reject_misfits(name: str, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> None:
+    if len({len(each) for each in inputs}) > 1:
+        raise ValueError(f"{name}: {len(inputs[0])} input_names, but {len(inputs[1])} inputs")
+    if len({len(each) for each in outputs}) > 1:
+        raise ValueError(f"{name}: output_names, output_shapes and output_dtypes differ in length")
 
 
 class _Memory:

@@ -57,7 +57,7 @@ class TimeLimit:
         task = self._selection.task_of(item)
         of_task = f" of task {task.id}" if task else ""
         says = (
-            f"{item.nodeid}{of_task} did not end within {limit_s:.0f} s: is there a loop that never ends? "
+            f"{item.nodeid}{of_task} did not end within {limit_s:g} s: is there a loop that never ends? "
             "--time-limit 0 takes the limit away"
         )
         clock = _Clock(limit_s, says, self._stderr)
@@ -87,6 +87,7 @@ class _Clock:
         signal.setitimer(signal.ITIMER_REAL, self._limit_s, _REPEAT_S)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
+        __tracebackhide__ = True  # the line that was running is what counts
         if not _is_waiting(frame):
             raise TimeLimitError(self._says)
         self._last_resort.cancel()

@@ -1,11 +1,15 @@
 """The pytest plugin on a course of two days: outcomes, selection, exit codes."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tiny_llm_lab.course.run_tests import pytest_command
 
 pytest_plugins = ["pytester"]
 
@@ -168,6 +172,39 @@ def test_a_failure_that_a_known_mistake_reproduces_is_explained(grade: Run, tree
     assert "one is added" not in done.stdout
 
 
+def _with_a_second_test(tree: Path, body: str) -> None:
+    (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
+    path = tree / "tests/test_sums.py"
+    path.write_text(path.read_text() + f'\n@pytest.mark.task("1.1.1")\ndef test_more(llm):\n    {body}\n')
+
+
+def test_a_mistake_must_explain_all_failures_of_its_task(grade: Run, tree: Path) -> None:
+    _with_a_second_test(tree, "assert llm.twice(0) == 0")
+    # The first test fails as with three times x, the second does not.
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 6")
+    done = grade("--day", "1.1")
+    assert "2 failed" in done.stdout
+    assert "his is what happens" not in done.stdout
+
+
+def test_mistakes_that_fail_alike_are_not_named(grade: Run, tree: Path) -> None:
+    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "assert not llm.twice(1) - 2")
+    _with_a_second_test(tree, "pass")
+    path = tree / "tests/known_mistakes.toml"
+    path.write_text(path.read_text().replace("2 * x + 1", "3 * x + 0"))
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x + x + x")
+    done = grade("--day", "1.1")
+    assert "1 failed" in done.stdout
+    assert "his is what happens" not in done.stdout
+
+
+def test_a_mistake_is_named_at_the_end_as_well(grade: Run, tree: Path) -> None:
+    _with_a_second_test(tree, "assert llm.twice(5) == 10")
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x + x + x")
+    says = "this is what happens when it is added to itself once too often"
+    assert grade("--day", "1.1").stdout.count(f"task 1.1.1: {says}\n") == 1
+
+
 def test_a_failure_of_its_own_is_not_explained(grade: Run, tree: Path) -> None:
     (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
     _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 11 * x")
@@ -194,3 +231,76 @@ def test_the_compilers_words_are_said_once(grade: Run, tree: Path) -> None:
     assert "2 failed" in said
     assert said.count("\nthe x:1: error: y\n") == 1
     assert "the C++ compiler failed, as said above" in said
+
+
+def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
+    _edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
+    done = grade("--solution", "ref")
+    assert "2 passed, 1 deselected" in done.stdout
+    assert "\n1 tests that take long were left out: --full runs them\n" in done.stdout
+    assert "3 passed" in grade("--solution", "ref", "--full").stdout
+    assert "1 passed" in grade("--solution", "ref", "--task", "1.2.1").stdout
+
+
+LOOPS = {
+    "in python": "while True: pass",
+    "that catches everything": """
+    while True:
+        try:
+            while True: pass
+        except Exception:
+            pass""",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree: Path, loop: str) -> None:
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', loop)
+    done = grade("--time-limit", "0.2")
+    assert "1 failed, 1 deselected, 1 todo" in done.stdout
+    assert "tests/test_sums.py::test_twice of task 1.1.1 did not end within 0.2 s" in done.stdout
+    assert "\nsrc/tiny_llm/sums.py:" in done.stdout, "the place of the loop"
+
+
+def test_a_process_that_cannot_be_stopped_ends_with_the_name_of_the_test(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubborn = "import time\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass"
+    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', stubborn)
+    path = os.pathsep.join([str(tree / "src"), *sys.path])
+    code = "from tiny_llm_lab.course import time_limit as t; t._GRACE_S = 0.5; import pytest; pytest.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-p", "tiny_llm_lab.course.plugin", "--time-limit", "0.2", "tests"],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "test_twice of task 1.1.1 did not end" in done.stderr
+
+
+def test_processes_report_as_one_does(tree: Path) -> None:
+    """Unwritten tasks, what was left out and a package that does not load, from two workers."""
+    _edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
+    path = os.pathsep.join([str(tree / "src"), *sys.path])
+
+    def graded() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*pytest_command("mine"), "-p", "xdist", "-n", "2", "tests"],
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            capture_output=True,
+            text=True,
+        )
+
+    done = graded()
+    assert done.returncode == 1
+    assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout
+    assert "○" in done.stdout and "1 todo" in done.stdout
+    assert "\n1 tests of the lab need --solution ref\n" in done.stdout
+    assert "\n1 tests that take long were left out: --full runs them\n" in done.stdout
+    (tree / "src/tiny_llm/sums.py").write_text("def twice(x:\n")
+    done = graded()
+    assert done.returncode == 1
+    assert done.stderr.count("tiny_llm cannot be imported") == 1
