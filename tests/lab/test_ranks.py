@@ -75,6 +75,7 @@ def command_says(*argv: str, stdin: str = "Where is the key?") -> subprocess.Com
     )
 
 
+@pytest.mark.long
 def test_main_says_the_same_on_two_ranks() -> None:
     one, two = (
         command_says("main", "--prompt", "-", "--max-tokens", "12", "-tp", size, "--dtype", "float32")
@@ -84,6 +85,7 @@ def test_main_says_the_same_on_two_ranks() -> None:
     assert two.stdout == one.stdout
 
 
+@pytest.mark.long
 def test_batch_main_says_the_same_on_two_ranks() -> None:
     # An empty prompt fails alone: neither rank takes the other with it.
     prompts = json.dumps(["Who are you?", "", {"prompt": "Who are you, again?", "temperature": 0.8}])
@@ -108,6 +110,7 @@ def heeds_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
     source = tmp_path / "prompts.json"

@@ -24,7 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--task", help="only the tests of this task: --task 2.7.3")
     group.addoption("--full", action="store_true", help="also the tests that take minutes")
     group.addoption(
-        "--time-limit", type=float, metavar="S", help=f"seconds for each test of mine: {LIMIT_S:.0f}, 0 = none"
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help=f"seconds for each test of mine: {LIMIT_S:.0f}, 0 = none",
     )
 
 

@@ -30,7 +30,9 @@ Step = Callable[[Course, argparse.Namespace], Iterable[str]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--full", action="store_true", help=f"all tests, and {', '.join(LONG_STEPS)}")
-    parser.add_argument("--no-tests", action="store_true", help="without the tests, for who has just run them")
+    parser.add_argument(
+        "--no-tests", action="store_true", help="without the tests, for who has just run them"
+    )
     parser.add_argument("--task", help="try only the known mistakes of this task, and list them all")
 
 

@@ -1,4 +1,4 @@
-"""Which known mistake does a task's failure look like? The one that fails the same tests with the same words."""
+"""Which known mistake do the failures of a task look like? One that fails the same tests in the same words."""
 
 import multiprocessing
 import re
@@ -20,7 +20,7 @@ _LIMIT_S = 10.0
 
 
 class Explainer:
-    """Names a known mistake when it is the only one of its task that fails all that fails of the task alike."""
+    """Names a known mistake when it alone, of those of its task, fails all that failed, and alike."""
 
     def __init__(self, config: pytest.Config, selection: Selection) -> None:
         self._course = selection.course

@@ -1,6 +1,6 @@
 """Known mistakes of the lab: each is made in a copy of the repository, where the tests it names must fail.
 
-A process of its own for each: the lab holds the tools that test everything else, so none of it can stay loaded.
+Each is tested in a new process: the tools that try the mistakes of solutions are part of the lab themselves.
 """
 
 import os
