@@ -32,6 +32,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_every_kind_of_verdict(root: Path) -> None:
     swaps = ("a - b", "b + a", "a + c", "a +")
     findings = list(try_lab_mistakes(root, [replace(WRONG, swap=swap) for swap in swaps]))
@@ -40,6 +41,15 @@ def test_every_kind_of_verdict(root: Path) -> None:
     assert findings[0].by == "test_add"
     assert "1 passed" in findings[1].by
     assert "return a + b" in (root / "src/tiny_llm_lab/sums.py").read_text(), "the repository itself is left"
+
+
+@pytest.mark.long
+def test_tests_that_fail_anyway_catch_nothing(root: Path) -> None:
+    path = root / "tests/test_sums.py"
+    path.write_text(path.read_text().replace("== 4", "== 5"))
+    (finding,) = try_lab_mistakes(root, [WRONG])
+    assert finding.verdict is Verdict.INVALID
+    assert finding.by == "without the mistake as well: test_add"
 
 
 @pytest.mark.parametrize("wrong", [replace(WRONG, find="a * b"), replace(WRONG, file="no.py")])

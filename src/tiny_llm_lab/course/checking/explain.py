@@ -1,4 +1,4 @@
-"""Which known mistake do the failures of a task look like? One that fails the same tests in the same words."""
+"""Which known mistake do the failures of a task look like? One that fails the same tests in those words."""
 
 import multiprocessing
 import re

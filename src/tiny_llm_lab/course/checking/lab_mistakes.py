@@ -18,7 +18,6 @@ from pathlib import Path
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Verdict
 from tiny_llm_lab.types import UserError
 
-_FILE = "tests/lab/known_mistakes.toml"
 _LIMIT_S = 300.0
 _NOT_COPIED = (".*", "__pycache__", "build", "out", "output")
 # Python that cannot run would fail any test.
@@ -42,7 +41,7 @@ class LabMistake:
         if source.count(self.find) != 1:
             raise UserError(
                 f"stale mistake ({self.says}): its `find` occurs {source.count(self.find)} times in "
-                f"{self.file}, not once; mend it in {_FILE}"
+                f"{self.file}, not once; mend it in known_mistakes.toml below tests/lab"
             )
         path.write_text(source.replace(self.find, self.swap), encoding="utf-8")
 
@@ -60,27 +59,43 @@ class LabFinding:
 
 
 def lab_mistakes(root: Path) -> list[LabMistake]:
-    """The known mistakes of the lab of the repository at `root`. Raises UserError for a malformed one."""
-    path = root / _FILE
-    rows = tomllib.loads(path.read_text(encoding="utf-8")).get("mistake", []) if path.exists() else []
-    try:
-        return [LabMistake(**row) for row in rows]
-    except TypeError as error:
-        raise UserError(f"{_FILE}: {str(error).partition('__init__() ')[2]}") from None
+    """Those in known_mistakes.toml below tests/lab of the repository at `root`.
+
+    Raises UserError for a malformed one.
+    """
+    found = []
+    for path in sorted((root / "tests" / "lab").rglob("known_mistakes.toml")):
+        try:
+            rows = tomllib.loads(path.read_text(encoding="utf-8")).get("mistake", [])
+            found += [LabMistake(**row) for row in rows]
+        except (TypeError, tomllib.TOMLDecodeError) as error:
+            reason = str(error).removeprefix("LabMistake.__init__() ")
+            raise UserError(f"{path.relative_to(root)}: {reason}") from None
+    return found
 
 
 def try_lab_mistakes(root: Path, mistakes: list[LabMistake]) -> Iterator[LabFinding]:
     """Run the tests against each mistake, in order, as many at a time as there are cores, two at most."""
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        yield from pool.map(lambda mistake: LabFinding(mistake, *_tried(root, mistake)), mistakes)
+        named = sorted({mistake.tests for mistake in mistakes})
+        # Tests that fail in a copy anyway would catch everything.
+        sound = dict(zip(named, pool.map(lambda tests: _verdict(root, tests), named), strict=True))
+        for mistake, (verdict, by) in zip(
+            mistakes, pool.map(lambda mistake: _verdict(root, mistake.tests, mistake), mistakes), strict=True
+        ):
+            is_sound = sound[mistake.tests][0] is Verdict.MISSED
+            reason = f"without the mistake as well: {sound[mistake.tests][1]}"
+            yield LabFinding(mistake, *((verdict, by) if is_sound else (Verdict.INVALID, reason)))
 
 
-def _tried(root: Path, mistake: LabMistake) -> tuple[Verdict, str]:
+def _verdict(root: Path, tests: str, mistake: LabMistake | None = None) -> tuple[Verdict, str]:
+    """What `tests` make of a copy of the repository, with a mistake or as it is."""
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         copy = Path(folder) / "repository"
         shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*_NOT_COPIED))
-        mistake.apply(copy / "src" / "tiny_llm_lab")
-        return _judged(copy, mistake.tests)
+        if mistake is not None:
+            mistake.apply(copy / "src" / "tiny_llm_lab")
+        return _judged(copy, tests)
 
 
 def _judged(copy: Path, tests: str) -> tuple[Verdict, str]:
