@@ -21,8 +21,12 @@ HELP = "Run all that CI runs: lint, types, starter, tests, book, line budget; wi
 
 PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
 _SHOWN_LINES = 60  # of the output of a tool that failed
-# What switches kernels on and grades a solution, tried once more on a machine that says it has a GPU.
-_ON_A_GPU = ("tests/kernels", "tests/week_1", "tests/week_2", "tests/week_3", "tests/test_default_engine.py")
+# Tried once more on a machine that says it has a GPU: what switches kernels on, and what asks for the device.
+_ON_A_GPU = (
+    *("tests/kernels", "tests/week_2", "tests/test_default_engine.py"),
+    # Where a CPU computes in 32 bits a GPU's own operator is exact enough, and here that operator is a CPU's.
+    *("-k", "not test_quantized_linear_of_16_bits"),
+)
 
 Step = Callable[[Course, argparse.Namespace], Iterable[str]]
 
