@@ -101,7 +101,8 @@ def _verdict(root: Path, tests: str, mistake: LabMistake | None = None) -> tuple
 def _judged(copy: Path, tests: str) -> tuple[Verdict, str]:
     command = [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "--solution", "ref"]
     options = ["-x", "-q", "--no-header", "--tb=no", "-rfE", "--color=no", "-p", "no:cacheprovider", "--full"]
-    env = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONHASHSEED": "0"}
+    paths = [str(copy / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
     try:
         done = subprocess.run(
             [*command, *options, *tests.split()],
@@ -116,6 +117,8 @@ def _judged(copy: Path, tests: str) -> tuple[Verdict, str]:
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     if done.returncode == 0:
         return Verdict.MISSED, done.stdout.strip().splitlines()[-1]
-    if done.returncode != 1 or not lines or _BROKEN.search(lines[0]):
+    if done.returncode < 0 or (done.returncode == 1 and not lines):
+        return Verdict.CAUGHT, "the end of the process"
+    if done.returncode != 1 or _BROKEN.search(lines[0]):
         return Verdict.INVALID, (lines or (done.stdout + done.stderr).strip().splitlines() or ["?"])[-1]
     return Verdict.CAUGHT, lines[0].partition(" - ")[0].rpartition("::")[2]
