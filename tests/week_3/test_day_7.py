@@ -314,8 +314,8 @@ def test_a_group_of_one(llm):
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("default", 2),
         ("random:qwen3-moe-shrunk,bits=4", 2),
+        pytest.param("default", 2, marks=pytest.mark.long),  # all kinds of engines, in plain MLX
         pytest.param("random:qwen2.5-shrunk", 4, marks=pytest.mark.long),  # four processes to start
     ],
 )
