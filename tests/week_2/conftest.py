@@ -29,9 +29,9 @@ def kernels_on(llm, monkeypatch):
     from tiny_llm_lab import native
 
     monkeypatch.setenv(native.VARIABLE, "on")
-    native.switch(llm.__name__, True)
+    native.set_enabled(llm.__name__, True)
     yield
-    native.switch(llm.__name__, False)
+    native.set_enabled(llm.__name__, False)
 
 
 @pytest.fixture(scope="session")

@@ -337,11 +337,15 @@ def test_a_group_of_one(llm):
 @pytest.mark.task("3.9.4")
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("default", 2), ("random:qwen3-moe-shrunk,bits=4", 2), ("random:qwen2.5-shrunk", 4)],
+    [
+        ("random:qwen3-moe-shrunk,bits=4", 2),
+        pytest.param("default", 2, marks=pytest.mark.long),  # all kinds of engines, in plain MLX
+        pytest.param("random:qwen2.5-shrunk", 4, marks=pytest.mark.long),  # four processes to start
+    ],
 )
-def test_ranks_say_what_one_process_says(llm, request, tmp_path, name, size):
+def test_ranks_say_what_one_process_says(llm, ranks_of, name, size):
     checkpoint = load_checkpoint(name, dtype="float32")
     # Here first: an unwritten task shows as one, and not as a process that failed.
     llm.build_parallel_model(checkpoint, mx.distributed.init())
     want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)
-    rank.check_answers(rank.answers(request.config.getoption("--solution"), name, size, tmp_path), want)
+    rank.check_answers(ranks_of(size).answers(name), want)
