@@ -1,7 +1,7 @@
 """A tiny LLM engine: yours."""
 
 from .cache.block_pool import BlockPool
-from .cache.paged_kv_cache import StepLayout
+from .cache.step_layout import StepLayout
 from .engine.engine import Engine
 from .engine.scheduler import Scheduler
 from .engine.sequence import TokenSequence

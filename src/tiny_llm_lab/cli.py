@@ -67,7 +67,10 @@ def main(argv: list[str] | None = None) -> int:
     module = _load(name)
     parser = _parser(name, module)
     module.add_arguments(parser)
-    args = parser.parse_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
+    args, unknown = parser.parse_known_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
+    if unknown and "handed_on" not in args:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.handed_on = unknown
     return int(module.run(args))
 
 

@@ -109,17 +109,14 @@ def run(
 ) -> list[mx.array]:
     """Make a kernel and call it once: the arguments of both are those of MLX, named."""
     __tracebackhide__ = True
+    _reject_misfits(name, (input_names, inputs), (output_names, output_shapes, output_dtypes))
     arrays = [x if isinstance(x, mx.array) else mx.array(x) for x in inputs]
-    if len(arrays) != len(input_names):
-        raise ValueError(f"{name}: {len(input_names)} input_names, but {len(arrays)} inputs")
-    if not len(output_names) == len(output_shapes) == len(output_dtypes):
-        raise ValueError(f"{name}: output_names, output_shapes and output_dtypes differ in length")
     group = [min(pair) for pair in zip(threadgroup, grid, strict=True)]
     if not 0 < np.prod(group) <= _MAX_THREADS:
         raise ValueError(f"{name}: a threadgroup of {group} threads; 1 to {_MAX_THREADS} are possible")
     # All bits set is not a number in every float type: an element that no thread writes shows.
-    sizes = [int(np.prod(s)) * d.size for s, d in zip(output_shapes, output_dtypes, strict=True)]
-    made = [np.full(size, 0xFF, np.uint8) for size in sizes]
+    outputs = list(zip(output_shapes, output_dtypes, strict=True))
+    made = [np.full(int(np.prod(s)) * d.size, 0xFF, np.uint8) for s, d in outputs]
     memory = _Memory()
     parameters = [
         *(each for n, x in zip(input_names, arrays, strict=True) for each in _inputs(n, x, source, memory)),
@@ -129,15 +126,23 @@ def run(
     program = _program(header, source, template, parameters)
     if verbose:
         print(program)
-    library = _built(program)
-    if isinstance(library, Exception):
-        raise library.with_traceback(None)
-    library.run.restype = ctypes.c_char_p
+    library = _loaded(program)
     if trouble := library.run(memory.pointers(), (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group)):
         raise RuntimeError(f"{name}: {trouble.decode()}")
-    return [
-        mx.array(out).view(d).reshape(s) for out, s, d in zip(made, output_shapes, output_dtypes, strict=True)
-    ]
+    return [mx.array(out).view(d).reshape(s) for out, (s, d) in zip(made, outputs, strict=True)]
+
+
+def _loaded(program: str) -> ctypes.CDLL:
+    if isinstance(library := _built(program), Exception):
+        raise library.with_traceback(None)
+    library.run.restype = ctypes.c_char_p
+    return library
+
+
+def _reject_misfits(name: str, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> None:
+    for what, lists in (("input_names and inputs", inputs), ("output names, shapes and dtypes", outputs)):
+        if len({len(each) for each in lists}) > 1:
+            raise ValueError(f"{name}: {what} differ in length")
 
 
 class _Memory:

@@ -1,10 +1,14 @@
-"""One rank of a model that several processes share: computes logits and tokens, and writes them down.
+"""Ranks of a model that several processes share: each computes logits and tokens, and writes them down.
 
-Run by `answers`, once a rank.
+`Ranks` starts the processes once and hands them one case after the other, as files in a folder.
 """
 
+import faulthandler
 import json
+import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,9 @@ import mlx.core as mx
 import numpy as np
 from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close
 
-from tiny_llm_lab import load_checkpoint, load_solution, ranks
+from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
 from tiny_llm_lab.commands.engine_stats import EngineStats
+from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 _ROOT = Path(__file__).parents[2]
@@ -29,17 +34,51 @@ ENGINES: dict[str, tuple[SchedulerConfig, dict[str, Any]]] = {
 }
 # Starting a process takes some seconds, and its machine may have other things to do.
 _TIMEOUT_S = 240
+_POLL_S = 0.02
+_END = "end"
 
 
-def answers(solution: str, name: str, size: int, folder: Path) -> list[dict[str, Any]]:
-    """What `of_model` says on each of `size` ranks of the checkpoint called `name`, in float32."""
-    job = {"solution": solution, "name": name, "size": size, "folder": str(folder)}
-    # Ranks find the tests and the package under test where this process found them.
-    path = [str(_ROOT), *sys.path]
-    code = f"import sys; sys.path[:0] = {path!r}; from tests.helpers import rank; rank.main()"
-    ended = ranks.launch([sys.executable, "-c", code, json.dumps(job)], size, _TIMEOUT_S)
-    assert ended == 0, f"a rank ended with {ended}, after what stands above"
-    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(size)]
+class Ranks:
+    """`size` ranks of one solution, started at the first case and kept until `close`."""
+
+    def __init__(self, solution: str, size: int, folder: Path) -> None:
+        self._solution, self._size, self._folder = solution, size, folder
+        self._num_cases = 0
+        self._ended: list[int] = []  # the exit code of all ranks, once they have ended
+        self._running: threading.Thread | None = None
+
+    def answers(self, name: str, kernels: str = "off") -> list[dict[str, Any]]:
+        """What `of_model` says on each rank of the checkpoint called `name`, in float32."""
+        if self._running is None:
+            self._running = threading.Thread(target=self._launch, daemon=True)
+            self._running.start()
+        assert not self._ended, f"the ranks ended with {self._ended[0]} in an earlier case"
+        case, self._num_cases = self._num_cases, self._num_cases + 1
+        _write(self._folder / f"{case}.json", json.dumps({"name": name, "kernels": kernels}).encode())
+        paths = [self._folder / f"{case}-{rank}.npz" for rank in range(self._size)]
+        while not all(path.exists() for path in paths):
+            assert not self._ended, f"a rank ended with {self._ended[0]}, after what stands above"
+            time.sleep(_POLL_S)
+        return [dict(np.load(path)) for path in paths]
+
+    def close(self) -> None:
+        if self._running is not None:
+            _write(self._folder / _END, b"")
+            self._running.join()
+
+    def _launch(self) -> None:
+        job = {"solution": self._solution, "size": self._size, "folder": str(self._folder)}
+        # Ranks find the tests and the package under test where this process found them.
+        path = [str(_ROOT), *sys.path]
+        code = f"import sys; sys.path[:0] = {path!r}; from tests.helpers import rank; rank.main()"
+        self._ended.append(ranks.launch([sys.executable, "-c", code, json.dumps(job)], self._size))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of it or nothing, for the process that waits for this file."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
 
 
 def check_answers(found: Sequence[dict[str, Any]], want: dict[str, Any]) -> None:
@@ -72,11 +111,11 @@ def of_model(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any]:
 def _of_engine(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any]:
     config, settings = ENGINES[name]
     proposer = llm.NgramProposer() if name == "guesses" else None
-    engine = llm.Engine(model, tokenizer, config, block_size=8, proposer=proposer, **settings)
-    stats = EngineStats(engine)
+    stats = EngineStats()
+    engine = llm.Engine(model, tokenizer, config, block_size=8, proposer=proposer, on_step=stats, **settings)
     done = engine.generate(_prompts())
     assert all(each.error is None for each in done), [each.error for each in done]
-    counts = {f"{name}: {what}": np.array(number or 0.0) for what, number in stats.as_json().items()}
+    counts = {f"{name}: {what}": np.array(number or 0.0) for what, number in stats.as_json(engine).items()}
     engine.release()
     assert counts[f"{name}: prefix_hit_rate"] > 0, "nothing is shared: this shows too little"
     assert config is not _NARROW or counts[f"{name}: num_preemptions"] > 0, "nobody is preempted"
@@ -97,9 +136,26 @@ def _prompts() -> list[Prompt]:
 
 
 def main() -> None:
+    """One rank: answers cases in order until there is a file that says `end`, or nobody who asks."""
     job = json.loads(sys.argv[1])
-    llm: Any = load_solution(job["solution"])
-    checkpoint = load_checkpoint(job["name"], dtype="float32")
+    folder, llm = Path(job["folder"]), load_solution(job["solution"])
     group = ranks.group(job["size"])
-    found = of_model(llm, llm.build_parallel_model(checkpoint, group), checkpoint.tokenizer, job["name"])
-    np.savez(Path(job["folder"]) / f"{group.rank()}.npz", **found)
+    case, parent = 0, os.getppid()
+    while not (folder / _END).exists() and os.getppid() == parent:
+        if not (path := folder / f"{case}.json").exists():
+            time.sleep(_POLL_S)
+            continue
+        faulthandler.dump_traceback_later(_TIMEOUT_S, exit=True)
+        asked = json.loads(path.read_bytes())
+        os.environ[native.VARIABLE] = asked["kernels"]
+        native.set_enabled(PACKAGES[job["solution"]], asked["kernels"] == "on")
+        _answer(llm, asked["name"], group, folder / f"{case}-{group.rank()}")
+        faulthandler.cancel_dump_traceback_later()
+        case += 1
+
+
+def _answer(llm: Any, name: str, group: mx.distributed.Group, path: Path) -> None:
+    checkpoint = load_checkpoint(name, dtype="float32")
+    found = of_model(llm, llm.build_parallel_model(checkpoint, group), checkpoint.tokenizer, name)
+    np.savez(f"{path}.unfinished.npz", **found)
+    Path(f"{path}.unfinished.npz").replace(f"{path}.npz")

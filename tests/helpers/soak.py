@@ -71,7 +71,7 @@ class Storm:
         assert self.scheduler.pool.num_free == self.num_blocks, "blocks are missing at the end"
         assert all(life.ends == 1 for life in self.lives.values()), "every request ends exactly once"
         if self.is_cached:
-            assert not self.scheduler.prefix_cache.claims, "claims of nobody"
+            assert not self.scheduler.prefix_cache.reservations, "reservations without a request"
 
     def _open(self) -> list[Life]:
         return [self.lives[name] for name in self._open_names()]

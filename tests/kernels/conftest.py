@@ -1,7 +1,12 @@
-"""Every compiled copy of the kernels that this machine can run, with one thread and with two."""
+"""Every compiled copy of the kernels that this machine can run, with one thread and with two.
+
+The chosen copy with two threads sees all tests. The others see, of every test function, one set of shapes for
+each dtype, and another set each; `--full` shows all to all of them.
+"""
 
 import os
 from functools import cache
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -13,7 +18,39 @@ from tiny_llm_lab.native.build import NoCompilerError
 # A compiled library to test instead: mistakes.py names broken ones.
 VARIABLE = "TINY_LLM_TESTED_KERNELS"
 NAMES = ["given"] if VARIABLE in os.environ else [copy.name for copy in isa.available()]
+CHOSEN = "given" if VARIABLE in os.environ else os.environ.get("TINY_LLM_ISA") or NAMES[0]
+# The fixtures with a copy for a parameter, alone or with a number of threads.
+_COPIES = ("k", "copy", "kernels_on", "both")
 DTYPES = [mx.float32, mx.float16, mx.bfloat16]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as long all that the other copies need not see every time."""
+    sets = {}  # by test function, copy and dtype: what there is to see
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent and (copy := _copy_of(item)) is not None:
+            dtype = item.callspec.params.get("dtype", item.callspec.params.get("model_dtype"))
+            sets.setdefault((item.path, item.originalname, dtype), {}).setdefault(copy, []).append(item)
+    for by_copy in sets.values():
+        others = (found for copy, found in by_copy.items() if copy not in (CHOSEN, (CHOSEN, 2)))
+        for number, found in enumerate(others):
+            for item in found[: number % len(found)] + found[number % len(found) + 1 :]:
+                item.add_marker("long")
+
+
+def _copy_of(item):
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return next((params[name] for name in _COPIES if name in params), None)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu():
+    """These kernels are for CPUs: where there is a GPU, the tests leave it alone."""
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(before)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A short run of the fuzz driver; CONTRIBUTING.md names the long one."""
+"""A short run of the fuzz driver; `check` runs the one for threads, CONTRIBUTING.md names the long one."""
 
 import pytest
 from tests.kernels.sanitize import fuzz, fuzz_program
@@ -7,6 +7,7 @@ from tiny_llm_lab.native import isa
 from tiny_llm_lab.native.build import NoCompilerError, build
 
 
+@pytest.mark.long  # compiling with sanitizers takes minutes
 @pytest.mark.parametrize(
     "copy",
     {copy.name: copy for copy in (isa.available()[0], isa.ISAS[-1])}.values(),

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,12 +57,11 @@ def test_nobody_waits_forever() -> None:
 
 @pytest.mark.parametrize("name", ["default", "random:qwen3-moe-shrunk,bits=8"])
 def test_ranks_on_the_kernels_say_what_one_process_says(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, ranks_of: Callable[[int], rank.Ranks]
 ) -> None:
     checkpoint, llm = load_checkpoint(name, dtype="float32"), load_solution("ref")
     want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)
-    monkeypatch.setenv(native.VARIABLE, "on")
-    rank.check_answers(rank.answers("ref", name, 2, tmp_path), want)
+    rank.check_answers(ranks_of(2).answers(name, kernels="on"), want)
 
 
 def command_says(*argv: str, stdin: str = "Where is the key?") -> subprocess.CompletedProcess[str]:
@@ -76,6 +75,7 @@ def command_says(*argv: str, stdin: str = "Where is the key?") -> subprocess.Com
     )
 
 
+@pytest.mark.long
 def test_main_says_the_same_on_two_ranks() -> None:
     one, two = (
         command_says("main", "--prompt", "-", "--max-tokens", "12", "-tp", size, "--dtype", "float32")
@@ -85,6 +85,7 @@ def test_main_says_the_same_on_two_ranks() -> None:
     assert two.stdout == one.stdout
 
 
+@pytest.mark.long
 def test_batch_main_says_the_same_on_two_ranks() -> None:
     # An empty prompt fails alone: neither rank takes the other with it.
     prompts = json.dumps(["Who are you?", "", {"prompt": "Who are you, again?", "temperature": 0.8}])
@@ -109,6 +110,7 @@ def heeds_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
     source = tmp_path / "prompts.json"

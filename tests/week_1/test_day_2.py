@@ -3,7 +3,16 @@
 import mlx.core as mx
 import pytest
 from tests.helpers import oracle
-from tests.helpers.tolerance import F32, Tolerance, as_float64, assert_close, rounding
+from tests.helpers.tolerance import (
+    EXACT,
+    F32,
+    Tolerance,
+    active_bytes,
+    as_float64,
+    assert_close,
+    peak_bytes,
+    rounding,
+)
 from tests.helpers.toy import random_array
 
 # The angle of position p is known to p * 2^-24 radians in float32, whoever multiplies first.
@@ -109,3 +118,29 @@ def test_rope_knows_its_last_position(llm):
         rope(x, -1)
     with pytest.raises(ValueError):
         rope(x[:, :1], -1)
+
+
+@pytest.mark.task("1.2.1")
+def test_rope_computes_what_is_served_and_not_all_that_could_be(llm):
+    """A model may know a million positions: tables of all of them would be 493 MiB with 128 dimensions."""
+    before, x = active_bytes(), random_array(11, 1, 100, 2, 128)
+    mx.eval(x)
+    rope = llm.RoPE(128, 1_010_000)
+    assert peak_bytes(lambda: rope(x, 900)) < 4 * 2**20, "for the positions up to 1,000"
+    assert active_bytes() - before < 4 * 2**20
+
+
+@pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("seq_len", [8, 300, 5000])
+@pytest.mark.parametrize("dims", [6, 16, 128])
+def test_rope_is_the_same_whatever_was_served_before(llm, seq_len, dims):
+    x = random_array(12, 1, 1, 2, dims)
+    grown, fresh = llm.RoPE(dims, seq_len), llm.RoPE(dims, seq_len)
+    last = fresh(x, seq_len - 1)
+    for position in [*range(0, seq_len, max(1, seq_len // 9)), seq_len - 1]:
+        cos, sin = grown.tables(position + 1)
+        assert cos.shape == sin.shape and cos.shape[0] >= position + 1 and cos.shape[1] == dims // 2
+        assert_close(grown(x, position), fresh(x, position), EXACT, what=f"position {position}")
+    assert_close(grown(x, seq_len - 1), last, EXACT)
+    with pytest.raises(ValueError):
+        grown.tables(seq_len + 1)

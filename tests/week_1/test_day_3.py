@@ -107,3 +107,11 @@ def test_grouped_attention_rejects_heads_that_do_not_divide(llm):
     q, k, v = qkv(9, 1, 4, 3, 2, 2, 8)
     with pytest.raises(ValueError):
         llm.scaled_dot_product_attention_grouped(q, k, v)
+
+
+@pytest.mark.task("1.3.2")
+@pytest.mark.parametrize("mask", ["", "Causal", "full"])
+def test_grouped_attention_rejects_masks_that_it_does_not_know(llm, mask):
+    q = random_array(30, 1, 2, 3, 8)
+    with pytest.raises(ValueError):
+        llm.scaled_dot_product_attention_grouped(q, q, q, mask=mask)

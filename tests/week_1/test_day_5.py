@@ -65,6 +65,15 @@ def test_qwen_attention(llm, config, B, L):
 
 
 @pytest.mark.task("1.5.2")
+def test_the_norms_of_heads_have_the_configured_eps(llm):
+    config = replace(QWEN3, rms_norm_eps=0.5)
+    layer, weights = attention_layer(llm, config)
+    x = random_array(13, 1, 6, config.hidden_size)
+    # Large enough to be seen: with the default of RMSNorm the scores would be twice as large.
+    assert_close(layer(x), qwen_oracle.attention(config, weights, x), F32_MODEL, legend="[B, L, E]")
+
+
+@pytest.mark.task("1.5.2")
 @CONFIGS
 def test_qwen_attention_can_be_unmasked(llm, config):
     layer, _ = attention_layer(llm, config)

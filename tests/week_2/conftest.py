@@ -23,6 +23,17 @@ def kernels(pytestconfig):
     return Compiled(lambda: Evaluated(native.load(package)))
 
 
+@pytest.fixture
+def kernels_on(llm, monkeypatch):
+    """The models of the solution under test run on its C++ kernels."""
+    from tiny_llm_lab import native
+
+    monkeypatch.setenv(native.VARIABLE, "on")
+    native.set_enabled(llm.__name__, True)
+    yield
+    native.set_enabled(llm.__name__, False)
+
+
 @pytest.fixture(scope="session")
 def probe(pytestconfig):
     """probe("attention"): parts of a C++ file that no operator shows, as functions of NumPy arrays."""

@@ -114,6 +114,13 @@ def test_flash_attention_rejects_heads_that_do_not_divide(llm, H, G):
         llm.flash_attention(q, k, v)
 
 
+@pytest.mark.task("2.5.1")
+@pytest.mark.parametrize("mask", ["", "Causal", "full"])
+def test_flash_attention_rejects_masks_that_it_does_not_know(llm, mask):
+    with pytest.raises(ValueError):
+        llm.flash_attention(*qkv(23, 1, 2, 1, 2, 2, 8), mask=mask)
+
+
 @pytest.mark.task("2.5.2")
 @pytest.mark.parametrize(("L", "S"), [(1, 1), (1, 65), (5, 5), (3, 40), (9, 33)])
 @pytest.mark.parametrize("D", [64, 128])
@@ -333,10 +340,32 @@ def test_a_fused_layer_is_the_layer(llm, kernels, name, keep):
     past, x = (random_array(seed, 1, length, config.hidden_size) for seed, length in ((1, 5), (2, 4)))
     plain, fused = llm.TinyKvFullCache(), llm.TinyKvFullCache()
     layer(past, 0, plain)
-    llm.fused_layer(kernels, layer, past, 0, fused)
-    got = llm.fused_layer(kernels, layer, x, 5, fused, keep)
+    llm.fused_layer(kernels, layer.parts, past, 0, fused)
+    got = llm.fused_layer(kernels, layer.parts, x, 5, fused, keep)
     assert_close(got, layer(x, 5, plain, "causal", keep), F32, legend="[B, keep, E]", dtype=mx.float32)
     assert_close(fused.fetch()[0], plain.fetch()[0], F32, legend="[B, G, S, D]", dtype=mx.float32)
+
+
+@pytest.mark.task("2.5.6")
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_a_mask_means_the_same_with_and_without_kernels(llm, request, length, mask):
+    layer, config = layer_of(llm, "random:qwen3-shrunk")
+    x = random_array(3, 1, length, config.hidden_size)
+    want = as_float64(layer(x, mask=mask))
+    request.getfixturevalue("kernels_on")
+    assert_close(layer(x, mask=mask), want, F32, legend="[B, L, E]")
+
+
+@pytest.mark.task("2.5.6")
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_layer_rejects_masks_that_it_does_not_know(llm, request, is_on):
+    layer, config = layer_of(llm, "random:qwen3-shrunk")
+    if is_on:
+        request.getfixturevalue("kernels_on")
+    for length in (1, 5):
+        with pytest.raises(ValueError):
+            layer(random_array(3, 1, length, config.hidden_size), mask="full")
 
 
 @pytest.mark.task("2.5.6")

@@ -1,6 +1,7 @@
 """Day 2.6: a batch of caches in place, the life of a request, and the decode phase."""
 
 import random
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -16,10 +17,18 @@ from tests.helpers.toy import (
     ByteTokenizer,
     random_array,
     random_tokens,
+    toy_checkpoint,
     toy_model,
 )
 
-from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams, TokenEvent, UserError
+from tiny_llm_lab.types import (
+    DoneEvent,
+    Prompt,
+    QuantizedWeights,
+    SamplingParams,
+    TokenEvent,
+    UserError,
+)
 
 TOKENIZER = ByteTokenizer()
 T, F = True, False
@@ -37,6 +46,17 @@ def batch_of(llm, lengths, rows=None, max_seq_len=None, **shape):
     for i, length in enumerate(lengths):
         assert batch.add_request(prefilled(llm, length, seed=i, **shape)) == i
     return batch
+
+
+def packed_model(llm, odd_layer=None):
+    """A model of 4 bits; in layer `odd_layer` the values have 8, so that q, k and v are not packed alike."""
+    checkpoint = toy_checkpoint()
+    weights = dict(checkpoint.weights)
+    for name, w in weights.items():
+        if name.endswith("_proj.weight"):
+            bits = 8 if name == f"model.layers.{odd_layer}.self_attn.v_proj.weight" else 4
+            weights[name] = QuantizedWeights(*mx.quantize(w, group_size=32, bits=bits), 32, bits)
+    return llm.build_model(replace(checkpoint, weights=weights))
 
 
 class Rows:
@@ -288,6 +308,29 @@ def test_model_decodes_rows_of_different_lengths_together(llm, config):
         got = model(new, starts, batch, logits_to_keep=1)
         for row, start in enumerate(starts):
             want = model(tokens[row][:, : start + size])[:, -1:]
+            assert_close(
+                got[row : row + 1], want, F32_MODEL, legend="[B, 1, V]", what=f"step {step}, row {row}"
+            )
+
+
+@pytest.mark.task("2.6.1")
+@pytest.mark.parametrize("odd_layer", [None, 0, 1])
+def test_rows_of_different_lengths_on_the_kernels(llm, kernels_on, odd_layer):
+    """In a checkpoint of mixed packings some layers can be fused, and others need the mask of the batch."""
+    model, lengths = packed_model(llm, odd_layer), [9, 1, 70]
+    tokens = [random_tokens(50 + i, 1, length + 3) for i, length in enumerate(lengths)]
+    batch = [llm.BatchingKvCache(3) for _ in range(2)]
+    for length, row in zip(lengths, tokens, strict=True):
+        cache = model.create_kv_cache()
+        model(row[:, :length], 0, cache)
+        for whole, layer in zip(batch, cache, strict=True):
+            whole.add_request(layer)
+    for step in range(3):
+        starts = [length + step for length in lengths]
+        new = mx.concatenate([t[:, s : s + 1] for t, s in zip(tokens, starts, strict=True)])
+        got = model(new, starts, batch, logits_to_keep=1)
+        for row, start in enumerate(starts):
+            want = model(tokens[row][:, : start + 1])[:, -1:]
             assert_close(
                 got[row : row + 1], want, F32_MODEL, legend="[B, 1, V]", what=f"step {step}, row {row}"
             )

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from tests.helpers.tolerance import EXACT, active_bytes, as_float64, assert_close, peak_bytes
-from tests.helpers.toy import QWEN3, random_array
-
-pytestmark = pytest.mark.task("3.1.2")
+from tests.helpers.tolerance import active_bytes
+from tests.helpers.toy import QWEN3
 
 MiB = 2**20
 
@@ -16,6 +14,7 @@ def layout(llm, block_size, *parts):
     return llm.StepLayout.of(block_size, parts)
 
 
+@pytest.mark.task("3.1.2")
 def test_layout_of_a_chunk_and_two_decodes(llm):
     # Blocks of 4: a chunk of 5 tokens behind 2, a decode behind 3, a decode behind 8.
     got = layout(llm, 4, ([7, 2], 2, 5), ([5], 3, 1), ([1, 0, 9], 8, 1))
@@ -31,6 +30,7 @@ def test_layout_of_a_chunk_and_two_decodes(llm):
     assert got.block_tables.tolist() == [[7, 2, 0], [5, 0, 0], [1, 0, 9]]
 
 
+@pytest.mark.task("3.1.2")
 @pytest.mark.parametrize("block_size", [1, 3, 32])
 def test_layout_of_a_whole_prompt(llm, block_size):
     ids = list(range(40, 40 - -(-33 // block_size), -1))
@@ -41,12 +41,14 @@ def test_layout_of_a_whole_prompt(llm, block_size):
     assert got.block_tables.tolist() == [ids]
 
 
+@pytest.mark.task("3.1.2")
 def test_layout_leaves_out_blocks_that_are_not_needed_yet(llm):
     got = layout(llm, 4, ([3, 8, 6], 0, 4), ([1, 2], 4, 1))
     assert got.block_tables.tolist() == [[3, 0], [1, 2]]
     assert got.slots.tolist() == [12, 13, 14, 15, 8]
 
 
+@pytest.mark.task("3.1.2")
 def test_layout_of_nothing(llm):
     got = layout(llm, 4)
     assert (got.positions, got.query_starts, got.lengths) == ([], [0], [])
@@ -54,12 +56,14 @@ def test_layout_of_nothing(llm):
     assert got.block_tables.shape[0] == 0
 
 
+@pytest.mark.task("3.1.2")
 @pytest.mark.parametrize("part", [([1], 0, 5), ([1, 2], 8, 1), ([], 0, 1), ([1], 2, 0), ([1], -1, 1)])
 def test_layout_rejects_blocks_that_are_too_few_and_rows_that_are_none(llm, part):
     with pytest.raises(ValueError):
         layout(llm, 4, part)
 
 
+@pytest.mark.task("3.1.3")
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
 def test_pools(llm, dtype):
     cache = llm.PagedKvCache(QWEN3, 6, 16, dtype)
@@ -72,9 +76,10 @@ def test_pools(llm, dtype):
     assert (cache.num_blocks, cache.block_size) == (6, 16)
 
 
+@pytest.mark.task("3.1.3")
 def test_pools_are_there_from_the_start_and_given_back(llm):
     before = active_bytes()
-    cache = llm.PagedKvCache(replace(QWEN3, head_dim=64), 256)
+    cache = llm.PagedKvCache(replace(QWEN3, head_dim=64), 512)
     size = cache.nbytes
     assert size == 16 * MiB
     assert size <= active_bytes() - before < 1.1 * size, "each pool once, allocated when the cache is made"
@@ -83,43 +88,7 @@ def test_pools_are_there_from_the_start_and_given_back(llm):
     assert active_bytes() - before < MiB
 
 
-def filled(llm, num_blocks=8, block_size=4):
-    cache = llm.PagedKvCache(QWEN3, num_blocks, block_size)
-    for i in range(2):
-        cache.keys[i][...] = random_array(i, *cache.keys[i].shape)
-        cache.values[i][...] = random_array(10 + i, *cache.values[i].shape)
-    mx.eval(cache.keys, cache.values)
-    return cache
-
-
-@pytest.mark.parametrize("pairs", [[], [(3, 5)], [(1, 2), (2, 0), (7, 7)], [(4, 6), (6, 4)]])
-def test_copied_blocks(llm, pairs):
-    cache = filled(llm)
-    before = [as_float64(pool).copy() for pool in (*cache.keys, *cache.values)]
-    cache.copy_blocks(pairs)
-    for pool, old in zip((*cache.keys, *cache.values), before, strict=True):
-        want = old.copy()
-        for source, target in pairs:
-            want[target] = old[source]
-        assert_close(pool, want, EXACT, what=f"a pool after {pairs}", legend="[num_blocks, G, block_size, D]")
-
-
-@pytest.mark.parametrize("pairs", [[(0, 8)], [(8, 0)], [(-1, 0)], [(0, -1)], [(1, 2), (3, 2)]])
-def test_copies_that_cannot_be(llm, pairs):
-    cache = filled(llm)
-    before = as_float64(cache.keys[0]).copy()
-    with pytest.raises(ValueError):
-        cache.copy_blocks(pairs)
-    assert_close(cache.keys[0], before, EXACT, what="the pool after an error")
-
-
-def test_a_copy_moves_blocks_and_not_pools(llm):
-    cache = llm.PagedKvCache(replace(QWEN3, head_dim=64), 1024, 32)
-    one = cache.keys[0].nbytes
-    assert one == 16 * MiB
-    assert peak_bytes(lambda: cache.copy_blocks([(1, 2), (3, 4)])) < one / 4, "a second pool was allocated"
-
-
+@pytest.mark.task("3.1.3")
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(8, 4), (9, 3)])
 def test_a_step_beyond_the_pool_is_an_error(llm, num_blocks, block_size):
     cache = llm.PagedKvCache(QWEN3, num_blocks, block_size)
@@ -132,6 +101,7 @@ def test_a_step_beyond_the_pool_is_an_error(llm, num_blocks, block_size):
             cache.begin_step(layout(llm, block_size, ([block, 0], block_size, 1)))
 
 
+@pytest.mark.task("3.1.3")
 def test_no_step_begins_after_the_release(llm):
     cache = llm.PagedKvCache(QWEN3, 8, 4)
     cache.release()

@@ -109,22 +109,6 @@ def test_bits_that_are_not_there(llm, bits):
         llm.PagedKvCache(QWEN3, 6, 16, kv_bits=bits)
 
 
-@pytest.mark.parametrize("pairs", [[(3, 5)], [(1, 2), (2, 0), (7, 7)]])
-def test_copied_blocks_take_their_scales_along(llm, pairs):
-    cache = llm.PagedKvCache(QWEN3, 8, 4, kv_bits=8)
-    for pools in (cache.keys, cache.values, cache.key_scales, cache.value_scales):
-        for i in range(2):
-            pools[i] = (random_array(i, *pools[i].shape) * 50).astype(pools[i].dtype)
-    cache.materialize()
-    before = [as_float64(pool).copy() for pool in cache.pools]
-    cache.copy_blocks(pairs)
-    for pool, old in zip(cache.pools, before, strict=True):
-        want = old.copy()
-        for source, target in pairs:
-            want[target] = old[source]
-        assert_close(pool, want, EXACT, what=f"a pool {pool.shape} after {pairs}")
-
-
 class Step:
     """Requests with some tokens stored, a few more to come, in a cache of 8 bits; layer 1 of 2."""
 
@@ -244,7 +228,6 @@ def test_a_step_of_8_bits_changes_the_pools_in_place(llm):
         assert peak_bytes(lambda at=at: step(at)) < cache.key_scales[0].nbytes / 2, (
             "a second pool was allocated"
         )
-    assert peak_bytes(lambda: cache.copy_blocks([(1, 2)])) < cache.key_scales[0].nbytes / 2
 
 
 def test_a_model_remembers_8_bits(llm):

@@ -115,6 +115,30 @@ def test_experts_in_16_bits(llm, dtype, num_tokens, is_packed):
 
 
 @pytest.mark.task("3.9.2")
+@pytest.mark.parametrize("num_tokens", [1, 5, 21, 22, 90])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_rows_are_only_promised_to_be_sorted_when_they_are(llm, monkeypatch, num_tokens, is_packed):
+    """A GPU computes anything when the promise is broken; a CPU does not look at it."""
+    promised = []
+
+    def watch(name):
+        gather = getattr(mx, name)
+
+        def watched(*args, **given):
+            if given.get("sorted_indices"):
+                promised.append(given["rhs_indices"].tolist())
+            return gather(*args, **given)
+
+        monkeypatch.setattr(mx, name, watched)
+
+    watch("gather_mm")
+    watch("gather_qmm")
+    weights = expert_weights(MOE)
+    llm.QwenMoE(MOE, packed(weights) if is_packed else weights)(random_array(9, 1, num_tokens, 64))
+    assert all(experts == sorted(experts) for experts in promised)
+
+
+@pytest.mark.task("3.9.2")
 def test_experts_of_no_token(llm):
     got = llm.QwenMoE(MOE, expert_weights(MOE))(mx.zeros((1, 0, 64)))
     assert got.shape == (1, 0, 64)
@@ -313,11 +337,15 @@ def test_a_group_of_one(llm):
 @pytest.mark.task("3.9.4")
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("default", 2), ("random:qwen3-moe-shrunk,bits=4", 2), ("random:qwen2.5-shrunk", 4)],
+    [
+        ("random:qwen3-moe-shrunk,bits=4", 2),
+        pytest.param("default", 2, marks=pytest.mark.long),  # all kinds of engines, in plain MLX
+        pytest.param("random:qwen2.5-shrunk", 4, marks=pytest.mark.long),  # four processes to start
+    ],
 )
-def test_ranks_say_what_one_process_says(llm, request, tmp_path, name, size):
+def test_ranks_say_what_one_process_says(llm, ranks_of, name, size):
     checkpoint = load_checkpoint(name, dtype="float32")
     # Here first: an unwritten task shows as one, and not as a process that failed.
     llm.build_parallel_model(checkpoint, mx.distributed.init())
     want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)
-    rank.check_answers(rank.answers(request.config.getoption("--solution"), name, size, tmp_path), want)
+    rank.check_answers(ranks_of(size).answers(name), want)

@@ -1,5 +1,6 @@
 """Keys and values that are computed once: one request's cache, and a batch of them in place."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import mlx.core as mx
@@ -47,13 +48,21 @@ class BatchingKvCache:
     """The keys and values of one layer for up to `max_active_requests` requests of their own lengths.
 
     Row i of the storage belongs to the i-th active request. Rows stay where they are while others
-    grow; a request that joins or leaves moves one row and nothing else.
+    grow; a request that joins or leaves moves one row.
     """
 
-    def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
+    def __init__(self, max_active_requests: int, max_seq_len: int | None = None, headroom: int = 0) -> None:
         """Start without requests: offset = [], the tokens stored by row.
 
-        A row never holds more than `max_seq_len` tokens (None = any).
+        A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
+        it must: layers with different ones do not all copy what they store in the same step.
+        """
+        raise NotImplementedError("task 2.6.1")
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for one more row, and for `num_tokens` tokens a row; at most what the cache may hold.
+
+        Stores nothing. Does nothing before the first request: the shapes are not known yet.
         """
         raise NotImplementedError("task 2.6.1")
 
@@ -75,8 +84,8 @@ class BatchingKvCache:
         """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
 
         Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the
-        end of a shorter one. Raises ValueError when B is not the number of active requests or a row
-        would pass max_seq_len.
+        end of a shorter one, which may be any number or none. Raises ValueError when B is not the number
+        of active requests or a row would pass max_seq_len.
         """
         raise NotImplementedError("task 2.6.1")
 
@@ -87,3 +96,12 @@ class BatchingKvCache:
     def release(self) -> None:
         """Give the memory back and forget every request."""
         raise NotImplementedError("task 2.6.1")
+
+
+def reserve_ahead(layers: Sequence[BatchingKvCache], num_tokens: int, num_computed_tokens: int) -> None:
+    """Make room in a batch for a prompt of `num_tokens` tokens while it is computed, a few layers at a time.
+
+    To be called after every chunk: the share of `layers` that have room is then the share of the prompt that
+    is computed. When the prompt joins nothing has to grow, and no step before has grown all layers at once.
+    """
+    raise NotImplementedError("task 2.7.8")

@@ -1,14 +1,13 @@
 """Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import KvCache
 
-if TYPE_CHECKING:
-    from .paged_kv_cache import PagedKvCache, StepLayout
+from .step_layout import StepLayout
 
 
 @dataclass(eq=False)
@@ -18,7 +17,7 @@ class PagedAttention:
     All layers of a step use the same one: what follows from the layout alone is worked out once.
     """
 
-    layout: "StepLayout"
+    layout: StepLayout
 
     def __call__(
         self,
@@ -30,20 +29,29 @@ class PagedAttention:
     ) -> mx.array:
         """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
 
-        A row sees the stored tokens of its own request, up to itself, and nothing of what else is in their
+        A row attends to the stored tokens of its own request up to itself, and to nothing else in the
         blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
         those of the keys and those of the values [num_blocks, G, block_size] float32.
         """
         raise NotImplementedError("task 3.2.1")
 
 
+class PagePools(Protocol):
+    """What `PagedKvCache` holds: the blocks of every layer, and their scales if they are of 8 bits."""
+
+    keys: list[mx.array]
+    values: list[mx.array]
+    key_scales: list[mx.array]
+    value_scales: list[mx.array]
+
+
 @dataclass(eq=False)
 class PagedLayer:
     """The pools of one layer in one step."""
 
-    cache: "PagedKvCache"
+    cache: PagePools
     index: int  # the layer's number
-    layout: "StepLayout"
+    layout: StepLayout
     attention: PagedAttention  # of `layout`
 
     @property
@@ -52,13 +60,13 @@ class PagedLayer:
         raise NotImplementedError("task 3.2.1")
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """`attend` itself sees to it that no row looks behind its own token."""
+        """`attend` masks the tokens after a row's own."""
         raise NotImplementedError("task 3.2.1")
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
         """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
 
-        A row sees the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
+        A row attends to the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
         """
         raise NotImplementedError("task 3.2.1")
 

@@ -8,7 +8,7 @@ from .block_pool import BlockPool
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """The SHA-256 digest (32 bytes) of a block: of its parent's digest, then its tokens as 64-bit integers.
 
-    So it stands for everything from the first token of the prompt up to the block's end. The parent of
+    The digest depends on every token from the first of the prompt to the block's last. The parent of
     a first block is the digest of the model's name and settings.
     """
     raise NotImplementedError("task 3.3.1")
@@ -45,7 +45,7 @@ class PrefixCache:
         """An empty cache on top of `pool`, whose `on_evict` becomes this cache's; the counters are 0.
 
         `root` names everything but the tokens that keys and values depend on: model, dtype, settings.
-        Sets pool, and claims = {}: who is about to compute a block, for `PrefixMatch`.
+        Sets pool, and reservations = {}: for `PrefixMatch`, by key, which one is about to compute the block.
         """
         raise NotImplementedError("task 3.3.1")
 
@@ -69,12 +69,12 @@ class PrefixCache:
         raise NotImplementedError("task 3.3.1")
 
     def insert(self, key: BlockKey, block: int) -> None:
-        """Remember that `block`, which somebody holds, has the keys and values of `key`.
+        """Remember that `block`, which has a holder, stores the keys and values of `key`.
 
         Does nothing when another block has them already: that one stays the one to share.
         """
         raise NotImplementedError("task 3.3.1")
 
-    def lookup(self, token_ids: Sequence[int]) -> list[int]:
-        """The blocks of the longest cached prefix of a prompt, in order; holds and counts nothing."""
+    def clear(self) -> None:
+        """Forget every block and every reservation; the counters stay."""
         raise NotImplementedError("task 3.3.1")

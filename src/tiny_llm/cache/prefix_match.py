@@ -1,4 +1,4 @@
-"""One live request's way along the prefix cache: what it shares, waits for, computes and gives."""
+"""A live request among the cached prefixes: blocks that it shares, waits for, computes and offers."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from .prefix_cache import PrefixCache
 
 
 class PrefixMatch:
-    """A request's place among the full blocks of its tokens; `num_blocks` of them lie behind it.
+    """The full blocks of a request's tokens, of which the first `num_blocks` are acquired or registered.
 
-    The request takes what is cached, waits for what another live request is about to compute, claims
-    the rest and computes it: equal prefixes in flight are computed once. Whoever waits at a block waits
-    for a request that is not before that block's start, so that no two wait for each other.
+    A request acquires the blocks that are cached, waits for those that another live request has reserved,
+    reserves the rest and computes them: equal prefixes in flight are computed once. A request that reserved
+    a block can wait only for an earlier one, so that no two requests wait for each other.
     """
 
     def __init__(
@@ -20,22 +20,22 @@ class PrefixMatch:
         is_counted: bool = True,
         rank: int = 0,
     ) -> None:
-        """At the start of `token_ids`, all tokens known now; takes and claims nothing.
+        """At the start of `token_ids`, all tokens known now; acquires and reserves nothing.
 
-        Sets num_blocks = 0 and rank, the number of the sequence's priority class. With `is_counted` the
-        first `acquire` adds this request to the counters of `cache`: its tokens and the blocks that may be
-        found, and every `acquire` what was found. Reservations do not hold against more urgent classes.
+        Sets num_blocks = 0 and rank, the number of the priority class. With `is_counted` the first `acquire`
+        adds this request to the counters of `cache`: its tokens and the blocks that may be found; every
+        `acquire` adds what was found. Reservations do not hold against more urgent classes.
         """
         raise NotImplementedError("task 3.3.2")
 
     @property
     def is_past_sharing(self) -> bool:
-        """Whether no block is left that could be taken: what follows is this request's own to compute."""
+        """Whether no further block can be acquired: this request computes all that follows."""
         raise NotImplementedError("task 3.3.2")
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the first block ahead that is not cached is claimed by another request."""
+        """Whether the first block ahead that is not cached is reserved by another request."""
         raise NotImplementedError("task 3.3.2")
 
     def match(self) -> list[int]:
@@ -43,26 +43,26 @@ class PrefixMatch:
         raise NotImplementedError("task 3.3.2")
 
     def acquire(self) -> list[int]:
-        """The cached blocks that come next, shared with this request from now on; they lie behind it then.
+        """The cached blocks that come next, held by this request from now on; num_blocks counts them.
 
-        Every block that is returned has one more holder, to be freed by the caller.
+        Each has one more holder, to be freed by the caller.
         """
         raise NotImplementedError("task 3.3.2")
 
     def reserve(self) -> None:
-        """Announce that this request will compute its remaining blocks, as far as it need not wait for them.
+        """Announce that this request will compute its remaining blocks, but those that it must wait for.
 
-        Takes O(1) when the next block is claimed by this request already.
+        Takes O(1) when the next block is reserved by this request already.
         """
         raise NotImplementedError("task 3.3.2")
 
     def register(self, token_ids: Sequence[int], block: int) -> None:
         """The next block is computed: `block`, which the caller holds, has the full block of `token_ids`.
 
-        Others may take it from now on; a claim on it is fulfilled.
+        Other requests may acquire it from now on; its reservation ends.
         """
         raise NotImplementedError("task 3.3.2")
 
     def release(self) -> None:
-        """The request computes no more: its claims go, and whoever waited for them computes instead."""
+        """End this request's reservations: requests that waited for those blocks compute them instead."""
         raise NotImplementedError("task 3.3.2")

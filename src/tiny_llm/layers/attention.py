@@ -64,6 +64,7 @@ def scaled_dot_product_attention_grouped(
 
     query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D]; head h reads kv head h // (H / G).
     `mask` is None, "causal" (bottom-right aligned) or an array broadcastable to [B, H, L, S]: added
-    to the scores, or, if boolean, True where a token may be seen. Raises ValueError unless G divides H.
+    to the scores, or, if boolean, True where a token may be seen. Raises ValueError unless G divides H,
+    and for any other string.
     """
     raise NotImplementedError("task 1.3.2")

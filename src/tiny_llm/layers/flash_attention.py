@@ -18,6 +18,7 @@ def flash_attention(
     None, "causal" (bottom-right aligned), or an array broadcastable to [B, H, L, S], added to the scores
     or boolean. Scores, and what is made of the mask, exist for [B, H, L, 64] at a time (algorithm 1: a
     running maximum, a running sum and an output that is rescaled when the maximum moves). Accumulates in
-    float32. Every row must see at least one token. Raises ValueError unless G divides H.
+    float32. Every row must see at least one token. Raises ValueError unless G divides H, and for any
+    other string.
     """
     raise NotImplementedError("task 2.4.1")

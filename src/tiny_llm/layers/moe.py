@@ -31,8 +31,8 @@ def group_by_expert(experts: mx.array) -> tuple[mx.array, mx.array]:
 def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = False) -> mx.array:
     """Multiply row t of x [T, I] by the transpose of w[experts[t]] -> [T, O]; w is [N, O, I].
 
-    `is_sorted` says that equal experts stand side by side, so that each matrix is read once. For x in
-    float32, and on a GPU for any dtype.
+    `is_sorted` promises that equal experts are side by side, so that each matrix is read once; the result
+    of a broken promise is undefined. Takes x in float32, and on a GPU in any dtype.
     """
     raise NotImplementedError("task 3.9.2")
 

@@ -15,9 +15,17 @@ class RoPE:
         raise NotImplementedError("task 1.2.1")
 
     def __call__(self, x: mx.array, offset: int | list[int] = 0) -> mx.array:
-        """Rotate x [B, L, H, D]; its first token stands at position `offset`, one for all or one a row.
+        """Rotate x [B, L, H, D]; its first token is at position `offset`, one for all rows or one each.
 
         Same shape and dtype as `x`; angles and products in float32. Raises ValueError when a position
         is negative or reaches seq_len, or when there is not one offset for each row.
+        """
+        raise NotImplementedError("task 1.2.1")
+
+    def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
+        """Cosines and sines [P, dims / 2] of positions 0 to P - 1, float32, with P of num_positions or more.
+
+        Computed when first asked for, for at most twice as many positions as were asked for, or 256: a model
+        may know a million positions and serve a thousand. Raises ValueError for more than seq_len.
         """
         raise NotImplementedError("task 1.2.1")

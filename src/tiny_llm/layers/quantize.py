@@ -12,7 +12,7 @@ def dequantize_weights(
 
     Every weight is scale * q + bias with the q (0 to 2^bits - 1) of its place and the scale and bias
     [O, I / group_size] of its group. The packed bits of a row form one little-endian stream: weight i
-    stands in bits i * bits to (i + 1) * bits - 1, which for 3, 5 and 6 bits may cross a word.
+    is in bits i * bits to (i + 1) * bits - 1, which for 3, 5 and 6 bits may cross a word.
     """
     raise NotImplementedError("task 2.2.1")
 
@@ -28,7 +28,7 @@ def quantized_matmul(
 ) -> mx.array:
     """Multiply a [..., I] by packed b [O, I * bits / 32] transposed -> [..., O] in the dtype of `a`.
 
-    With `transpose_b=False` b stands for an [I, O] matrix packed along O: a [..., I] @ b -> [..., O].
+    With `transpose_b=False` b is an [I, O] matrix packed along O: a [..., I] @ b -> [..., O].
     Products are accumulated in float32. Raises ValueError when the inner dimensions differ.
     """
     raise NotImplementedError("task 2.2.2")

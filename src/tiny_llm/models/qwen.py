@@ -107,11 +107,11 @@ class QwenModel:
     ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
-        `offset` counts the tokens that stand before: one number, or one per row (from day 2.6 on).
+        `offset` counts the tokens before these: one number, or one per row (from day 2.6 on).
         `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
-        `logits_to_keep=n` returns only the last n positions, [B, n, V], and spends nothing on the
+        `logits_to_keep=n` returns only the last n positions, [B, n, V], and computes no logits of the
         others; 0 is allowed. `rows` (from day 3.2 on) returns only these rows of the batch, in their order,
-        [len(rows), L, V], and spends on the others what their keys and values take; none is allowed.
+        [len(rows), L, V], and computes keys and values only of the others; an empty list is allowed.
         Raises ValueError when `offset` is not what the cache holds.
         """
         raise NotImplementedError("task 1.5.4")
@@ -121,7 +121,7 @@ class QwenModel:
         raise NotImplementedError("task 2.1.2")
 
     def create_paged_kv_cache(
-        self, num_blocks: int, block_size: int = 32, kv_bits: int | None = None
+        self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedKvCache:
         """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
         raise NotImplementedError("task 3.2.2")

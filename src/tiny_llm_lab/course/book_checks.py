@@ -102,7 +102,10 @@ def _complaint(words: tuple[str, ...]) -> str | None:
     complaint = StringIO()
     try:
         with redirect_stderr(complaint), redirect_stdout(StringIO()):
-            parser.parse_args(words[3:], Namespace(command=name))
+            # What stands behind `--` is pytest's; a book writes the dashes, so that its typos are found.
+            hands_on = parser.get_default("handed_on") is not None and "--" in words
+            own = words[3 : words.index("--")] if hands_on else words[3:]
+            parser.parse_args(own, Namespace(command=name))
     except SystemExit as end:
         # --help ends well.
         return complaint.getvalue().strip().rpartition("error: ")[2] if end.code else None

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -108,12 +108,20 @@ class Course:
         if task is not None:
             return frozenset([self.task(task)])
         if day is not None:
-            if "." not in day and week is None:
-                raise UserError(f"day {day} of which week? Say --week 2 --day {day}, or --day 2.{day}")
-            return frozenset(self.day(day if "." in day else f"{week}.{day}").tasks)
+            return frozenset(self.day(_day_id(week, day)).tasks)
         if week is not None:
             return frozenset(task for each in self.week(week) for task in each.tasks)
         return None
+
+    def test_files(self, tasks: Iterable[Task]) -> list[Path]:
+        """The test files of these tasks' days, in order: tests/week_2/test_day_7.py, test_day_7_loop.py."""
+        days = {task.day_id for task in tasks}
+        found = []
+        for day_id in (day.id for day in self.days if day.id in days):
+            week, _, number = day_id.partition(".")
+            files = sorted((self.root / "tests" / f"week_{week}").glob(f"test_day_{number}*.py"))
+            found += [path for path in files if re.fullmatch(rf"test_day_{number}(_\w+)?", path.stem)]
+        return found
 
     def is_later(self, day_id: str, than: str) -> bool:
         """Whether one day comes after another."""
@@ -128,6 +136,16 @@ class Course:
     @staticmethod
     def _span(items: Sequence[Task]) -> str:
         return f"{items[0].id} to {items[-1].id}" if items else "none"
+
+
+def _day_id(week: int | None, day: str) -> str:
+    if "." not in day:
+        if week is None:
+            raise UserError(f"day {day} of which week? Say --week 2 --day {day}, or --day 2.{day}")
+        return f"{week}.{day}"
+    if week is not None and not day.startswith(f"{week}."):
+        raise UserError(f"--day {day} is not in --week {week}: leave out one of them")
+    return day
 
 
 def repository() -> Path:

@@ -4,33 +4,70 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.manifest import Course, Task, load_course
 
 HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
 
+# pytest's own options that need all tests in one process, or say how many there are.
+_SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
+IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--full] [pytest arguments]"
+    parser.epilog = (
+        f"All other arguments are pytest's, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
+        "chunk. Several days run in several processes; -n0 runs them in one."
+    )
     parser.add_argument("--week", type=int, help="only this week")
     parser.add_argument("--day", help="only this day of the week (or --day 2.7)")
     parser.add_argument("--task", help="only this task, as in --task 2.7.3")
-    parser.add_argument(
-        "pytest_args", nargs="*", metavar="-- pytest arguments", help="handed on, as in `-- -k rope -x`"
-    )
+    parser.add_argument("--full", action="store_true", help="also the tests that take minutes")
+    parser.set_defaults(handed_on=[])
 
 
 def run(args: argparse.Namespace) -> int:
     course = load_course()
     wanted = course.select(args.week, args.day, args.task)  # tells what does not exist before pytest starts
+    own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
     command = pytest_command("ref" if args.command == "test-ref" else "mine")
-    if args.command == "test" or wanted is not None:
-        command += ["--ignore", "tests/lab"]  # marked with no task: collecting them would only take time
     for option in ("week", "day", "task"):
         value = getattr(args, option)
         if value is not None:
             command += [f"--{option}", str(value)]
-    return subprocess.run([*command, *args.pytest_args], cwd=course.root, env=environment()).returncode
+    command += ["--full"] if args.full else []
+    command += parallel(wanted, own)
+    command += own
+    command += [] if _names_tests(course, own) else _files(course, args.command, wanted)
+    return subprocess.run(command, cwd=course.root, env=environment()).returncode
+
+
+def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str]:
+    """pytest's arguments for several processes, which take a second to start: not for one day or task."""
+    num_days = 2 if wanted is None else len({task.day_id for task in wanted})
+    is_said = any(arg.startswith(_SAYS_PROCESSES) for arg in own)
+    names_file = any(path.suffix == ".py" for path in map(_path, own) if path is not None)
+    return () if num_days < 2 or is_said or names_file else IN_PARALLEL
+
+
+def _files(course: Course, command: str, wanted: frozenset[Task] | None) -> list[str]:
+    """What pytest collects: a day's tests stand in its own files, and those of the lab belong to no task."""
+    if wanted is not None:
+        return [path.relative_to(course.root).as_posix() for path in course.test_files(wanted)]
+    return ["--ignore", "tests/lab", "--ignore", "tests/kernels"] if command == "test" else []
+
+
+def _names_tests(course: Course, own: Sequence[str]) -> bool:
+    return any((course.root / path).exists() for path in map(_path, own) if path is not None)
+
+
+def _path(arg: str) -> Path | None:
+    """What looks like a test file or folder, and not like the word behind a -k."""
+    path = Path(arg.partition("::")[0])
+    return path if path.suffix == ".py" or (len(path.parts) > 1 and not arg.startswith("-")) else None
 
 
 def pytest_command(solution: str) -> list[str]:
@@ -39,7 +76,8 @@ def pytest_command(solution: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
+    """Of a process that runs tests: it finds the packages, and orders sets alike every time."""
     # The packages are found whether or not the project is installed, and from any directory.
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}

@@ -4,6 +4,7 @@
 #include "append.h"
 #include "attention.h"
 #include "layer.h"
+#include "storage.h"
 
 namespace tiny_llm {
 namespace {
@@ -206,6 +207,9 @@ NB_MODULE(_binding, m) {
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false,
            "weight"_a = nb::none(), "eps"_a = 0.0f)
       .def("append", &KernelSet::append, "stored"_a, "added"_a, "offsets"_a)
+      .def("grow", [](const KernelSet&, const Array& stored, int rows, int room, const std::vector<int>& used) {
+        return grow_storage(stored, rows, room, used);
+      }, "stored"_a, "rows"_a, "room"_a, "used"_a)
       .def("append_rows", &KernelSet::append_rows, "stored"_a, "added"_a, "slots"_a)
       .def("quantize_rows", &KernelSet::quantize_rows, "x"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)

@@ -133,6 +133,13 @@ class KernelOps(Protocol):
         """
         ...
 
+    def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
+        """Storage [rows, G, room, D] that begins as stored [B, G, S, D]: the first used[b] tokens of row b.
+
+        What was not copied is never filled: attention reads no token behind a row's last one.
+        """
+        ...
+
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
         """The pool stored [blocks, G, block size, D] with row t of added [T, G, 1, D] in slots[t] (int32).
 

@@ -1,5 +1,6 @@
 """Keys and values that are computed once: one request's cache, and a batch of them in place."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import mlx.core as mx
@@ -70,27 +71,41 @@ class TinyKvFullCache:
         batch, groups, _, dim = key.shape
         if self.keys is not None and (batch, groups, dim) != (*self.keys.shape[:2], self.keys.shape[3]):
             raise ValueError(f"key {key.shape} does not continue a cache of {self.keys.shape}")
-        self.keys = _grown(self.keys, key, needed, self.offset)
-        self.values = _grown(self.values, value, needed, self.offset)
+        room = 0 if self.keys is None else self.keys.shape[2]
+        if needed > room:
+            room, used = max(_whole_steps(needed), 2 * room), [self.offset] * batch
+            self.keys = _grown(self.keys, key, batch, room, used)
+            self.values = _grown(self.values, value, batch, room, used)
 
 
 class BatchingKvCache:
     """The keys and values of one layer for up to `max_active_requests` requests of their own lengths.
 
     Row i of the storage belongs to the i-th active request. Rows stay where they are while others
-    grow; a request that joins or leaves moves one row and nothing else.
+    grow; a request that joins or leaves moves one row.
     """
 
-    def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
+    def __init__(self, max_active_requests: int, max_seq_len: int | None = None, headroom: int = 0) -> None:
         """Start without requests: offset = [], the tokens stored by row.
 
-        A row never holds more than `max_seq_len` tokens (None = any).
+        A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
+        it must: layers with different ones do not all copy what they store in the same step.
         """
         self.max_active_requests = max_active_requests
         self.max_seq_len = max_seq_len
+        self.headroom = headroom
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.offset: list[int] = []
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for one more row, and for `num_tokens` tokens a row; at most what the cache may hold.
+
+        Stores nothing. Does nothing before the first request: the shapes are not known yet.
+        """
+        if self.keys is not None and self.values is not None:
+            self._grow(self.keys, self.values, num_tokens, len(self.offset) + 1)
+            mx.eval(self.keys, self.values)
 
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Copy a one-request cache into the next free row and return the row's number.
@@ -102,8 +117,9 @@ class BatchingKvCache:
             raise ValueError(f"all {row} rows are taken")
         key, value = prefilled.fetch()
         length = key.shape[2]
+        self._require_fit(length)
         # With room for its next token: growing stops the whole batch, and would do so twice.
-        self._reserve(key, value, length if length == self.max_seq_len else length + 1)
+        self._grow(key, value, length + 1, row + 1)
         assert self.keys is not None and self.values is not None
         self.keys[row : row + 1, :, :length] = key
         self.values[row : row + 1, :, :length] = value
@@ -120,8 +136,8 @@ class BatchingKvCache:
             raise ValueError(f"row {row} is not among the {len(self.offset)} active ones")
         last = len(self.offset) - 1
         if row != last:
-            self.keys = _moved(self.keys, last, row)
-            self.values = _moved(self.values, last, row)
+            self.keys = _moved(self.keys, last, row, self.offset[last])
+            self.values = _moved(self.values, last, row, self.offset[last])
         self.offset[row] = self.offset[last]
         self.offset.pop()
 
@@ -129,14 +145,15 @@ class BatchingKvCache:
         """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
 
         Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the
-        end of a shorter one. Raises ValueError when B is not the number of active requests or a row
-        would pass max_seq_len.
+        end of a shorter one, which may be any number or none. Raises ValueError when B is not the number
+        of active requests or a row would pass max_seq_len.
         """
         batch, _, new, _ = key.shape
         if batch != len(self.offset):
             raise ValueError(f"{batch} rows for {len(self.offset)} active requests")
         longest = max(self.offset) + new
-        self._reserve(key, value, longest)
+        self._require_fit(longest)
+        self._grow(key, value, longest, batch)
         assert self.keys is not None and self.values is not None
         if native := kernels(__package__):
             self.keys = native.append(self.keys, key, self.offset)
@@ -160,41 +177,66 @@ class BatchingKvCache:
         self.keys = self.values = None
         self.offset = []
 
-    def _reserve(self, key: mx.array, value: mx.array, needed: int) -> None:
-        if self.max_seq_len is not None and needed > self.max_seq_len:
-            raise ValueError(f"{needed} tokens do not fit into rows of max_seq_len {self.max_seq_len}")
-        rows, used = self.max_active_requests, max(self.offset, default=0)
-        self.keys = _grown(self.keys, key, needed, used, rows, self.max_seq_len)
-        self.values = _grown(self.values, value, needed, used, rows, self.max_seq_len)
+    def _require_fit(self, num_tokens: int) -> None:
+        if self.max_seq_len is not None and num_tokens > self.max_seq_len:
+            raise ValueError(f"{num_tokens} tokens do not fit into rows of max_seq_len {self.max_seq_len}")
+
+    def _grow(self, key: mx.array, value: mx.array, num_tokens: int, num_rows: int) -> None:
+        """Storage for so many tokens and rows of the shapes of `key` and `value`, if there is less."""
+        rows, room = (0, 0) if self.keys is None else (self.keys.shape[0], self.keys.shape[2])
+        limit, most_rows = self.max_seq_len, self.max_active_requests
+        wanted = num_tokens + self.headroom
+        wanted = wanted if limit is None else min(wanted, limit)
+        num_rows = min(num_rows, most_rows)
+        if wanted <= room and num_rows <= rows:
+            return
+        if wanted > room:
+            room = max(_whole_steps(wanted), 2 * room)
+            room = room if limit is None else min(room, limit)
+        if num_rows > rows:
+            # Rows that nothing is written to cost nothing where storage is not filled with zeros.
+            rows = most_rows if kernels(__package__) else min(max(num_rows, 2 * rows), most_rows)
+        self.keys = _grown(self.keys, key, rows, room, self.offset)
+        self.values = _grown(self.values, value, rows, room, self.offset)
 
 
-def _grown(
-    stored: mx.array | None,
-    like: mx.array,
-    needed: int,
-    used: int,
-    rows: int | None = None,
-    limit: int | None = None,
-) -> mx.array:
-    """Storage with room for `needed` tokens a row, at most `limit`; it keeps the first `used` of `stored`."""
-    room = 0 if stored is None else stored.shape[2]
-    if stored is not None and needed <= room:
-        return stored
-    batch, groups, _, dim = like.shape
-    room = max(-(-needed // _STEP) * _STEP, 2 * room)
-    room = room if limit is None else min(room, limit)
-    grown = mx.zeros((rows or batch, groups, room, dim), like.dtype)
-    if stored is not None:
-        grown[:, :, :used] = stored[:, :, :used]
+def reserve_ahead(layers: Sequence[BatchingKvCache], num_tokens: int, num_computed_tokens: int) -> None:
+    """Make room in a batch for a prompt of `num_tokens` tokens while it is computed, a few layers at a time.
+
+    To be called after every chunk: the share of `layers` that have room is then the share of the prompt that
+    is computed. When the prompt joins nothing has to grow, and no step before has grown all layers at once.
+    """
+    num_layers = -(-len(layers) * num_computed_tokens // num_tokens)
+    for layer in layers[:num_layers]:
+        layer.reserve(num_tokens + 1)
+
+
+def _whole_steps(num_tokens: int) -> int:
+    return -(-num_tokens // _STEP) * _STEP
+
+
+def _grown(stored: mx.array | None, like: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
+    """Storage [rows, G, room, D] like `like`: what is `used` of the rows of `stored`, and then room.
+
+    The kernels leave the room as memory is, with any numbers or none: zeros for all of it would take a batch
+    of long rows a second. They read of each row its own tokens only.
+    """
+    if native := kernels(__package__):
+        return native.grow(like if stored is None else stored, rows, room, list(used))
+    _, groups, _, dim = like.shape
+    grown = mx.zeros((rows, groups, room, dim), like.dtype)
+    if stored is not None and used:
+        old = slice(None, len(used)), slice(None), slice(None, max(used))
+        grown[old] = stored[old]
     return grown
 
 
-def _moved(stored: mx.array | None, source: int, target: int) -> mx.array:
-    """`stored` with one row copied over another, in place."""
+def _moved(stored: mx.array | None, source: int, target: int, used: int) -> mx.array:
+    """`stored` with the `used` tokens of one row copied over those of another, in place."""
     assert stored is not None
     # A gather owns its memory. A view would share the storage and force a copy of all of it.
-    row = stored[mx.array([source])]
+    row = stored[:, :, :used][mx.array([source])]
     mx.eval(row)
-    stored[target : target + 1] = row
+    stored[target : target + 1, :, :used] = row
     mx.eval(stored)
     return stored

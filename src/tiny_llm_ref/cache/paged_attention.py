@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import mlx.core as mx
 
@@ -12,9 +12,9 @@ from tiny_llm_lab.types import KvCache
 
 from ..layers.attention import scaled_dot_product_attention_grouped
 from .kv_quantization import dequantize_rows, quantize_rows
+from .step_layout import StepLayout
 
-if TYPE_CHECKING:
-    from .paged_kv_cache import PagedKvCache, StepLayout
+_Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if these are integers
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class PagedAttention:
     All layers of a step use the same one: what follows from the layout alone is worked out once.
     """
 
-    layout: "StepLayout"
+    layout: StepLayout
 
     def __call__(
         self,
@@ -36,7 +36,7 @@ class PagedAttention:
     ) -> mx.array:
         """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
 
-        A row sees the stored tokens of its own request, up to itself, and nothing of what else is in their
+        A row attends to the stored tokens of its own request up to itself, and to nothing else in the
         blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
         those of the keys and those of the values [num_blocks, G, block_size] float32.
         """
@@ -56,7 +56,7 @@ class PagedAttention:
         out = mx.concatenate(parts)[self._back] if parts else q
         return out.transpose(0, 2, 1, 3).flatten(2)
 
-    def _decodes(self, q: mx.array, pools: "tuple[_Pool, ...]", scale: float | None) -> mx.array:
+    def _decodes(self, q: mx.array, pools: tuple[_Pool, ...], scale: float | None) -> mx.array:
         """Requests with a single row, all in one product: [rows, H, 1, D]."""
         rows, tables, visible = self._padded
         k, v = (_gathered(*pool, tables, visible.shape[-1], q.dtype) for pool in pools)
@@ -91,13 +91,22 @@ class PagedAttention:
         return mx.array(sorted(range(len(order)), key=order.__getitem__), mx.int32)
 
 
+class PagePools(Protocol):
+    """What `PagedKvCache` holds: the blocks of every layer, and their scales if they are of 8 bits."""
+
+    keys: list[mx.array]
+    values: list[mx.array]
+    key_scales: list[mx.array]
+    value_scales: list[mx.array]
+
+
 @dataclass(eq=False)
 class PagedLayer:
     """The pools of one layer in one step."""
 
-    cache: "PagedKvCache"
+    cache: PagePools
     index: int  # the layer's number
-    layout: "StepLayout"
+    layout: StepLayout
     attention: PagedAttention  # of `layout`
 
     @property
@@ -106,13 +115,13 @@ class PagedLayer:
         return self.layout.positions
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """`attend` itself sees to it that no row looks behind its own token."""
+        """`attend` masks the tokens after a row's own."""
         return "causal"
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
         """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
 
-        A row sees the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
+        A row attends to the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
         """
         cache, i = self.cache, self.index
         self._store(cache.keys, cache.key_scales, k)
@@ -138,8 +147,6 @@ class PagedLayer:
 
 
 LayerCache = KvCache | PagedLayer
-
-_Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if these are integers
 
 
 def _gathered(

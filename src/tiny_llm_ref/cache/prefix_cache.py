@@ -10,7 +10,7 @@ from .block_pool import BlockPool
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """The SHA-256 digest (32 bytes) of a block: of its parent's digest, then its tokens as 64-bit integers.
 
-    So it stands for everything from the first token of the prompt up to the block's end. The parent of
+    The digest depends on every token from the first of the prompt to the block's last. The parent of
     a first block is the digest of the model's name and settings.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
@@ -57,10 +57,10 @@ class PrefixCache:
         """An empty cache on top of `pool`, whose `on_evict` becomes this cache's; the counters are 0.
 
         `root` names everything but the tokens that keys and values depend on: model, dtype, settings.
-        Sets pool, and claims = {}: who is about to compute a block, for `PrefixMatch`.
+        Sets pool, and reservations = {}: for `PrefixMatch`, by key, which one is about to compute the block.
         """
         self.pool = pool
-        self.claims: dict[BlockKey, object] = {}
+        self.reservations: dict[BlockKey, object] = {}
         pool.on_evict = self._evict
         self.num_query_blocks = self.num_query_tokens = 0
         self.num_hit_blocks = self.num_hit_tokens = 0
@@ -96,23 +96,28 @@ class PrefixCache:
         return self._stored.get(key)
 
     def insert(self, key: BlockKey, block: int) -> None:
-        """Remember that `block`, which somebody holds, has the keys and values of `key`.
+        """Remember that `block`, which has a holder, stores the keys and values of `key`.
 
         Does nothing when another block has them already: that one stays the one to share.
         """
         if key not in self._stored:
-            self._stored[key] = (key, block)
-            self._key_of[block] = key
+            # In this order an interrupt leaves at worst a block that is never found. One that could be found
+            # before it is marked would be allocated to another request and found all the same.
             self.pool.mark_cached(block)
+            self._key_of[block] = key
+            self._stored[key] = (key, block)
 
-    def lookup(self, token_ids: Sequence[int]) -> list[int]:
-        """The blocks of the longest cached prefix of a prompt, in order; holds and counts nothing."""
-        blocks = []
-        for key in self.keys(token_ids):
-            if (found := self.find(key)) is None:
-                break
-            blocks.append(found[1])
-        return blocks
+    def clear(self) -> None:
+        """Forget every block and every reservation; the counters stay."""
+        self._stored.clear()
+        self._key_of.clear()
+        self.reservations.clear()
 
     def _evict(self, block: int) -> None:
-        del self._stored[self._key_of.pop(block)]
+        # A block that is marked and has no key was cleared, or its insert was interrupted.
+        if (key := self._key_of.get(block)) is None:
+            return
+        found = self._stored.get(key)
+        if found is not None and found[1] == block:
+            del self._stored[key]
+        del self._key_of[block]

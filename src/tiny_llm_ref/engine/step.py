@@ -8,7 +8,8 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import PagedModel, StepPlan
 
-from ..cache.paged_kv_cache import PagedKvCache, StepLayout
+from ..cache.paged_kv_cache import PagedKvCache
+from ..cache.step_layout import StepLayout
 from ..generate.sampler import sample_rows
 from .request_state import RequestState
 

@@ -25,7 +25,7 @@ from tiny_llm_lab.types import (
     prompt_token_ids,
 )
 
-from ..cache.kv_cache import BatchingKvCache
+from ..cache.kv_cache import BatchingKvCache, reserve_ahead
 from .chunking import select_optimal_chunk_size
 from .request import Request
 from .sampler import sample_rows
@@ -68,7 +68,8 @@ class BatchGenerator:
         self.pending_prefill_request: Request | None = None
         self.decode_requests: list[Request] = []
         self.kv_cache = [
-            BatchingKvCache(batch_size, max_seq_len) for _ in range(model.config.num_hidden_layers)
+            BatchingKvCache(batch_size, max_seq_len, headroom=i)
+            for i in range(model.config.num_hidden_layers)
         ]
         self._completions: list[Completion] = []
         self._on_event, self._clock = on_event, clock
@@ -96,6 +97,7 @@ class BatchGenerator:
             return False
         start_s = self._clock()
         num_tokens = request.try_prefill()
+        reserve_ahead(self.kv_cache, len(request.prefill_tokens), request.offset)
         seconds = self._clock() - start_s
         if self.chunk_policy is not None:
             self.chunk_policy.record_chunk(num_tokens, seconds)

@@ -8,14 +8,13 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
-if TYPE_CHECKING:
-    from ..cache.paged_kv_cache import StepLayout
+from ..cache.step_layout import StepLayout
 
 KERNELS = Path(__file__).parent
 # In a kernel's file, what stands above this line goes to `header=` and what stands below to `source=`.
@@ -92,7 +91,7 @@ def paged_attention_metal(
     query: mx.array,
     keys: mx.array,
     values: mx.array,
-    layout: "StepLayout",
+    layout: StepLayout,
     scale: float | None = None,
 ) -> mx.array:
     """query [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D].

@@ -85,12 +85,15 @@ def scaled_dot_product_attention_grouped(
 
     query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D]; head h reads kv head h // (H / G).
     `mask` is None, "causal" (bottom-right aligned) or an array broadcastable to [B, H, L, S]: added
-    to the scores, or, if boolean, True where a token may be seen. Raises ValueError unless G divides H.
+    to the scores, or, if boolean, True where a token may be seen. Raises ValueError unless G divides H,
+    and for any other string.
     """
     batch, heads, length, dim = query.shape
     groups, stored = key.shape[1], key.shape[2]
     if heads % groups:
         raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
+    if isinstance(mask, str) and mask != "causal":
+        raise ValueError(f'{mask!r} is no mask: pass None, "causal" or an array')
     factor = 1 / math.sqrt(dim) if scale is None else scale
     # The heads of a group become extra rows of one product: keys and values are never repeated.
     shared = heads // groups * length

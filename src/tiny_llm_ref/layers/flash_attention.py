@@ -25,31 +25,35 @@ def flash_attention(
     None, "causal" (bottom-right aligned), or an array broadcastable to [B, H, L, S], added to the scores
     or boolean. Scores, and what is made of the mask, exist for [B, H, L, 64] at a time (algorithm 1: a
     running maximum, a running sum and an output that is rescaled when the maximum moves). Accumulates in
-    float32. Every row must see at least one token. Raises ValueError unless G divides H.
+    float32. Every row must see at least one token. Raises ValueError unless G divides H, and for any
+    other string.
     """
     batch, heads, _, dim = query.shape
     groups, stored = key.shape[1], key.shape[2]
     if heads % groups:
         raise ValueError(f"{groups} kv heads do not divide {heads} query heads")
+    if isinstance(mask, str) and mask != "causal":
+        raise ValueError(f'{mask!r} is no mask: pass None, "causal" or an array')
     factor = 1 / math.sqrt(dim) if scale is None else scale
     if not isinstance(mask, mx.array) and (native := kernels(__package__)):
         return native.attention(query, key, value, stored, mask == "causal", factor)
     rows = (query.astype(mx.float32) * factor).reshape(batch, groups, -1, dim)
-    peak = mx.full((*rows.shape[:3], 1), -mx.inf)
-    total, out = mx.zeros(peak.shape), mx.zeros(rows.shape)
+    # The paper's names: the running maximum m, the running sum l, and what the output so far is rescaled by.
+    m = mx.full((*rows.shape[:3], 1), -mx.inf)
+    l, out = mx.zeros(m.shape), mx.zeros(rows.shape)  # noqa: E741
     for first in range(0, stored, _BLOCK):
         block = slice(first, first + _BLOCK)
         scores = rows @ mx.swapaxes(key[:, :, block].astype(mx.float32), -1, -2)
         if mask is not None:
             scores = scores + _additive(mask, query, stored, block).reshape(scores.shape)
-        new_peak = mx.maximum(peak, mx.max(scores, axis=-1, keepdims=True))
+        new_m = mx.maximum(m, mx.max(scores, axis=-1, keepdims=True))
         # While a row has seen nothing its maximum is -inf, and -inf minus -inf is not a number.
-        anchor = mx.where(new_peak == -mx.inf, 0.0, new_peak)
-        weights, shrink = mx.exp(scores - anchor), mx.exp(peak - anchor)
-        total = total * shrink + mx.sum(weights, axis=-1, keepdims=True)
-        out = out * shrink + weights @ value[:, :, block].astype(mx.float32)
-        peak = new_peak
-    return (out / total).reshape(query.shape).astype(query.dtype)
+        finite_m = mx.where(new_m == -mx.inf, 0.0, new_m)
+        p, alpha = mx.exp(scores - finite_m), mx.exp(m - finite_m)
+        l = l * alpha + mx.sum(p, axis=-1, keepdims=True)  # noqa: E741
+        out = out * alpha + p @ value[:, :, block].astype(mx.float32)
+        m = new_m
+    return (out / l).reshape(query.shape).astype(query.dtype)
 
 
 def _additive(mask: Mask, query: mx.array, stored: int, block: slice) -> mx.array:

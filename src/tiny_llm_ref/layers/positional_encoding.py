@@ -4,6 +4,9 @@ import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
 
+# The tables grow in multiples of this many positions, and at least double.
+_STEP = 256
+
 
 class RoPE:
     """Rotates pairs of a head's dimensions by angles that grow with the token's position."""
@@ -18,19 +21,25 @@ class RoPE:
             raise ValueError(f"RoPE needs an even number of dimensions, not {dims}")
         self.seq_len = seq_len
         self.traditional = traditional
-        frequencies = base ** (-mx.arange(0, dims, 2, dtype=mx.float32) / dims)
-        angles = mx.arange(seq_len, dtype=mx.float32)[:, None] * frequencies
-        self.cos, self.sin = mx.cos(angles), mx.sin(angles)  # [seq_len, dims / 2]
+        self._frequencies = base ** (-mx.arange(0, dims, 2, dtype=mx.float32) / dims)
+        self._cos = self._sin = mx.zeros((0, dims // 2))
 
     def __call__(self, x: mx.array, offset: int | list[int] = 0) -> mx.array:
-        """Rotate x [B, L, H, D]; its first token stands at position `offset`, one for all or one a row.
+        """Rotate x [B, L, H, D]; its first token is at position `offset`, one for all rows or one each.
 
         Same shape and dtype as `x`; angles and products in float32. Raises ValueError when a position
         is negative or reaches seq_len, or when there is not one offset for each row.
         """
+        batch, length = x.shape[:2]
+        offsets = [offset] if isinstance(offset, int) else offset
+        if not isinstance(offset, int) and len(offset) != batch:
+            raise ValueError(f"{len(offset)} offsets for {batch} rows")
+        if offsets and min(offsets) < 0:
+            raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
+        cos, sin = self.tables(max(offsets, default=0) + length)
         if native := kernels(__package__):
-            return native.rope(x, offset, self.cos, self.sin, self.traditional)
-        cos, sin = self._at(offset, *x.shape[:2])
+            return native.rope(x, offset, cos, sin, self.traditional)
+        cos, sin = _at(offsets, length, cos), _at(offsets, length, sin)
         wide = x.astype(mx.float32)
         if self.traditional:
             first, second = wide[..., ::2], wide[..., 1::2]
@@ -43,15 +52,27 @@ class RoPE:
             out = mx.concatenate(turned, axis=-1)
         return out.astype(x.dtype)
 
-    def _at(self, offset: int | list[int], batch: int, length: int) -> tuple[mx.array, mx.array]:
-        """Cosines and sines [1 or B, L, 1, D / 2] of the positions."""
-        offsets = [offset] if isinstance(offset, int) else offset
-        if not isinstance(offset, int) and len(offset) != batch:
-            raise ValueError(f"{len(offset)} offsets for {batch} rows")
-        if offsets and (min(offsets) < 0 or max(offsets) + length > self.seq_len):
+    def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
+        """Cosines and sines [P, dims / 2] of positions 0 to P - 1, float32, with P of num_positions or more.
+
+        Computed when first asked for, for at most twice as many positions as were asked for, or 256: a model
+        may know a million positions and serve a thousand. Raises ValueError for more than seq_len.
+        """
+        if num_positions > self.seq_len:
             raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
-        if len(offsets) == 1:
-            span = slice(offsets[0], offsets[0] + length)
-            return self.cos[None, span, None], self.sin[None, span, None]
-        positions = mx.array(offsets, mx.int32)[:, None] + mx.arange(length)
-        return self.cos[positions][:, :, None], self.sin[positions][:, :, None]
+        size = self._cos.shape[0]
+        if num_positions > size:
+            # Always whole steps: the last few numbers of an array may be computed by other instructions.
+            size = -(-max(num_positions, min(2 * size, self.seq_len)) // _STEP) * _STEP
+            angles = mx.arange(size, dtype=mx.float32)[:, None] * self._frequencies
+            self._cos, self._sin = mx.cos(angles), mx.sin(angles)
+            mx.eval(self._cos, self._sin)
+        return self._cos, self._sin
+
+
+def _at(offsets: list[int], length: int, table: mx.array) -> mx.array:
+    """The rows [1 or B, L, 1, D / 2] of a table at the positions of L tokens behind each offset."""
+    if len(offsets) == 1:
+        return table[None, offsets[0] : offsets[0] + length, None]
+    positions = mx.array(offsets, mx.int32)[:, None] + mx.arange(length)
+    return table[positions][:, :, None]

@@ -17,7 +17,7 @@ from ..layers.embedding import Embedding
 from ..layers.layer_norm import RMSNorm
 from ..layers.moe import QwenMoE
 from ..layers.positional_encoding import RoPE
-from .fused import can_fuse, fused_layer
+from .fused import LayerParts, can_fuse, fused_layer
 
 Weights = Mapping[str, Weight]
 AllSum = Callable[[mx.array], mx.array]
@@ -72,6 +72,9 @@ class QwenMultiHeadAttention:
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
         if isinstance(mask, mx.array):
+            if isinstance(offset, list) and kernels(__package__):
+                # Behind the end of a shorter row nothing was written, and 0 times infinity is not a number.
+                v = mx.where(mask[:, :, -1, :, None], v, mx.zeros((), v.dtype))
             mask = mask[..., mask.shape[-2] - q.shape[2] :, :]
         out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
         return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
@@ -114,13 +117,13 @@ class QwenTransformerBlock:
         self.mlp = _feed_forward(config, _below("mlp.", weights))
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
-        self.weights = weights
-        self.is_whole, self.all_sum = all_sum is None, all_sum or _whole
+        self.all_sum = all_sum or _whole
+        self.parts = LayerParts(config, weights, rope, self.mlp, self.all_sum, is_whole=all_sum is None)
 
     @cached_property
     def _is_fusable(self) -> bool:
         """Whether the kernels can compute this layer as a whole (from day 2.5 on)."""
-        return can_fuse(self.weights)
+        return can_fuse(self.parts.weights)
 
     def __call__(
         self,
@@ -137,8 +140,8 @@ class QwenTransformerBlock:
         (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
         """
         native = kernels(__package__)
-        if native and not isinstance(mask, mx.array) and self._is_fusable:
-            return fused_layer(native, self, x, offset, cache, keep, rows)
+        if native and self._is_fusable and _is_causal(mask, x.shape[1]):
+            return fused_layer(native, self.parts, x, offset, cache, keep, rows)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
         out = self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask, keep))
         x = x[:, start:]
@@ -179,11 +182,11 @@ class QwenModel:
     ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
-        `offset` counts the tokens that stand before: one number, or one per row (from day 2.6 on).
+        `offset` counts the tokens before these: one number, or one per row (from day 2.6 on).
         `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
-        `logits_to_keep=n` returns only the last n positions, [B, n, V], and spends nothing on the
+        `logits_to_keep=n` returns only the last n positions, [B, n, V], and computes no logits of the
         others; 0 is allowed. `rows` (from day 3.2 on) returns only these rows of the batch, in their order,
-        [len(rows), L, V], and spends on the others what their keys and values take; none is allowed.
+        [len(rows), L, V], and computes keys and values only of the others; an empty list is allowed.
         Raises ValueError when `offset` is not what the cache holds.
         """
         length = tokens.shape[1]
@@ -197,7 +200,7 @@ class QwenModel:
         chosen = None if rows is None else mx.array(list(rows), mx.int32)
         x = self.embed_tokens(tokens)
         for i, layer in enumerate(self.layers):
-            # Behind the last layer's keys and values nobody looks at a token without logits.
+            # A token without logits is needed for the last layer's keys and values only.
             wanted = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
             x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
             if is_fused and i % _AHEAD == 0 and i + 1 < len(self.layers):
@@ -210,7 +213,7 @@ class QwenModel:
         return [TinyKvFullCache() for _ in self.layers]
 
     def create_paged_kv_cache(
-        self, num_blocks: int, block_size: int = 32, kv_bits: int | None = None
+        self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedKvCache:
         """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
         return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits)
@@ -232,6 +235,13 @@ def _feed_forward(config: ModelConfig, weights: Weights) -> QwenMLP | QwenMoE:
     if "gate.weight" in weights:
         return QwenMoE(config, weights)
     return QwenMLP(*(weights[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
+
+
+def _is_causal(mask: Mask, num_new_tokens: int) -> bool:
+    """Whether `mask` lets a token see exactly the tokens up to itself, as the fused layer does."""
+    if mask is None:
+        return num_new_tokens == 1
+    return isinstance(mask, str) and mask == "causal"
 
 
 def _whole(x: mx.array) -> mx.array:

@@ -43,10 +43,24 @@ def test_what_is_too_long_is_named(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     described = 'def described():\n    """' + "\n" * 50 + '"""\n'
     (tmp_path / "p" / "a.py").write_text("def long():\n" + "    f()\n" * 40 + described)
-    (tmp_path / "p" / "b.py").write_text("x = 1\n" * 251)
-    assert list(over_budget(tmp_path, ("p",))) == [
+    for name in ("b.py", "c.cpp", "d.h", "e.metal", "notes.txt"):
+        (tmp_path / "p" / name).write_text("\n" * 251)
+    assert list(over_budget(tmp_path, ("p",), {})) == [
         "p/a.py:1: long has 41 lines, more than 40",
-        "p/b.py: 251 lines, more than 250: split it by nouns",
+        *(f"p/{name}: 251 lines, more than 250: split it by nouns" for name in ("b.py", "c.cpp", "d.h")),
+        "p/e.metal: 251 lines, more than 250: split it by nouns",
+    ]
+
+
+def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    for name, lines in (("still.py", 300), ("grown.py", 301), ("mended.py", 250)):
+        (tmp_path / "p" / name).write_text("\n" * lines)
+    still_long = {f"p/{name}.py": 300 for name in ("still", "grown", "mended", "gone")}
+    assert list(over_budget(tmp_path, ("p",), still_long)) == [
+        "p/grown.py: 301 lines, more than 300: split it by nouns",
+        "p/mended.py: within 250 lines or gone: take it from the list in budget.py",
+        "p/gone.py: within 250 lines or gone: take it from the list in budget.py",
     ]
 
 
@@ -55,11 +69,32 @@ def test_every_step_runs_and_one_failure_fails(
 ) -> None:
     steps = {"bad": lambda course, args: ["a reason"], "good": lambda course, args: []}
     monkeypatch.setattr(check, "STEPS", steps)
-    assert check.run(argparse.Namespace(command="check", only=None, task=None)) == 1
+    asked = argparse.Namespace(command="check", only=None, task=None, full=False, no_tests=False)
+    assert check.run(asked) == 1
     said = capsys.readouterr()
     assert [line.split()[0] for line in said.out.splitlines()] == ["FAILED", "a", "ok"]
     assert said.err == "failed: bad\n"
-    assert check.run(argparse.Namespace(command="check", only=["good"], task=None)) == 0
+    asked.only = ["good"]
+    assert check.run(asked) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "there", "not_there"),
+    [
+        ([], {"tests", "gpu", "threads"}, {"mistakes", "lab-mistakes", "kernel-mistakes"}),
+        (["--no-tests"], {"gpu", "threads"}, {"tests", "mistakes"}),
+        (["--full"], set(check.STEPS), set()),
+        (["--task", "1.1.1"], {"mistakes"}, set(check.STEPS) - {"mistakes"}),
+    ],
+)
+def test_what_takes_long_runs_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], there: set[str], not_there: set[str]
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(check, "_passes", lambda name, course, args: ran.append(name) or True)
+    assert main(["check", *flags]) == 0
+    assert there <= set(ran)
+    assert not not_there & set(ran)
 
 
 def test_a_missing_tool_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +109,7 @@ def test_a_missing_tool_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatc
         (["test", "--week", "9"], "error: there is no week 9: the course has 1"),
         (["test-ref", "--week", "2", "--day", "99"], "error: there is no day '2.99': the course has 1."),
         (["test", "--day", "7"], "error: day 7 of which week?"),
+        (["test", "--week", "1", "--day", "2.7"], "error: --day 2.7 is not in --week 1: leave out one"),
         (["check", "--task", "0.0.0"], "error: there is no task '0.0.0'"),
     ],
 )

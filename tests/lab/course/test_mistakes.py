@@ -35,6 +35,7 @@ def test_kernels_that_do_not_compile_show_nothing(tree: Path) -> None:
     assert finding.verdict is Verdict.INVALID and "compiler" in finding.by
 
 
+@pytest.mark.long
 def test_an_endless_loop_is_stopped_and_the_run_goes_on(tree: Path) -> None:
     loop = dataclasses.replace(WRONG, swap="\n    while True: pass")
     findings = list(try_mistakes(load_course(tree), [loop, loop, WRONG], limit_s=3))

@@ -39,7 +39,7 @@ def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     return run
 
 
-def _edit(tree: Path, name: str, old: str, new: str) -> None:
+def edit(tree: Path, name: str, old: str, new: str) -> None:
     path = tree / name
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
@@ -85,7 +85,7 @@ def test_a_week_leaves_out_the_tests_of_the_lab(grade: Run) -> None:
 
 
 def test_a_wrong_value_is_a_failure(grade: Run, tree: Path) -> None:
-    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x")
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x")
     done = grade("--day", "1.1")
     assert done.returncode == 1
     assert "1 failed" in done.stdout
@@ -93,7 +93,7 @@ def test_a_wrong_value_is_a_failure(grade: Run, tree: Path) -> None:
 
 
 def test_a_written_task_passes_while_the_rest_is_todo(grade: Run, tree: Path) -> None:
-    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
     done = grade()
     assert done.returncode == 1
     assert "1 passed" in done.stdout
@@ -101,7 +101,7 @@ def test_a_written_task_passes_while_the_rest_is_todo(grade: Run, tree: Path) ->
 
 
 def test_needing_a_later_day_is_a_mistake_of_the_course(grade: Run, tree: Path) -> None:
-    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "llm.Counter()")
+    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "llm.Counter()")
     done = grade("--day", "1.1")
     assert done.returncode == 1
     assert "needs task 1.2.1, which comes later: a mistake of the course" in done.stdout
@@ -110,12 +110,12 @@ def test_needing_a_later_day_is_a_mistake_of_the_course(grade: Run, tree: Path) 
 
 def test_a_stub_behind_another_exception_is_found(grade: Run, tree: Path) -> None:
     wrapped = "try:\n        llm.twice(2)\n    except Exception as e:\n        raise ValueError from e"
-    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", wrapped)
+    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", wrapped)
     assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice" in grade("--day", "1.1").stdout
 
 
 def test_an_unknown_task_id_is_an_error(grade: Run, tree: Path) -> None:
-    _edit(tree, "tests/test_sums.py", '@pytest.mark.task("1.1.1")', '@pytest.mark.task("7.7.7")')
+    edit(tree, "tests/test_sums.py", '@pytest.mark.task("1.1.1")', '@pytest.mark.task("7.7.7")')
     done = grade()
     assert done.returncode == 4
     assert "there is no task '7.7.7'" in done.stderr
@@ -144,50 +144,18 @@ def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) 
     assert (done.stdout + done.stderr).count("SyntaxError") == 1
 
 
-MISTAKES = """
-[[mistake]]
-task = "1.1.1"
-says = "one is added"
-file = "sums.py"
-find = "return 2 * x"
-swap = "return 2 * x + 1"
-[[mistake]]
-task = "1.1.1"
-says = "it is added to itself once too often"
-file = "sums.py"
-find = "return 2 * x"
-swap = "return 3 * x"
-"""
-
-
-def test_a_failure_that_a_known_mistake_reproduces_is_explained(grade: Run, tree: Path) -> None:
-    (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
-    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x + x + x")
-    done = grade("--day", "1.1")
-    assert "This is what happens when it is added to itself once too often." in done.stdout
-    assert "one is added" not in done.stdout
-
-
-def test_a_failure_of_its_own_is_not_explained(grade: Run, tree: Path) -> None:
-    (tree / "tests/known_mistakes.toml").write_text(MISTAKES)
-    _edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 11 * x")
-    done = grade("--day", "1.1")
-    assert "1 failed" in done.stdout
-    assert "This is what happens" not in done.stdout
-
-
 @pytest.mark.parametrize("name", ["twice.cpp", "twice.h"])
 def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) -> None:
     kernels = tree / "src/tiny_llm/kernels"
     kernels.mkdir()
     (kernels / name).write_text('{\n  throw std::runtime_error("task 1.1.1");\n}\n')
-    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", 'raise RuntimeError("task 1.1.1")')
+    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", 'raise RuntimeError("task 1.1.1")')
     assert f"TODO 1.1.1: write src/tiny_llm/kernels/{name}:2 (1 test)" in grade("--day", "1.1").stdout
 
 
 def test_the_compilers_words_are_said_once(grade: Run, tree: Path) -> None:
     raised = "from tiny_llm_lab.native.build import CompileError\n    raise CompileError('the x:1: error: y')"
-    _edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", raised)
+    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", raised)
     path = tree / "tests/test_sums.py"
     again = f'\n@pytest.mark.task("1.1.1")\ndef test_again(llm):\n    {raised}\n'
     path.write_text(path.read_text() + again)
@@ -195,3 +163,12 @@ def test_the_compilers_words_are_said_once(grade: Run, tree: Path) -> None:
     assert "2 failed" in said
     assert said.count("\nthe x:1: error: y\n") == 1
     assert "the C++ compiler failed, as said above" in said
+
+
+def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
+    edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
+    done = grade("--solution", "ref")
+    assert "2 passed, 1 deselected" in done.stdout
+    assert "\n1 tests that take long were left out: --full runs them\n" in done.stdout
+    assert "3 passed" in grade("--solution", "ref", "--full").stdout
+    assert "1 passed" in grade("--solution", "ref", "--task", "1.2.1").stdout

@@ -10,10 +10,16 @@ from tests.helpers.checkpoints import copy_of
 Copy = Callable[[str], Path]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(cache_folder: Path) -> Iterator[None]:
+    """For these modules only: the tests after them would compile all kernels again, into an empty folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TINY_LLM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TINY_LLM_CACHE", str(cache_folder))
         yield
 
 

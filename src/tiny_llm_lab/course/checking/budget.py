@@ -1,30 +1,67 @@
 """The line budget: a file or a function that outgrows it is two things."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MAX_FILE_LINES = 250
 MAX_FUNCTION_LINES = 40
+_SUFFIXES = {".py", ".cpp", ".h", ".metal"}
+# Files from before the budget counted C++ and tests, and what each may have. This list only gets shorter.
+STILL_LONG = {
+    "src/tiny_llm_lab/native/include/simd.h": 262,
+    "src/tiny_llm_ref/kernels/attention.cpp": 285,
+    "src/tiny_llm_ref/kernels/linear.cpp": 324,
+    "tests/helpers/metal_shim.h": 400,
+    "tests/kernels/fuzz.cpp": 300,
+    "tests/lab/test_bench_engine.py": 400,
+    "tests/week_2/test_day_1.py": 350,
+    "tests/week_2/test_day_3.py": 300,
+    "tests/week_2/test_day_5.py": 400,
+    "tests/week_2/test_day_6.py": 750,
+    "tests/week_2/test_day_7.py": 1000,
+    "tests/week_3/test_day_2.py": 400,
+    "tests/week_3/test_day_2_quantized.py": 300,
+    "tests/week_3/test_day_4.py": 300,
+    "tests/week_3/test_day_4_answers.py": 300,
+    "tests/week_3/test_day_4_engine.py": 300,
+    "tests/week_3/test_day_4_line.py": 300,
+    "tests/week_3/test_day_5_policy.py": 300,
+    "tests/week_3/test_day_6.py": 700,
+    "tests/week_3/test_day_7.py": 350,
+}
 
 
-def over_budget(root: Path, packages: tuple[str, ...]) -> Iterator[str]:
-    """Files and functions of the packages below `root` that are too long."""
-    for package in packages:
-        for path in sorted((root / package).rglob("*.py")):
-            yield from _too_long(path, path.relative_to(root).as_posix())
+def over_budget(
+    root: Path, folders: tuple[str, ...], still_long: Mapping[str, int] = STILL_LONG
+) -> Iterator[str]:
+    """Files and functions in the folders below `root` that are too long, and exceptions that are none now."""
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in _SUFFIXES:
+                shown = path.relative_to(root).as_posix()
+                yield from _too_long(path, shown, still_long.get(shown, MAX_FILE_LINES))
+    for name in still_long:
+        path = root / name
+        if not path.exists() or _num_lines(path) <= MAX_FILE_LINES:
+            yield f"{name}: within {MAX_FILE_LINES} lines or gone: take it from the list in budget.py"
 
 
-def _too_long(path: Path, shown: str) -> Iterator[str]:
-    source = path.read_text(encoding="utf-8")
-    num_lines = len(source.splitlines())
-    if num_lines > MAX_FILE_LINES:
-        yield f"{shown}: {num_lines} lines, more than {MAX_FILE_LINES}: split it by nouns"
-    for node in ast.walk(ast.parse(source)):
+def _too_long(path: Path, shown: str, max_lines: int) -> Iterator[str]:
+    num_lines = _num_lines(path)
+    if num_lines > max_lines:
+        yield f"{shown}: {num_lines} lines, more than {max_lines}: split it by nouns"
+    if path.suffix != ".py":
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = _code_lines(node)
             if length > MAX_FUNCTION_LINES:
                 yield f"{shown}:{node.lineno}: {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+
+
+def _num_lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
 
 
 def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

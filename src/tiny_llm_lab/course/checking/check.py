@@ -1,4 +1,4 @@
-"""`check`: all that CI runs, every step to the end, one line each."""
+"""`check`: all that CI runs, every step to the end, one line each. What takes long runs with --full."""
 
 import argparse
 import importlib.util
@@ -10,22 +10,33 @@ from collections.abc import Callable, Iterable
 
 from tiny_llm_lab.course import book
 from tiny_llm_lab.course.checking import audit, budget, soundness
-from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Verdict, try_mistakes
+from tiny_llm_lab.course.checking.lab_mistakes import LabFinding, lab_mistakes, try_lab_mistakes
+from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict, try_mistakes
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.run_tests import environment, pytest_command
+from tiny_llm_lab.course.run_tests import IN_PARALLEL, environment, pytest_command
 from tiny_llm_lab.course.stubs import stale_files
 from tiny_llm_lab.types import UserError
 
-HELP = "Run all that CI runs: lint, types, starter, tests, known mistakes, book, line budget."
+HELP = "Run all that CI runs: lint, types, starter, tests, book, line budget; with --full the known mistakes."
 
 PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
 _SHOWN_LINES = 60  # of the output of a tool that failed
+# Tried once more on a machine that says it has a GPU: what switches kernels on, and what asks for the device.
+_ON_A_GPU = (
+    *("tests/kernels", "tests/week_2", "tests/test_default_engine.py"),
+    # Where a CPU computes in 32 bits a GPU's own operator is exact enough, and here that operator is a CPU's.
+    *("-k", "not test_quantized_linear_of_16_bits"),
+)
 
 Step = Callable[[Course, argparse.Namespace], Iterable[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=", ".join(STEPS))
+    parser.add_argument("--full", action="store_true", help=f"all tests, and {', '.join(LONG_STEPS)}")
+    parser.add_argument(
+        "--no-tests", action="store_true", help="without the tests, for who has just run them"
+    )
     parser.add_argument("--task", help="try only the known mistakes of this task, and list them all")
 
 
@@ -34,10 +45,19 @@ def run(args: argparse.Namespace) -> int:
     course = load_course()
     if args.task is not None:
         course.task(args.task)
-    failed = [name for name in args.only or STEPS if not _passes(name, course, args)]
+    failed = [name for name in _wanted(args) if not _passes(name, course, args)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _wanted(args: argparse.Namespace) -> list[str]:
+    if args.only:
+        return list(args.only)
+    if args.task is not None:
+        return ["mistakes"]
+    left_out = [*(() if args.full else LONG_STEPS), *(["tests"] if args.no_tests else [])]
+    return [name for name in STEPS if name not in left_out]
 
 
 def _passes(name: str, course: Course, args: argparse.Namespace) -> bool:
@@ -47,7 +67,7 @@ def _passes(name: str, course: Course, args: argparse.Namespace) -> bool:
     except UserError as error:
         complaints = [str(error)]
     duration_s = time.perf_counter() - start_s
-    print(f"{'FAILED' if complaints else 'ok':<6}  {name:<10}  {duration_s:6.1f} s", flush=True)
+    print(f"{'FAILED' if complaints else 'ok':<6}  {name:<15}  {duration_s:6.1f} s", flush=True)
     for line in complaints:
         print(f"        {line}", flush=True)
     return not complaints
@@ -78,17 +98,39 @@ def _later_days(course: Course, args: argparse.Namespace) -> Iterable[str]:
 
 
 def _tests(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _output_of_failure(course, [*pytest_command("ref"), "-q", "--color=no"])
+    return _pytest(course, *(["--full"] if args.full else []))
+
+
+def _gpu(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return _pytest(course, "-p", "tests.helpers.claims_gpu", *_ON_A_GPU)
+
+
+def _threads(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    """The thread sanitizer sees a missing fence at once, and on x86 nothing else does."""
+    command = ["tests/kernels/sanitize.py", "--isa", "plain", "--sanitizer", "thread", "--calls", "100"]
+    return _output_of_failure(course, [sys.executable, *command])
 
 
 def _mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
     mistakes = [m for m in course.mistakes() if args.task in (None, m.task)]
+    return _survivors(try_mistakes(course, mistakes), shows_all=args.task is not None)
+
+
+def _lab_mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return _survivors(try_lab_mistakes(course.root, lab_mistakes(course.root)), shows_all=False)
+
+
+def _kernel_mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    return _output_of_failure(course, [sys.executable, "tests/kernels/mistakes.py"])
+
+
+def _survivors(findings: Iterable[Finding | LabFinding], shows_all: bool) -> Iterable[str]:
     counts: Counter[str] = Counter()
-    for finding in try_mistakes(course, mistakes):
+    for finding in findings:
         counts[finding.verdict.value] += 1
         if finding.verdict is not Verdict.CAUGHT:
             yield str(finding)
-        elif args.task is not None or finding.by == TIME_LIMIT:
+        elif shows_all or finding.by == TIME_LIMIT:
             # Told, because it costs time and a slow machine might be the reason.
             print(finding)
     print(", ".join(f"{num} {verdict}" for verdict, num in counts.items()) or "no known mistakes")
@@ -99,7 +141,11 @@ def _book(course: Course, args: argparse.Namespace) -> Iterable[str]:
 
 
 def _lines(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return budget.over_budget(course.root, PACKAGES)
+    return budget.over_budget(course.root, (*PACKAGES, "tests"))
+
+
+def _pytest(course: Course, *args: str) -> Iterable[str]:
+    return _output_of_failure(course, [*pytest_command("ref"), *IN_PARALLEL, "-q", "--color=no", *args])
 
 
 def _tool(course: Course, module: str, *args: str) -> Iterable[str]:
@@ -124,7 +170,12 @@ STEPS: dict[str, Step] = {
     "starter": _starter,
     "later-days": _later_days,
     "tests": _tests,
-    "mistakes": _mistakes,
+    "gpu": _gpu,
+    "threads": _threads,
     "book": _book,
     "lines": _lines,
+    "mistakes": _mistakes,
+    "lab-mistakes": _lab_mistakes,
+    "kernel-mistakes": _kernel_mistakes,
 }
+LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes")

@@ -1,59 +1,84 @@
-"""Which known mistake does a failure look like? One that fails the same test with the same words."""
+"""Which known mistake do the failures of a task look like? One that fails the same tests in those words."""
 
 import multiprocessing
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from tiny_llm_lab.course.checking.mistakes import mistake_trial
 from tiny_llm_lab.course.checking.sandbox import Worker
 from tiny_llm_lab.course.checking.worker import error_message
-from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.manifest import Mistake
+from tiny_llm_lab.course.selection import Selection
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
 
 # A failing run must not take noticeably longer than a passing one.
-_MAX_EXPLAINED = 3
+_MAX_TASKS = 3
 _LIMIT_S = 10.0
 
 
 class Explainer:
-    """Adds a line to the report of a failed test when a known mistake of its task fails alike."""
+    """Names a known mistake when it alone, of those of its task, fails all that failed, and alike."""
 
-    def __init__(self, course: Course, verbosity: int) -> None:
-        self._course = course
+    def __init__(self, config: pytest.Config, selection: Selection) -> None:
+        self._course = selection.course
         # pytest shortens what it says by how verbose it is: the runs must be alike in this too.
-        self._verbosity = ["-v"] * verbosity
-        self._worker = Worker()
-        self._num_left = _MAX_EXPLAINED
-        self._explained: set[str] = set()  # tasks; their other failures have the same cause
+        self._verbosity = ["-v"] * config.get_verbosity()
+        is_inside_worker = multiprocessing.parent_process() is not None  # one that tries known mistakes
+        self._is_on = selection.solution == "mine" and not is_inside_worker
+        self._failed: dict[str, list[pytest.TestReport]] = {}  # by task
+        self._recognised: dict[str, str] = {}  # by task, what the mistake says
 
-    def explain(self, report: pytest.TestReport, task: Task) -> None:
-        is_inside_worker = multiprocessing.parent_process() is not None
-        if self._num_left == 0 or task.id in self._explained or is_inside_worker:
-            return
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._is_on and hasattr(report, "task"):
+            self._failed.setdefault(report.task, []).append(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Before the reporter shows the failures: those of a task are explained together."""
+        worker = Worker()
         try:
-            mistakes = [mistake for mistake in self._course.mistakes() if mistake.task == task.id]
-            self._num_left -= bool(mistakes)
-            says = self._recognised(report.nodeid, mistakes, _comparable(error_message(report)))
-        except (UserError, TimeoutError):
-            # An explanation is a gift: without one the failure still stands by itself.
-            return
-        if says is not None:
-            self._explained.add(task.id)
-            report.sections.append(("known mistake", f"This is what happens when {says}."))
+            for task, reports in list(self._failed.items())[:_MAX_TASKS]:
+                mistakes = [mistake for mistake in self._course.mistakes() if mistake.task == task]
+                says = self._only_match(worker, mistakes, reports)
+                if says is not None:
+                    self._recognised[task] = says
+                    reports[0].sections.append(("known mistake", f"This is what happens when {says}."))
+        except UserError:
+            return  # an explanation is a gift: without one the failures still stand by themselves
+        finally:
+            worker.close()
 
-    def close(self) -> None:
-        self._worker.close()
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        # Once more at the end: the first failure may stand many screens above.
+        for task, says in self._recognised.items():
+            terminalreporter.line(f"task {task}: this is what happens when {says}")
 
-    def _recognised(self, test: str, mistakes: Sequence[Mistake], message: str) -> str | None:
-        for mistake in mistakes:
-            trial = mistake_trial(self._course, mistake, [test, *self._verbosity])
-            failed = self._worker.run(trial, _LIMIT_S).having("failed")
-            if any(_comparable(each.message) == message for each in failed):
-                return mistake.says
-        return None
+    def _only_match(
+        self, worker: Worker, mistakes: Sequence[Mistake], reports: Sequence[pytest.TestReport]
+    ) -> str | None:
+        wanted = {report.nodeid: _comparable(error_message(report)) for report in reports}
+        found = [mistake.says for mistake in mistakes if self._fits(worker, mistake, wanted)]
+        return found[0] if len(found) == 1 else None
+
+    def _fits(self, worker: Worker, mistake: Mistake, wanted: Mapping[str, str]) -> bool:
+        first, *rest = wanted
+        for tests in ([first], rest):  # most mistakes are told apart by one test
+            args = [*tests, *self._verbosity]
+            said = self._messages(worker, mistake, args) if tests else {}
+            if any(said.get(test) != wanted[test] for test in tests):
+                return False
+        return True
+
+    def _messages(self, worker: Worker, mistake: Mistake, args: Sequence[str]) -> dict[str, str]:
+        """By test, how it fails with this mistake; nothing when that takes too long."""
+        try:
+            failed = worker.run(mistake_trial(self._course, mistake, args), _LIMIT_S).having("failed")
+        except TimeoutError:
+            return {}
+        return {each.test: _comparable(each.message) for each in failed}
 
 
 def _comparable(message: str) -> str:

@@ -15,7 +15,7 @@ _LIMIT_S = 600.0
 
 def starter_faults(course: Course) -> list[str]:
     """Tests that are anything but TODO on the pristine starter: they would grade nothing."""
-    args = (*files_testing(course, course.tasks), "--solution", "mine")
+    args = (*files_testing(course, course.tasks), "--solution", "mine", "--full")
     trial = Trial(course.root, course.reference, course.starter.name, starter(course), args)
     (result,) = run_trials([trial], _LIMIT_S)
     faults = _failures(result)

@@ -1,0 +1,30 @@
+"""Which rows of a step belong to which request, and where their keys and values lie."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True, eq=False)
+class StepLayout:
+    """Which of R requests each of a step's T rows belongs to, and where keys and values are stored.
+
+    A row is one token. The rows of a request are neighbours: one in a decode, several in a chunk.
+    """
+
+    positions: list[int]  # [T] tokens of the same request before this row
+    query_starts: list[int]  # [R + 1]: the rows of request r are query_starts[r] to query_starts[r + 1] - 1
+    lengths: list[int]  # [R] stored tokens, those of this step included
+    slots: mx.array  # [T] int32: where a row's keys and values go, block * block_size + place in the block
+    block_tables: mx.array  # [R, longest] int32: the blocks of each request, with zeros behind the last
+
+    @classmethod
+    def of(cls, block_size: int, parts: Sequence[tuple[Sequence[int], int, int]]) -> "StepLayout":
+        """The layout of requests (block_ids, num_computed_tokens, num_new_tokens), in the order of the rows.
+
+        Token t of a request is stored in its block t // block_size, at place t % block_size. Blocks after
+        the last token's are allowed and left out of the tables. Raises ValueError when the blocks of a
+        request have no room for all its tokens, or when it has no new ones.
+        """
+        raise NotImplementedError("task 3.1.2")

@@ -1,0 +1,111 @@
+"""How a test that runs into unwritten code is reported: as an outcome of its own."""
+
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.manifest import Task
+from tiny_llm_lab.course.selection import Selection
+from tiny_llm_lab.course.todo import Todo, find_todo
+from tiny_llm_lab.native.build import CompileError
+from tiny_llm_lab.solution import PACKAGES
+
+_TODO = pytest.StashKey[Todo]()
+
+
+class Grader:
+    """Reports a test whose task is unwritten as "todo".
+
+    The mark on a report consists of strings, so that it survives the way from a worker of pytest-xdist.
+    """
+
+    def __init__(self, config: pytest.Config, selection: Selection) -> None:
+        self.course = selection.course
+        self.selection = selection
+        self.todos: Counter[Todo] = Counter()
+        self.compiler_said: set[str] = set()
+        self.task_ids = [task.id for task in self.course.tasks]
+
+    def pytest_report_header(self) -> str:
+        return f"grading: {self.selection.solution} = {self._package() or 'not found'}"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        task, todo = self.selection.task_of(item), self._todo_behind(call)
+        is_too_late = task is not None and todo is not None and self._comes_later(todo.task, task)
+        is_compile_error = call.excinfo is not None and isinstance(call.excinfo.value, CompileError)
+        if todo is not None:
+            _shorten(call, f"{_blame(task, todo)}\n{todo}" if task and is_too_late else str(todo))
+        elif call.excinfo is not None and isinstance(call.excinfo.value, CompileError):
+            _shorten(call, self._compiler_says(call.excinfo.value))
+        report = yield
+        if not report.failed or is_too_late or is_compile_error:
+            return report
+        if todo is None:
+            if task is not None and report.when == "call":
+                report.task = task.id  # type: ignore[attr-defined]
+        elif report.when == "teardown" and _TODO in item.stash:
+            report.outcome, report.longrepr = "passed", None
+        else:
+            item.stash[_TODO] = todo
+            report.todo = (todo.task, todo.where)  # type: ignore[attr-defined]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "todo"):
+            self.todos[Todo(*report.todo)] += 1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        # The report stays a failure, so that the exit code is 1; only its category is another.
+        return ("todo", "○", ("TODO", {"yellow": True})) if hasattr(report, "todo") else None
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.todos:
+            terminalreporter.section("to do", yellow=True)
+        for todo in sorted(self.todos, key=lambda todo: (self.task_ids.index(todo.task), todo.where)):
+            num = self.todos[todo]
+            terminalreporter.line(f"{todo} ({num} test{'s' * (num > 1)})", yellow=True)
+
+    def _todo_behind(self, call: pytest.CallInfo[None]) -> Todo | None:
+        package = self._package()
+        kernels = package / "kernels" if package else None
+        todo = find_todo(call.excinfo.value, self.course.root, kernels) if call.excinfo else None
+        return todo if todo is not None and todo.task in self.task_ids else None
+
+    def _package(self) -> Path | None:
+        spec = importlib.util.find_spec(PACKAGES[self.selection.solution])
+        return Path(spec.origin).parent if spec and spec.origin else None
+
+    def _compiler_says(self, error: CompileError) -> str:
+        """The compiler's words, which all tests of the same kernels would repeat, for the first of them."""
+        said = str(error).replace(f"{self.course.root}{os.sep}", "")
+        if said in self.compiler_said:
+            return "the C++ compiler failed, as said above"
+        self.compiler_said.add(said)
+        return said
+
+    def _comes_later(self, needed: str, task: Task) -> bool:
+        return self.course.is_later(self.course.task(needed).day_id, than=task.day_id)
+
+
+def _blame(task: Task, todo: Todo) -> str:
+    return (
+        f"This test of task {task.id} needs task {todo.task}, which comes later: "
+        "a mistake of the course, not yours."
+    )
+
+
+def _shorten(call: pytest.CallInfo[None], text: str) -> None:
+    """Make `text` all that pytest reports. Showing a traceback takes longer than most tests."""
+    if call.excinfo is not None:
+        short = pytest.fail.Exception(text, pytrace=False)
+        call.excinfo = pytest.ExceptionInfo.from_exc_info((type(short), short, call.excinfo.tb))

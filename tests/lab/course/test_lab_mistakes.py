@@ -1,0 +1,79 @@
+"""The known mistakes of the lab: made in a copy of the repository, and rejected by the tests they name."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.checking.lab_mistakes import LabMistake, lab_mistakes, try_lab_mistakes
+from tiny_llm_lab.course.checking.mistakes import Verdict
+from tiny_llm_lab.course.manifest import load_course, repository
+from tiny_llm_lab.types import UserError
+
+WRONG = LabMistake("tests/test_sums.py", "less", "sums.py", "a + b", "a - b")
+ROW = "[[mistake]]\n" + "".join(f'{name} = "x"\n' for name in ("tests", "says", "file", "find"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository whose lab is the real one and a module more."""
+    lab = Path(load_course.__globals__["__file__"]).parents[1]
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "course.toml").write_text("")
+    (tmp_path / "tests/test_sums.py").write_text(
+        "from tiny_llm_lab.sums import add\n\ndef test_add():\n    assert add(2, 2) == 4\n"
+    )
+    for path in lab.rglob("*.py"):
+        copy = tmp_path / "src/tiny_llm_lab" / path.relative_to(lab)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    (tmp_path / "src/tiny_llm_lab/sums.py").write_text("def add(a, b):\n    return a + b\n")
+    return tmp_path
+
+
+@pytest.mark.long
+def test_every_kind_of_verdict(root: Path) -> None:
+    swaps = ("a - b", "b + a", "a + c", "a +")
+    findings = list(try_lab_mistakes(root, [replace(WRONG, swap=swap) for swap in swaps]))
+    caught, missed, invalid = Verdict.CAUGHT, Verdict.MISSED, Verdict.INVALID
+    assert [finding.verdict for finding in findings] == [caught, missed, invalid, invalid]
+    assert findings[0].by == "test_add"
+    assert "1 passed" in findings[1].by
+    assert "return a + b" in (root / "src/tiny_llm_lab/sums.py").read_text(), "the repository itself is left"
+
+
+@pytest.mark.long
+def test_tests_that_fail_anyway_catch_nothing(root: Path) -> None:
+    path = root / "tests/test_sums.py"
+    path.write_text(path.read_text().replace("== 4", "== 5"))
+    (finding,) = try_lab_mistakes(root, [WRONG])
+    assert finding.verdict is Verdict.INVALID
+    assert finding.by == "without the mistake as well: test_add"
+
+
+@pytest.mark.parametrize("wrong", [replace(WRONG, find="a * b"), replace(WRONG, file="no.py")])
+def test_a_stale_mistake_is_an_error(tmp_path: Path, wrong: LabMistake) -> None:
+    (tmp_path / "sums.py").write_text("a + b")
+    with pytest.raises(UserError, match=r"stale mistake \(less\): its `find` occurs 0 times"):
+        wrong.apply(tmp_path)
+
+
+def test_the_file_of_known_mistakes(tmp_path: Path) -> None:
+    assert lab_mistakes(tmp_path) == []
+    path = tmp_path / "tests/lab/known_mistakes.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(ROW + 'swap = "y"\n')
+    assert lab_mistakes(tmp_path) == [LabMistake("x", "x", "x", "x", "y")]
+    path.write_text(ROW)
+    with pytest.raises(UserError, match="missing 1 required positional argument: 'swap'"):
+        lab_mistakes(tmp_path)
+
+
+def test_the_known_mistakes_still_fit() -> None:
+    root = repository()
+    for mistake in lab_mistakes(root):
+        source = (root / "src/tiny_llm_lab" / mistake.file).read_text()
+        assert source.count(mistake.find) == 1, f"{mistake.file} changed: {mistake.find!r} must occur once"
+        assert mistake.find != mistake.swap
+        assert all((root / each.partition("::")[0]).exists() for each in mistake.tests.split())

@@ -1,0 +1,78 @@
+"""Tests that do not end, and tests in several processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.lab.course.test_plugin import Run, edit, grade
+
+from tiny_llm_lab.course.run_tests import pytest_command
+
+__all__ = ["grade"]
+pytest_plugins = ["pytester"]
+
+LOOPS = {
+    "in python": "while True: pass",
+    "that catches errors": """
+    import time
+    while True:
+        try:
+            time.sleep(60)
+        except Exception:
+            pass""",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree: Path, loop: str) -> None:
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', loop)
+    done = grade("--time-limit", "0.2")
+    assert "1 failed, 1 deselected, 1 todo" in done.stdout
+    assert "tests/test_sums.py::test_twice of task 1.1.1 did not end within 0.2 s" in done.stdout
+    assert "\nsrc/tiny_llm/sums.py:" in done.stdout, "the place of the loop"
+
+
+def test_a_process_that_cannot_be_stopped_ends_with_the_name_of_the_test(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubborn = "import time\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass"
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', stubborn)
+    path = os.pathsep.join([str(tree / "src"), *sys.path])
+    code = "from tiny_llm_lab.course import time_limit as t; t._GRACE_S = 0.5; import pytest; pytest.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-p", "tiny_llm_lab.course.plugin", "--time-limit", "0.2", "tests"],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "test_twice of task 1.1.1 did not end" in done.stderr
+
+
+def test_processes_report_as_one_does(tree: Path) -> None:
+    """Unwritten tasks, what was left out and a package that does not load, from two workers."""
+    edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
+    path = os.pathsep.join([str(tree / "src"), *sys.path])
+
+    def graded() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*pytest_command("mine"), "-p", "xdist", "-n", "2", "tests"],
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            capture_output=True,
+            text=True,
+        )
+
+    done = graded()
+    assert done.returncode == 1
+    assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout
+    assert "○" in done.stdout and "1 todo" in done.stdout
+    assert "\n1 tests of the lab need --solution ref\n" in done.stdout
+    assert "\n1 tests that take long were left out: --full runs them\n" in done.stdout
+    (tree / "src/tiny_llm/sums.py").write_text("def twice(x:\n")
+    done = graded()
+    assert done.returncode == 1
+    assert done.stderr.count("tiny_llm cannot be imported") == 1

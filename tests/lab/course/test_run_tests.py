@@ -1,0 +1,96 @@
+"""`test` and `test-ref`: which files pytest is given, and what is handed on to it."""
+
+import subprocess
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.course.manifest import load_course
+
+Ask = Callable[..., list[str]]
+PARALLEL = ["-n", "auto", "--dist", "worksteal"]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """The arguments that pytest gets behind --solution, for a command line."""
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **settings: dict[str, str]) -> SimpleNamespace:
+        assert settings["env"]["PYTHONHASHSEED"] == "0", "sets in messages would change their order"
+        asked.append(command)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+    def of(*argv: str) -> list[str]:
+        assert main(list(argv)) == 0
+        command = asked.pop()
+        return command[command.index("--solution") + 1 :]
+
+    return of
+
+
+def test_a_day_is_collected_from_its_own_files(ask: Ask) -> None:
+    assert ask("test", "--week", "1", "--day", "1") == [
+        *("mine", "--week", "1", "--day", "1"),
+        "tests/week_1/test_day_1.py",
+    ]
+    found = ask("test-ref", "--day", "3.4")
+    assert found[:3] == ["ref", "--day", "3.4"]
+    assert "tests/week_3/test_day_4.py" in found
+    assert "tests/week_3/test_day_4_policies.py" in found
+    assert all(path.startswith("tests/week_3/test_day_4") for path in found[3:])
+
+
+def test_several_days_run_in_several_processes(ask: Ask) -> None:
+    assert ask("test-ref") == ["ref", *PARALLEL]
+    assert ask("test")[1:5] == PARALLEL
+    assert ask("test", "--week", "1")[3:7] == PARALLEL
+    assert "-n" not in ask("test", "--day", "1.1")
+    assert "-n" not in ask("test", "--task", "1.1.1")
+    assert ask("test-ref", "-n0") == ["ref", "-n0"]
+    assert ask("test-ref", "--pdb") == ["ref", "--pdb"]
+    assert ask("test-ref", "--full") == ["ref", "--full", *PARALLEL]
+
+
+@pytest.mark.parametrize("dashes", [(), ("--",)])
+def test_other_arguments_are_pytests(ask: Ask, dashes: tuple[str, ...]) -> None:
+    assert ask("test-ref", *dashes, "-k", "book and not x", "-x") == [
+        "ref",
+        *PARALLEL,
+        *("-k", "book and not x", "-x"),
+    ]
+    found = ask("test", "--task", "1.1.1", *dashes, "-q", "--durations=3")
+    assert found == ["mine", "--task", "1.1.1", "-q", "--durations=3", "tests/week_1/test_day_1.py"]
+
+
+def test_a_file_that_is_named_is_all_that_is_collected(ask: Ask) -> None:
+    name = "tests/lab/test_metrics.py"
+    assert ask("test-ref", name) == ["ref", name]
+    assert ask("test-ref", "--day", "1.1", f"{name}::test_x") == ["ref", "--day", "1.1", f"{name}::test_x"]
+    assert ask("test-ref", "tests/kernels") == ["ref", *PARALLEL, "tests/kernels"]
+
+
+@pytest.mark.parametrize("command", ["main", "stubs"])
+def test_other_commands_hand_nothing_on(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--no-such-flag"])
+    assert "unrecognized arguments: --no-such-flag" in capsys.readouterr().err
+
+
+def test_the_tests_of_a_task_stand_in_the_files_of_its_day() -> None:
+    """`test --day` collects nothing else."""
+    course = load_course()
+    tests = course.root / "tests"
+    texts = {path: path.read_text() for path in tests.rglob("test_*.py") if tests / "lab" not in path.parents}
+    strays = [
+        f"{path.relative_to(tests)}: a test of task {task.id}"
+        for task in course.tasks
+        for path, text in texts.items()
+        if f'mark.task("{task.id}")' in text and path not in course.test_files([task])
+    ]
+    assert strays == []
+    assert all(course.test_files([task]) for task in course.tasks)
