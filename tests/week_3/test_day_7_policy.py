@@ -16,9 +16,9 @@ class PerToken:
         self.shares.append(share)
         return 1.0 + 0.25 * len(self.shares)
 
-    def predict(self, num_tokens, num_attended, num_stored=0):
-        self.asked.append((num_tokens, num_attended, num_stored))
-        return 1e-3 * num_tokens + 1e-6 * num_attended
+    def predict(self, num_tokens, attention, kv_read=0):
+        self.asked.append((num_tokens, attention, kv_read))
+        return 1e-3 * num_tokens + 1e-6 * attention
 
 
 def policy_of(llm, itl_slo_s=0.1, ttft_slo_s=None, **options):
@@ -68,7 +68,7 @@ def test_a_decode_that_guessed_takes_more_than_one_token(llm):
 @pytest.mark.task("3.7.2")
 def test_budget_equals_trying_every_size(llm):
     rng = random.Random(3)
-    model = llm.StepTimeModel(measured(llm))
+    model = llm.StepTimeModel(measured())
     policy = llm.LatencyPolicy(model, 0.05, safety=1.2, min_prefill_tokens=8)
     for _ in range(60):
         decodes = [
@@ -83,7 +83,7 @@ def test_budget_equals_trying_every_size(llm):
             parts = [(1, decode.num_computed + 1, decode.num_computed + 1) for decode in decodes]
             for prompt in prompts:
                 taken = min(count, prompt.num_new)
-                parts += [prompt_chunk(llm, prompt.num_computed, taken)] if taken else []
+                parts += [prompt_chunk(prompt.num_computed, taken)] if taken else []
                 count -= taken
             return 1.2 * model.predict(*together(*parts)) <= slack_s
 
@@ -238,14 +238,14 @@ def test_without_a_safety_the_models_margin_multiplies_the_prediction(llm):
 @pytest.mark.parametrize("sigma", [0.02, 0.1, 0.2])
 def test_the_promise_is_kept_on_a_machine_with_noise(llm, sigma):
     rng = random.Random(5)
-    model = llm.StepTimeModel(measured(llm))
+    model = llm.StepTimeModel(measured())
     policy = llm.LatencyPolicy(model, 0.05)
     num_late, sizes = 0, []
     for _ in range(1000):
         decodes = [llm.DecodeWork(rng.randrange(4000), 0.0) for _ in range(8)]
         prompt = llm.PrefillWork(rng.randrange(6000), 2000)
         sizes.append(policy.token_budget(0.0, decodes, [prompt]))
-        chunk = prompt_chunk(llm, prompt.num_computed, sizes[-1] - 8)
+        chunk = prompt_chunk(prompt.num_computed, sizes[-1] - 8)
         work = together(*[(1, each.num_computed + 1, each.num_computed + 1) for each in decodes], chunk)
         took_s = seconds(work) * rng.lognormvariate(0, sigma)
         num_late += took_s > 0.05
