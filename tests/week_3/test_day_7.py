@@ -96,6 +96,20 @@ def test_corrections_move_by_the_weight_of_the_newest_step(llm):
 
 
 @pytest.mark.task("3.7.1")
+def test_a_step_of_exactly_split_tokens_is_a_small_one(llm):
+    model = llm.StepTimeModel(measured(), newest=0.25)
+    for num_tokens, corrections in ((model.split_tokens, (1.25, 1)), (model.split_tokens + 1, (1.25, 1.25))):
+        work = prompt_chunk(0, num_tokens)
+        # The ratio to the fit, which the margin and the floor of large steps have no part in.
+        fit = model.small if num_tokens == model.split_tokens else model.large
+        fitted_s = seconds(work, fit, fit)
+        if num_tokens == model.split_tokens:
+            assert model.predict(*work) == pytest.approx(fitted_s), "predicted by the small fit"
+        model.record(*work, 2 * fitted_s)
+        assert (model.small_correction, model.large_correction) == pytest.approx(corrections)
+
+
+@pytest.mark.task("3.7.1")
 def test_corrections_follow_a_machine_that_became_three_times_slower(llm):
     model = llm.StepTimeModel(measured())
     for work in list(steps_of_all_kinds()) * 3:
@@ -164,7 +178,7 @@ def test_margin_does_not_count_decodes_alone(llm):
 @pytest.mark.task("3.7.1")
 def test_margin_stays_between_one_and_two(llm):
     assert recorded(llm, [0.5] * 256).margin(0.99) == 1, "a fast phase is no promise"
-    assert recorded(llm, [30.0] * 256).margin(0.99) == 2, "however bad it gets, prompts go on"
+    assert recorded(llm, [30.0] * 256).margin(0.99) == 2, "prompts must not starve after a hiccup"
 
 
 @pytest.mark.task("3.7.1")
