@@ -109,6 +109,8 @@ def test_no_limit_when_nothing_decodes(llm):
     policy = policy_of(llm)
     assert policy.token_budget(5.0, [], [llm.PrefillWork(0, 100_000)]) is None
     assert policy.token_budget(5.0, [], []) is None
+    due = llm.PrefillWork(0, 100, arrival_s=4.9)
+    assert policy_of(llm, ttft_slo_s=0.2).token_budget(5.0, [], [due]) is None, "no batch class to hold back"
     only_batch = decoding(llm, 7.0, priority_class="batch")
     assert policy.token_budget(5.0, only_batch, [llm.PrefillWork(0, 100_000)]) is None
 
