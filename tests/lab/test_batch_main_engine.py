@@ -56,7 +56,7 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
         *("--engine", "--max-num-batched-tokens", "300", "--max-num-seqs", "3", "--max-model-len", "200"),
         *("--long-prefill-token-threshold", "50", "--policy", "fair", "--step-mode", "alternate"),
         *("--chunk-grid", "16", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
-        *("--block-size", "8", "--kv-cache-memory", "64K", "--itl-slo-ms", "50", "--speculate", "ngram"),
+        *("--block-size", "8", "--kv-cache-memory", "64K", "--speculate", "ngram"),
     )
     settings = engine_settings(given, limit=1024)
     assert settings is not None
@@ -73,7 +73,6 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
     assert (engine.kv_cache.num_blocks, engine.kv_cache.block_size) == (10, 8)
     assert engine.scheduler.config == settings.config
     assert engine.prefix_cache is None
-    assert engine.budget_controller.policy.itl_slo_s == 0.05
     assert engine.proposer is not None
 
 
@@ -161,7 +160,7 @@ def test_steps_ahead_count_as_well(prompts: str, capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_whole_prompts_and_an_slo(prompts: str, capsys: Capture) -> None:
+def test_whole_prompts(prompts: str, capsys: Capture) -> None:
     flags = ["--engine", "--no-enable-chunked-prefill", "--max-model-len", "256", "--max-tokens", "4"]
     flags += ["--no-enable-prefix-caching"]
     assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 0
@@ -170,7 +169,7 @@ def test_whole_prompts_and_an_slo(prompts: str, capsys: Capture) -> None:
     assert "prefix cache hit rate off" in out
     # Late decodes would leave whole prompts no step in which they fit.
     assert cli.main(["batch-main", "--prompts", prompts, *flags, "--itl-slo-ms", "100"]) == 2
-    assert "chunked prefill" in capsys.readouterr().err
+    assert "--no-enable-chunked-prefill" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("toy")

@@ -50,7 +50,7 @@ def ratios(section: Section) -> dict[str, float]:
 def test_the_work_of_a_step() -> None:
     step = (*decodes(2, 10), *chunk(100, 3))
     # Two rows that see 11 tokens each; three that see 101, 102 and 103.
-    assert work_of(REF.context_work, step) == (5, 2 * 11 + 101 + 102 + 103, 2 * 11 + 103)
+    assert work_of(step) == (5, 2 * 11 + 101 + 102 + 103, 2 * 11 + 103)
     assert blocks_of((Part(31, 1), Part(32, 1), Part(0, 64)), 32) == 1 + 2 + 2
 
 
@@ -70,10 +70,8 @@ def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len: i
         assert steps and max(part.stored + part.new for step in steps for part in step) <= max_len
         assert max(part.new for step in steps for part in step) <= 128
     assert held_out(max_len, 128, 1) == held_out(max_len, 128, 1) != held_out(max_len, 128, 2)
-    seen = {work_of(REF.context_work, step) for step in THOROUGH.steps(max_len, 128)}
-    assert not seen & {work_of(REF.context_work, step) for step in held_out(max_len, 128, 1)}, (
-        "they are new to the model"
-    )
+    seen = {work_of(step) for step in THOROUGH.steps(max_len, 128)}
+    assert not seen & {work_of(step) for step in held_out(max_len, 128, 1)}, "they are new to the model"
 
 
 def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
@@ -82,8 +80,8 @@ def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
     clock = Clock()
 
     def seconds_of(step: Step) -> float:
-        num_tokens, num_attended, num_stored = work_of(REF.context_work, step)
-        return 0.004 + 1e-4 * num_tokens + 1e-8 * num_attended + 1e-7 * num_stored
+        num_tokens, attention, kv_read = work_of(step)
+        return 0.004 + 1e-4 * num_tokens + 1e-8 * attention + 1e-7 * kv_read
 
     class FakeRunner:
         def __init__(self, *args: Any, **others: Any) -> None: ...
@@ -100,12 +98,12 @@ def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
     samples = calibrate(config().model, REF, THOROUGH.steps(2560), limit_s=1e9, clock=clock)
     model = REF.StepTimeModel(samples, newest=0.0)
     unseen = held_out(2560, 512, seed=3)
-    works = [work_of(REF.context_work, step) for step in unseen]
+    works = [work_of(step) for step in unseen]
     errors, _ = prediction_errors(model, works, [[seconds_of(step)] for step in unseen])
     assert max(errors) < 0.05
     file = tmp_path / "calibration.json"
     file.write_text(json.dumps(calibration_json(model)), encoding="utf-8")
-    work = work_of(REF.context_work, decodes(4, 512))
+    work = work_of(decodes(4, 512))
     assert load_calibration(file).seconds(*work) == pytest.approx(model.predict(*work))
 
 

@@ -51,7 +51,7 @@ def test_an_interactive_request_takes_a_place_in_a_full_house(fast_forward: bool
 class ASecond:
     """A step takes a second, whatever is in it: batch class cannot make it longer."""
 
-    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+    def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         return 1.0
 
 

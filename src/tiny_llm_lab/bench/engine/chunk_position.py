@@ -37,10 +37,10 @@ def chunk_position(config: BenchConfig) -> Section:
         variants = [Variant(f"at {part.stored}", partial(runner.run, (part,))) for (part,) in chunks]
         seconds = time_variants(variants, config.rounds)
         times = time_steps(runner.run, [*known, *unknown], _CALIBRATION_ROUNDS)
-    samples = samples_of(config.llm, known, times[: len(known)])
+    samples = samples_of(known, times[: len(known)])
     # Corrections off: the question is how good the fit is, not how fast it is corrected.
     model = config.llm.StepTimeModel(samples, newest=0.0)
-    works = [work_of(config.llm.context_work, step) for step in unknown]
+    works = [work_of(step) for step in unknown]
     errors = prediction_errors(model, works, times[len(known) :])
     return section(seconds, config.chunk, model, len(known), errors)
 
@@ -50,7 +50,7 @@ def prediction_errors(
 ) -> Errors:
     """Relative errors against the median of a step's runs, and against every single run.
 
-    `works` are the steps' num_tokens, num_attended and num_stored.
+    `works` are the steps' num_tokens, attention_tokens and kv_tokens_read.
     """
     of_medians, of_runs = [], []
     for work, seconds in zip(works, times, strict=True):
