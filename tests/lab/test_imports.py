@@ -40,7 +40,7 @@ def test_a_solution_knows_only_types_its_kernels_mlx_and_itself(path: Path) -> N
     # Also of the standard library only what computes: no answer needs processes or the network, and of files
     # only the text of a kernel that lies beside it.
     allowed = {own, "mlx", "math", "time", "typing", "collections", "dataclasses", "functools", "hashlib"}
-    allowed |= {"array", "bisect", "itertools", "operator"}
+    allowed |= {"array", "bisect", "contextlib", "itertools", "operator", "sys"}
     allowed |= {"pathlib"} if path.name == "metal.py" else set()
     for module in imported(path):
         is_given = module.startswith(("tiny_llm_lab.types", "tiny_llm_lab.native"))

@@ -25,12 +25,12 @@ def test_plain_lines_skip_blank_ones_and_draw_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["p.json", "p.jsonl"])
 def test_objects_override_the_flags(tmp_path: Path, name: str) -> None:
     entries: list[Any] = ["plain", {"prompt": "b", "max_tokens": 3, "stop": "x", "seed": 9, "arrival_s": 0.5}]
-    entries.append({"prompt": "c", "priority": 2, "is_batch_class": True})
+    entries.append({"prompt": "c", "priority": 2, "priority_class": "batch"})
     text = json.dumps(entries) if name == "p.json" else "\n".join(map(json.dumps, entries))
     plain, full, batch = read(tmp_path, name, text, SamplingParams(max_tokens=7))
     assert plain.sampling.max_tokens == 7
     assert full == Prompt("b", SamplingParams(max_tokens=3, stop=("x",), seed=9), 0.5)
-    assert (batch.priority, batch.is_batch_class) == (2, True)
+    assert (batch.priority, batch.priority_class == "batch") == (2, True)
 
 
 def test_stdin_may_be_json_or_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ def test_an_interactive_request_takes_a_place_in_a_full_house(fast_forward: bool
     # A and B have both places: prompts to 8, then 2 tokens in 2 seconds. At 11 the step to 12 is on its way.
     # Then C has its prompt beside A's token, to 19, and B goes; it computes 4 + 3 tokens again from 23 on.
     requests = [
-        SimRequest(0, 0.0, 4, 20, is_batch_class=True),
-        SimRequest(1, 0.0, 4, 20, is_batch_class=True),
+        SimRequest(0, 0.0, 4, 20, priority_class="batch"),
+        SimRequest(1, 0.0, 4, 20, priority_class="batch"),
         SimRequest(2, 11.0, 6, 3),
     ]
     stats = run(requests, max_num_seqs=2, fast_forward=fast_forward)
@@ -41,7 +41,7 @@ def test_an_interactive_request_takes_a_place_in_a_full_house(fast_forward: bool
     assert stats.gaps == {2.0: 2}, "gaps of interactive requests only"
     assert (stats.num_preemptions, stats.num_batch_preemptions) == (0, 1)
     assert stats.num_tokens == (4 + 19) * 2 + (6 + 2) + 6, "of B, 6 tokens had been computed before it went"
-    assert [each.is_batch_class for each in sorted(stats.finished, key=lambda each: each.number)] == [1, 1, 0]
+    assert [each.priority_class == "batch" for each in sorted(stats.finished, key=lambda each: each.number)] == [1, 1, 0]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def test_the_others_do_not_notice_when_steps_get_no_longer(policy: str, seed: in
     requests = mixture(seed, at_full_seconds=True)
     room = {"policy": policy, "num_blocks": 18, "cost": ASecond()}
     together, alone = (
-        run(asked, **room) for asked in (requests, [r for r in requests if not r.is_batch_class])
+        run(asked, **room) for asked in (requests, [r for r in requests if r.priority_class == "interactive"])
     )
     assert by_number(alone).items() <= by_number(together).items()
     assert together.gaps == alone.gaps and together.num_preemptions == alone.num_preemptions
@@ -121,9 +121,9 @@ def test_fast_forward_changes_no_digit_with_batch_class(name: str, seed: int) ->
 def test_fast_forward_skips_steps_of_batch_class_too(waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # With all slots taken no batch-class request is admitted, so steps are skipped while the third waits.
     calls = counted_schedules(monkeypatch)
-    requests = [SimRequest(0, 0.0, 2, 40), SimRequest(1, 0.0, 2, 40, is_batch_class=True)]
+    requests = [SimRequest(0, 0.0, 2, 40), SimRequest(1, 0.0, 2, 40, priority_class="batch")]
     if waiting:
-        requests.append(SimRequest(2, 0.0, 2, 1, is_batch_class=True))
+        requests.append(SimRequest(2, 0.0, 2, 1, priority_class="batch"))
     assert run(requests, max_num_seqs=2).num_steps == 40 + waiting
     assert len(calls) == 1 + math.ceil(39 / 4) + waiting, "4 tokens of each fit in a step of 8"
 
@@ -134,9 +134,9 @@ def test_fast_forward_skips_steps_of_batch_class_too(waiting: bool, monkeypatch:
 def test_an_outcome_is_about_interactive_requests() -> None:
     finished = [
         FinishedRequest(0, 0.0, 1.0, 3.0, 10, 5, 0),
-        FinishedRequest(1, 1.0, 90.0, 95.0, 20, 7, 6, is_batch_class=True),
+        FinishedRequest(1, 1.0, 90.0, 95.0, 20, 7, 6, priority_class="batch"),
         FinishedRequest(2, 2.0, 3.5, 8.0, 10, 12, 1),
-        FinishedRequest(3, 2.0, 99.0, 100.0, 30, 3, 2, is_batch_class=True),
+        FinishedRequest(3, 2.0, 99.0, 100.0, 30, 3, 2, priority_class="batch"),
     ]
     stats = RunStats(finished, num_steps=4, num_tokens=80, num_batch_preemptions=2, busy_s=60.0)
     stats.gaps.update({0.5: 15})

@@ -52,8 +52,8 @@ def test_lengths_that_mean_nothing_are_refused(text: str) -> None:
 def test_a_share_of_the_requests_and_of_the_rate_is_batch_class() -> None:
     requests = draw_requests(2000, 8.0, 0.5, LENGTHS["chat"], 3, 4096, batch_share=0.25)
     assert [each.number for each in requests] == list(range(2000))
-    batch = [each for each in requests if each.is_batch_class]
-    others = [each for each in requests if not each.is_batch_class]
+    batch = [each for each in requests if each.priority_class == "batch"]
+    others = [each for each in requests if each.priority_class == "interactive"]
     assert (len(batch), len(others)) == (500, 1500)
     for each, rate in ((batch, 2.0), (others, 6.0)):
         assert len(each) / each[-1].arrival_s == pytest.approx(rate, rel=0.2)
@@ -63,7 +63,7 @@ def test_a_share_of_the_requests_and_of_the_rate_is_batch_class() -> None:
 
 def test_the_others_are_those_that_would_come_without_batch_class() -> None:
     mixed = draw_requests(200, 8.0, 0.5, LENGTHS["chat"], 3, 4096, batch_share=0.75)
-    others = [each for each in mixed if not each.is_batch_class]
+    others = [each for each in mixed if each.priority_class == "interactive"]
     alone = draw_requests(50, 2.0, 0.5, LENGTHS["chat"], 3, 4096)
     assert [replace(each, number=number) for number, each in enumerate(others)] == alone
 
@@ -71,7 +71,7 @@ def test_the_others_are_those_that_would_come_without_batch_class() -> None:
 @pytest.mark.parametrize(("num_requests", "share", "want"), [(1, 0.9, 1), (10, 0.99, 1), (3, 0.1, 3)])
 def test_at_least_one_request_is_interactive(num_requests: int, share: float, want: int) -> None:
     requests = draw_requests(num_requests, 1.0, 1.0, LENGTHS["chat"], 0, 4096, batch_share=share)
-    assert len(requests) == num_requests and sum(not each.is_batch_class for each in requests) == want
+    assert len(requests) == num_requests and sum(each.priority_class == "interactive" for each in requests) == want
 
 
 def test_without_batch_class_the_requests_are_what_they_always_were() -> None:

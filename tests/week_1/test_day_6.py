@@ -107,7 +107,7 @@ def test_stop_string_that_only_the_end_reveals(llm):
     assert (stream.finish(), stream.text, stream.stopped) == ("", "", True)
 
 
-def greedy(logits):
+def greedy(logits, position):
     return mx.argmax(logits, axis=-1)
 
 
