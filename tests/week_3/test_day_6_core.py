@@ -56,10 +56,14 @@ class Repeater:
             raise LookupError(f"no draft of {request_id}")
 
 
+def prompt(number):
+    return random_tokens(number, 20).tolist()
+
+
 def add_five(engine):
     """Two requests run, the other three wait."""
     for i in range(5):
-        engine.add(f"r{i}", random_tokens(i, 20).tolist(), LONG)
+        engine.add(f"r{i}", prompt(i), LONG)
     for _ in range(3):
         engine.step()
     assert (len(engine.scheduler.running), len(engine.scheduler.waiting)) == (2, 3)
@@ -72,7 +76,10 @@ def assert_new(engine, old_scheduler):
     assert engine.scheduler is not old_scheduler, "its blocks may be half accounted for"
     pool = engine.scheduler.pool
     assert pool.num_free == pool.num_blocks
-    assert not engine.prefix_cache._stored, "nor is any prefix"
+    for i in range(5):
+        assert not any(map(engine.prefix_cache.find, engine.prefix_cache.keys(prompt(i)))), (
+            "nor is any prefix"
+        )
     assert engine.prefix_cache is engine.scheduler.prefix_cache
     engine.scheduler.check()
 
@@ -92,7 +99,7 @@ def test_a_failed_step_ends_those_that_wait_as_well(llm, model, error, settings)
     assert not engine.abort("r4"), "a request that waited is not known any more"
     engine.add("next", [97], replace(LONG, max_tokens=1))
     assert [output.request_id for output in engine.step()] == ["next"], "no step of before is read"
-    prompts = [Prompt(random_tokens(i, 20).tolist(), LONG) for i in range(3)]
+    prompts = [Prompt(prompt(i), LONG) for i in range(3)]
     wanted = llm.batch_generate(model, ByteTokenizer(), prompts)
     done = serve(engine, prompts)
     assert [done[i].token_ids for i in range(3)] == [each.token_ids for each in wanted]
@@ -277,12 +284,12 @@ def test_a_latency_slo_needs_chunks_of_any_size(llm, model, config):
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_the_prefix_cache_can_be_off(llm, model, is_enabled):
     engine = make_engine(llm, model, enable_prefix_caching=is_enabled)
-    assert (engine.prefix_cache is not None) == is_enabled
-    prompt = Prompt(random_tokens(1, 70).tolist(), LONG)
-    first, second = (serve(engine, [prompt])[0] for _ in range(2))
+    same = Prompt(random_tokens(1, 70).tolist(), LONG)
+    first, second = (serve(engine, [same])[0] for _ in range(2))
     assert first.token_ids == second.token_ids
-    found = len(engine.scheduler.pool._cached)
-    assert (found > 0) == is_enabled
+    assert (engine.prefix_cache is not None) == is_enabled
+    if is_enabled:
+        assert engine.prefix_cache.num_hit_tokens == 64, "four blocks of the second prompt"
 
 
 def test_release_ends_requests_and_gives_everything_back(llm, model):

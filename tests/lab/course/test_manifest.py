@@ -105,8 +105,8 @@ def test_the_manifest_of_this_repository_can_be_read() -> None:
     course = load_course()
     assert {"tiny_llm", "tiny_llm_ref"} == {course.starter.name, course.reference.name}
     assert "2.7.3" in {task.id for task in course.tasks}
-    assert owners(course)["request.py"]["Request.try_prefill"].id == "2.7.3"
-    assert owners(course)["request.py"]["Request.accept"].id == "2.6.2"
+    assert owners(course)["generate/request.py"]["Request.try_prefill"].id == "2.7.3"
+    assert owners(course)["generate/answer.py"]["Answer.accept"].id == "2.6.2"
 
 
 KERNEL = """
