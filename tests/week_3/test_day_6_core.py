@@ -9,8 +9,6 @@ from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig, UserError
 
-pytestmark = pytest.mark.task("3.6.3")
-
 LONG = SamplingParams(max_tokens=12, ignore_eos=True)
 TWO_AT_A_TIME = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=2)
 
@@ -56,10 +54,14 @@ class Repeater:
             raise LookupError(f"no draft of {request_id}")
 
 
+def prompt(number):
+    return random_tokens(number, 20).tolist()
+
+
 def add_five(engine):
     """Two requests run, the other three wait."""
     for i in range(5):
-        engine.add(f"r{i}", random_tokens(i, 20).tolist(), LONG)
+        engine.add(f"r{i}", prompt(i), LONG)
     for _ in range(3):
         engine.step()
     assert (len(engine.scheduler.running), len(engine.scheduler.waiting)) == (2, 3)
@@ -72,16 +74,19 @@ def assert_new(engine, old_scheduler):
     assert engine.scheduler is not old_scheduler, "its blocks may be half accounted for"
     pool = engine.scheduler.pool
     assert pool.num_free == pool.num_blocks
-    assert not engine.prefix_cache._stored, "nor is any prefix"
+    for i in range(5):
+        assert not any(map(engine.prefix_cache.find, engine.prefix_cache.keys(prompt(i)))), (
+            "nor is any prefix"
+        )
     assert engine.prefix_cache is engine.scheduler.prefix_cache
     engine.scheduler.check()
 
 
+@pytest.mark.task("3.6.3")
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
-@pytest.mark.parametrize("settings", [{}, {"async_scheduling": True}])
-def test_a_failed_step_ends_those_that_wait_as_well(llm, model, error, settings):
+def test_a_failed_step_ends_those_that_wait_as_well(llm, model, error):
     fragile = Fragile(model)
-    engine = make_engine(llm, fragile, TWO_AT_A_TIME, **settings)
+    engine = make_engine(llm, fragile, TWO_AT_A_TIME)
     old = engine.scheduler
     add_five(engine)
     fragile.error = error()
@@ -90,14 +95,13 @@ def test_a_failed_step_ends_those_that_wait_as_well(llm, model, error, settings)
     fragile.error = None
     assert_new(engine, old)
     assert not engine.abort("r4"), "a request that waited is not known any more"
-    engine.add("next", [97], replace(LONG, max_tokens=1))
-    assert [output.request_id for output in engine.step()] == ["next"], "no step of before is read"
-    prompts = [Prompt(random_tokens(i, 20).tolist(), LONG) for i in range(3)]
+    prompts = [Prompt(prompt(i), LONG) for i in range(3)]
     wanted = llm.batch_generate(model, ByteTokenizer(), prompts)
     done = serve(engine, prompts)
     assert [done[i].token_ids for i in range(3)] == [each.token_ids for each in wanted]
 
 
+@pytest.mark.task("3.6.3")
 @pytest.mark.parametrize("place", ["commit", "schedule"])
 def test_an_interrupt_in_the_accounting_leaves_nothing_half_done(llm, model, monkeypatch, place):
     engine = make_engine(llm, model, TWO_AT_A_TIME)
@@ -117,6 +121,7 @@ def test_an_interrupt_in_the_accounting_leaves_nothing_half_done(llm, model, mon
     assert serve(engine, [Prompt([97] * 9, LONG)])[0].token_ids == wanted.token_ids
 
 
+@pytest.mark.task("3.6.3")
 def test_a_failed_step_forgets_every_draft(llm, model):
     fragile, proposer = Fragile(model), Repeater()
     engine = make_engine(llm, fragile, TWO_AT_A_TIME, proposer=proposer)
@@ -130,6 +135,7 @@ def test_a_failed_step_forgets_every_draft(llm, model):
     assert proposer.known == set()
 
 
+@pytest.mark.task("3.6.3")
 @pytest.mark.parametrize("fails_for", [("r0",), ("r1",), ("r0", "r1")])
 def test_a_forget_that_raises_does_not_keep_the_rest_behind(llm, model, fails_for):
     fragile, proposer = Fragile(model), Repeater(fails_for)
@@ -146,6 +152,7 @@ def test_a_forget_that_raises_does_not_keep_the_rest_behind(llm, model, fails_fo
     assert [output.request_id for output in engine.step()] == ["next"]
 
 
+@pytest.mark.task("3.6.3")
 def test_a_request_that_ends_or_is_aborted_is_forgotten_by_the_proposer(llm, model):
     proposer = Repeater()
     engine = make_engine(llm, model, proposer=proposer)
@@ -164,6 +171,7 @@ def test_a_request_that_ends_or_is_aborted_is_forgotten_by_the_proposer(llm, mod
     assert proposer.known == set()
 
 
+@pytest.mark.task("3.6.3")
 def test_a_refused_request_changes_nothing(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50), num_blocks=2)
     with pytest.raises(UserError):
@@ -194,6 +202,7 @@ def watched(llm, model, config=None, **settings):
     return steps.engine, steps
 
 
+@pytest.mark.task("3.6.3")
 def test_on_step_sees_every_step_with_its_numbers(llm, model):
     engine, steps = watched(
         llm, model, replace(TWO_AT_A_TIME, max_num_batched_tokens=16), clock=FakeClock(1.0)
@@ -205,6 +214,7 @@ def test_on_step_sees_every_step_with_its_numbers(llm, model):
         engine.step()
     assert steps.plans == [{"a": 16}, {"a": 4, "b": 3}, {"a": 1, "c": 3}]
     assert [(each.num_running, each.num_waiting) for each in steps.stats] == [(1, 2), (1, 1), (0, 0)]
+    assert [each.num_prompt_tokens for each in steps.stats] == [16, 7, 3], "and decodes are none"
     assert [each.num_free_blocks for each in steps.stats] == [255, 254, 256]
     assert [
         (each.num_running, each.num_waiting, each.num_free_blocks) for each in steps.stats
@@ -213,6 +223,7 @@ def test_on_step_sees_every_step_with_its_numbers(llm, model):
     assert len(steps.plans) == 3, "without requests there is no step"
 
 
+@pytest.mark.task("3.6.3")
 def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
     clock = FakeClock()
 
@@ -230,6 +241,25 @@ def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
     assert [(each.start_s, each.end_s) for each in steps.stats] == [(5.0, 8.0), (10.0, 13.0)]
 
 
+@pytest.mark.task("3.6.7")
+@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
+def test_a_step_ahead_of_one_that_failed_is_not_read(llm, model, error):
+    fragile = Fragile(model)
+    engine, steps = watched(llm, fragile, async_scheduling=True)
+    for name in ("a", "b"):
+        engine.add(name, [97, 98], LONG)
+    engine.step()
+    fragile.error = error()
+    with pytest.raises(error):
+        engine.step()
+    fragile.error = None
+    steps.plans.clear()
+    engine.add("next", [97], replace(LONG, max_tokens=1))
+    assert [output.request_id for output in engine.step()] == ["next"]
+    assert steps.plans == [{"next": 1}]
+
+
+@pytest.mark.task("3.6.7")
 def test_on_step_sees_steps_that_were_launched_ahead(llm, model):
     def told(**settings):
         engine, steps = watched(llm, model, **settings)
@@ -247,6 +277,7 @@ def test_on_step_sees_steps_that_were_launched_ahead(llm, model):
     assert all(later < end for later, end in zip(starts[1:4], ends[:3], strict=True)), "launched ahead"
 
 
+@pytest.mark.task("3.6.3")
 def test_a_failed_step_is_not_told(llm, model):
     fragile = Fragile(model)
     engine, steps = watched(llm, fragile)
@@ -261,6 +292,7 @@ def test_a_failed_step_is_not_told(llm, model):
 # A latency SLO
 
 
+@pytest.mark.task("3.6.3")
 @pytest.mark.parametrize(
     "config",
     [
@@ -274,17 +306,19 @@ def test_a_latency_slo_needs_chunks_of_any_size(llm, model, config):
     assert make_engine(llm, model, config).budget_controller is None
 
 
+@pytest.mark.task("3.6.3")
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_the_prefix_cache_can_be_off(llm, model, is_enabled):
     engine = make_engine(llm, model, enable_prefix_caching=is_enabled)
-    assert (engine.prefix_cache is not None) == is_enabled
-    prompt = Prompt(random_tokens(1, 70).tolist(), LONG)
-    first, second = (serve(engine, [prompt])[0] for _ in range(2))
+    same = Prompt(random_tokens(1, 70).tolist(), LONG)
+    first, second = (serve(engine, [same])[0] for _ in range(2))
     assert first.token_ids == second.token_ids
-    found = len(engine.scheduler.pool._cached)
-    assert (found > 0) == is_enabled
+    assert (engine.prefix_cache is not None) == is_enabled
+    if is_enabled:
+        assert engine.prefix_cache.num_hit_tokens == 64, "four blocks of the second prompt"
 
 
+@pytest.mark.task("3.6.3")
 def test_release_ends_requests_and_gives_everything_back(llm, model):
     engine = make_engine(llm, model, TWO_AT_A_TIME)
     add_five(engine)
