@@ -1,0 +1,38 @@
+"""A differential fuzz: whatever the company, every answer is the one that its request gets alone."""
+
+import os
+
+import pytest
+from tests.helpers.fuzz import Fuzz
+
+from tiny_llm_lab import native
+
+# More runs than in every test run: TINY_LLM_FUZZ_RUNS=3000, or python -m tests.helpers.fuzz.
+RUNS = int(os.environ.get("TINY_LLM_FUZZ_RUNS", "40"))
+
+
+@pytest.fixture(scope="module")
+def fuzz(llm):
+    return Fuzz(llm)
+
+
+@pytest.fixture(autouse=True)
+def _may_run(monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "on")
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_answers_in_company_are_those_alone(fuzz, seed):
+    fuzz.run(seed)
+
+
+def test_the_default_runs_reach_what_they_are_for(llm):
+    """Reached by the first runs alone, so that this holds in any process and order."""
+    fuzz = Fuzz(llm)
+    for seed in range(12):
+        fuzz.run(seed)
+    counts = fuzz.counts
+    assert counts.near_ties <= 1, "an excuse for rounding that is used often is an excuse for mistakes"
+    for name in ("answers", "aborted", "preempted", "accepted", "cached_tokens"):
+        assert getattr(counts, name) > 0, f"no run reached {name}: {counts}"
+    assert counts.accepted < counts.drafted
