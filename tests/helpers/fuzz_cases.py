@@ -15,7 +15,7 @@ BLOCK_SIZES = (1, 2, 3, 4, 7, 8, 16, 32)
 def draw_sampling(rng: random.Random, max_tokens: int) -> SamplingParams:
     """Greedy and drawn, cut in every way; answers of at most `max_tokens`, or as long as there is room."""
     greedy = SamplingParams(
-        max_tokens=rng.choice((1, 2, max_tokens, max_tokens, rng.randint(1, max_tokens))),
+        max_tokens=rng.choice((1, 2, max_tokens, max_tokens, max_tokens, rng.randint(1, max_tokens))),
         ignore_eos=rng.random() < 0.6,
         logprobs=rng.choice((None, None, None, 0, 2)),
     )
@@ -46,7 +46,7 @@ def draw_prompts(rng: random.Random, count: int, limit: int, period: int, is_lon
         if prompts and rng.random() < 0.15:
             tokens = list(prompts[-1].content)
         room = max(1, min(limit + 1 - len(tokens), 60))
-        sampling = draw_sampling(rng, min(room, rng.choice((4, 12, 25))))
+        sampling = draw_sampling(rng, min(room, rng.choice((6, 18, 40))))
         if room < 30 and rng.random() < 0.3:
             sampling = replace(sampling, max_tokens=None)
         prompts.append(
@@ -79,8 +79,8 @@ def draw_config(rng: random.Random, limit: int) -> SchedulerConfig:
     while True:
         is_chunked = rng.random() < 0.85
         settings: dict[str, Any] = {
-            "max_num_batched_tokens": rng.choice((1, 5, 8, 17, 40, 200, 2048)),
-            "max_num_seqs": rng.choice((1, 2, 3, 5, 8, 32)),
+            "max_num_batched_tokens": rng.choice((1, 5, 8, 17, 40, 200, 200, 2048)),
+            "max_num_seqs": rng.choice((1, 3, 5, 8, 8, 32)),
             "max_model_len": limit,
             "long_prefill_token_threshold": rng.choice((0, 0, 1, 4, 9, 30)),
             "enable_chunked_prefill": is_chunked,
@@ -117,6 +117,8 @@ def _length(rng: random.Random, limit: int, period: int) -> int:
             rng.randint(1, limit),
             rng.randint(1, min(limit, 20)),
             limit - rng.randint(0, 2),
+            rng.randint(1, min(limit, 8)),
+            rng.randint(1, min(limit, 8)),
         )
     )
 

@@ -1,7 +1,8 @@
 """The models and proposers of the differential fuzz."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import mlx.core as mx
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
+from tiny_llm_lab import native
 from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Weight
 
 # Some letters end an answer, so that ends come at every place of it and not only at the last token.
@@ -100,6 +102,19 @@ class Watched:
     def forget(self, request_id: str) -> None:
         self.live.discard(request_id)
         self.proposer.forget(request_id)
+
+
+@contextmanager
+def on_cpu(package: str, is_native: bool) -> Iterator[None]:
+    """On the CPU, with the kernels of `package` where they can run, or without."""
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    native.set_enabled(package, is_native)
+    try:
+        yield
+    finally:
+        native.set_enabled(package, False)
+        mx.set_default_device(before)
 
 
 _Recipe = Callable[[], tuple[ModelConfig, dict[str, Weight], mx.Dtype]]
