@@ -26,7 +26,7 @@ from tests.helpers.fuzz_loops import Served, outcomes_of, serve_batch, serve_spe
 from tests.helpers.fuzz_models import (
     INVARIANT,
     MAX_POSITIONS,
-    ROUNDED_BY_COMPANY,
+    MODELS,
     Models,
     ScriptedProposer,
     Watched,
@@ -38,6 +38,7 @@ from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.solution import load_solution
 from tiny_llm_lab.types import Prompt
 
+_LOOPS = ("engine", "batch", "engine", "engine", "batch", "engine", "speculative")
 _DRAFT_MODELS = ("same model", "other model")
 _PROPOSERS = ("ngram", "ngram", *_DRAFT_MODELS, "small model", "scripted", "scripted")
 
@@ -53,6 +54,8 @@ class Fuzz:
         self.llm = llm
         self.models = Models(llm)
         self.counts = Counts()
+        with on_cpu(llm.__name__, True):
+            self.has_kernels = native.kernels(llm.__name__) is not None
 
     def run(self, seed: int) -> None:
         """One run. Raises DifferenceError."""
@@ -72,10 +75,13 @@ class _Run:
     def __init__(self, fuzz: Fuzz, seed: int) -> None:
         self.llm, self.models, self.counts = fuzz.llm, fuzz.models, fuzz.counts
         self.seed, self.rng = seed, random.Random(seed)
-        self.is_native = self.rng.random() < 0.6
-        self.loop = self.rng.choice(("engine", "engine", "engine", "engine", "batch", "batch", "speculative"))
-        names = (*INVARIANT, *ROUNDED_BY_COMPANY) if self.is_native else ("qwen3", "qwen2", "moe", "packed")
-        self.model_name = self.rng.choice(names)
+        # In turns: few runs reach all of them, and their combinations differ from round to round.
+        turn, place = divmod(seed, len(_LOOPS))
+        self.loop = _LOOPS[place]
+        self.number = turn * _LOOPS.count(self.loop) + _LOOPS[:place].count(self.loop)
+        self.model_name, self.is_native = MODELS[self.number % len(MODELS)]
+        if self.is_native and not fuzz.has_kernels:
+            self.model_name, self.is_native = "qwen2", False
         self.model = self.models.of(self.model_name)
         self.is_exact = self.is_native and self.model_name in INVARIANT
         # The 512 tokens that a draft model computes in a pass are far more than other runs have.
@@ -112,7 +118,7 @@ class _Run:
             "enable_prefix_caching": rng.random() < 0.7,
             "async_scheduling": rng.random() < 0.7,
         }
-        proposer = self._proposer((), ()) if self.is_long or rng.random() < 0.5 else None
+        proposer = self._proposer((), ()) if self.is_long or self.number % 13 < len(_PROPOSERS) else None
         self.settings += f", {settings}, {describe(config)}"
         engine = EngineUnderTest(self.llm, self.model, self.counts, proposer, config=config, **settings)
         for _ in range(rng.choice((1, 1, 2))):
@@ -166,8 +172,8 @@ class _Run:
         )
 
     def _proposer(self, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> Watched:
-        rng, kind = self.rng, self.rng.choice(_DRAFT_MODELS if self.is_long else _PROPOSERS)
-        self.proposer_kind = kind
+        rng, kinds = self.rng, _DRAFT_MODELS if self.is_long else _PROPOSERS
+        self.proposer_kind = kind = kinds[self.number % 13 % len(kinds)]
         self.settings += f", {kind} drafts"
         if kind == "scripted":
             right, silent, outside = (
@@ -175,10 +181,10 @@ class _Run:
                 rng.choice((0, 0.4)),
                 rng.choice((0, 0.3)),
             )
-            proposer = Watched(ScriptedProposer(self.seed, right, rng.randint(1, 8), silent, outside))
+            proposer = Watched(ScriptedProposer(self.seed, right, rng.randint(1, 8), silent, outside), False)
             _tell(proposer, prompts, want, len(prompts))
             return proposer
-        return Watched(self.models.proposer(kind, self.model_name, rng))
+        return Watched(self.models.proposer(kind, self.model_name, rng), kind == "ngram" or self.is_exact)
 
     def _compare(self, served: Served, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> None:
         names = {_id(i, len(prompts) - len(served.added)): prompt for i, prompt in enumerate(prompts)}

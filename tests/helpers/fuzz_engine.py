@@ -76,16 +76,17 @@ class EngineUnderTest:
         """By `Engine.step`, with arrivals and aborts between steps."""
         served, end = Served(), rng.choice((1, 5, 20))
         arrivals = {str(i): rng.randrange(end) for i in range(len(prompts))}
-        aborts = {str(i): rng.randrange(30) for i in range(len(prompts)) if rng.random() < 0.3}
         step = 0
         while arrivals or self.engine.has_requests:
             for name in [name for name, at in arrivals.items() if at <= step]:
                 del arrivals[name]
                 served.logs[name] = Log()
                 self._add(served, name, prompts[int(name)])
-            for name in [name for name, at in aborts.items() if at == step]:
-                if self.engine.abort(name):
-                    served.aborted.add(name)
+            live = sorted(set(served.logs) - set(served.outcomes) - served.aborted)
+            if live and rng.random() < 0.05:
+                name = rng.choice(live)
+                served.aborted.add(name)
+                assert self.engine.abort(name), f"request {name} is not there"
             for output in self.engine.step():
                 assert output.request_id not in served.aborted, "an aborted request got a token"
                 asked = prompts[int(output.request_id)].sampling.logprobs is not None
