@@ -34,3 +34,4 @@ def test_the_runs_reach_what_they_are_for(fuzz):
     for name in ("answers", "aborted", "preempted", "accepted", "cached_tokens"):
         assert getattr(counts, name) > 0, f"no run reached {name}: {counts}"
     assert counts.accepted < counts.drafted
+    assert counts.on_kernels > 0 or not fuzz.has_kernels
