@@ -41,12 +41,12 @@ def stale_pages(course: Course) -> dict[Path, str]:
 
 def task_table(day: Day) -> str:
     """The tasks of a day as a Markdown table."""
-    rows = [["Task", "About", "You write", "Lines"], ["---", "---", "---", "--:"]]
+    rows = [["Task", "About", "You write", "File", "Lines"], ["---", "---", "---", "---", "--:"]]
     for task in day.tasks:
-        files = ", ".join(f"`{name}`" for name in (task.file, task.kernel) if name)
         parts = [_listed(task.symbols), *(["extend " + _listed(task.grows)] if task.grows else [])]
-        where = f"in {files}: " if files else ""
-        rows.append([task.id, task.title, where + "<br>".join(filter(None, parts)), str(task.lines or "")])
+        names = "<br>".join(filter(None, parts))
+        files = "<br>".join(f"`{name}`" for name in (task.file, task.kernel) if name)
+        rows.append([task.id, task.title, names, files, str(task.lines or "")])
     return _table(rows)
 
 
