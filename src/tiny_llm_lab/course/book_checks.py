@@ -102,6 +102,8 @@ def link_problems(built: Path) -> list[str]:
 
 def _complaint(words: tuple[str, ...]) -> str | None:
     """What is wrong with a command line, or None."""
+    if words[2:3] == ("python",):
+        return None  # PDM runs any program
     if len(words) < 3 or words[2] not in COMMANDS:
         return f"no such command: choose one of {', '.join(COMMANDS)}"
     name = words[2]
