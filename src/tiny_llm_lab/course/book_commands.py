@@ -8,8 +8,8 @@ from tiny_llm_lab.cli import COMMANDS
 
 _INTRODUCTION = """# Commands
 
-`./pdmw` alone lists the commands; `./pdmw run COMMAND --help` shows the same as this page, which is generated:
-`./pdmw run book` writes it from the commands' own parsers, and `book --check` refuses a stale one.
+`./pdmw` alone lists the commands, and `./pdmw run COMMAND --help` shows what this page says. The page is
+generated: `./pdmw run book` writes it from the commands' own parsers, and `book --check` refuses a stale one.
 """
 
 ENVIRONMENT = """
@@ -45,7 +45,9 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:  # argparse has no public way to list them
         if action.help == argparse.SUPPRESS:
             continue
-        names = ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{action.metavar or action.dest}`"
+        names = (
+            ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{action.metavar or action.dest}`"
+        )
         values = "" if action.nargs == 0 or not action.option_strings else f" {_values(action)}"
         text = (action.help or "") % {**vars(action), "prog": parser.prog}
         yield f"| {names}{values} | {text.replace('|', chr(92) + '|')} |"

@@ -36,7 +36,7 @@ class Names:
 
 
 def name_problems(page: Path, root: Path) -> list[str]:
-    """Files of a page that do not exist, names behind a file that are not in it, and names defined nowhere."""
+    """Files of a page that do not exist, names behind a file that it lacks, and names defined nowhere."""
     names = defined_names(root)
     found = []
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
@@ -95,7 +95,9 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield node.id
     elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         yield node.attr
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("TINY_LLM_"):
+    elif (
+        isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("TINY_LLM_")
+    ):
         yield node.value  # a variable of the environment
 
 

@@ -13,10 +13,10 @@ SCHEMA = 1
 _TABLE = re.compile(r"(<!-- results: (?P<asked>[^>]+?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 _INTRODUCTION = """# Results
 
-One file for each claim, with its command, machine, date and the commit that recorded it. This page is generated:
-`./pdmw run book` writes it from the JSON files beside it, and `book --check` refuses a stale one. The numbers in
-parentheses are the lowest and the highest value, where a figure was measured more than once. The machines were
-shared, so ratios say more than seconds.
+One file for each claim, with its command, machine, date and the commit that recorded it. This page is
+generated: `./pdmw run book` writes it from the JSON files beside it, and `book --check` refuses a stale one.
+The numbers in parentheses are the lowest and the highest value, where a figure was measured more than once. The
+machines were shared, so ratios say more than seconds.
 """
 
 
@@ -56,7 +56,7 @@ def results_page(results: dict[str, Result]) -> str:
 
 
 def with_results(text: str, results: dict[str, Result]) -> str:
-    """A page whose tables between `<!-- results: NAME; column; … -->` and `<!-- end of results -->` are right.
+    """A page with right tables between `<!-- results: NAME; column; … -->` and `<!-- end of results -->`.
 
     Without columns a table has all of them. Raises UserError for a name or a column that does not exist.
     """
@@ -92,7 +92,9 @@ def _read(path: Path) -> Result:
         figures = tuple(Figure(**figure) for figure in row.pop("figures"))
         return Result(path.stem, figures=figures, **row)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"results/{path.name} is no result: {error}: take a file beside it as a model") from error
+        raise UserError(
+            f"results/{path.name} is no result: {error}: take a file beside it as a model"
+        ) from error
 
 
 def _section(result: Result) -> str:

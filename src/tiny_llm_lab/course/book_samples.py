@@ -1,8 +1,9 @@
 """Sample outputs and drawings of the pages: an HTML comment in front of each says where it comes from.
 
-`<!-- output of: ./pdmw run … -->` before a text block: the command is run, and the block has to occur in what it
-prints. Figures may differ, and `[…]` stands for anything. `<!-- output of: the program above -->` runs the Python
-block before it. `<!-- drawn by: ./pdmw run … --svg FILE -->` before an image: the command has to draw the same file.
+`<!-- output of: ./pdmw run … -->` before a text block: the command is run, and the block has to occur in what
+it prints. Figures may differ, and `[…]` stands for anything. `<!-- output of: the program above -->` runs the
+Python block before it. `<!-- drawn by: ./pdmw run … --svg FILE -->` before an image: the command has to draw
+the same file.
 `<!-- recorded: NAME -->`, for what takes minutes: results/NAME.json says when and where.
 """
 
@@ -15,7 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_MARK = re.compile(r"<!-- (?P<kind>output of|drawn by|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?", re.DOTALL)
+_MARK = re.compile(
+    r"<!-- (?P<kind>output of|drawn by|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?",
+    re.DOTALL,
+)
 _PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _ABOVE = "the program above"
 # Every text block of these pages shows what a command prints.
@@ -28,7 +32,7 @@ Run = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True)
 class Sample:
-    """A marked output or drawing: the page, the kind of the mark, its source, and the text that follows it."""
+    """A marked output or drawing: its page, the kind and source of the mark, and the text that follows."""
 
     page: str
     kind: str
@@ -41,7 +45,9 @@ def samples(page: str, text: str) -> Iterator[Sample]:
     """Every marked sample of a page."""
     for match in _MARK.finditer(text):
         programs = _PROGRAM.findall(text[: match.start()])
-        yield Sample(page, match["kind"], match["source"], match["text"] or "", programs[-1] if programs else "")
+        yield Sample(
+            page, match["kind"], match["source"], match["text"] or "", programs[-1] if programs else ""
+        )
 
 
 def mark_problems(pages: dict[Path, str], results: Sequence[str]) -> list[str]:
@@ -51,7 +57,9 @@ def mark_problems(pages: dict[Path, str], results: Sequence[str]) -> list[str]:
         marked = list(samples(path.name, text))
         missing = text.count("```text\n") - sum(bool(sample.text) for sample in marked)
         if path.name in _ALL_MARKED and missing:
-            found.append(f"{path.name}: {missing} sample output(s) without a line <!-- output of: COMMAND -->")
+            found.append(
+                f"{path.name}: {missing} sample output(s) without a line <!-- output of: COMMAND -->"
+            )
         found += [
             f"{path.name}: a recorded sample names results/{sample.source}.json, which does not exist"
             for sample in marked
@@ -74,7 +82,7 @@ def sample_problems(pages: dict[Path, str], root: Path, run: Run | None = None) 
 
 
 def occurs(sample: str, output: str) -> bool:
-    """Whether `output` has the sample in it, whatever its figures, its rules (===) and the width of its blanks."""
+    """Whether `output` has the sample in it, whatever the figures, rules (===) and width of blanks."""
     pattern = re.escape(sample.strip()).replace(re.escape("[…]"), ".*?")
     pattern = re.sub(r"(?:\\?\s)+", r"\\s+", pattern)
     pattern = re.sub(r"(?<=\w)(?:\d|\\\.)*\d|\d(?:(?:\d|,|\\\.)*\d)?", lambda _: _NUMBER, pattern)
