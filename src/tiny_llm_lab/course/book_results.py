@@ -15,8 +15,8 @@ _INTRODUCTION = """# Results
 
 One file for each claim, with its command, machine, date and the commit that recorded it. This page is
 generated: `./pdmw run book` writes it from the JSON files beside it, and `book --check` refuses a stale one.
-The numbers in parentheses are the lowest and the highest value, where a figure was measured more than once. The
-machines were shared, so ratios say more than seconds.
+The numbers in parentheses are the lowest and the highest value, where a figure was measured more than once.
+The machines were shared, so ratios say more than seconds.
 """
 
 
