@@ -83,6 +83,11 @@ def test_every_sample_of_the_readme_needs_a_mark() -> None:
     assert mark_problems(page("<!-- output of: ./pdmw run main -->"), []) == []
 
 
+def test_a_mark_names_a_command_of_this_program_and_one_in_prose_is_no_mark() -> None:
+    assert len(mark_problems(page("<!-- output of: cat README.md -->"), [])) == 1
+    assert sample_problems({Path("page.md"): "a line `<!-- output of: COMMAND -->`\n"}, ROOT) == []
+
+
 def test_a_recorded_sample_needs_its_results() -> None:
     assert mark_problems(page("<!-- recorded: ladder -->"), ["ladder"]) == []
     assert len(mark_problems(page("<!-- recorded: ladder -->"), ["other"])) == 1

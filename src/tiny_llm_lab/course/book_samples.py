@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MARK = re.compile(
-    r"<!-- (?P<kind>output of|drawn by|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?",
-    re.DOTALL,
+    r"^<!-- (?P<kind>output of|drawn by|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?",
+    re.DOTALL | re.MULTILINE,
 )
 _PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _ABOVE = "the program above"
@@ -61,6 +61,11 @@ def mark_problems(pages: dict[Path, str], results: Sequence[str]) -> list[str]:
                 f"{path.name}: {missing} sample output(s) without a line <!-- output of: COMMAND -->"
             )
         found += [
+            f"{path.name}: a sample comes from `{sample.source}`: name a command as ./pdmw run …, or {_ABOVE}"
+            for sample in marked
+            if sample.kind != "recorded" and not sample.source.startswith(("./pdmw run ", _ABOVE))
+        ]
+        found += [
             f"{path.name}: a recorded sample names results/{sample.source}.json, which does not exist"
             for sample in marked
             if sample.kind == "recorded" and sample.source not in results
@@ -93,8 +98,7 @@ def occurs(sample: str, output: str) -> bool:
 def _command(sample: Sample) -> list[str]:
     if sample.source == _ABOVE:
         return [sys.executable, "-c", sample.program]
-    words = shlex.split(sample.source)
-    return [sys.executable, "-m", "tiny_llm_lab", *words[2:]] if words[:2] == ["./pdmw", "run"] else words
+    return [sys.executable, "-m", "tiny_llm_lab", *shlex.split(sample.source)[2:]]
 
 
 def _is_drawn(sample: Sample, root: Path, run: Run) -> bool:
