@@ -106,7 +106,7 @@ class EngineUnderTest:
         assert pool.num_free == pool.num_blocks, f"{pool.num_free} of {pool.num_blocks} blocks are back"
         engine.scheduler.check()
         if engine.prefix_cache is not None:
-            assert not engine.prefix_cache.claims, "claims on blocks are left"
+            assert not engine.prefix_cache.reservations, "reservations are left"
             self.counts.cached_tokens += engine.prefix_cache.num_hit_tokens
         if self.proposer is not None:
             assert not self.proposer.live, f"{self.proposer.live} ended and their drafts are remembered"

@@ -35,7 +35,7 @@ def in_8_bits(x, group):
     """x [..., K], in every group of `group` rounded to 127ths of the largest (half to even), as float64."""
     groups = as_float64(x).astype(np.float32).reshape(*x.shape[:-1], -1, group)
     scales = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
-    inverse = np.set_shares(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
+    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
     return (np.rint(groups * inverse).astype(np.float64) * scales).reshape(x.shape)
 
 
