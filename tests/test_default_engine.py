@@ -29,11 +29,15 @@ CONFIGS = {
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def served(request, llm):
-    """The model with its kernels, prompts of all kinds, and what week 2 answers to one after the other."""
+    """The model, prompts of all kinds, and what week 2 answers to one after the other.
+
+    With kernels, unless the parameter says "float32 without kernels".
+    """
+    dtype, _, without = request.param.partition(" ")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(native.VARIABLE, "on")
-        native.set_enabled(llm.__name__, True)
-        checkpoint = load_checkpoint("default", dtype=request.param)
+        native.set_enabled(llm.__name__, not without)
+        checkpoint = load_checkpoint("default", dtype=dtype)
         model = llm.build_model(checkpoint)
         prompts = _prompts(checkpoint)
         wanted = llm.batch_generate(model, checkpoint.tokenizer, prompts, max_seq_len=400, batch_size=1)
@@ -89,6 +93,8 @@ def test_no_class_changes_an_answer(llm, served, policy):
     assert probe.preempted, "nobody had to make room: this test shows nothing"
 
 
+# In bfloat16 plain MLX rounds a row of several otherwise than a single one, so draws may differ there.
+@pytest.mark.parametrize("served", ["float32", "bfloat16", "float32 without kernels"], indirect=True)
 @pytest.mark.parametrize("speculate", ["ngram", "draft model"])
 def test_no_guess_changes_an_answer(llm, served, speculate):
     checkpoint, model, prompts, wanted = served

@@ -7,7 +7,7 @@ from .engine.scheduler import Scheduler
 from .engine.sequence import TokenSequence
 from .engine.slo.budget_controller import BudgetController
 from .engine.slo.latency_policy import LatencyPolicy
-from .engine.slo.step_time import StepSample, StepTimeModel, context_work
+from .engine.slo.step_time import StepTimeModel
 from .generate.batch import batch_generate
 from .generate.request import Request, stream_generate
 from .generate.sampler import Sampler
@@ -28,13 +28,11 @@ __all__ = [
     "Sampler",
     "Scheduler",
     "StepLayout",
-    "StepSample",
     "StepTimeModel",
     "TokenSequence",
     "batch_generate",
     "build_model",
     "build_parallel_model",
-    "context_work",
     "simple_generate",
     "simple_generate_with_kv_cache",
     "speculative_generate",

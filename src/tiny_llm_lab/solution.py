@@ -3,7 +3,7 @@
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from tiny_llm_lab.types import (
     Checkpoint,
@@ -69,8 +69,6 @@ class Scheduling(Protocol):
     StepTimeModel: Callable[..., serving.StepTimeModel]
     LatencyPolicy: serving.MakeLatencyPolicy
     BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
-    StepSample: Callable[..., Any]
-    context_work: Callable[[int, int], int]
 
 
 class Serving(Protocol):
@@ -81,8 +79,6 @@ class Serving(Protocol):
     StepTimeModel: Callable[..., serving.StepTimeModel]
     LatencyPolicy: serving.MakeLatencyPolicy
     BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
-    StepSample: Callable[..., Any]
-    context_work: Callable[[int, int], int]
     NgramProposer: Callable[..., Proposer]
     DraftModelProposer: Callable[..., Proposer]
 

@@ -18,7 +18,7 @@ from tiny_llm_lab.types import SchedulerConfig
 class PerToken:
     """A second per token: seconds are tokens, and sums are exact."""
 
-    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+    def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         return float(num_tokens)
 
 

@@ -56,7 +56,7 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
         *("--engine", "--max-num-batched-tokens", "300", "--max-num-seqs", "3", "--max-model-len", "200"),
         *("--long-prefill-token-threshold", "50", "--policy", "fair", "--step-mode", "alternate"),
         *("--chunk-grid", "16", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
-        *("--block-size", "8", "--kv-cache-memory", "64K", "--itl-slo-ms", "50", "--speculate", "ngram"),
+        *("--block-size", "8", "--kv-cache-memory", "64K", "--speculate", "ngram"),
     )
     settings = engine_settings(given, limit=1024)
     assert settings is not None
@@ -73,7 +73,6 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
     assert (engine.kv_cache.num_blocks, engine.kv_cache.block_size) == (10, 8)
     assert engine.scheduler.config == settings.config
     assert engine.prefix_cache is None
-    assert engine.pacer.policy.itl_slo_s == 0.05
     assert engine.proposer is not None
 
 
@@ -87,7 +86,7 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=2)
     assert engine.kv_cache.num_blocks == 2 * 63, "no more than two requests of 1,000 tokens can fill"
-    assert engine.proposer is engine.pacer is None
+    assert engine.proposer is engine.budget_controller is None
 
 
 def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
@@ -161,13 +160,16 @@ def test_steps_ahead_count_as_well(prompts: str, capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_whole_prompts_and_an_slo(prompts: str, capsys: Capture) -> None:
+def test_whole_prompts(prompts: str, capsys: Capture) -> None:
     flags = ["--engine", "--no-enable-chunked-prefill", "--max-model-len", "256", "--max-tokens", "4"]
-    flags += ["--itl-slo-ms", "100", "--no-enable-prefix-caching"]
+    flags += ["--no-enable-prefix-caching"]
     assert cli.main(["batch-main", "--prompts", prompts, *flags]) == 0
     out, err = capsys.readouterr()
     assert "Chunked prefill" not in err
     assert "prefix cache hit rate off" in out
+    # Late decodes would leave whole prompts no step in which they fit.
+    assert cli.main(["batch-main", "--prompts", prompts, *flags, "--itl-slo-ms", "100"]) == 2
+    assert "--no-enable-chunked-prefill" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("toy")
@@ -183,7 +185,7 @@ def test_a_prompt_that_does_not_fit_fails_alone(prompts: str, capsys: Capture) -
 def test_ctrl_c_still_prints_what_there_is(
     prompts: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, step = [], tiny_llm_ref.Engine.step
+    steps, step = [], tiny_llm_ref.Engine.advance
 
     def interrupted(engine: Any) -> Any:
         steps.append(1)
@@ -191,7 +193,7 @@ def test_ctrl_c_still_prints_what_there_is(
             raise KeyboardInterrupt
         return step(engine)
 
-    monkeypatch.setattr(tiny_llm_ref.Engine, "step", interrupted)
+    monkeypatch.setattr(tiny_llm_ref.Engine, "advance", interrupted)
     assert cli.main(["batch-main", "--prompts", prompts, "--engine", "--max-tokens", "9"]) == 130
     assert "interrupted" in capsys.readouterr().out
 

@@ -10,9 +10,9 @@ from tests.helpers.recorded import recorded
 from tiny_llm_lab.bench.chunked.plot import typical
 from tiny_llm_lab.bench.chunked.result import Sample, sections_of, victim_itl
 from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
-from tiny_llm_lab.bench.run import Chunk, Request, Run, chunks_of, gaps_during, prompts_of, timings_of
-from tiny_llm_lab.bench.sample import Schedule
-from tiny_llm_lab.types import Completion, PrefillEvent, Timing, TokenEvent, UserError
+from tiny_llm_lab.bench.run import Chunk, Run, chunks_of, chunks_of_steps, gaps_during, timings_of
+from tiny_llm_lab.bench.spec import Request, Schedule, prompts_of
+from tiny_llm_lab.types import Completion, PrefillEvent, StepPlan, StepStats, Timing, TokenEvent, UserError
 
 WORKLOAD = Workload(
     num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, short_max_tokens=4
@@ -50,13 +50,9 @@ def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill(
             assert 0 < request.arrival_s - long_at[number] < long_s
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"num_long": 0}, {"num_short": 1}, {"short_tokens": 0}, {"long_tokens": 6}, {"short_max_tokens": 1}],
-)
-def test_a_workload_that_shows_nothing_is_refused(change: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="--"):
-        replace(WORKLOAD, **change)
+def test_long_prompts_must_be_longer_than_short_ones() -> None:
+    with pytest.raises(UserError, match="--long-tokens must be more than --short-tokens"):
+        replace(WORKLOAD, long_tokens=6)
 
 
 # Reading a run
@@ -77,6 +73,18 @@ def test_a_chunk_begins_where_the_event_before_it_ended_or_at_its_arrival() -> N
         Chunk(1, 4, 2.0, 3.0),
         Chunk(1, 2, 3.5, 6.5),
     )
+
+
+def test_chunks_of_an_engine_are_the_prompt_tokens_of_its_steps() -> None:
+    requests = (Request("early", 4, 3), Request("long", 6, 2))
+    # A decode's token is no chunk.
+    plans = ({"0": 4}, {"0": 1, "1": 5}, {"0": 1, "1": 1}, {"1": 1})
+    steps = [
+        (StepPlan(plan), StepStats(100.0 + at, 100.75 + at, 0, 0, 0, 0)) for at, plan in enumerate(plans)
+    ]
+    timings = (Timing(0.0, (0.8, 1.8, 2.8)), Timing(0.0, (2.8, 3.8)))
+    found = (Chunk(0, 4, 0.0, 0.8), Chunk(1, 5, 1.0, 1.75), Chunk(1, 1, 2.0, 2.8))
+    assert chunks_of_steps(steps, requests, 100.0, timings) == found, "the last ends with the first token"
 
 
 def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole() -> None:

@@ -13,7 +13,7 @@ from tiny_llm_lab import cli
 from tiny_llm_lab.bench.child import CrashError, parse_output
 from tiny_llm_lab.bench.chunked import command
 from tiny_llm_lab.bench.chunked.workload import Workload
-from tiny_llm_lab.bench.sample import Schedule, Spec
+from tiny_llm_lab.bench.spec import Schedule, Spec
 from tiny_llm_lab.commands.cli_errors import UnwrittenError
 from tiny_llm_lab.types import UserError
 
@@ -187,8 +187,9 @@ def test_a_run_without_overlap_fails(
             ["--engine", "--max-num-batched-tokens", "8"],
             "budget 8: max_num_batched_tokens (8) must be",
         ),
-        (["--engine", "--long-prefill-token-threshold", "-1"], "threshold must be 0 (off) or more"),
-        (["--num-short", "1"], "--num-short"),
+        (["--engine", "--long-prefill-token-threshold", "-1"], "must be 0 or more"),
+        (["--num-short", "1"], "--num-short: must be 2 or more"),
+        (["--max-tokens", "1"], "--max-tokens: must be 2 or more"),
     ],
 )
 def test_bad_usage_is_one_line(

@@ -50,7 +50,7 @@ def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., An
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (("--rounds", "0"), "--rounds must be 1 or more"),
+        (("--rounds", "0"), "--rounds: must be 1 or more"),
         (("--load-s", "0"), "--load-s must be above 0"),
         (("--experiment", "slo", "--calibration-out", "x"), "goes with --experiment chunk-position"),
         (("--solution", "mlx-lm"), "mlx-lm has no Engine"),

@@ -1,7 +1,7 @@
 """bench-engine under load: serving in time, what latencies come to, and who is compared with whom."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -10,29 +10,40 @@ from tests.helpers.toy import toy_checkpoint
 from tiny_llm_lab import load_solution
 from tiny_llm_lab.bench.engine import peers, slo
 from tiny_llm_lab.bench.engine.config import BenchConfig
-from tiny_llm_lab.bench.engine.mlx_lm import CountingNetwork
-from tiny_llm_lab.bench.engine.peer_target import own_target, useful_tokens
-from tiny_llm_lab.bench.engine.peers import is_loss, metrics_of, workload
+from tiny_llm_lab.bench.engine.peers import (
+    CountingNetwork,
+    is_loss,
+    metrics_of,
+    run_ours,
+    useful_tokens,
+    workload,
+)
 from tiny_llm_lab.bench.engine.slo import (
     POLICY,
     STATIC,
     UNCHUNKED,
     Load,
-    StepCosts,
     bursts,
-    engine_for,
     goodput_metrics,
     is_inside,
     long_prompt,
+    scheduler_for,
     sized,
 )
-from tiny_llm_lab.bench.report import Ratio
-from tiny_llm_lab.bench.run import Request, Run
+from tiny_llm_lab.bench.report import Metrics, Ratio, Row, samples_of
+from tiny_llm_lab.bench.run import Run
+from tiny_llm_lab.bench.spec import Request
 from tiny_llm_lab.simulate.traffic import LengthKind
-from tiny_llm_lab.types import SchedulerConfig, Timing
+from tiny_llm_lab.types import Timing
 
 PAIR = (Request("early", 1, 2),)
-METRICS = goodput_metrics(Run(PAIR, (Timing(0.0, (1.0, 2.0)),)), Load(PAIR, 1.0, 1.0))
+
+
+def load(requests: tuple[Request, ...] = PAIR, **others: Any) -> Load:
+    return Load(requests, **{"itl_slo_s": 0.5, "ttft_slo_s": 1.0, "decode_s": 0.1, "token_s": 0.001} | others)
+
+
+METRICS = goodput_metrics(Run(PAIR, (Timing(0.0, (1.0, 2.0)),)), load())
 
 
 def config(**others: Any) -> BenchConfig:
@@ -44,9 +55,9 @@ def config(**others: Any) -> BenchConfig:
 def test_our_engine_serves_requests_that_arrive_and_counts_what_it_computes() -> None:
     llm: Any = load_solution("ref")
     checkpoint = toy_checkpoint()
-    target = own_target(BenchConfig(llm, llm.build_model(checkpoint), checkpoint, chunk=8))
+    own = BenchConfig(llm, llm.build_model(checkpoint), checkpoint, chunk=8)
     requests = (Request("early", 4, 3), Request("long", 20, 2, 0.01))
-    run, num_computed, peak_bytes = target.run(requests)
+    run, num_computed, peak_bytes = run_ours(own, requests)
     assert num_computed == useful_tokens(requests) == 4 + 2 + 20 + 1 and peak_bytes > 0
     assert [len(timing.token_s) for timing in run.timings] == [3, 2]
     assert run.timings[1].arrival_s == 0.01 < run.timings[1].token_s[0]
@@ -56,7 +67,7 @@ def test_our_engine_serves_requests_that_arrive_and_counts_what_it_computes() ->
 def test_latencies_of_two_requests() -> None:
     timings = (Timing(0.0, (1.0, 1.5, 2.0)), Timing(1.0, (4.0, 5.0)))
     requests = (Request("early", 1, 3), Request("early", 1, 2, 1.0))
-    found = goodput_metrics(Run(requests, timings), Load(requests, itl_slo_s=0.5, ttft_slo_s=1.0))
+    found = goodput_metrics(Run(requests, timings), load(requests))
     assert (found["ttft_p50_s"], found["ttft_p99_s"]) == (1.0, 3.0)
     assert (found["itl_p50_s"], found["itl_p99_s"], found["itl_max_s"]) == (0.5, 1.0, 1.0)
     assert (found["total_s"], found["goodput"], found["attainment"]) == (5.0, 0.2, 0.5)
@@ -72,34 +83,42 @@ def test_one_late_gap_in_a_hundred_is_allowed(num_gaps: int, is_well: bool) -> N
 
 
 def test_a_load_is_sized_to_the_machine() -> None:
-    costs = StepCosts(decode_s=0.08, token_s=0.001, samples=())
     kinds = (LengthKind(1.0, 100, 0.0, 10, 0.0),)
     # A request is 0.1 s of prompt and ten eighths of a decode step: 0.2 s, at 60 % of the machine 3 a second.
-    assert sized(kinds, costs, streams=8, load_s=20) == (60, pytest.approx(3.0))
-    assert sized(kinds, costs, streams=8, load_s=0.1)[0] == 12, "fewer say nothing"
+    assert sized(kinds, 0.08 / 8, 0.001, load_s=20) == (60, pytest.approx(3.0))
+    assert sized(kinds, 0.08 / 8, 0.001, load_s=0.1)[0] == 12, "fewer say nothing"
     assert long_prompt(config(load_s=5.0), 1e-6) == 1536
     assert long_prompt(config(load_s=5.0), 1.0) == 128
 
 
 def test_bursts_are_seeded_fit_the_model_and_have_two_tokens_at_least() -> None:
-    costs = StepCosts(decode_s=0.01, token_s=0.0002, samples=())
-    load = bursts(config(), costs)
-    assert load == bursts(config(), costs) != bursts(config(seed=1), costs)
-    assert load.itl_slo_s == pytest.approx(0.05)
-    assert load.ttft_slo_s == pytest.approx(4 * 1536 * 0.0002)
-    assert all(request.max_tokens >= 2 and request.num_tokens <= 4096 for request in load.requests)
+    found = bursts(config(), 0.01, 0.0002)
+    assert found == bursts(config(), 0.01, 0.0002) != bursts(config(seed=1), 0.01, 0.0002)
+    assert found.itl_slo_s == pytest.approx(0.05)
+    assert found.ttft_slo_s == pytest.approx(4 * 1536 * 0.0002)
+    assert all(request.max_tokens >= 2 and request.num_tokens <= 4096 for request in found.requests)
 
 
 @pytest.mark.parametrize("budget", STATIC)
-def test_a_fixed_budget_has_a_token_for_everyone_who_runs(budget: int) -> None:
-    class Configured(BenchConfig):
-        def engine(self, config: SchedulerConfig, num_tokens: int, **others: Any) -> Any:
-            return config
-
-    model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096))
-    load, costs = Load((Request("early", 9, 2),), 0.5, 1.0), StepCosts(0.1, 0.001, ())
-    scheduler = engine_for(Configured(None, model, cast(Any, None)), costs, load, f"budget {budget}")
+def test_a_fixed_budget_has_a_token_for_each_running_request(budget: int) -> None:
+    scheduler = scheduler_for(load(), f"budget {budget}")
     assert scheduler.max_num_batched_tokens == budget >= scheduler.max_num_seqs
+
+
+def test_whole_prompts_are_not_cut_and_the_policy_may_cut_them() -> None:
+    whole, policy = scheduler_for(load(), UNCHUNKED), scheduler_for(load(), POLICY)
+    assert (whole.enable_chunked_prefill, policy.enable_chunked_prefill) == (False, True)
+    assert whole.max_num_batched_tokens == policy.max_num_batched_tokens == 3 + 32
+
+
+def test_the_policy_serves_a_load_and_says_how_well_it_predicted() -> None:
+    llm: Any = load_solution("ref")
+    checkpoint = toy_checkpoint()
+    own = BenchConfig(llm, llm.build_model(checkpoint), checkpoint)
+    samples = [llm.StepSample(n, n * n, n, 0.001 * n) for n in (1, 2, 4, 8)]
+    given = load((Request("early", 8, 4), Request("early", 40, 3)), samples=samples)
+    metrics = {name: slo.run(own, given, name) for name in (UNCHUNKED, "budget 16", POLICY)}
+    assert all(each["total_s"] for each in metrics.values()) and len(given.errors) == 1
 
 
 def test_the_policy_is_compared_with_the_best_budget_inside_the_slo() -> None:
@@ -113,20 +132,23 @@ def test_the_policy_is_compared_with_the_best_budget_inside_the_slo() -> None:
         "budget 512": run(9.0, 2.0),  # the most, but its p99 ITL is outside
         POLICY: run(3.0, 0.5),
     }
-    load, costs = Load(PAIR, itl_slo_s=0.5, ttft_slo_s=1.0), StepCosts(0.1, 0.001, ())
-    ratios = {each.name: each.value for each in slo.section(runs, load, costs).ratios if each}
+
+    def report(changes: dict[str, Any], **others: Any) -> Any:
+        rows = [Row(name, samples_of(each)) for name, each in (runs | changes).items()]
+        return slo.section(rows, load(**others))
+
+    ratios = {each.name: each.value for each in report({}).ratios}
     assert ratios == {
         "goodput, policy / budget 128, the best fixed one inside the ITL SLO": 1.5,
         "max ITL, policy / budget 128, the best fixed one inside the ITL SLO": 1.0,
         "goodput, policy / whole prompts": 3.0,
         "max ITL, policy / whole prompts": 0.5 / 9.0,
     }
-    report = slo.section(runs | {"budget 64": run(1, 2), "budget 128": run(1, 2)}, load, costs)
-    assert "No fixed budget" in report.notes[1] and len(report.ratios) == 2
-    errors = [SimpleNamespace(count=9, p50=p50, p90=0.3) for p50 in (0.1, 0.2, 0.4)]
-    report = slo.section(runs, load, costs, errors)
-    assert report.notes[1] == "Step-time prediction error of the policy: p50 20.0%, p90 30.0%."
-    assert report.data["policy_errors"][0] == [9, 0.1, 0.3]
+    none = report({"budget 64": run(1, 2), "budget 128": run(1, 2)})
+    assert "No fixed budget" in none.notes[1] and len(none.ratios) == 2
+    told = report({}, errors=[SimpleNamespace(count=9, p50=p50, p90=0.3) for p50 in (0.1, 0.2, 0.4)])
+    assert told.notes[1] == "Step-time prediction error of the policy: p50 20.0%, p90 30.0%."
+    assert told.data["policy_errors"][0] == [9, 0.1, 0.3]
 
 
 def test_peers_get_streams_long_prompts_and_short_ones_behind() -> None:
@@ -168,11 +190,17 @@ def test_less_is_better_except_for_speed(metric: str, value: float, loses: bool)
 
 def test_a_report_of_peers_says_where_ours_loses() -> None:
     ours = metrics_of(Run(PAIR, (Timing(0.0, (1.0, 2.0)),)), 2, 30.0)
-    theirs = ours | {"peak_bytes": 10.0, "output_tokens_per_s": 0.5}
-    report = peers.section({"engine": [ours], "mlx-lm 128": [theirs]}, "x", [], {})
-    assert report.notes == ["engine loses in: peak MB, engine / mlx-lm 128."]
-    assert report.columns[2].cell(report.rows[0].samples["itl_p99_s"]) == "-", "no long prompt"
-    assert "engine loses nowhere." in peers.section({"engine": [theirs], "b": [theirs]}, "x", [], {}).notes
+    theirs = {**ours, "peak_bytes": 10.0, "output_tokens_per_s": 0.5}
+
+    def report(*metrics: Metrics) -> Any:
+        names = ("engine", "mlx-lm 128")
+        rows = [Row(name, samples_of([each])) for name, each in zip(names, metrics, strict=True)]
+        return peers.section(rows, "x", [], {})
+
+    found = report(ours, theirs)
+    assert found.notes == ["engine loses in: peak MB, engine / mlx-lm 128."]
+    assert found.columns[2].cell(found.rows[0].samples["itl_p99_s"]) == "-", "no long prompt"
+    assert "engine loses nowhere." in report(theirs, theirs).notes
 
 
 def test_a_counted_network_counts_padding_and_passes_everything_on() -> None:

@@ -1,19 +1,30 @@
 """bench-engine: what it plans, computes and says; no test looks at a real clock."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.bench.engine import ahead, chunk_position, memory, mixed, paged, scheduling
-from tiny_llm_lab.bench.engine.chunk_position import calibration_json, depths, held_out, prediction_errors
+from tiny_llm_lab.bench.engine import chunks, steps
+from tiny_llm_lab.bench.engine import config as configs
+from tiny_llm_lab.bench.engine.chunks import (
+    calibration_json,
+    chunk_position,
+    depths,
+    held_out,
+    memory_row,
+    prediction_errors,
+)
 from tiny_llm_lab.bench.engine.config import BenchConfig
-from tiny_llm_lab.bench.engine.memory import chunk_starts
-from tiny_llm_lab.bench.engine.scheduling import COUNTS, decoding
+from tiny_llm_lab.bench.engine.steps import COUNTS, ahead, decoding, mixed, paged, scheduler
+from tiny_llm_lab.bench.harness import Variant
 from tiny_llm_lab.bench.report import Section
+from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.simulate.cost import load_calibration
 from tiny_llm_lab.steps import calibration
 from tiny_llm_lab.steps.calibration import THOROUGH, calibrate
@@ -21,7 +32,7 @@ from tiny_llm_lab.steps.runner import StepRunner
 from tiny_llm_lab.steps.shapes import Part, Step, blocks_of, chunk, decodes, work_of
 from tiny_llm_lab.types import UserError
 
-REF: Any = load_solution("ref")
+REF: Any = TaskNames(cast(ModuleType, load_solution("ref")))
 
 
 class Clock:
@@ -50,7 +61,7 @@ def ratios(section: Section) -> dict[str, float]:
 def test_the_work_of_a_step() -> None:
     step = (*decodes(2, 10), *chunk(100, 3))
     # Two rows that see 11 tokens each; three that see 101, 102 and 103.
-    assert work_of(REF.context_work, step) == (5, 2 * 11 + 101 + 102 + 103, 2 * 11 + 103)
+    assert work_of(step) == (5, 2 * 11 + 101 + 102 + 103, 2 * 11 + 103)
     assert blocks_of((Part(31, 1), Part(32, 1), Part(0, 64)), 32) == 1 + 2 + 2
 
 
@@ -66,14 +77,12 @@ def test_a_step_can_be_repeated_and_draws_what_it_is_asked_to() -> None:
 
 @pytest.mark.parametrize("max_len", [300, 2560])
 def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len: int) -> None:
-    for steps in (THOROUGH.steps(max_len, 128), held_out(max_len, 128, seed=1)):
-        assert steps and max(part.stored + part.new for step in steps for part in step) <= max_len
-        assert max(part.new for step in steps for part in step) <= 128
+    for drawn in (THOROUGH.steps(max_len, 128), held_out(max_len, 128, seed=1)):
+        assert drawn and max(part.stored + part.new for step in drawn for part in step) <= max_len
+        assert max(part.new for step in drawn for part in step) <= 128
     assert held_out(max_len, 128, 1) == held_out(max_len, 128, 1) != held_out(max_len, 128, 2)
-    seen = {work_of(REF.context_work, step) for step in THOROUGH.steps(max_len, 128)}
-    assert not seen & {work_of(REF.context_work, step) for step in held_out(max_len, 128, 1)}, (
-        "they are new to the model"
-    )
+    seen = {work_of(step) for step in THOROUGH.steps(max_len, 128)}
+    assert not seen & {work_of(step) for step in held_out(max_len, 128, 1)}, "they are new to the model"
 
 
 def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
@@ -82,8 +91,8 @@ def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
     clock = Clock()
 
     def seconds_of(step: Step) -> float:
-        num_tokens, num_attended, num_stored = work_of(REF.context_work, step)
-        return 0.004 + 1e-4 * num_tokens + 1e-8 * num_attended + 1e-7 * num_stored
+        num_tokens, attention, kv_read = work_of(step)
+        return 0.004 + 1e-4 * num_tokens + 1e-8 * attention + 1e-7 * kv_read
 
     class FakeRunner:
         def __init__(self, *args: Any, **others: Any) -> None: ...
@@ -100,12 +109,12 @@ def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
     samples = calibrate(config().model, REF, THOROUGH.steps(2560), limit_s=1e9, clock=clock)
     model = REF.StepTimeModel(samples, newest=0.0)
     unseen = held_out(2560, 512, seed=3)
-    works = [work_of(REF.context_work, step) for step in unseen]
+    works = [work_of(step) for step in unseen]
     errors, _ = prediction_errors(model, works, [[seconds_of(step)] for step in unseen])
     assert max(errors) < 0.05
     file = tmp_path / "calibration.json"
     file.write_text(json.dumps(calibration_json(model)), encoding="utf-8")
-    work = work_of(REF.context_work, decodes(4, 512))
+    work = work_of(decodes(4, 512))
     assert load_calibration(file).seconds(*work) == pytest.approx(model.predict(*work))
 
 
@@ -113,11 +122,6 @@ def test_errors_against_the_median_and_against_every_run() -> None:
     model = SimpleNamespace(predict=lambda *work: 1.0)
     of_medians, of_runs = prediction_errors(model, [(8, 36, 8)], [[1.0, 2.0, 4.0]])
     assert of_medians == [0.5] and of_runs == [0.0, 0.5, 0.75]
-    model.split_tokens, model.small, model.large = 8, (1, 0, 0, 0), (1, 0, 0, 0)
-    seconds = {"at 0": (1.0,), "at 9": (3.0,)}
-    report = chunk_position.section(seconds, 128, model, 40, (of_medians, of_runs))
-    assert ratios(report) == {"at 9 / at 0": 3.0}
-    assert report.data["error"]["of_runs"] == {"p50": 0.5, "p90": 0.75}
 
 
 def test_chunks_begin_as_deep_as_the_model_allows() -> None:
@@ -126,36 +130,63 @@ def test_chunks_begin_as_deep_as_the_model_allows() -> None:
     assert depths(512, 128) == [0, 384]
 
 
-def test_riding_along_is_compared_with_the_chunk_alone_and_with_two_steps() -> None:
-    seconds = {"decodes": (1.0,)}
-    for stored in (0, 512):
-        seconds |= {f"chunk at {stored}": (10.0,), f"mixed at {stored}": (11.0,)}
-        seconds[f"two steps at {stored}"] = (12.5,)
-    report = mixed.section(seconds, config())
-    assert list(ratios(report).values()) == [1.1, 0.88] * 2
-    assert [each.is_met for each in report.ratios if each] == [True, None] * 2
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Section]:
+    """Runs an experiment in which every variant takes the seconds that are given by its name."""
+
+    class Sized(BenchConfig):
+        runner = decoding_engine = lambda *_, **__: MagicMock()
+
+    def run(experiment: Callable[[BenchConfig], Section], seconds: dict[str, float]) -> Section:
+        def time_variants(variants: list[Variant], *_: Any, **__: Any) -> dict[str, tuple[float, ...]]:
+            return {variant.name: (seconds[variant.name],) for variant in variants}
+
+        for module in (steps, configs):
+            monkeypatch.setattr(module, "time_variants", time_variants)
+        monkeypatch.setattr(steps, "_dense", lambda *_: MagicMock())
+        monkeypatch.setattr(chunks, "time_steps", lambda run, known, rounds: [[0.01]] * len(known))
+        plain = config()
+        return experiment(Sized(plain.llm, plain.model, plain.checkpoint, context=512))
+
+    return run
 
 
-def test_the_speed_of_pages_is_that_of_dense_rows_over_ours() -> None:
-    seconds = {"ours": (2.0,), "dense": (1.8,), "forward": (1.5,)}
-    report = paged.section(seconds, config())
-    (found,) = report.ratios
-    assert found is not None and found.value == pytest.approx(0.9) and found.is_met is False
-    assert "25.0% of the engine's step is not the forward pass" in report.notes[0]
+AT = [f"{name} at {stored}" for stored in (0, 512) for name in ("chunk", "mixed", "two steps")]
 
 
-def test_steps_ahead_are_compared_stream_by_stream() -> None:
-    names = ("each read first, 1 streams", "a step ahead, 1 streams", "each read first, 8", "a step ahead, 8")
-    report = ahead.section(dict(zip(names, [(32.0,), (16.0,), (48.0,), (64.0,)], strict=True)), config())
-    assert list(ratios(report).values()) == [2.0, 0.75]
-    assert "1000.00 ms, -1000.00 ms" in report.notes[0], "16 steps in a turn"
+@pytest.mark.parametrize(
+    ("experiment", "seconds", "found", "met", "note"),
+    [
+        (mixed, {"decodes": 1.0, **dict(zip(AT, [10, 11, 12.5] * 2, strict=True))},
+         [1.1, 0.88] * 2, [True, None] * 2, "The chunk alone samples no token"),
+        (paged, {"Engine.step": 2.0, "handle_decode_phase": 1.8, "forward pass alone": 1.5},
+         [0.9], [False], "25.0% of the engine's step is not the forward pass"),
+        (ahead, {"each read first, 1 streams": 32.0, "a step ahead, 1 streams": 16.0,
+                 "each read first, 8 streams": 48.0, "a step ahead, 8 streams": 64.0},
+         [2.0, 0.75], [None] * 2, "Saved in a step: 1000.00 ms, -1000.00 ms"),  # 16 steps in a turn
+        (scheduler, {f"plan {n}": 8 * n * 1e-5 for n in COUNTS} | {f"model {n}": 0.01 for n in COUNTS},
+         [1.0], [None], "contexts of 14 tokens"),  # a turn plans 8 steps; each request costs the same
+        (chunk_position, {"at 0": 1.0, "at 1024": 2.0, "at 2048": 3.0, "at 3968": 4.5},
+         [2.0, 3.0, 4.5], [None] * 3, "on 24 others; medians: p50 "),
+    ],
+)  # fmt: skip
+def test_what_each_experiment_makes_of_its_times(
+    timed: Callable[..., Section],
+    experiment: Any,
+    seconds: dict[str, float],
+    found: list[float],
+    met: list[bool | None],
+    note: str,
+) -> None:
+    report = timed(experiment, seconds)
+    assert list(ratios(report).values()) == pytest.approx(found)
+    assert [each.is_met for each in report.ratios if each] == met
+    assert note in report.notes[0]
 
 
-def test_planning_costs_by_step_by_request_and_beside_the_model() -> None:
-    seconds = {f"plan {count}": (8 * count * 1e-5,) for count in COUNTS}  # a turn plans 8 steps
-    seconds |= {f"model {count}": (0.01,) for count in COUNTS}
-    report = scheduling.section(seconds, 512)
-    assert list(ratios(report).values()) == [pytest.approx(1.0)], "a line: each request costs the same"
+def test_planning_costs_by_step_by_request_and_beside_the_model(timed: Callable[..., Section]) -> None:
+    times = {f"plan {n}": 8 * n * 1e-5 for n in COUNTS} | {f"model {n}": 0.01 for n in COUNTS}
+    report = timed(scheduler, times)
     cells = [column.cell(report.rows[0].samples[column.key]) for column in report.columns]
     assert cells == ["0.080", "10.00", "10.000", "0.80%"]
 
@@ -168,7 +199,12 @@ def test_planned_decodes_take_a_token_each_and_share_nothing() -> None:
             super().__init__(*args)
             made.append(self)
 
-    llm = SimpleNamespace(**{name: getattr(REF, name) for name in REF.__all__} | {"Scheduler": Watched})
+    llm = SimpleNamespace(
+        BlockPool=REF.BlockPool,
+        PrefixCache=REF.PrefixCache,
+        TokenSequence=REF.TokenSequence,
+        Scheduler=Watched,
+    )
     decoding(llm, count=3, context=40, num_steps=16)()
     running = made[0].running
     assert [request.num_tokens for request in running] == [40 + 1 + 8] * 3
@@ -176,16 +212,23 @@ def test_planned_decodes_take_a_token_each_and_share_nothing() -> None:
     made[0].check()
 
 
-@pytest.mark.parametrize(("size", "extra"), [(4096, 0), (2048, 2048), (1024, 6144), (512, 14_336)])
-def test_what_chunks_read_again(size: int, extra: int) -> None:
-    assert sum(chunk_starts(4096, size)) == extra
-
-
-def test_peaks_are_shown_above_what_is_held() -> None:
-    row = memory.row(64, 64, held_bytes=5e6, peak_bytes=9e6, seconds=1.0)
-    cells = [column.cell(row.samples[column.key]) for column in memory.COLUMNS]
-    assert (row.name, cells) == ("64 (one piece)", ["1", "9.0", "4.0", "0", "1.00"])
-    assert memory.row(64, 16, 0, 0, 1.0).name == "16"
+@pytest.mark.parametrize(
+    ("size", "name", "num_steps", "reread"),
+    [(4096, "4096 (one piece)", 1, 0), (2048, "2048", 2, 2048), (512, "512", 8, 14_336)],
+)
+def test_a_prompt_in_chunks_and_what_they_read_again(
+    monkeypatch: pytest.MonkeyPatch, size: int, name: str, num_steps: int, reread: int
+) -> None:
+    monkeypatch.setattr(chunks, "free_memory", lambda: 5e6)
+    monkeypatch.setattr(chunks.mx, "get_peak_memory", lambda: 9e6)
+    ran: list[Step] = []
+    row = memory_row(SimpleNamespace(run=ran.append), 4096, size)  # type: ignore[arg-type]
+    assert ran == [chunk(start, size) for start in range(0, 4096, size)]
+    samples = {key: values[0] for key, values in row.samples.items() if key != "seconds"}
+    assert (row.name, samples) == (
+        name,
+        {"steps": num_steps, "peak_bytes": 9e6, "above_held_bytes": 4e6, "reread_tokens": reread},
+    )
 
 
 def test_a_request_that_is_too_long_is_named() -> None:

@@ -41,7 +41,7 @@ def test_samples_say_what_a_step_costs() -> None:
     assert len(samples) == 18
     assert {sample.num_tokens for sample in samples} == {1, 4, 16, 64, 256}
     assert all(sample.seconds == pytest.approx(0.001 * sample.num_tokens) for sample in samples)
-    shapes = {(sample.num_tokens, sample.num_attended, sample.num_stored) for sample in samples}
+    shapes = {(sample.num_tokens, sample.attention_tokens, sample.kv_tokens_read) for sample in samples}
     assert {(1, 1, 1), (1, 129, 129), (16, 16, 16), (16, 136, 16), (16, 8208, 8208)} <= shapes
     assert len(model.passes) == 1 + 18 * 4, "one to warm up, then each once more than it counts"
     assert [cache.nbytes for cache in model.caches] == [0], "the memory is given back"
@@ -100,7 +100,7 @@ def test_the_steps_may_be_given() -> None:
     steps = [decodes(2, 8) + chunk(0, 3), decodes(1, 8), chunk(60, 5), chunk(60, 4), chunk(0, 3)]
     samples = calibrate(model, load_serving("ref"), steps, rounds=1, clock=clock)
     # Small ones first; the chunk up to token 65 does not fit.
-    assert [(each.num_tokens, each.num_attended, each.num_stored) for each in samples] == [
+    assert [(each.num_tokens, each.attention_tokens, each.kv_tokens_read) for each in samples] == [
         (1, 9, 9),
         (3, 6, 3),
         (4, 61 + 62 + 63 + 64, 64),

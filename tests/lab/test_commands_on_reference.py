@@ -13,7 +13,8 @@ from tests.helpers.toy import toy_checkpoint
 from tiny_llm_lab import cli, native
 from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.sample import Schedule, Spec, measure
+from tiny_llm_lab.bench.sample import measure
+from tiny_llm_lab.bench.spec import Schedule, Spec
 from tiny_llm_lab.commands import options
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError

@@ -14,6 +14,7 @@ from tiny_llm_lab import cli
 from tiny_llm_lab.commands import batch_main, main
 from tiny_llm_lab.commands.chat import as_chat
 from tiny_llm_lab.commands.sampling_options import sampling_from_args
+from tiny_llm_lab.types import SamplingParams
 
 Capture = pytest.CaptureFixture[str]
 
@@ -131,20 +132,22 @@ def test_other_not_implemented_errors_are_not_hidden(solution: FakeSolution) -> 
 @pytest.mark.parametrize("loop", main.LOOPS)
 def test_every_loop_gets_the_sampling_settings(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     solution: Any = FakeSolution(words=["hi"])
-    made: list[tuple[Any, ...]] = []
+    made: list[SamplingParams] = []
     limits: list[int] = []
 
     def generate(*arguments: Any, max_tokens: int) -> Any:
         limits.append(max_tokens)
         return solution.stream_generate(None, WordTokenizer(), "a", None)
 
-    solution.make_sampler = lambda *settings: made.append(settings)
+    solution.Sampler = made.append
     solution.simple_generate = solution.simple_generate_with_kv_cache = generate
     monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(solution))
     flags = ["--temperature", "0.5", "--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--seed", "3"]
     assert cli.main(["main", "--loop", loop, "--max-tokens", "9", *flags]) == 0
     if loop != "chunked":
-        assert made == [(0.5, 0.9, 7, 0.1, 3)] and limits == [9]
+        (asked,) = made
+        got = (asked.temperature, asked.top_p, asked.top_k, asked.min_p, asked.seed)
+        assert got == (0.5, 0.9, 7, 0.1, 3) and limits == [9]
 
 
 def test_the_chat_template_is_applied_unless_raw_or_missing() -> None:

@@ -15,6 +15,7 @@ from tiny_llm_lab.simulate.outcome import BatchOutcome, Slo, outcome
 from tiny_llm_lab.simulate.stats import FinishedRequest, RunStats
 from tiny_llm_lab.simulate.traffic import SimRequest
 from tiny_llm_lab.solution import load_scheduling
+from tiny_llm_lab.types import PriorityClass
 
 Capture = pytest.CaptureFixture[str]
 
@@ -41,14 +42,16 @@ def test_an_interactive_request_takes_a_place_in_a_full_house(fast_forward: bool
     assert stats.gaps == {2.0: 2}, "gaps of interactive requests only"
     assert (stats.num_preemptions, stats.num_batch_preemptions) == (0, 1)
     assert stats.num_tokens == (4 + 19) * 2 + (6 + 2) + 6, "of B, 6 tokens had been computed before it went"
-    assert [each.priority_class == "batch" for each in sorted(stats.finished, key=lambda each: each.number)] == [1, 1, 0]
+    assert [
+        each.priority_class == "batch" for each in sorted(stats.finished, key=lambda each: each.number)
+    ] == [1, 1, 0]
 
 
 @dataclass(frozen=True)
 class ASecond:
     """A step takes a second, whatever is in it: batch class cannot make it longer."""
 
-    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+    def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         return 1.0
 
 
@@ -57,7 +60,8 @@ def mixture(seed: int, at_full_seconds: bool = False) -> list[SimRequest]:
     rng, arrival_s, requests = random.Random(seed), 0.0, []
     for number in range(60):
         num_prompt, num_output = rng.choice((1, 5, 20, 40)), rng.randrange(1, 20)
-        requests.append(SimRequest(number, arrival_s, num_prompt, num_output, rng.random() < 0.5))
+        kind: PriorityClass = "batch" if rng.random() < 0.5 else "interactive"
+        requests.append(SimRequest(number, arrival_s, num_prompt, num_output, kind))
         arrival_s += rng.choice((0.0, 3.0, 60.0)) if at_full_seconds else rng.expovariate(1 / 20)
     return requests
 

@@ -71,7 +71,10 @@ def test_the_others_are_those_that_would_come_without_batch_class() -> None:
 @pytest.mark.parametrize(("num_requests", "share", "want"), [(1, 0.9, 1), (10, 0.99, 1), (3, 0.1, 3)])
 def test_at_least_one_request_is_interactive(num_requests: int, share: float, want: int) -> None:
     requests = draw_requests(num_requests, 1.0, 1.0, LENGTHS["chat"], 0, 4096, batch_share=share)
-    assert len(requests) == num_requests and sum(each.priority_class == "interactive" for each in requests) == want
+    assert (
+        len(requests) == num_requests
+        and sum(each.priority_class == "interactive" for each in requests) == want
+    )
 
 
 def test_without_batch_class_the_requests_are_what_they_always_were() -> None:

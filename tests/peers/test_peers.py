@@ -1,21 +1,38 @@
 """The other engines of `bench --baselines`, for real: run by naming this folder where they are installed."""
 
+from pathlib import Path
+
 import pytest
 
 from tiny_llm_lab.bench.peers import PEERS
-from tiny_llm_lab.bench.sample import Schedule, Spec
-from tiny_llm_lab.bench.throughput.targets import at_once, baseline_targets
+from tiny_llm_lab.bench.peers.gguf_file import find_or_make
+from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
+from tiny_llm_lab.bench.throughput.targets import baseline_targets
 from tiny_llm_lab.models.config import read_config
+from tiny_llm_lab.models.parameters import parameter_shapes
 from tiny_llm_lab.models.registry import find_folder
 
-SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 2, at_once(2, 16, 16))
+SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 2, at_once(2, 16, 16), threads=1)
 
 
 @pytest.mark.parametrize("name", list(PEERS))
 def test_a_peer_runs(name: str) -> None:
-    config, _ = read_config(find_folder("random:qwen3-shrunk") / "config.json")
     assert PEERS[name].missing() is None, f"{name} is not installed: see CONTRIBUTING.md"
-    for peer in baseline_targets(name, SPEC, config, 1, 8, 8):
-        peer.prepare_files()
+    for peer in baseline_targets(name, SPEC, 8, 8):
         peer.run(0)
         assert peer.samples[0]["prefill_tok_s"] > 0 and peer.samples[0]["decode_tok_s"] > 0
+
+
+@pytest.mark.parametrize("name", ["qwen3-shrunk", "qwen2.5-shrunk"])
+@pytest.mark.parametrize("quantization", ["Q4_0", "BF16"])
+def test_a_gguf_file_has_every_parameter(
+    name: str, quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = pytest.importorskip("gguf")
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
+    config, _ = read_config(find_folder(f"random:{name}") / "config.json")
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(find_or_make(config, quantization)).tensors}
+    assert len(tensors) == len(list(parameter_shapes(config)))
+    assert {"token_embd.weight", "blk.1.attn_q.weight", "blk.0.ffn_norm.weight"} <= set(tensors)
+    assert ("blk.0.attn_q.bias" in tensors) == config.qkv_bias
+    assert tensors["blk.0.attn_q.weight"].tensor_type.name == quantization

@@ -165,7 +165,7 @@ def test_simple_generate_releases_an_unfinished_character_at_the_end(llm):
 def test_simple_generate_uses_the_sampler_on_the_last_row(llm):
     shapes = []
 
-    def least_likely(logits):
+    def least_likely(logits, position):
         shapes.append(logits.shape)
         return mx.argmin(logits, axis=-1)
 

@@ -6,7 +6,7 @@ from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepSample
 
 
 class RecordingPolicy:
@@ -19,8 +19,8 @@ class RecordingPolicy:
         self.asked.append((now_s, list(decodes), list(prefills)))
         return self.budget
 
-    def record(self, num_tokens, num_attended, num_stored, seconds):
-        self.told.append((num_tokens, num_attended, num_stored, seconds))
+    def record(self, num_tokens, attention, kv_read, seconds):
+        self.told.append((num_tokens, attention, kv_read, seconds))
 
 
 @pytest.mark.task("3.7.3")
@@ -84,7 +84,7 @@ def test_the_budget_of_a_step_is_the_policys(llm):
 def test_a_real_policy_paces_a_real_engine(llm):
     # A made-up machine: 1 ms a step and 0.1 ms a token, so that 10 ms hold 73 tokens with a safety of 1.2.
     sizes = [(n, seen) for n in (1, 2, 4, 8, 16, 32, 64, 128) for seen in (1, 50)]
-    samples = [llm.StepSample(n, n * seen, n + seen, 0.001 + 0.0001 * n) for n, seen in sizes]
+    samples = [StepSample(n, n * seen, n + seen, 0.001 + 0.0001 * n) for n, seen in sizes]
     policy = llm.LatencyPolicy(llm.StepTimeModel(samples, newest=0.0), itl_slo_s=0.010, safety=1.2)
     clock = FakeClock()
     engine = make_engine(llm, toy_model(llm), budget_controller=llm.BudgetController(policy), clock=clock)

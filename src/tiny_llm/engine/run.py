@@ -14,8 +14,12 @@ class PromptRun:
         """Sets arrivals: the prompts that have not been added to the engine."""
         raise NotImplementedError("task 3.6.5")
 
-    def start_arrived(self, add: Callable[[Arrival], RequestState | Completion]) -> None:
+    def start_arrived(self, add: Callable[[Arrival], Completion | None]) -> None:
         """Pass every prompt that has arrived to `add`, which returns a completion when it refuses one."""
+        raise NotImplementedError("task 3.6.5")
+
+    def started(self, request: RequestState) -> None:
+        """Take in a request that was added to the engine, by this run or inside `on_event`."""
         raise NotImplementedError("task 3.6.5")
 
     def publish(self, served: Iterable[RequestState]) -> None:

@@ -4,7 +4,6 @@ Its own loops, masks, caches and kernels; ours are the prompts' arrivals, the li
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
@@ -12,9 +11,11 @@ from mlx_lm import sample_utils
 from mlx_lm.generate import BatchGenerator, generate_step
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from tiny_llm_lab.baselines.answer import Answer, check_limits, checked_tokens
+from tiny_llm_lab.baselines.answer import Answer, check_limits
 from tiny_llm_lab.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.types import (
+    Arrival,
+    Arrivals,
     Clock,
     Completion,
     DoneEvent,
@@ -23,15 +24,12 @@ from tiny_llm_lab.types import (
     Model,
     Prompt,
     SamplingParams,
-    Timing,
     Tokenizer,
     UserError,
+    prompt_token_ids,
 )
 
 __all__ = ["batch_generate", "build_model", "stream_generate"]
-
-# Longest sleep while nothing has arrived, so that an interrupt is never far away.
-_LONGEST_NAP_S = 0.05
 
 Sampler = Callable[[mx.array], mx.array]
 
@@ -52,10 +50,11 @@ def stream_generate(
     network_model = _of_mlx_lm(model)
     limit = model.config.max_position_embeddings if max_seq_len is None else max_seq_len
     check_limits(model.config, limit, prefill_step)
-    tokens = checked_tokens(tokenizer, prompt, model.config, limit)
-    answer = Answer(0, tokens, sampling, tokenizer, limit, time.perf_counter(), time.perf_counter)
+    tokens = prompt_token_ids(tokenizer, prompt, model.config)
+    arrival = Arrival(0, Prompt(tokens, sampling), time.perf_counter())
+    answer = Answer(arrival, tokens, tokenizer, limit, time.perf_counter)
     steps = generate_step(
-        mx.array(tokens),
+        mx.array(answer.tokens),
         network_model.network,
         _stream(),
         max_tokens=answer.max_tokens,
@@ -67,104 +66,13 @@ def stream_generate(
     try:
         for token, _ in steps:
             answer.accept(int(token))
-            yield from answer.events
-            answer.events.clear()
+            yield from answer.take_events()
             if answer.finish_reason is not None:
                 return
     finally:
         if old_limit is not None:
             mx.synchronize()
             mx.set_wired_limit(old_limit)
-
-
-class _BatchRun:
-    """One call of `batch_generate`: what waits here, and what mlx-lm works on."""
-
-    def __init__(
-        self,
-        model: MlxLmModel,
-        tokenizer: Tokenizer,
-        prompts: list[Prompt],
-        max_seq_len: int,
-        batch_size: int,
-        prefill_step: int,
-        on_event: EventCallback | None,
-        clock: Clock,
-    ) -> None:
-        self.queue = deque(sorted(enumerate(prompts), key=lambda numbered: numbered[1].arrival_s))
-        self.active: dict[int, Answer] = {}  # by mlx-lm's uid
-        self.completions: list[Completion] = []
-        self.model, self.tokenizer = model, tokenizer
-        self.max_seq_len, self.batch_size = max_seq_len, batch_size
-        self.generator = BatchGenerator(
-            model.network,
-            completion_batch_size=batch_size,
-            prefill_batch_size=batch_size,
-            prefill_step_size=prefill_step,
-            stream=_stream(),
-        )
-        self._on_event, self._clock = on_event, clock
-        self._start_s = clock()
-
-    def step(self) -> None:
-        """Hand over what has arrived, then let mlx-lm advance everything once."""
-        # mlx-lm counts prompts in prefill and in decode apart: unasked, it takes more than batch_size.
-        while len(self.active) < self.batch_size and self._due_s() <= 0:
-            self._insert(*self.queue.popleft())
-        if not self.active:
-            time.sleep(min(max(self._due_s(), 0), _LONGEST_NAP_S) if self.queue else 0)
-            return
-        chunks, tokens = self.generator.next()
-        for chunk in chunks:
-            answer = self.active[chunk.uid]
-            answer.computed(chunk.progress[0])
-            self._publish(answer)
-        for response in tokens:
-            answer = self.active[response.uid]
-            answer.accept(response.token)
-            self._publish(answer)
-            if answer.finish_reason is not None:
-                del self.active[response.uid]
-                if response.finish_reason is None:
-                    self.generator.remove([response.uid])
-
-    def close(self) -> None:
-        """Give the memory limit back; the caches go with the generator."""
-        self.generator.close()
-        self.active.clear()
-
-    def _due_s(self) -> float:
-        """Seconds until the next prompt arrives; infinite when there is none."""
-        if not self.queue:
-            return float("inf")
-        return self.queue[0][1].arrival_s - (self._clock() - self._start_s)
-
-    def _insert(self, prompt_idx: int, prompt: Prompt) -> None:
-        arrival_s = self._start_s + prompt.arrival_s
-        try:
-            tokens = checked_tokens(self.tokenizer, prompt.content, self.model.config, self.max_seq_len)
-        except UserError as error:
-            failed = Completion(prompt_idx, 0, (), "", "error", Timing(arrival_s), str(error))
-            self._tell(DoneEvent(failed))
-            return
-        answer = Answer(
-            prompt_idx, tokens, prompt.sampling, self.tokenizer, self.max_seq_len, arrival_s, self._clock
-        )
-        (uid,) = self.generator.insert(
-            [tokens], max_tokens=[answer.max_tokens], samplers=[_sampler(prompt.sampling)]
-        )
-        self.active[uid] = answer
-
-    def _publish(self, answer: Answer) -> None:
-        for event in answer.events:
-            self._tell(event)
-        answer.events.clear()
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, DoneEvent):
-            self.completions.append(event.completion)
-        if self._on_event is not None:
-            self._on_event(event)
 
 
 def batch_generate(
@@ -184,19 +92,76 @@ def batch_generate(
     It computes several prompts at once, each at most `prefill_step` tokens further between two decode
     steps. Limits, errors and events are those of the seam; see `batch_generate` of the reference.
     """
-    if isinstance(prompts, str):
-        raise UserError("prompts is one string: pass a list of prompts")
+    arrivals = Arrivals(prompts, sampling, clock)
     check_limits(model.config, max_seq_len, batch_size, prefill_step)
-    full = [p if isinstance(p, Prompt) else Prompt(p, sampling) for p in prompts]
-    run = _BatchRun(
-        _of_mlx_lm(model), tokenizer, full, max_seq_len, batch_size, prefill_step, on_event, clock
+    generator = BatchGenerator(
+        _of_mlx_lm(model).network,
+        completion_batch_size=batch_size,
+        prefill_batch_size=batch_size,
+        prefill_step_size=prefill_step,
+        stream=_stream(),
     )
+    run = _BatchRun(generator, on_event)
     try:
-        while run.queue or run.active:
-            run.step()
+        while arrivals or run.active:
+            # mlx-lm counts prompts in prefill and in decode apart: unasked, it takes more than batch_size.
+            while len(run.active) < batch_size and (arrival := arrivals.pop()) is not None:
+                num_tokens = 0
+                try:
+                    tokens = prompt_token_ids(tokenizer, arrival.prompt.content, model.config)
+                    num_tokens = len(tokens)
+                    run.add(Answer(arrival, tokens, tokenizer, max_seq_len, clock))
+                except UserError as error:
+                    run.tell(DoneEvent(arrival.refused(error, num_tokens)))
+            if run.active:
+                run.step()
+            else:
+                arrivals.wait()
     finally:
-        run.close()
+        generator.close()  # gives the memory limit back; the caches go with the generator
     return sorted(run.completions, key=lambda completion: completion.prompt_idx)
+
+
+class _BatchRun:
+    """One call of `batch_generate`: the answers that mlx-lm works on, and those that ended."""
+
+    def __init__(self, generator: BatchGenerator, on_event: EventCallback | None) -> None:
+        self.active: dict[int, Answer] = {}  # by mlx-lm's uid
+        self.completions: list[Completion] = []
+        self._generator, self._on_event = generator, on_event
+
+    def add(self, answer: Answer) -> None:
+        """Hand a prompt over to mlx-lm."""
+        (uid,) = self._generator.insert(
+            [answer.tokens], max_tokens=[answer.max_tokens], samplers=[_sampler(answer.sampling)]
+        )
+        self.active[uid] = answer
+
+    def step(self) -> None:
+        """Let mlx-lm advance everything once."""
+        chunks, tokens = self._generator.next()
+        for chunk in chunks:
+            self.active[chunk.uid].computed(chunk.progress[0])
+            self._publish(self.active[chunk.uid])
+        for response in tokens:
+            answer = self.active[response.uid]
+            answer.accept(response.token)
+            self._publish(answer)
+            if answer.finish_reason is not None:
+                del self.active[response.uid]
+                if response.finish_reason is None:
+                    self._generator.remove([response.uid])
+
+    def _publish(self, answer: Answer) -> None:
+        for event in answer.take_events():
+            self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """Keep a completion, and pass every event on."""
+        if isinstance(event, DoneEvent):
+            self.completions.append(event.completion)
+        if self._on_event is not None:
+            self._on_event(event)
 
 
 def _of_mlx_lm(model: Model) -> MlxLmModel:

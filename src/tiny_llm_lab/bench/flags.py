@@ -1,27 +1,30 @@
 """Flags that several benchmarks share, and the settings that their results name."""
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tiny_llm_lab.models.registry import RANDOM_PREFIX
-from tiny_llm_lab.types import UserError
 
-Numbers = Mapping[str, tuple[int, str]]  # flag -> default, help
+Numbers = Mapping[str, tuple[int | None, int, str]]  # flag -> default, least value, help
 
 
 def add_numbers(parser: ArgumentParser, numbers: Numbers) -> None:
-    """A whole number for every flag."""
-    for flag, (default, what) in numbers.items():
-        parser.add_argument(flag, type=int, default=default, help=f"{what} (default: %(default)s)")
+    """A whole number for every flag; a default of None is explained by the help text."""
+    for flag, (default, least, what) in numbers.items():
+        about = what if default is None else f"{what} (default: %(default)s)"
+        parser.add_argument(flag, type=at_least(least), default=default, help=about, metavar="N")
 
 
-def check_numbers(args: Namespace, least: Mapping[str, int]) -> None:
-    """Raise UserError unless each flag that was given is at least `least[flag]`."""
-    for flag, smallest in least.items():
-        value = getattr(args, flag[2:].replace("-", "_"))
-        if value is not None and value < smallest:
-            raise UserError(f"{flag} must be {smallest} or more, not {value}")
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a flag: a whole number of `least` or more."""
+
+    def number(text: str) -> int:
+        if (value := int(text)) < least:
+            raise ArgumentTypeError(f"must be {least} or more, not {value}")
+        return value
+
+    return number
 
 
 def values_of(args: Namespace, flags: Numbers) -> dict[str, int]:

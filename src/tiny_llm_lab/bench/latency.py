@@ -1,13 +1,11 @@
 """Latencies of one run as named metrics, and the samples that several runs make."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from tiny_llm_lab.metrics import percentile, pooled_itl
 from tiny_llm_lab.types import Timing
 
-from .report import Column, Samples
-
-Metrics = Mapping[str, float | None]
+from .report import Column
 
 TTFT_COLUMNS = (
     Column("ttft_p50_s", "TTFT p50 ms", ".1f", 1e3),
@@ -34,7 +32,7 @@ def latencies(timings: Sequence[Timing]) -> dict[str, float | None]:
 def itl_metrics(gaps: Sequence[float]) -> dict[str, float | None]:
     """Percentiles of gaps; None when there are none, as with answers of one token."""
     if not gaps:
-        return dict.fromkeys(("itl_p50_s", "itl_p99_s", "itl_max_s", "itl_p99_over_p50"))
+        return dict.fromkeys(column.key for column in ITL_COLUMNS)
     p50_s, p99_s = percentile(gaps, 50), percentile(gaps, 99)
     ratio = p99_s / p50_s if p50_s else None
     return {"itl_p50_s": p50_s, "itl_p99_s": p99_s, "itl_max_s": max(gaps), "itl_p99_over_p50": ratio}
@@ -43,9 +41,3 @@ def itl_metrics(gaps: Sequence[float]) -> dict[str, float | None]:
 def ttfts_of(timings: Iterable[Timing]) -> list[float]:
     """The times to the first token of those that have one."""
     return [timing.ttft_s for timing in timings if timing.ttft_s is not None]
-
-
-def samples_of(runs: Iterable[Metrics]) -> dict[str, Samples]:
-    """By metric, one sample of every run."""
-    each = list(runs)
-    return {key: [run[key] for run in each] for key in each[0]}

@@ -1,18 +1,20 @@
 """What every benchmark reports: rows of samples, ratios, notes; one JSON schema and one kind of table."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final, Literal
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
+
+from tiny_llm_lab.commands import tables
+from tiny_llm_lab.interleave import interleave
 
 SCHEMA: Final = 1
-_GAP, _EDGES = 3, 2  # characters between two columns of a table, and at its sides
 
 Samples = Sequence[float | None]  # one for each round; None where there was nothing to measure
+Metrics = Mapping[str, float | None]  # of one run, by name
 
 
 @dataclass(frozen=True)
@@ -75,17 +77,21 @@ class Ratio:
     at_least: float | None = None
 
     @classmethod
-    def of(cls, name: str, over: Samples, under: Samples, **aims: float) -> "Ratio | None":
-        """`over` / `under`, paired by round; None where a sample is missing or there is nothing to divide by.
-
-        `aims` are at_most and at_least.
-        """
+    def of(
+        cls,
+        name: str,
+        over: Samples,
+        under: Samples,
+        at_most: float | None = None,
+        at_least: float | None = None,
+    ) -> "Ratio | None":
+        """`over` / `under`, paired by round; None where a sample is missing or the divisor is 0."""
         pairs = [(a, b) for a, b in zip(over, under, strict=True) if a is not None and b]
         if not pairs or len(pairs) < len(over):
             return None
         each = [a / b for a, b in pairs]
         value = median(a for a, _ in pairs) / median(b for _, b in pairs)
-        return cls(name, value, min(each), max(each), **aims)
+        return cls(name, value, min(each), max(each), at_most, at_least)
 
     @property
     def is_met(self) -> bool | None:
@@ -129,17 +135,66 @@ class Section:
         }
 
 
+@dataclass(frozen=True)
+class Versus:
+    """A ratio to report: its name, the names of the two variants, and the aims of `Ratio`."""
+
+    name: str
+    over: str
+    under: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+
 def timed_section(
     name: str,
     title: str,
     seconds: Mapping[str, Sequence[float]],
-    ratios: Sequence[Ratio | None],
+    ratios: Iterable[Versus],
     notes: Sequence[str] = (),
-    data: Mapping[str, Any] | None = None,
+    **data: Any,
 ) -> Section:
     """A comparison of times, as `time_variants` returns them."""
     rows = [Row(variant, {TIME.key: values}) for variant, values in seconds.items()]
-    return Section(name, title, (TIME,), rows, ratios, notes, data or {})
+    found = [
+        Ratio.of(each.name, seconds[each.over], seconds[each.under], each.at_most, each.at_least)
+        for each in ratios
+    ]
+    return Section(name, title, (TIME,), rows, found, notes, data)
+
+
+def measured_rows(variants: Mapping[str, Callable[[], Metrics]], rounds: int) -> list[Row]:
+    """A row for each variant, measured once a round, interleaved."""
+    runs: dict[str, list[Metrics]] = {name: [] for name in variants}
+    for _, name in interleave(list(variants), rounds):
+        runs[name].append(variants[name]())
+    return [Row(name, samples_of(each)) for name, each in runs.items()]
+
+
+def samples_of(runs: Iterable[Metrics]) -> dict[str, Samples]:
+    """By metric, one sample of every run."""
+    each = list(runs)
+    return {key: [run[key] for run in each] for key in each[0]}
+
+
+class Report:
+    """What a benchmark says on stdout: its sections as they are measured, or one line of JSON at the end."""
+
+    def __init__(self, is_json: bool) -> None:
+        self._is_json, self._sections = is_json, list[Section]()
+
+    def add(self, section: Section) -> None:
+        """Print a section, unless there is to be JSON."""
+        self._sections.append(section)
+        if not self._is_json:
+            console = tables.stdout_console()
+            print_section(console, section)
+            console.print()
+
+    def end(self, benchmark: str, settings: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> None:
+        """Print the JSON, if it is wanted."""
+        if self._is_json:
+            print(json.dumps(document(benchmark, settings, host, self._sections, **more)))
 
 
 def document(
@@ -150,48 +205,33 @@ def document(
     **more: Any,
 ) -> dict[str, Any]:
     """The JSON object that a benchmark prints or writes; `more` are top-level keys of its own."""
-    return {
-        "schema": SCHEMA,
-        "benchmark": benchmark,
-        "settings": dict(settings),
-        "host": dict(host),
-        "sections": [section.to_json() for section in sections],
-        **more,
-    }
+    head = {"schema": SCHEMA, "benchmark": benchmark, "settings": dict(settings), "host": dict(host)}
+    return {**head, "sections": [section.to_json() for section in sections], **more}
 
 
 def print_section(console: Console, section: Section) -> None:
-    """Title, table, ratios and notes; a table that is too wide is folded, so that no number is cut."""
-    console.print(section.title, highlight=False, soft_wrap=True)
-    cells = [
-        [row.name, *(c.cell(row.samples.get(c.key, ())) for c in section.columns)] for row in section.rows
-    ]
-    print_table(console, ["variant", *(column.title for column in section.columns)], cells)
-    for line in [*(ratio.line() for ratio in section.ratios if ratio), *section.notes]:
-        console.print(line, highlight=False, soft_wrap=True)
+    """Title, table, ratios and notes; a table that is too wide is cut between columns, never in a number."""
+    ratios = [ratio.line() for ratio in section.ratios if ratio]
+    for line in (section.title, *table_lines(section, console.width), *ratios, *section.notes):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_table(console: Console, titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """One table, or several below each other, each with the first column, when one would be too wide."""
-    widths = [
-        max(len(line) for text in (title, *(row[i] for row in cells)) for line in text.split("\n"))
-        for i, title in enumerate(titles)
-    ]
-    for group in _fitting(widths, console.width - _EDGES):
-        table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-        for i in (0, *group):
-            table.add_column(titles[i], justify="right" if i else "left", no_wrap=True, min_width=widths[i])
-        for row in cells:
-            table.add_row(*(row[i] for i in (0, *group)))
-        console.print(table)
+def table_lines(section: Section, width: int) -> Iterator[str]:
+    """The table, in parts below each other, each with the variants' names, where it would be too wide."""
+    name, rest = tables.Column("variant", is_left=True), list(section.columns)
+    while rest:
+        for count in range(len(rest), 0, -1):
+            titles = [name, *(tables.Column(column.title) for column in rest[:count])]
+            cells = [line for row in section.rows for line in _cells(row, rest[:count])]
+            lines = tables.table_lines(titles, cells, width=None)
+            if max(map(len, lines)) <= width:
+                break
+        yield from lines
+        rest = rest[count:]
 
 
-def _fitting(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Groups of the columns behind the first, each as wide as fits beside it."""
-    groups: list[list[int]] = [[]]
-    for i in range(1, len(widths)):
-        used = widths[0] + sum(widths[other] + _GAP for other in groups[-1])
-        if groups[-1] and used + widths[i] + _GAP > width:
-            groups.append([])
-        groups[-1].append(i)
-    return groups
+def _cells(row: Row, columns: Sequence[Column]) -> Iterator[list[str]]:
+    """The row, and below it the spreads that have a line of their own."""
+    cells = [column.cell(row.samples.get(column.key, ())).split("\n") for column in columns]
+    for line in range(max(map(len, cells))):
+        yield [row.name if line == 0 else "", *(cell[line] if line < len(cell) else "" for cell in cells)]

@@ -3,37 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,
     Event,
     PrefillEvent,
-    Prompt,
-    SamplingParams,
+    StepPlan,
+    StepStats,
     Timing,
     UserError,
 )
 
-# early: decoding when the first long prompt comes; late: a short prompt that arrives with or after it.
-Kind = Literal["early", "long", "late"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request of a workload; it answers exactly `max_tokens` tokens."""
-
-    kind: Kind
-    prompt_len: int
-    max_tokens: int
-    arrival_s: float = 0.0
-
-    @property
-    def num_tokens(self) -> int:
-        return self.prompt_len + self.max_tokens
+from .spec import Kind, Request
 
 
 @dataclass(frozen=True)
@@ -87,13 +70,14 @@ class Run:
         """Requests that were decoding while a long prompt was in prefill."""
         return sorted({idx for span in self.long_spans().values() for idx in self.decoding_during(span)})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, **more: Any) -> dict[str, Any]:
+        """The run, and `more` keys."""
         requests = [
             asdict(request) | {"token_s": list(timing.token_s)}
             for request, timing in zip(self.requests, self.timings, strict=True)
         ]
         chunks = [[chunk.prompt_idx, chunk.num_tokens, chunk.start_s, chunk.end_s] for chunk in self.chunks]
-        return {"requests": requests, "chunks": chunks}
+        return {"requests": requests, "chunks": chunks, **more}
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "Run":
@@ -103,19 +87,6 @@ class Run:
         requests = tuple(Request(**request) for request in given)
         timings = (Timing(each.arrival_s, token_s) for each, token_s in zip(requests, times, strict=True))
         return Run(requests, tuple(timings), tuple(Chunk(*chunk) for chunk in value["chunks"]))
-
-
-def prompts_of(requests: Iterable[Request], vocab_size: int, seed: int = 0) -> list[Prompt]:
-    """Random tokens of exactly the wanted lengths; no two prompts begin alike."""
-    draw = np.random.default_rng(seed)
-    return [
-        Prompt(
-            draw.integers(0, vocab_size, request.prompt_len).tolist(),
-            SamplingParams(max_tokens=request.max_tokens, ignore_eos=True),
-            request.arrival_s,
-        )
-        for request in requests
-    ]
 
 
 def timings_of(requests: Sequence[Request], completions: Sequence[Completion]) -> tuple[Timing, ...]:
@@ -149,16 +120,14 @@ def chunks_of(events: Sequence[Event], start_s: float, timings: Sequence[Timing]
     arrived, whichever was later. The last chunk of a prompt also computes the first token, in part after
     its event, because MLX is lazy.
     """
-    timed = [event for event in events if not isinstance(event, DoneEvent)]
+    times_s = [event.time_s for event in events if not isinstance(event, DoneEvent)]
     computed = [0] * len(timings)
     chunks = []
-    for event in timed:
+    for event in events:
         if not isinstance(event, PrefillEvent):
             continue
         idx, arrival_s = event.prompt_idx, timings[event.prompt_idx].arrival_s
-        before_s = (
-            max((each.time_s for each in timed if each.time_s < event.time_s), default=start_s) - start_s
-        )
+        before_s = max((time_s for time_s in times_s if time_s < event.time_s), default=start_s) - start_s
         end_s = event.time_s - start_s
         if event.num_computed_tokens == event.num_prompt_tokens:
             end_s = max(end_s, timings[idx].token_s[0])
@@ -166,6 +135,30 @@ def chunks_of(events: Sequence[Event], start_s: float, timings: Sequence[Timing]
         chunks.append(Chunk(idx, new, max(before_s, arrival_s, 0.0), end_s))
         computed[idx] = event.num_computed_tokens
     return tuple(chunks)
+
+
+def chunks_of_steps(
+    steps: Iterable[tuple[StepPlan, StepStats]],
+    requests: Sequence[Request],
+    start_s: float,
+    timings: Sequence[Timing],
+) -> tuple[Chunk, ...]:
+    """The prefill chunks in an engine's steps; request ids are places in `requests`.
+
+    The last chunk of a prompt ends with its first token, as in `chunks_of`.
+    """
+    computed, found = [0] * len(requests), []
+    for plan, stats in steps:
+        for request_id, num_tokens in plan.num_scheduled_tokens.items():
+            idx = int(request_id)
+            num_new = min(num_tokens, requests[idx].prompt_len - computed[idx])
+            if num_new > 0:
+                computed[idx] += num_new
+                end_s = stats.end_s - start_s
+                if computed[idx] == requests[idx].prompt_len:
+                    end_s = max(end_s, timings[idx].token_s[0])
+                found.append(Chunk(idx, num_new, stats.start_s - start_s, end_s))
+    return tuple(found)
 
 
 def gaps_during(timings: Iterable[Timing], spans: Sequence[tuple[float, float]]) -> list[float]:

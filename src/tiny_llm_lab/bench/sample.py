@@ -1,9 +1,8 @@
 """One measurement of a solution in a fresh process: `python -m tiny_llm_lab.bench.sample < spec.json`."""
 
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -14,68 +13,25 @@ from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.types import (
     Checkpoint,
     Event,
+    OnStep,
     PagedModel,
     QuantizedWeights,
     SchedulerConfig,
+    StepPlan,
+    StepStats,
     UserError,
     Weight,
 )
+from tiny_llm_lab.types.serving import Engine
 
 from .child import reply
-from .run import Request, Run, chunks_of, prompts_of, start_of, timings_of
-from .step_log import StepLog
+from .peers import num_kv_numbers
+from .run import Run, chunks_of, chunks_of_steps, start_of, timings_of
+from .spec import Request, Spec, prompts_of
 
 MODULE: Final = "tiny_llm_lab.bench.sample"
 _WARM_UP_CHUNKS, _WARM_UP_CHUNK, _WARM_UP_SHORT, _WARM_UP_ANSWER = 2, 128, 8, 3
 _BLOCK_SIZE: Final = 16
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How prompts are cut: by the batch loop's prefill_step, or, where that is 0, by the engine."""
-
-    prefill_step: int = 0
-    budget: int = 0  # max_num_batched_tokens
-    threshold: int = 0  # long_prefill_token_threshold
-
-    @property
-    def name(self) -> str:
-        if self.prefill_step:
-            return f"prefill_step {self.prefill_step}"
-        return f"budget {self.budget}" + (f", threshold {self.threshold}" if self.threshold else "")
-
-    @property
-    def max_chunk(self) -> int:
-        """The most tokens of one prompt in one step."""
-        return self.prefill_step or min(self.budget, self.threshold or self.budget)
-
-
-@dataclass(frozen=True)
-class Spec:
-    """All that decides a measurement."""
-
-    model: str
-    solution: str
-    device: str | None
-    dtype: str | None
-    schedule: Schedule
-    batch_size: int
-    requests: tuple[Request, ...]
-    seed: int = 0
-    activation_bits: int | None = None
-
-    @property
-    def longest(self) -> int:
-        return max(request.num_tokens for request in self.requests)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Spec":
-        value = json.loads(text)
-        requests = tuple(Request(**request) for request in value.pop("requests"))
-        return Spec(**value | {"schedule": Schedule(**value["schedule"]), "requests": requests})
 
 
 def measure(spec: Spec) -> dict[str, Any]:
@@ -86,17 +42,17 @@ def measure(spec: Spec) -> dict[str, Any]:
         raise UserError(
             f"a request of {spec.longest} tokens, prompt and answer; the model takes {limit}: shorten it"
         )
-    _serve(loaded, replace(spec, requests=_warm_up(spec)))
-    run = _serve(loaded, spec)
-    facts = {
-        "device": str(mx.default_device().type).split(".")[-1],
-        "dtype": str(loaded.checkpoint.dtype).split(".")[-1],
-    }
-    return run.to_json() | {
-        "weights_bytes": weights_bytes(loaded.checkpoint),
-        "kv_bytes_per_token": kv_bytes_per_token(loaded.checkpoint),
-        "facts": facts,
-    }
+    serve = _serve_with_loop if spec.schedule.prefill_step else _serve_with_engine
+    serve(loaded, replace(spec, requests=_warm_up(spec)))
+    return serve(loaded, spec).to_json(
+        weights_bytes=weights_bytes(loaded.checkpoint),
+        kv_bytes_per_token=kv_bytes_per_token(loaded.checkpoint),
+        facts={"device": _last(mx.default_device().type), "dtype": _last(loaded.checkpoint.dtype)},
+    )
+
+
+def _last(name: object) -> str:
+    return str(name).split(".")[-1]
 
 
 def _warm_up(spec: Spec) -> tuple[Request, ...]:
@@ -108,10 +64,8 @@ def _warm_up(spec: Spec) -> tuple[Request, ...]:
     return tuple(Request("early", min(size, longest.prompt_len), answer) for size in sizes)
 
 
-def _serve(loaded: Loaded, spec: Spec) -> Run:
+def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
     # Token times need no extra synchronisation: a token is a Python int, so its step has been computed.
-    if not spec.schedule.prefill_step:
-        return _serve_with_engine(loaded, spec)
     events: list[Event] = []
     completions = loaded.solution.batch_generate(
         loaded.model,
@@ -126,6 +80,22 @@ def _serve(loaded: Loaded, spec: Spec) -> Run:
     return Run(spec.requests, timings, chunks_of(events, start_of(spec.requests, completions), timings))
 
 
+def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
+    def make(on_step: OnStep) -> Engine:
+        return load_serving(spec.solution).Engine(
+            cast(PagedModel, loaded.model),
+            loaded.checkpoint.tokenizer,
+            config_of(spec),
+            # All requests fit at once: none is ever preempted.
+            num_blocks=sum(-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests),
+            block_size=_BLOCK_SIZE,
+            enable_prefix_caching=False,
+            on_step=on_step,
+        )
+
+    return serve(make, spec.requests, loaded.model.config.vocab_size, spec.seed)[0]
+
+
 def config_of(spec: Spec) -> SchedulerConfig:
     """The engine's scheduler; raises UserError for settings that do not fit together."""
     return SchedulerConfig(
@@ -136,33 +106,19 @@ def config_of(spec: Spec) -> SchedulerConfig:
     )
 
 
-def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
-    engine = load_serving(spec.solution).Engine(
-        cast(PagedModel, loaded.model),
-        loaded.checkpoint.tokenizer,
-        config_of(spec),
-        num_blocks=blocks_for(spec.requests, _BLOCK_SIZE),
-        block_size=_BLOCK_SIZE,
-        enable_prefix_caching=False,
-    )
+def serve(
+    make: Callable[[OnStep], Engine], requests: Sequence[Request], vocab_size: int, seed: int = 0
+) -> tuple[Run, int]:
+    """The run of `requests` on a new engine, released at the end, and the number of tokens it computed."""
+    steps: list[tuple[StepPlan, StepStats]] = []
+    engine = make(lambda plan, stats: steps.append((plan, stats)))
     try:
-        return serve_with_engine(engine, spec.requests, spec.seed)[0]
+        completions = engine.generate(prompts_of(requests, vocab_size, seed))
     finally:
         engine.release()
-
-
-def blocks_for(requests: Sequence[Request], block_size: int) -> int:
-    """Blocks that hold all requests at once: none is ever preempted."""
-    return sum(-(-request.num_tokens // block_size) for request in requests)
-
-
-def serve_with_engine(engine: Any, requests: Sequence[Request], seed: int = 0) -> tuple[Run, StepLog]:
-    """The run of `requests`, which arrive at their times, and the steps that served them."""
-    log = StepLog(engine)
-    completions = engine.generate(prompts_of(requests, engine.model.config.vocab_size, seed))
     timings = timings_of(requests, completions)
-    chunks = log.chunks(requests, start_of(requests, completions))
-    return Run(tuple(requests), timings, chunks), log
+    chunks = chunks_of_steps(steps, requests, start_of(requests, completions), timings)
+    return Run(tuple(requests), timings, chunks), sum(plan.total_num_scheduled_tokens for plan, _ in steps)
 
 
 def weights_bytes(checkpoint: Checkpoint) -> int:
@@ -173,9 +129,7 @@ def weights_bytes(checkpoint: Checkpoint) -> int:
 
 def kv_bytes_per_token(checkpoint: Checkpoint) -> int:
     """Bytes of keys and values of one stored token, in all layers, as wide as the activations."""
-    config = checkpoint.config
-    numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-    return numbers * checkpoint.dtype.size
+    return num_kv_numbers(checkpoint.config) * checkpoint.dtype.size
 
 
 def _num_bytes(weight: Weight) -> int:

@@ -21,6 +21,7 @@ from .engine_options import (
     EngineSettings,
     add_engine_arguments,
     build_engine,
+    check_engine_flags,
     engine_settings,
     reject_loop_flags,
     reject_own_decisions,
@@ -77,6 +78,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     sampling = sampling_from_args(args)
+    check_engine_flags(args)
     if args.engine:
         reject_loop_flags(args.argv, ("--prefill-step",))
         import_solution(args.solution)

@@ -39,7 +39,7 @@ _NUMBERS: Final = {
     "chunk_grid": (int, "chunks end at multiples of this; 0 is off"),
     "block_size": (int, "tokens of one block of the KV cache (default: 16)"),
     "num_speculative_tokens": (at_least_one, "guesses of one step, with --speculate (default: 4)"),
-    "itl_slo_ms": (float, "steps are made to keep gaps between tokens below this (default: off)"),
+    "itl_slo_ms": (float, "chunks are sized to keep gaps between tokens below this (default: off)"),
 }
 _CHOICES: Final = {
     "policy": (get_args(Policy), "who goes first"),
@@ -119,34 +119,42 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     )
 
 
+def check_engine_flags(args: Namespace) -> None:
+    """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
+    given = _given(args)
+    engine_only = {name: value for name, value in given.items() if name not in _SHARED}
+    if not args.engine and engine_only:
+        name, value = next(iter(engine_only.items()))
+        raise UserError(f"{_flag(name, value)} is for the engine: add --engine")
+    if given.get("block_size", 1) < 1:
+        raise UserError(f"--block-size must be 1 or more, not {given['block_size']}")
+    slo_ms = given.get("itl_slo_ms")
+    if given.get("async_scheduling") and (slo_ms is not None or given.get("speculate", "off") != "off"):
+        raise UserError("--async-scheduling plans without tokens: leave out --itl-slo-ms and --speculate")
+    if slo_ms is not None and not slo_ms > 0:
+        raise UserError(f"--itl-slo-ms must be above 0, not {slo_ms:g}")
+    if slo_ms is not None and (given.get("chunk_grid") or not given.get("enable_chunked_prefill", True)):
+        raise UserError(
+            "--itl-slo-ms sizes the chunks: leave out --chunk-grid and --no-enable-chunked-prefill"
+        )
+    parse_memory(given.get("kv_cache_memory", _MEMORY_DEFAULT))
+
+
 def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     """What the flags ask for, for a model of `limit` positions; None without --engine.
 
-    Raises UserError for settings that do not fit together, and for flags that need --engine.
+    Raises UserError for flags that do not fit together or do not fit the model.
     """
-    given = {name: getattr(args, name) for name in _NAMES if hasattr(args, name)}
+    check_engine_flags(args)
     if not args.engine:
-        engine_only = {name: value for name, value in given.items() if name not in _SHARED}
-        if engine_only:
-            name, value = next(iter(engine_only.items()))
-            raise UserError(f"{_flag(name, value)} is for the engine: add --engine")
         return None
+    given = _given(args)
     if given.get("max_model_len", 1) > limit:
         raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
     given.setdefault("max_model_len", min(limit, LONGEST_DEFAULT))
     known = {each.name for each in fields(SchedulerConfig)}
     config = SchedulerConfig(**{name: value for name, value in given.items() if name in known})
-    settings = EngineSettings(config, **{name: value for name, value in given.items() if name not in known})
-    if settings.block_size < 1:
-        raise UserError(f"--block-size must be 1 or more, not {settings.block_size}")
-    if settings.async_scheduling and (settings.itl_slo_ms is not None or settings.speculate != "off"):
-        raise UserError(
-            "--async-scheduling plans before tokens are known: leave out --itl-slo-ms and --speculate"
-        )
-    if settings.itl_slo_ms is not None and not settings.itl_slo_ms > 0:
-        raise UserError(f"--itl-slo-ms must be above 0, not {settings.itl_slo_ms:g}")
-    parse_memory(settings.kv_cache_memory)  # now, and not after the model is loaded
-    return settings
+    return EngineSettings(config, **{name: value for name, value in given.items() if name not in known})
 
 
 def build_engine(
@@ -216,6 +224,11 @@ def reject_own_decisions(args: Namespace) -> None:
             f"--kv-cache-memory {args.kv_cache_memory} is a share, and of each rank's own free memory: with "
             "--tensor-parallel-size say how much a rank may have, such as 512M"
         )
+
+
+def _given(args: Namespace) -> dict[str, Any]:
+    """The engine's flags on the command line, by the name of their setting."""
+    return {name: getattr(args, name) for name in _NAMES if hasattr(args, name)}
 
 
 def _add(group: argparse._ActionsContainer, name: str, about: str, *aliases: str, **how: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from tiny_llm_lab.solution import Scheduling
 from tiny_llm_lab.steps.shapes import StepGrid, work_of
+from tiny_llm_lab.types import StepSample
 from tiny_llm_lab.types.serving import BudgetController
 
 from .outcome import Outcome, outcome
@@ -100,8 +101,8 @@ def find_capacity(is_inside: Callable[[float], bool], first_rate: float = 1.0) -
 
 def _controllers(llm: Scheduling, config: SimulationConfig) -> Callable[[], BudgetController]:
     """Makes budget controllers, fitted to steps as a calibration would measure them."""
-    steps = [work_of(llm.context_work, step) for step in _CALIBRATION_STEPS.steps()]
-    samples = [llm.StepSample(*work, config.replica.cost.seconds(*work)) for work in steps]
+    steps = [work_of(step) for step in _CALIBRATION_STEPS.steps()]
+    samples = [StepSample(*work, config.replica.cost.seconds(*work)) for work in steps]
 
     def make_controller() -> BudgetController:
         model, slo = llm.StepTimeModel(samples), config.slo

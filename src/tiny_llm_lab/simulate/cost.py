@@ -14,11 +14,8 @@ _KV_BYTES = 2  # of one stored number: bfloat16
 class StepCost(Protocol):
     """The true time of a step, as far as the simulation is concerned."""
 
-    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
-        """Of a step of num_tokens tokens, whose requests have num_stored tokens in the cache when it ends.
-
-        num_attended counts (token, stored token) pairs of attention.
-        """
+    def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
+        """Seconds of a step; the counts are those of a `StepSample`."""
         ...
 
 
@@ -36,9 +33,13 @@ class Roofline:
     attended_s: float  # arithmetic of one token attending to one stored token
     stored_s: float  # to read what is stored of one token
 
-    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+    def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         linear_s = max(self.weight_s, self.token_s * num_tokens)
-        return self.overhead_s + linear_s + max(self.attended_s * num_attended, self.stored_s * num_stored)
+        return (
+            self.overhead_s
+            + linear_s
+            + max(self.attended_s * attention_tokens, self.stored_s * kv_tokens_read)
+        )
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Calibrated:
     small: tuple[float, float, float, float]
     large: tuple[float, float, float, float]
 
-    def seconds(self, num_tokens: int, num_attended: int, num_stored: int) -> float:
+    def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         a, b, c, d = self.small if num_tokens <= self.split_tokens else self.large
-        return a + b * num_tokens + c * num_attended + d * num_stored
+        return a + b * num_tokens + c * attention_tokens + d * kv_tokens_read
 
 
 def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: float) -> Roofline:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from tiny_llm_lab.solution import Scheduling
-from tiny_llm_lab.types import StepPlan
+from tiny_llm_lab.types import StepPlan, attention_tokens
 from tiny_llm_lab.types.serving import BudgetController, TokenSequence
 
 from .setting import ReplicaConfig
@@ -108,19 +108,19 @@ class Replica:
             is_batch = self._states[request_id].request.priority_class == "batch"
             self.stats.num_batch_preemptions += is_batch
             self.stats.num_preemptions += not is_batch
-        num_attended = num_stored = 0
+        attention = kv_read = 0
         sampled = {}
         for request_id, num_new in plan.num_scheduled_tokens.items():
             scheduled = self._states[request_id].scheduled
             num_computed = scheduled.num_computed_tokens
-            num_attended += self._llm.context_work(num_computed, num_new)
-            num_stored += num_computed + num_new
+            attention += attention_tokens(num_computed, num_new)
+            kv_read += num_computed + num_new
             if scheduled.needs_sample(num_new):
                 sampled[request_id] = _TOKEN
         num_tokens = plan.total_num_scheduled_tokens
         if num_tokens == 0 and not plan.preempted:
             raise RuntimeError("the scheduler planned a step of no tokens although requests wait")
-        ends = self._advance([(num_tokens, num_attended, num_stored)], math.inf)
+        ends = self._advance([(num_tokens, attention, kv_read)], math.inf)
         self._scheduler.commit(plan, sampled)
         self._emit(list(sampled), ends)
 
@@ -133,17 +133,20 @@ class Replica:
         return budget
 
     def _advance(self, steps: Iterable[tuple[int, int, int]], until_s: float) -> list[float]:
-        """Run the first (tokens, attended, stored) step, and all that begin before `until_s`: their ends."""
+        """Run the first step, and all that begin before `until_s`: when each ends.
+
+        A step is its num_tokens, attention_tokens and kv_tokens_read.
+        """
         config, stats = self.config, self.stats
         ends: list[float] = []
-        for num_tokens, num_attended, num_stored in steps:
+        for num_tokens, attention, kv_read in steps:
             if ends and self.now_s >= until_s:
                 break
-            seconds = config.cost.seconds(num_tokens, num_attended, num_stored)
+            seconds = config.cost.seconds(num_tokens, attention, kv_read)
             if config.noise:
                 seconds *= self._rng.lognormvariate(0, config.noise)
             if self._controller is not None:
-                self._controller.policy.model.record(num_tokens, num_attended, num_stored, seconds)
+                self._controller.policy.model.record(num_tokens, attention, kv_read, seconds)
             self.now_s += seconds
             stats.busy_s += seconds
             stats.num_tokens += num_tokens
@@ -217,8 +220,8 @@ class Replica:
         )
         if count < 2 or missing > self._pool.num_free:
             return range(0)
-        width, num_stored = len(running), sum(request.num_computed_tokens + 1 for request in running)
-        return range(num_stored, num_stored + width * count, width)
+        width, kv_read = len(running), sum(request.num_computed_tokens + 1 for request in running)
+        return range(kv_read, kv_read + width * count, width)
 
     def _blocks_admission(self, running: Sequence[TokenSequence]) -> bool:
         """Whether no waiting request can be admitted before one of `running` ends."""
@@ -232,7 +235,7 @@ class Replica:
         """Go on to the step that contains `until_s` or the next arrival."""
         until_s = min(until_s, self._inbox[0].arrival_s) if self._inbox else until_s
         width = len(self._scheduler.running)
-        ends = self._advance(((width, num_stored, num_stored) for num_stored in self._window), until_s)
+        ends = self._advance(((width, kv_read, kv_read) for kv_read in self._window), until_s)
         self._window_ends += ends
         self._num_finished_last = 0
         self._window = self._window[len(ends) :]

@@ -10,7 +10,7 @@ from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.solution import Serving
 from tiny_llm_lab.steps.runner import StepRunner
 from tiny_llm_lab.steps.shapes import Step, StepGrid, work_of
-from tiny_llm_lab.types import Clock, UserError
+from tiny_llm_lab.types import Clock, StepSample, UserError
 
 # Where seconds count; and where a fit is judged.
 AT_START: Final = StepGrid(stored=(0, 128, 512), decodes=(1, 4, 16), chunks=(16, 64, 256))
@@ -32,8 +32,8 @@ def calibrate(
     rounds: int = 3,
     limit_s: float = 3.0,
     clock: Clock = time.perf_counter,
-) -> list[Any]:
-    """Time `steps` (None: those of AT_START) in rounds; return `llm.StepSample`s of their medians.
+) -> list[StepSample]:
+    """Time `steps` (None: those of AT_START) in rounds; return samples of their medians.
 
     They run on a paged cache of their own, given back at the end, with random tokens. Small steps come
     first and none begins after `limit_s`, as in `time_steps`; what was not timed is left out. Raises
@@ -51,7 +51,7 @@ def calibrate(
     with StepRunner(llm, model, fitting, block_size=block_size) as runner:
         runner.run(fitting[0])  # the first pass of all builds what later ones find
         times = time_steps(runner.run, fitting, rounds, limit_s=limit_s, clock=clock)
-    return samples_of(llm, fitting[: len(times)], times)
+    return samples_of(fitting[: len(times)], times)
 
 
 def time_steps(
@@ -80,9 +80,6 @@ def time_steps(
     return [seconds or [cold] for cold, seconds in zip(first, later, strict=False)]
 
 
-def samples_of(llm: Serving, steps: Sequence[Step], times: Sequence[Sequence[float]]) -> list[Any]:
-    """An `llm.StepSample` of each step and the median of its times."""
-    return [
-        llm.StepSample(*work_of(llm.context_work, step), median(seconds))
-        for step, seconds in zip(steps, times, strict=True)
-    ]
+def samples_of(steps: Sequence[Step], times: Sequence[Sequence[float]]) -> list[StepSample]:
+    """A sample of each step and the median of its times."""
+    return [StepSample(*work_of(step), median(seconds)) for step, seconds in zip(steps, times, strict=True)]

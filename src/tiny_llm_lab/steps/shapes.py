@@ -1,8 +1,9 @@
 """What a step of an engine consists of, and which steps a machine is timed with."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+
+from tiny_llm_lab.types import attention_tokens
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,10 @@ def chunk(stored: int, new: int) -> Step:
     return (Part(stored, new),)
 
 
-def work_of(context_work: Callable[[int, int], int], step: Step) -> tuple[int, int, int]:
-    """num_tokens, num_attended and num_stored of a step, as a step-time model counts them.
-
-    `context_work(stored, new)` is the solution's: the number of tokens attended to.
-    """
-    num_attended = sum(context_work(part.stored, part.new) for part in step)
-    return sum(part.new for part in step), num_attended, sum(part.stored + part.new for part in step)
+def work_of(step: Step) -> tuple[int, int, int]:
+    """num_tokens, attention_tokens and kv_tokens_read of a step, as in a `StepSample`."""
+    attention = sum(attention_tokens(part.stored, part.new) for part in step)
+    return sum(part.new for part in step), attention, sum(part.stored + part.new for part in step)
 
 
 def blocks_of(step: Step, block_size: int) -> int:

@@ -46,6 +46,7 @@ from tiny_llm_lab.types.request import (
     Timing,
     TokenEvent,
 )
+from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
 
 __all__ = [
     "PRIORITY_CLASSES",
@@ -78,15 +79,19 @@ __all__ = [
     "RequestKvCache",
     "SamplingParams",
     "SchedulerConfig",
+    "StepCoefficients",
     "StepMode",
     "StepPlan",
+    "StepSample",
     "StepStats",
+    "StepTimeError",
     "Timing",
     "TokenEvent",
     "TokenLogprobs",
     "Tokenizer",
     "UserError",
     "Weight",
+    "attention_tokens",
     "prompt_token_ids",
     "report_refused",
     "require_room",

@@ -22,8 +22,8 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     policy: Policy = "fcfs"
     step_mode: StepMode = "mixed"  # alternate: a step has prefill chunks or decodes, never both
-    max_num_partial_prefills: int = 0  # admitted requests that compute their prompts at a time; 0 = any
     chunk_grid: int = 0  # chunks end at multiples of this many tokens of their request; 0 = anywhere
+    max_num_partial_prefills: int = 0  # admitted requests that compute their prompts at a time; 0 = any
 
     def __post_init__(self) -> None:
         budget, threshold = self.max_num_batched_tokens, self.long_prefill_token_threshold

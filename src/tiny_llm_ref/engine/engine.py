@@ -66,6 +66,7 @@ class Engine(EngineCore):
         )
         self.tokenizer = tokenizer
         self._num_added = 0
+        self._run: PromptRun | None = None  # of the call of `generate` that is under way
 
     def add(
         self,
@@ -98,8 +99,11 @@ class Engine(EngineCore):
             arrival_s=arrival_s,
             clock=self._clock,
         )
-        self.admit(RequestState(sequence, answer))
+        request = RequestState(sequence, answer)
+        self.admit(request)
         self._num_added += 1
+        if self._run is not None:
+            self._run.started(request)
 
     def step(self) -> list[EngineOutput]:
         """Plan a step, compute it in one forward pass and one evaluation, and return what is new.
@@ -126,7 +130,7 @@ class Engine(EngineCore):
         if self.has_requests:
             raise ValueError("the engine has requests already: step it until they end, or abort them")
         self._num_added = max(self._num_added, len(prompts))
-        run = PromptRun(Arrivals(prompts, clock=self._clock), on_event)
+        run = self._run = PromptRun(Arrivals(prompts, clock=self._clock), on_event)
         try:
             while run.arrivals or self.has_requests:
                 run.start_arrived(self._add_arrival)
@@ -134,10 +138,11 @@ class Engine(EngineCore):
                 if not self.has_requests:
                     run.arrivals.wait()
         finally:
+            self._run = None
             self.abort_all()
         return run.completions()
 
-    def _add_arrival(self, arrival: Arrival) -> RequestState | Completion:
+    def _add_arrival(self, arrival: Arrival) -> Completion | None:
         prompt, request_id, num_tokens = arrival.prompt, str(arrival.prompt_idx), 0
         try:
             tokens = prompt_token_ids(self.tokenizer, prompt.content, self.model.config)
@@ -153,4 +158,4 @@ class Engine(EngineCore):
             )
         except UserError as error:
             return arrival.refused(error, num_tokens)
-        return self._requests[request_id]
+        return None

@@ -18,20 +18,24 @@ class PromptRun:
         self._started: dict[int, RequestState] = {}
         self._completions: dict[int, Completion] = {}
 
-    def start_arrived(self, add: Callable[[Arrival], RequestState | Completion]) -> None:
+    def start_arrived(self, add: Callable[[Arrival], Completion | None]) -> None:
         """Pass every prompt that has arrived to `add`, which returns a completion when it refuses one."""
         while (arrival := self.arrivals.pop()) is not None:
-            added = add(arrival)
-            if isinstance(added, Completion):
+            if (added := add(arrival)) is not None:
                 self._tell(DoneEvent(added))
-            else:
-                self._started[arrival.prompt_idx] = added
+
+    def started(self, request: RequestState) -> None:
+        """Take in a request that was added to the engine, by this run or inside `on_event`."""
+        self._started[request.answer.prompt_idx] = request
 
     def publish(self, served: Iterable[RequestState]) -> None:
         """Hand on the events of the requests that a step served, then of those that were aborted."""
-        for request in (*served, *self._started.values()):
-            for event in request.answer.take_events():
-                self._tell(event)
+        for request in served:
+            self._publish(request)
+        # `on_event` may abort requests, also those that it has just added.
+        while ended := [each for each in self._started.values() if each.answer.is_done]:
+            for request in ended:
+                self._publish(request)
 
     def completions(self) -> list[Completion]:
         """The completions of the run, in prompt order; without `on_event`, refused prompts are reported."""
@@ -39,6 +43,10 @@ class PromptRun:
         if self._on_event is None:
             report_refused(done)
         return done
+
+    def _publish(self, request: RequestState) -> None:
+        for event in request.answer.take_events():
+            self._tell(event)
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, DoneEvent):

@@ -75,7 +75,7 @@ def test_the_cache_decides_how_many_tokens_fit() -> None:
     (done,) = run(engine("mlx-lm"), [[1] * 15], max_seq_len=15, sampling=sampling)
     assert (len(done.token_ids), done.finish_reason) == (1, "length")
     (done,) = run(engine("mlx-lm"), [[1] * 16], max_seq_len=15, sampling=sampling)
-    assert (done.finish_reason, done.num_prompt_tokens) == ("error", 0)
+    assert (done.finish_reason, done.num_prompt_tokens) == ("error", 16)
 
 
 def test_events_tell_the_whole_story() -> None:

@@ -1,4 +1,4 @@
-"""How many tokens the next step may hold, so that nobody who reads along waits too long."""
+"""How many tokens the next step may hold without breaking a latency limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .step_time import StepTimeModel
 
 @dataclass(frozen=True)
 class DecodeWork:
-    """A running request that gets its next token: stored tokens, and when its last token came."""
+    """A running request that gets its next token: stored tokens, and the time of its last token."""
 
     num_computed: int
     last_token_s: float
@@ -20,12 +20,12 @@ class DecodeWork:
 
 @dataclass(frozen=True)
 class PrefillWork:
-    """A prompt in the works or waiting: stored tokens, the most it may take in this step, its arrival."""
+    """A running or waiting prompt: stored tokens, the most it may take in this step, its arrival."""
 
     num_computed: int
     num_new: int
     arrival_s: float = 0.0
-    priority_class: PriorityClass = "interactive"  # "batch": takes what interactive requests leave
+    priority_class: PriorityClass = "interactive"  # "batch" prompts take what interactive requests leave
 
 
 class LatencyPolicy:
@@ -42,31 +42,31 @@ class LatencyPolicy:
     ) -> None:
         """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
 
-        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked anew
-        for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in every
-        step, however late the decodes are. Raises ValueError when an SLO is not above 0, `safety` below
-        1 or the floor below 1.
+        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked
+        again for every budget. `min_prefill_tokens` is the progress floor: the number of prompt tokens that
+        fit in every step, however late the decodes are. Raises ValueError when an SLO is not above 0,
+        `safety` below 1 or the floor below 1.
         """
         raise NotImplementedError("task 3.7.2")
 
     def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
         """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
 
-        Batch-class decodes have no deadline; infinite when there is no other.
+        Batch-class decodes have no deadline; without interactive ones the slack is infinite.
         """
         raise NotImplementedError("task 3.7.2")
 
     def token_budget(
         self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> int | None:
-        """How many tokens the next step may hold, decodes included; None = no limit.
+        """How many tokens the next step may hold, interactive decodes included; None = no limit.
 
-        Every interactive decode takes its `num_new`. The rest goes to the interactive ones of `prefills` in
-        their order, then to batch-class decodes, then to batch-class `prefills`; it is the largest number
-        whose step, in predicted seconds times `safety`, is inside the slack. Never below the progress
-        floor (of the interactive prompts, if there are any), never more than all of these can take.
-        With a TTFT SLO, what batch-class requests get must also leave every interactive prompt that this
-        step finishes inside its own; they get nothing while one is left unfinished. No limit when no
-        decode has a deadline, except for such a leftover.
+        Every interactive decode takes its `num_new`. The rest goes to interactive prompts in the order of
+        `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest whose
+        step, in predicted seconds times `safety`, ends inside the slack; at least the progress floor (of
+        interactive prompts, if there are any), at most what all of these can take. Batch-class requests get
+        nothing before the interactive prompts have all that they can take; with a TTFT SLO, their tokens
+        must also leave the step inside the TTFT SLO of each of these prompts. None when no decode has a
+        deadline and no TTFT SLO limits batch-class requests.
         """
         raise NotImplementedError("task 3.7.2")

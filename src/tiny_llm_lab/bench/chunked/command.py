@@ -13,11 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 
 from tiny_llm_lab.bench import sample
 from tiny_llm_lab.bench.child import CrashError, run_module
-from tiny_llm_lab.bench.flags import add_numbers, check_numbers, shown_model
+from tiny_llm_lab.bench.flags import add_numbers, at_least, shown_model, values_of
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import document, print_section
 from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.sample import Schedule, Spec
+from tiny_llm_lab.bench.spec import Schedule, Spec
 from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.commands.tables import stdout_console
@@ -33,50 +33,38 @@ _ENOUGH_REPEATS: Final = 4
 _UNCHUNKED: Final = 999_999  # tokens: more than any prompt has
 _SIZES: Final = (32, 128, 512, _UNCHUNKED)
 _BUDGETS: Final = (64, 128, 512, _UNCHUNKED)
-_NUMBERS: Final = {
-    "--repeats": (4, "fresh processes for each setting"),
-    "--num-long": (3, "long prompts"),
-    "--long-tokens": (1024, "tokens of a long prompt"),
-    "--long-max-tokens": (16, "tokens of a long prompt's answer"),
-    "--num-short": (10, "short prompts; two in five are there from the start"),
-    "--short-tokens": (24, "tokens of a short prompt"),
-    "--max-tokens": (128, "tokens of a short prompt's answer"),
+_LISTS: Final = {
+    "--prefill-steps": (1, f"default: {' '.join(map(str, _SIZES))}"),
+    "--max-num-batched-tokens": (1, f"budgets, with --engine; default: {' '.join(map(str, _BUDGETS))}"),
+    "--long-prefill-token-threshold": (0, "each with every budget, with --engine; 0 is off (default: 0)"),
+}
+_WORKLOAD: Final = {
+    "--num-long": (3, 1, "long prompts"),
+    "--long-tokens": (1024, 1, "tokens of a long prompt"),
+    "--long-max-tokens": (16, 1, "tokens of a long prompt's answer"),
+    "--num-short": (10, 2, "short prompts; two in five are there from the start, the others arrive late"),
+    "--short-tokens": (24, 1, "tokens of a short prompt"),
+    "--max-tokens": (128, 2, "tokens of a short prompt's answer"),
+}
+_OTHERS: Final = {
+    "--repeats": (4, 1, "fresh processes for each setting"),
+    "--batch-size": (None, 1, "default: one slot per request, so that no request waits for a slot"),
 }
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    parser.add_argument("--prefill-steps", type=int, nargs="+", help=f"default: {_list(_SIZES)}")
     parser.add_argument("--engine", action="store_true", help="measure week 3's engine, not week 2's loop")
-    parser.add_argument(
-        "--max-num-batched-tokens",
-        type=int,
-        nargs="+",
-        help=f"budgets, with --engine; default: {_list(_BUDGETS)}",
-    )
-    parser.add_argument(
-        "--long-prefill-token-threshold",
-        type=int,
-        nargs="+",
-        help="each with every budget, with --engine; 0 is off (default: 0)",
-    )
-    add_numbers(parser, _NUMBERS)
-    parser.add_argument(
-        "--batch-size", type=int, help="default: one slot per request, so that no request waits for a slot"
-    )
+    for flag, (least, what) in _LISTS.items():
+        parser.add_argument(flag, type=at_least(least), nargs="+", default=(), metavar="N", help=what)
+    add_numbers(parser, {**_WORKLOAD, **_OTHERS})
     parser.add_argument("--out", type=Path, default=Path("out/chunked-prefill"), help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print the result file instead of the tables")
 
 
 def run(args: Namespace) -> int:
-    workload = Workload(
-        num_long=args.num_long,
-        long_tokens=args.long_tokens,
-        long_max_tokens=args.long_max_tokens,
-        num_short=args.num_short,
-        short_tokens=args.short_tokens,
-        short_max_tokens=args.max_tokens,
-    )
+    sizes = values_of(args, _WORKLOAD)
+    workload = Workload(short_max_tokens=sizes.pop("max_tokens"), **sizes)
     schedules = _schedules(args)
     spec = _spec(args, workload, schedules)
     facts = host_facts()
@@ -99,18 +87,14 @@ def run(args: Namespace) -> int:
 
 
 def _schedules(args: Namespace) -> list[Schedule]:
-    check_numbers(args, {"--repeats": 1, "--batch-size": 1})
     budgets, thresholds = args.max_num_batched_tokens, args.long_prefill_token_threshold
+    if args.engine and args.prefill_steps:
+        raise UserError("--prefill-steps is of the loop: with --engine give --max-num-batched-tokens")
+    if not args.engine and (budgets or thresholds):
+        raise UserError("--max-num-batched-tokens and --long-prefill-token-threshold go with --engine")
     if args.engine:
-        if args.prefill_steps:
-            raise UserError("--prefill-steps is of the loop: with --engine give --max-num-batched-tokens")
-        pairs = product(budgets or _BUDGETS, thresholds or (0,))
-        schedules = [Schedule(budget=budget, threshold=threshold) for budget, threshold in pairs]
+        schedules = [Schedule(0, *pair) for pair in product(budgets or _BUDGETS, thresholds or (0,))]
     else:
-        if budgets or thresholds:
-            raise UserError("--max-num-batched-tokens and --long-prefill-token-threshold go with --engine")
-        if args.prefill_steps and min(args.prefill_steps) < 1:
-            raise UserError("every one of --prefill-steps must be 1 or more")
         schedules = [Schedule(step) for step in args.prefill_steps or _SIZES]
     if len(set(schedules)) < len(schedules):
         raise UserError("a setting is named twice: name each once")
@@ -149,7 +133,9 @@ def _measure(
         for repeat, schedule in interleave(schedules, repeats):
             title = f"{schedule.name}, repeat {repeat}"
             bar.update(task, description=title)
-            found = Run.from_json(_run(replace(spec, schedule=schedule, seed=repeat)))
+            found = Run.from_json(
+                run_module(sample.MODULE, replace(spec, schedule=schedule, seed=repeat).to_json())
+            )
             if complaint := overlap_complaint(found):
                 raise UserError(f"{title}: {complaint}")
             samples.append(Sample(schedule, repeat, found))
@@ -164,7 +150,8 @@ def _calibrated(workload: Workload, spec: Spec) -> tuple[Spec, dict[str, Any]]:
     small = replace(workload, num_long=3, num_short=2, long_max_tokens=1, short_max_tokens=2)
     whole = Schedule(_UNCHUNKED) if spec.schedule.prefill_step else Schedule(budget=_UNCHUNKED)
     # One at a time: an engine that prefills several prompts together would make all of them look slow.
-    value = _run(replace(spec, requests=small.requests(), batch_size=1, schedule=whole))
+    spec_of_one = replace(spec, requests=small.requests(), batch_size=1, schedule=whole)
+    value = run_module(sample.MODULE, spec_of_one.to_json())
     run = Run.from_json(value)
     # The fastest of three: other programs on the machine can only add to the time.
     long_s = min(end_s - start_s for start_s, end_s in run.long_spans().values())
@@ -175,25 +162,16 @@ def _calibrated(workload: Workload, spec: Spec) -> tuple[Spec, dict[str, Any]]:
     return replace(spec, requests=requests), facts
 
 
-def _run(spec: Spec) -> dict[str, Any]:
-    return run_module(sample.MODULE, spec.to_json())
-
-
 def _report(
     args: Namespace, workload: Workload, spec: Spec, facts: dict[str, Any], samples: Sequence[Sample]
 ) -> None:
     model = shown_model(spec.model)
     title = f"{model} · {spec.solution}: {workload} ({facts['cpu']})"
     sections = sections_of(samples, title, workload.long_tokens)
-    settings = {
-        "model": model,
-        "solution": spec.solution,
-        "batch_size": spec.batch_size,
-        "engine": args.engine,
-    }
+    settings = {"solution": spec.solution, "batch_size": spec.batch_size, "engine": args.engine}
     result = document(
         "chunked-prefill",
-        settings,
+        {"model": model, **settings},
         facts,
         sections,
         workload=asdict(workload),
@@ -218,13 +196,6 @@ def _report(
 
 def _new_files(out: Path) -> list[Path]:
     """A JSON file and a picture; results of earlier runs stay, and the new files are numbered."""
-    for number in count(1):
-        stem = "chunked_prefill" if number == 1 else f"chunked_prefill-{number}"
-        files = [out / f"{stem}.json", out / f"{stem}.png"]
-        if not any(file.exists() for file in files):
-            return files
-    raise AssertionError("count() does not end")
-
-
-def _list(values: Sequence[int]) -> str:
-    return " ".join(map(str, values))
+    stems = (f"chunked_prefill-{number}" if number > 1 else "chunked_prefill" for number in count(1))
+    files = ([out / f"{stem}.json", out / f"{stem}.png"] for stem in stems)
+    return next(pair for pair in files if not any(file.exists() for file in pair))

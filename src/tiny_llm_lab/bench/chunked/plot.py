@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
 from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.sample import Schedule
+from tiny_llm_lab.bench.spec import Schedule
 
 from .result import victim_itl
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
-from tiny_llm_lab.bench.latency import ITL_COLUMNS, TTFT_COLUMNS, itl_metrics, latencies, samples_of, ttfts_of
-from tiny_llm_lab.bench.report import Column, Row, Section
-from tiny_llm_lab.bench.run import Kind, Run
-from tiny_llm_lab.bench.sample import Schedule
+from tiny_llm_lab.bench.latency import ITL_COLUMNS, TTFT_COLUMNS, itl_metrics, latencies, ttfts_of
+from tiny_llm_lab.bench.report import Column, Row, Section, samples_of
+from tiny_llm_lab.bench.run import Run
+from tiny_llm_lab.bench.spec import Kind, Schedule
 from tiny_llm_lab.metrics import pooled_itl
 
 _NOTE: Final = (

@@ -1,1 +1,1 @@
-"""`bench-engine`: what an engine's steps, its scheduler and its schedule cost; an experiment a file."""
+"""`bench-engine`: what an engine's steps, its scheduler and its schedule cost."""

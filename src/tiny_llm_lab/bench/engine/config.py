@@ -1,15 +1,19 @@
 """What every experiment is given: an engine's package, a model, sizes and numbers of rounds."""
 
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, cast
 
 import mlx.core as mx
 import numpy as np
 
 from tiny_llm_lab.bench.flags import random_bits
+from tiny_llm_lab.bench.harness import Variant, time_variants
 from tiny_llm_lab.commands.options import load_from_args, model_name
+from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.steps.runner import StepRunner
 from tiny_llm_lab.steps.shapes import Step
 from tiny_llm_lab.types import Checkpoint, SamplingParams, SchedulerConfig, UserError
@@ -20,7 +24,7 @@ _NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepL
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """`llm` is the solution's package, `model` what it built of `checkpoint`."""
+    """`llm` is the solution's package, `model` what it built of `checkpoint`; the rest are flags."""
 
     llm: Any
     model: Any
@@ -42,12 +46,12 @@ class BenchConfig:
                 "mlx-lm has no Engine: choose --solution ref or mine; --experiment peers compares it"
             )
         loaded = load_from_args(args, random_bits(model_name(args)))
-        missing = [name for name in _NEEDED if not hasattr(loaded.solution, name)]
+        llm = TaskNames(cast(ModuleType, loaded.solution))  # not every part is exported
+        missing = [name for name in _NEEDED if not hasattr(llm, name)]
         if missing:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
-        names = ("rounds", "repeats", "context", "streams", "chunk", "load_s", "memory_tokens", "seed")
-        numbers = {name: getattr(args, name) for name in names}
-        return cls(loaded.solution, loaded.model, loaded.checkpoint, **numbers)
+        flags = {each.name: getattr(args, each.name) for each in fields(cls)[3:]}
+        return cls(llm, loaded.model, loaded.checkpoint, **flags)
 
     @property
     def limit(self) -> int:
@@ -64,22 +68,25 @@ class BenchConfig:
         """Repeats `steps` of this model; a context manager."""
         return StepRunner(self.llm, self.model, steps, self.seed, block_size=BLOCK_SIZE)
 
+    def time_steps(self, steps: Mapping[str, Sequence[Step]]) -> dict[str, tuple[float, ...]]:
+        """Seconds of each variant, which is a few steps one after another."""
+        with self.runner([step for each in steps.values() for step in each]) as runner:
+            variants = [
+                Variant(name, partial(lambda each: [runner.run(step) for step in each], each))
+                for name, each in steps.items()
+            ]
+            return time_variants(variants, self.rounds)
+
     def engine(self, config: SchedulerConfig, num_tokens: int, **others: Any) -> Any:
         """An engine without prefix cache whose blocks hold `num_tokens` tokens of config's requests."""
         # Each request may leave most of its last block empty.
         num_blocks = -(-num_tokens // BLOCK_SIZE) + config.max_num_seqs
-        return self.llm.Engine(
-            self.model,
-            self.checkpoint.tokenizer,
-            config,
-            num_blocks=num_blocks,
-            block_size=BLOCK_SIZE,
-            enable_prefix_caching=False,
-            **others,
-        )
+        shape = {"num_blocks": num_blocks, "block_size": BLOCK_SIZE, "enable_prefix_caching": False}
+        return self.llm.Engine(self.model, self.checkpoint.tokenizer, config, **shape, **others)
 
     def decoding_engine(self, streams: int, length: int, **others: Any) -> Any:
         """An engine with `streams` requests that all decode at `context`, up to `length` tokens."""
+        self.require_room(length, "--context and --rounds")
         config = SchedulerConfig(
             max_num_batched_tokens=streams * self.context, max_num_seqs=streams, max_model_len=length
         )

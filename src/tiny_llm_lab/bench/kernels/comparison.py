@@ -9,10 +9,10 @@ from typing import Final
 import mlx.core as mx
 
 from tiny_llm_lab import native
-from tiny_llm_lab.bench.harness import Variant
+from tiny_llm_lab.bench.harness import Variant, time_variants
 from tiny_llm_lab.bench.report import TIME, Column, Row, Section
 from tiny_llm_lab.course.todo import find_todo
-from tiny_llm_lab.native.limits import Limits
+from tiny_llm_lab.native.limits import Limits, measure
 
 _COLUMNS: Final = (
     TIME,
@@ -21,6 +21,8 @@ _COLUMNS: Final = (
     Column("share_of_limit", "of limit", ".1%"),
     Column("speedup", "× step before", ".2f"),
 )
+_ROUNDS: Final = 9
+_SLOW_S: Final = 0.3  # a variant this slow is repeated less often: its spread is small anyway
 _INTEGERS: Final = (
     "More than 100 % is possible: 16-bit activations are multiplied as integers, "
     "of which a vector holds twice as many."
@@ -51,6 +53,13 @@ class KernelComparison:
     title: str
     cost: Cost
     variants: Sequence[Variant]
+
+
+def measured(compared: KernelComparison, threads: int | None) -> Section:
+    """The variants and, on a CPU, the limits of `threads` threads, measured just before them."""
+    limits = None if threads is None else measure(threads)
+    variants, todos = written(compared.variants)
+    return section_of(compared, limits, time_variants(variants, _ROUNDS, slow_s=_SLOW_S), todos)
 
 
 def written(variants: Sequence[Variant]) -> tuple[list[Variant], dict[str, str]]:

@@ -4,11 +4,13 @@ import importlib
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 
 from tiny_llm_lab import native
 from tiny_llm_lab.bench.harness import Variant
+from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.types import QuantizedWeights
 
 from .comparison import Cost, KernelComparison
@@ -36,7 +38,7 @@ def products(
     weight = itertools.cycle(weights).__next__  # every run takes the next copy
     variants = [Variant("MLX", lambda: _mlx_product(x, weight()))]
     if mx.default_device() == mx.gpu:
-        matmul = importlib.import_module(packages[-1]).quantized_matmul_metal
+        matmul = _names(packages[-1]).quantized_matmul_metal
         variants.append(Variant("Metal kernel", lambda: matmul(x, weight())))
     else:
         variants.insert(0, Variant("oracle", lambda: _oracle_product(x, weight())))
@@ -67,11 +69,11 @@ def attention(
     )
     variants = [Variant("MLX", own)]
     if mx.default_device() == mx.gpu:
-        flash_attention = importlib.import_module(packages[-1]).flash_attention_metal
+        flash_attention = _names(packages[-1]).flash_attention_metal
         variants.append(Variant("Metal kernel", partial(flash_attention, q, k, v, causal=True)))
     else:
         native.set_enabled(packages[0], False)  # the oracle is the version in plain MLX
-        oracle = importlib.import_module(packages[0])
+        oracle = _names(packages[0])
         variants.insert(0, Variant("oracle", lambda: oracle.flash_attention(q, k, v, mask="causal")))
         for package in packages:
             of_package = partial(native.load(package).attention, q, k, v, stored, True, scale)
@@ -91,6 +93,10 @@ def _steps(package: str, x: mx.array, weight: Callable[[], QuantizedWeights]) ->
 
     steps = [Variant(f"{prefix}step {number}", partial(step, number)) for number in (1, 2, 3, 4)]
     return [*steps, Variant(_name(package), lambda: made.linear(x, [weight()])[0])]
+
+
+def _names(package: str) -> Any:
+    return TaskNames(importlib.import_module(package))
 
 
 def _name(package: str) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -11,43 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from tiny_llm_lab.bench.child import reply
-from tiny_llm_lab.bench.peers import PeerSpec
 from tiny_llm_lab.cache import cache_folder
-from tiny_llm_lab.models.parameters import EMBEDDING, parameter_shapes
+from tiny_llm_lab.models.parameters import parameter_shapes
 from tiny_llm_lab.types import ModelConfig, UserError
 
 # Part of every file's name: raise it when the same shape would get other contents.
 _VERSION: Final = "v1"
 _BLOCK: Final = 32  # numbers that share a scale in Q4_0
 _STD: Final = 0.02
-_TOP: Final = {
-    f"{EMBEDDING}.weight": "token_embd",
-    "model.norm.weight": "output_norm",
-    "lm_head.weight": "output",
-}
-_IN_LAYER: Final = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
-
-
-def gguf_name(name: str) -> str:
-    """The name in llama.cpp of a parameter in Hugging Face's spelling."""
-    if name in _TOP:
-        return f"{_TOP[name]}.weight"
-    layer, _, rest = name.removeprefix("model.layers.").partition(".")
-    module, _, kind = rest.rpartition(".")
-    return f"blk.{layer}.{_IN_LAYER[module]}.{kind}"
 
 
 def find_or_make(config: ModelConfig, quantization: str) -> Path:
@@ -57,8 +27,7 @@ def find_or_make(config: ModelConfig, quantization: str) -> Path:
         raise UserError(
             f"llama.cpp packs Q4_0 in blocks of {_BLOCK}, which do not divide this model's widths"
         )
-    text = json.dumps(asdict(config), sort_keys=True)
-    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder() / "gguf" / _VERSION / f"{config.model_type}-{key}-{quantization}.gguf"
     if path.exists():
         return path
@@ -79,47 +48,41 @@ def _write(path: Path, config: ModelConfig, quantization: str) -> None:
 
     kind = gguf.GGMLQuantizationType[quantization]
     writer = gguf.GGUFWriter(path, config.model_type)
-    _write_settings(writer, config)
-    writer.add_file_type(
-        {"Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0}.get(quantization, gguf.LlamaFileType.MOSTLY_BF16)
-    )
+    for name, value in _settings(config).items():
+        getattr(writer, f"add_{name}")(value)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantization}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
     draw = np.random.default_rng(0)
     made: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
     for name, shape in parameter_shapes(config):
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if len(shape) == 1:
-            writer.add_tensor(gguf_name(name), np.ones(shape, np.float32))
+            writer.add_tensor(gguf_name, np.ones(shape, np.float32))
             continue
         # Layers may hold equal numbers: they are stored, and read, apart.
         if shape not in made:
             made[shape] = gguf.quants.quantize(draw.standard_normal(shape, dtype=np.float32) * _STD, kind)
-        writer.add_tensor(gguf_name(name), made[shape], raw_dtype=kind)
+        writer.add_tensor(gguf_name, made[shape], raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _write_settings(writer: Any, config: ModelConfig) -> None:
-    writer.add_name("random")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope_theta)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")  # tokens go in and out as numbers
-
-
-def _prepare(text: str) -> dict[str, Any]:
-    spec = PeerSpec.from_json(text)
-    return {"bytes": find_or_make(spec.config, spec.variant.split()[0]).stat().st_size}
-
-
-if __name__ == "__main__":
-    sys.exit(reply(_prepare))
+def _settings(config: ModelConfig) -> dict[str, object]:
+    return {
+        "name": "random",
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads,
+        "head_count_kv": config.num_key_value_heads,
+        "key_length": config.head_dim,
+        "value_length": config.head_dim,
+        "rope_freq_base": config.rope_theta,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "vocab_size": config.vocab_size,
+        "tokenizer_model": "none",  # tokens go in and out as numbers
+    }

@@ -1,6 +1,6 @@
 """From samples and limits to the keys of the JSON object and to a table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
@@ -16,8 +16,8 @@ _COLUMNS: Final = (
     Column("decode_tok_s", "decode tok/s", spread="beside"),
     Column("decode_read_gb_s", "GB/s"),
     Column("share_of_limit", "of limit", ".0%"),
-    Column("prefill_ratio", "ours/this prefill", ".2f", unit="x"),
-    Column("decode_ratio", "decode", ".2f", unit="x"),
+    Column("prefill_tok_s_ratio", "ours/this prefill", ".2f", unit="x"),
+    Column("decode_tok_s_ratio", "decode", ".2f", unit="x"),
 )
 _NOTICEABLE: Final = 0.2  # of the limits from the start to the end
 
@@ -29,19 +29,17 @@ def result_of(
     ours = targets[0]
     on_gpu = ours.samples[0]["facts"].get("device") == "gpu"
     # A limit is the most that was seen: with the lesser one a share could pass 1.
-    limit_gb_s = None if on_gpu else _most(limits, lambda measured: measured.read_gb_s)
+    limit_gb_s = None if on_gpu else _most(limits, "read_gb_s")
     summary = _summary(ours, batch, limit_gb_s)
     groups: dict[str, list[dict[str, Any]]] = {}
     for target in targets[1:]:
         if target.samples:
-            variant = {"variant": target.variant, **_summary(target, batch, limit_gb_s)}
-            groups.setdefault(target.name, []).append(variant)
+            variant = {"variant": target.spec.variant, **_summary(target, batch, limit_gb_s)}
+            groups.setdefault(target.spec.solution, []).append(variant)
     return {
         **summary,
         "limit_gb_s": limit_gb_s,
-        "f32_gflop_s": _most(limits, lambda measured: measured.f32_gflop_s),
-        "bf16_gflop_s": _most(limits, lambda measured: measured.bf16_gflop_s),
-        "int8_gop_s": _most(limits, lambda measured: measured.int8_gop_s),
+        **{name: _most(limits, name) for name in ("f32_gflop_s", "bf16_gflop_s", "int8_gop_s")},
         "limits": [vars(measured) for measured in limits],
         "peers": {name: _peer(variants, summary) for name, variants in groups.items()},
         "skipped": dict(skipped),
@@ -54,11 +52,7 @@ def section_of(result: Mapping[str, Any], limits: Sequence[Limits]) -> Section:
     rows = [_row(result["solution"] + rounding, result)]
     for name, peer in result["peers"].items():
         for variant in peer["variants"]:
-            ratios = {
-                "prefill_ratio": [result["prefill_tok_s"] / variant["prefill_tok_s"]],
-                "decode_ratio": [result["decode_tok_s"] / variant["decode_tok_s"]],
-            }
-            rows.append(_row(f"{name} {variant['variant']}".strip(), variant, ratios))
+            rows.append(_row(f"{name} {variant['variant']}".strip(), variant, result))
     title = (
         f"{result['model']}: {result['batch']} x {result['prompt_len']} tokens, "
         f"answers of {result['output_len']}, {result['threads']} threads, "
@@ -97,10 +91,14 @@ def drift_line(limits: Sequence[Limits]) -> str | None:
     return None
 
 
-def _row(name: str, summary: Mapping[str, Any], ratios: Mapping[str, list[float]] | None = None) -> Row:
+def _row(name: str, summary: Mapping[str, Any], ours: Mapping[str, Any] | None = None) -> Row:
+    """A row of the table; with `ours` it says how ours compares."""
     samples = {metric: [sample[metric] for sample in summary["samples"]] for metric in METRICS}
     single = {key: [summary[key]] for key in ("prompt_len", "decode_read_gb_s", "share_of_limit")}
-    return Row(name, samples | single | dict(ratios or {}))
+    ratios = (
+        {} if ours is None else {f"{metric}_ratio": [ours[metric] / summary[metric]] for metric in METRICS}
+    )
+    return Row(name, samples | single | ratios)
 
 
 def _peer(variants: Sequence[Mapping[str, Any]], ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,8 +126,8 @@ def _summary(target: BenchTarget, batch: int, limit_gb_s: float | None) -> dict[
         "weights_bytes": samples[0]["weights_bytes"],
         "decode_read_gb_s": read_gb_s,
         "share_of_limit": None if limit_gb_s is None else read_gb_s / limit_gb_s,
-        "prompt_len": target.prompt_len,
-        "output_len": target.output_len,
+        "prompt_len": target.spec.requests[0].prompt_len,
+        "output_len": target.spec.requests[0].max_tokens,
         "facts": samples[0]["facts"],
         "samples": samples,
     }
@@ -141,5 +139,5 @@ def _read_gb_s(sample: Mapping[str, Any], batch: int) -> float:
     return float((sample["weights_bytes"] + kv_bytes) / sample["decode_step_s"] / 1e9)
 
 
-def _most(limits: Sequence[Limits], of: Callable[[Limits], float | None]) -> float | None:
-    return max((value for measured in limits if (value := of(measured)) is not None), default=None)
+def _most(limits: Sequence[Limits], name: str) -> float | None:
+    return max((value for each in limits if (value := getattr(each, name)) is not None), default=None)

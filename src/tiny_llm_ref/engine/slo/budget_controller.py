@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
+from tiny_llm_lab.types import attention_tokens
+
 from ..scheduler import Scheduler
 from ..sequence import TokenSequence, clamp_new_tokens
 from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
-from .step_time import context_work
 
 
 class BudgetController:
-    """Asks a `LatencyPolicy` for the budget of every step, and corrects its model by measured times."""
+    """Asks a `LatencyPolicy` for the budget of every step, and records measured times in its model."""
 
     def __init__(self, policy: LatencyPolicy) -> None:
         """Sets policy."""
@@ -18,13 +19,12 @@ class BudgetController:
     def token_budget(
         self, now_s: float, scheduler: Scheduler, last_token_s: Callable[[str], float]
     ) -> int | None:
-        """The budget of the scheduler's next step; None = no limit, also when there is no prompt to compute.
+        """The token budget of the scheduler's next step; None = no limit, or no prompt to compute.
 
-        The policy is asked about running sequences, in the scheduler's order, then about waiting ones, as
-        far as there are slots and tokens (max_num_seqs, max_num_batched_tokens): behind them none gets a
-        token of this step. Priority classes come one after the other, as in the step. A decode takes its
-        token and its draft, a prompt as much as long_prefill_token_threshold lets it. `last_token_s` tells
-        for the id of a decode when its last token came.
+        The policy is asked about the sequences that can get tokens in this step, in the scheduler's order:
+        by priority class, running before waiting, the waiting ones up to the free slots and tokens
+        (max_num_seqs, max_num_batched_tokens). A decode takes one token and its draft, a prompt its missing
+        tokens up to long_prefill_token_threshold. `last_token_s` returns the time of a request's last token.
         """
         config, decodes, prefills = scheduler.config, list[DecodeWork](), list[PrefillWork]()
         threshold, room = config.long_prefill_token_threshold, config.max_num_batched_tokens
@@ -44,12 +44,12 @@ class BudgetController:
         return self.policy.token_budget(now_s, decodes, prefills) if prefills else None
 
     def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None:
-        """Learn from a step over `parts`, (block_ids, num_computed_tokens, num_new_tokens) each."""
+        """Record how long a step over `parts` took, (block_ids, num_computed_tokens, num_new_tokens) each."""
         num_tokens = sum(new for _, _, new in parts)
-        num_attended = sum(context_work(computed, new) for _, computed, new in parts)
-        num_stored = sum(computed + new for _, computed, new in parts)
+        attention = sum(attention_tokens(computed, new) for _, computed, new in parts)
+        kv_read = sum(computed + new for _, computed, new in parts)
         if num_tokens and seconds > 0:  # a coarse clock may not see a step
-            self.policy.model.record(num_tokens, num_attended, num_stored, seconds)
+            self.policy.model.record(num_tokens, attention, kv_read, seconds)
 
 
 def _decode(sequence: TokenSequence, last_token_s: float) -> DecodeWork:

@@ -1,20 +1,21 @@
-"""How many tokens the next step may hold, so that nobody who reads along waits too long."""
+"""How many tokens the next step may hold without breaking a latency limit."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tiny_llm_lab.types import PriorityClass
+from tiny_llm_lab.types import PriorityClass, attention_tokens
 
-from .step_time import StepTimeModel, context_work
+from .step_time import StepTimeModel
 
-# Of the steps with prompt tokens, the share that is to be inside the slack: SLOs speak of a p99.
+# The share of the steps with prompt tokens that are to end inside the slack: SLOs speak of a p99.
 _INSIDE = 0.99
 
 
 @dataclass(frozen=True)
 class DecodeWork:
-    """A running request that gets its next token: stored tokens, and when its last token came."""
+    """A running request that gets its next token: stored tokens, and the time of its last token."""
 
     num_computed: int
     last_token_s: float
@@ -24,12 +25,15 @@ class DecodeWork:
 
 @dataclass(frozen=True)
 class PrefillWork:
-    """A prompt in the works or waiting: stored tokens, the most it may take in this step, its arrival."""
+    """A running or waiting prompt: stored tokens, the most it may take in this step, its arrival."""
 
     num_computed: int
     num_new: int
     arrival_s: float = 0.0
-    priority_class: PriorityClass = "interactive"  # "batch": takes what interactive requests leave
+    priority_class: PriorityClass = "interactive"  # "batch" prompts take what interactive requests leave
+
+
+_Work = TypeVar("_Work", DecodeWork, PrefillWork)
 
 
 class LatencyPolicy:
@@ -46,10 +50,10 @@ class LatencyPolicy:
     ) -> None:
         """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
 
-        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked anew
-        for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in every
-        step, however late the decodes are. Raises ValueError when an SLO is not above 0, `safety` below
-        1 or the floor below 1.
+        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked
+        again for every budget. `min_prefill_tokens` is the progress floor: the number of prompt tokens that
+        fit in every step, however late the decodes are. Raises ValueError when an SLO is not above 0,
+        `safety` below 1 or the floor below 1.
         """
         slos = [itl_slo_s] + ([] if ttft_slo_s is None else [ttft_slo_s])
         if min(slos) <= 0 or (safety is not None and safety < 1) or min_prefill_tokens < 1:
@@ -63,72 +67,81 @@ class LatencyPolicy:
     def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
         """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
 
-        Batch-class decodes have no deadline; infinite when there is no other.
+        Batch-class decodes have no deadline; without interactive ones the slack is infinite.
         """
-        lasts = [decode.last_token_s for decode in decodes if decode.priority_class != "batch"]
-        return min(lasts) + self.itl_slo_s - now_s if lasts else math.inf
+        interactive, _ = _by_class(decodes)
+        return min((each.last_token_s for each in interactive), default=math.inf) + self.itl_slo_s - now_s
 
     def token_budget(
         self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> int | None:
-        """How many tokens the next step may hold, decodes included; None = no limit.
+        """How many tokens the next step may hold, interactive decodes included; None = no limit.
 
-        Every interactive decode takes its `num_new`. The rest goes to the interactive ones of `prefills` in
-        their order, then to batch-class decodes, then to batch-class `prefills`; it is the largest number
-        whose step, in predicted seconds times `safety`, is inside the slack. Never below the progress
-        floor (of the interactive prompts, if there are any), never more than all of these can take.
-        With a TTFT SLO, what batch-class requests get must also leave every interactive prompt that this
-        step finishes inside its own; they get nothing while one is left unfinished. No limit when no
-        decode has a deadline, except for such a leftover.
+        Every interactive decode takes its `num_new`. The rest goes to interactive prompts in the order of
+        `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest whose
+        step, in predicted seconds times `safety`, ends inside the slack; at least the progress floor (of
+        interactive prompts, if there are any), at most what all of these can take. Batch-class requests get
+        nothing before the interactive prompts have all that they can take; with a TTFT SLO, their tokens
+        must also leave the step inside the TTFT SLO of each of these prompts. None when no decode has a
+        deadline and no TTFT SLO limits batch-class requests.
         """
-        slack_s = self.slack_s(now_s, decodes)
-        urgent = [work for work in prefills if work.priority_class != "batch"]
-        batch = [
-            PrefillWork(work.num_computed, work.num_new) for work in decodes if work.priority_class == "batch"
-        ]
-        batch += [work for work in prefills if work.priority_class == "batch"]
-        decodes = [work for work in decodes if work.priority_class != "batch"]
-        num_urgent = sum(work.num_new for work in urgent)
-        num_wanted = num_urgent + sum(work.num_new for work in batch)
-        ttft_slack_s = math.inf
-        if self.ttft_slo_s is not None and batch:
-            deadlines = [work.arrival_s + self.ttft_slo_s for work in urgent]
-            ttft_slack_s = min(deadlines, default=math.inf) - now_s
-        if slack_s == ttft_slack_s == math.inf:
+        decodes, batch_decodes = _by_class(decodes)
+        prefills, batch_prefills = _by_class(prefills)
+        # In a step, a batch-class decode is what a short prompt is: it takes tokens when some are left.
+        batch = [*(PrefillWork(each.num_computed, each.num_new) for each in batch_decodes), *batch_prefills]
+        itl_slack_s = self.slack_s(now_s, decodes)
+        ttft_slack_s = self._ttft_slack_s(now_s, prefills) if batch else math.inf
+        if itl_slack_s == ttft_slack_s == math.inf:
             return None
 
-        step_s = self._predictor(decodes, [*urgent, *batch])
-        fitting = max(
-            min(self.min_prefill_tokens, num_urgent or num_wanted),
-            _largest(num_urgent, lambda count: step_s(count) <= slack_s),
-        )
-        if fitting >= num_urgent:
-            limit_s = min(slack_s, ttft_slack_s)
-            fitting = max(fitting, _largest(num_wanted, lambda count: step_s(count) <= limit_s))
-        return sum(decode.num_new for decode in decodes) + fitting
+        step_s = self._predictor(decodes, [*prefills, *batch])
+        num_prefill = _num_new(prefills)
+        num_wanted = num_prefill + _num_new(batch)
+        floor = min(self.min_prefill_tokens, num_prefill or num_wanted)
+        budget = max(floor, _largest(num_prefill, lambda count: step_s(count) <= itl_slack_s))
+        if budget >= num_prefill:
+            limit_s = min(itl_slack_s, ttft_slack_s)
+            budget = max(budget, _largest(num_wanted, lambda count: step_s(count) <= limit_s))
+        return _num_new(decodes) + budget
+
+    def _ttft_slack_s(self, now_s: float, prefills: Sequence[PrefillWork]) -> float:
+        """Seconds until the first of these prompts is to have its first token."""
+        if self.ttft_slo_s is None:
+            return math.inf
+        return min((each.arrival_s for each in prefills), default=math.inf) + self.ttft_slo_s - now_s
 
     def _predictor(
         self, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> Callable[[int], float]:
-        """The seconds, safety included, of a step with so many prompt tokens besides the decodes."""
+        """The seconds, safety included, of a step by its number of tokens besides the decodes."""
         safety = self.model.margin(_INSIDE) if self.safety is None else self.safety
-        num_decoded = sum(decode.num_new for decode in decodes)
-        decodes_attend = sum(context_work(decode.num_computed, decode.num_new) for decode in decodes)
-        decodes_store = sum(decode.num_computed + decode.num_new for decode in decodes)
+        num_decoded = _num_new(decodes)
+        decode_attention = sum(attention_tokens(each.num_computed, each.num_new) for each in decodes)
+        decode_kv_read = sum(each.num_computed + each.num_new for each in decodes)
 
         def step_s(num_prefill: int) -> float:
-            num_attended, num_stored = decodes_attend, decodes_store
+            attention, kv_read = decode_attention, decode_kv_read
             left = num_prefill
-            for work in prefills:
+            for each in prefills:
                 if left == 0:
                     break
-                taken = min(work.num_new, left)
-                num_attended += context_work(work.num_computed, taken)
-                num_stored += work.num_computed + taken
+                taken = min(each.num_new, left)
+                attention += attention_tokens(each.num_computed, taken)
+                kv_read += each.num_computed + taken
                 left -= taken
-            return safety * self.model.predict(num_decoded + num_prefill, num_attended, num_stored)
+            return safety * self.model.predict(num_decoded + num_prefill, attention, kv_read)
 
         return step_s
+
+
+def _by_class(works: Sequence[_Work]) -> tuple[list[_Work], list[_Work]]:
+    """The interactive ones and those of batch class, each in order."""
+    interactive = [each for each in works if each.priority_class != "batch"]
+    return interactive, [each for each in works if each.priority_class == "batch"]
+
+
+def _num_new(works: Sequence[DecodeWork] | Sequence[PrefillWork]) -> int:
+    return sum(each.num_new for each in works)
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

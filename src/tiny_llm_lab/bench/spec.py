@@ -1,0 +1,95 @@
+"""All that decides a measurement: requests, schedule, model and engine."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+
+from tiny_llm_lab.types import Prompt, SamplingParams
+
+# early: decoding when the first long prompt comes; late: a short prompt that arrives with or after it.
+Kind = Literal["early", "long", "late"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a workload; it answers exactly `max_tokens` tokens."""
+
+    kind: Kind
+    prompt_len: int
+    max_tokens: int
+    arrival_s: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.prompt_len + self.max_tokens
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How prompts are cut: by the batch loop's prefill_step, or, where that is 0, by the engine."""
+
+    prefill_step: int = 0
+    budget: int = 0  # max_num_batched_tokens
+    threshold: int = 0  # long_prefill_token_threshold
+
+    @property
+    def name(self) -> str:
+        if self.prefill_step:
+            return f"prefill_step {self.prefill_step}"
+        return f"budget {self.budget}" + (f", threshold {self.threshold}" if self.threshold else "")
+
+    @property
+    def max_chunk(self) -> int:
+        """The most tokens of one prompt in one step."""
+        return self.prefill_step or min(self.budget, self.threshold or self.budget)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One measurement; a peer reads model, requests, seed, threads and variant only."""
+
+    model: str
+    solution: str
+    device: str | None
+    dtype: str | None
+    schedule: Schedule
+    batch_size: int
+    requests: tuple[Request, ...]
+    seed: int = 0
+    activation_bits: int | None = None
+    threads: int = 0
+    variant: str = ""
+
+    @property
+    def longest(self) -> int:
+        return max(request.num_tokens for request in self.requests)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> "Spec":
+        value = json.loads(text)
+        requests = tuple(Request(**request) for request in value.pop("requests"))
+        return Spec(**value | {"schedule": Schedule(**value["schedule"]), "requests": requests})
+
+
+def at_once(batch: int, prompt_len: int, output_len: int) -> tuple[Request, ...]:
+    """Equal requests that are all there from the start."""
+    return (Request("early", prompt_len, output_len),) * batch
+
+
+def prompts_of(requests: Iterable[Request], vocab_size: int, seed: int = 0) -> list[Prompt]:
+    """Random tokens of exactly the wanted lengths; no two prompts begin alike."""
+    draw = np.random.default_rng(seed)
+    return [
+        Prompt(
+            draw.integers(0, vocab_size, request.prompt_len).tolist(),
+            SamplingParams(max_tokens=request.max_tokens, ignore_eos=True),
+            request.arrival_s,
+        )
+        for request in requests
+    ]

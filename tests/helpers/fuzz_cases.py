@@ -1,0 +1,132 @@
+"""What a fuzz asks: prompts, sampling parameters and settings, all from one random generator."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.helpers.toy import QWEN3
+
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, UserError
+
+BLOCK_SIZES = (1, 2, 3, 4, 7, 8, 16, 32)
+
+
+def draw_sampling(rng: random.Random, max_tokens: int) -> SamplingParams:
+    """Greedy and drawn, cut in every way; answers of at most `max_tokens`, or as long as there is room."""
+    greedy = SamplingParams(
+        max_tokens=rng.choice((1, 2, max_tokens, max_tokens, max_tokens, rng.randint(1, max_tokens))),
+        ignore_eos=rng.random() < 0.6,
+        logprobs=rng.choice((None, None, None, 0, 2)),
+    )
+    if rng.random() < 0.35:
+        return greedy
+    return replace(
+        greedy,
+        temperature=rng.choice((0.2, 0.5, 0.8, 1.0, 1.5, 4.0)),
+        top_k=rng.choice((0, 0, 0, 1, 3, 20, 300)),
+        top_p=rng.choice((1.0, 1.0, 0.9, 0.5)),
+        min_p=rng.choice((0.0, 0.0, 0.02, 0.3)),
+        seed=rng.choice((0, 1, 2, rng.randrange(2**64), 2**64 - 1)),
+    )
+
+
+def draw_prompts(rng: random.Random, count: int, limit: int, period: int, is_long: bool) -> list[Prompt]:
+    """Prompts for at most `limit` stored tokens; many have a multiple of `period` tokens, or begin alike.
+
+    A few cannot be served. `is_long`: two have about the 512 tokens that a draft model
+    computes in a pass.
+    """
+    common = _text(rng, 80)
+    prompts: list[Prompt] = []
+    for _ in range(count):
+        length = max(1, min(limit, _length(rng, limit, period)))
+        shared = min(rng.choice((0, 0, period, 2 * period, 80)), length)
+        tokens = [*common[:shared], *_text(rng, length - shared)]
+        if prompts and rng.random() < 0.15:
+            tokens = list(prompts[-1].content)
+        room = max(1, min(limit + 1 - len(tokens), 60))
+        sampling = draw_sampling(rng, min(room, rng.choice((6, 18, 40))))
+        if room < 30 and rng.random() < 0.3:
+            sampling = replace(sampling, max_tokens=None)
+        prompts.append(
+            Prompt(
+                tokens,
+                sampling,
+                priority=rng.randrange(3),
+                priority_class="batch" if rng.random() < 0.25 else "interactive",
+            )
+        )
+    if is_long:
+        # The answer's first token is the last of 512, or of one more or less.
+        sampling = replace(draw_sampling(rng, 6), max_tokens=6, ignore_eos=True)
+        prompts += [Prompt(_text(rng, length), sampling) for length in (511, rng.choice((510, 512)))]
+    if rng.random() < 0.15:
+        bad: Sequence[Sequence[int]] = ([], [3, QWEN3.vocab_size], [5] * (limit + 1))
+        prompts.insert(rng.randrange(len(prompts) + 1), Prompt(rng.choice(bad)))
+    return prompts
+
+
+def with_stop(rng: random.Random, prompt: Prompt, text: str) -> Prompt:
+    """The same prompt, to be stopped somewhere within `text`, its answer so far."""
+    start = rng.randrange(max(1, len(text)))
+    piece = text[start : start + rng.randint(1, 4)]
+    stop = (piece, "never said") if piece else ("never said",)
+    return replace(prompt, sampling=replace(prompt.sampling, stop=stop))
+
+
+def draw_config(rng: random.Random, limit: int) -> SchedulerConfig:
+    """Any settings that may be combined, for requests of at most `limit` stored tokens."""
+    while True:
+        is_chunked = rng.random() < 0.85
+        settings: dict[str, Any] = {
+            "max_num_batched_tokens": rng.choice((1, 5, 8, 17, 40, 200, 200, 2048)),
+            "max_num_seqs": rng.choice((1, 3, 5, 8, 8, 32)),
+            "max_model_len": limit,
+            "long_prefill_token_threshold": rng.choice((0, 0, 1, 4, 9, 30)),
+            "enable_chunked_prefill": is_chunked,
+            "policy": rng.choice(("fcfs", "fair", "priority")),
+            "step_mode": rng.choice(("mixed", "mixed", "mixed", "alternate")),
+            "max_num_partial_prefills": rng.choice((0, 0, 0, 1, 2)),
+            "chunk_grid": rng.choice((0, 0, 0, 1, 4, 7)) if is_chunked else 0,
+        }
+        try:
+            config = SchedulerConfig(**settings)
+        except UserError:
+            continue
+        grid, threshold = config.chunk_grid, config.long_prefill_token_threshold
+        room = config.max_num_batched_tokens - config.max_num_seqs + 1
+        if grid == 0 or (grid <= room and not 0 < threshold < grid):
+            return config
+
+
+def describe(config: object) -> str:
+    """The settings of a dataclass that are not the defaults, in one line."""
+    default = type(config)()
+    changed = (name for name in vars(default) if getattr(config, name) != getattr(default, name))
+    return ", ".join(f"{name}={getattr(config, name)!r}" for name in changed)
+
+
+def _length(rng: random.Random, limit: int, period: int) -> int:
+    return rng.choice(
+        (
+            1,
+            2,
+            period,
+            period * rng.randint(1, 4),
+            period * rng.randint(1, 4) + 1,
+            rng.randint(1, limit),
+            rng.randint(1, min(limit, 20)),
+            limit - rng.randint(0, 2),
+            rng.randint(1, min(limit, 8)),
+            rng.randint(1, min(limit, 8)),
+        )
+    )
+
+
+def _text(rng: random.Random, length: int) -> list[int]:
+    """Tokens of which some repeat: a draft can then be looked up, sometimes."""
+    if rng.random() < 0.4:
+        return [rng.randrange(QWEN3.vocab_size - 2) for _ in range(length)]
+    phrase = [rng.randrange(97, 123) for _ in range(rng.randint(1, 9))]
+    return [phrase[i % len(phrase)] if rng.random() < 0.9 else rng.randrange(97, 123) for i in range(length)]

@@ -1,0 +1,138 @@
+"""The engine under a fuzz: runs of requests with arrivals, aborts, additions and crashes."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.helpers.fuzz_answers import REFUSED, Log, outcome_of
+from tests.helpers.fuzz_loops import ADDED, Served, TickingClock, name_of, prompt_idx_of
+from tests.helpers.fuzz_models import FuzzTokenizer, Watched
+
+from tiny_llm_lab.types import Event, Prompt, StepPlan, StepStats, UserError
+
+_STEPS = 3000
+
+
+class CrashError(Exception):
+    """Raised on purpose."""
+
+
+@dataclass
+class Counts:
+    """What a fuzz has reached."""
+
+    answers: int = 0
+    aborted: int = 0
+    crashed: int = 0
+    preempted: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    cached_tokens: int = 0
+    near_ties: int = 0
+    on_kernels: int = 0
+
+
+class EngineUnderTest:
+    """One engine, which serves one run of requests after the other."""
+
+    def __init__(
+        self, llm: Any, model: Any, counts: Counts, proposer: Watched | None, **settings: Any
+    ) -> None:
+        self.counts, self.proposer = counts, proposer
+        self.num_steps, self.crash_at = 0, -1
+        self.budget: int = settings["config"].max_num_batched_tokens
+        self.engine = llm.Engine(
+            model,
+            FuzzTokenizer(),
+            settings.pop("config"),
+            **settings,
+            proposer=proposer,
+            on_step=self._on_step,
+            clock=TickingClock(),
+        )
+
+    def generate(self, prompts: Sequence[Prompt], spare: Sequence[Prompt], rng: random.Random) -> Served:
+        """By `Engine.generate`, with aborts and additions inside of `on_event`."""
+        served, spares = Served(), list(spare)
+
+        def on_event(event: Event) -> None:
+            served.logs.setdefault(name_of(prompt_idx_of(event)), Log()).events.append(event)
+            if rng.random() < 0.04:
+                name = rng.choice([*served.added, *(str(i) for i in range(len(prompts)))])
+                if self.engine.abort(name):
+                    served.aborted.add(name)
+            if spares and rng.random() < 0.1:
+                number = len(served.added)
+                prompt = served.added[f"x{number}"] = spares.pop()
+                self._add(served, f"x{number}", prompt, prompt_idx=ADDED + number)
+
+        done = self.engine.generate(prompts, on_event)
+        assert [each.prompt_idx for each in done] == list(range(len(prompts))), "one completion a prompt"
+        served.outcomes |= {str(each.prompt_idx): outcome_of(each) for each in done}
+        return served
+
+    def step(self, prompts: Sequence[Prompt], rng: random.Random) -> Served:
+        """By `Engine.step`, with arrivals and aborts between steps."""
+        served, end = Served(), rng.choice((1, 5, 20))
+        arrivals = {str(i): rng.randrange(end) for i in range(len(prompts))}
+        step = 0
+        while arrivals or self.engine.has_requests:
+            for name in [name for name, at in arrivals.items() if at <= step]:
+                del arrivals[name]
+                served.logs[name] = Log()
+                self._add(served, name, prompts[int(name)])
+            live = sorted(set(served.logs) - set(served.outcomes) - served.aborted)
+            if live and rng.random() < 0.05:
+                name = rng.choice(live)
+                served.aborted.add(name)
+                assert self.engine.abort(name), f"request {name} is not there"
+            for output in self.engine.step():
+                assert output.request_id not in served.aborted, "an aborted request got a token"
+                asked = prompts[int(output.request_id)].sampling.logprobs is not None
+                assert len(output.logprobs) == (len(output.token_ids) if asked else 0)
+                served.logs[output.request_id].events += output.events
+                if output.completion is not None:
+                    served.outcomes[output.request_id] = outcome_of(output.completion)
+            step += 1
+            assert step < _STEPS, "the engine does not come to an end"
+        return served
+
+    def check_end(self) -> None:
+        """Whatever happened, nothing is left of it."""
+        engine = self.engine
+        assert not engine.has_requests, "requests are left"
+        pool = engine.scheduler.pool
+        assert pool.num_free == pool.num_blocks, f"{pool.num_free} of {pool.num_blocks} blocks are back"
+        engine.scheduler.check()
+        if engine.prefix_cache is not None:
+            assert not engine.prefix_cache.claims, "claims on blocks are left"
+            self.counts.cached_tokens += engine.prefix_cache.num_hit_tokens
+        if self.proposer is not None:
+            assert not self.proposer.live, f"{self.proposer.live} ended and their drafts are remembered"
+
+    def _add(self, served: Served, name: str, prompt: Prompt, **settings: Any) -> None:
+        try:
+            self.engine.add(
+                name,
+                prompt.content,
+                prompt.sampling,
+                priority=prompt.priority,
+                priority_class=prompt.priority_class,
+                **settings,
+            )
+        except UserError:
+            served.logs.pop(name, None)
+            served.outcomes[name] = REFUSED
+
+    def _on_step(self, plan: StepPlan, stats: StepStats) -> None:
+        self.num_steps += 1
+        self.counts.preempted += len(plan.preempted)
+        assert self.num_steps % _STEPS, "the engine does not come to an end"
+        assert plan.total_num_scheduled_tokens <= self.budget, "a step beyond its budget"
+        self.engine.scheduler.check()
+        for each in self.engine.scheduler.waiting:
+            assert not each.block_ids and not each.num_computed_tokens, "a request that waits holds blocks"
+            assert not each.spec_token_ids, "a request that waits keeps a draft"
+        if self.num_steps == self.crash_at:
+            raise CrashError

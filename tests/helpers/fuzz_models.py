@@ -1,0 +1,167 @@
+"""The models and proposers of the differential fuzz."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
+from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
+
+from tiny_llm_lab import native
+from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Weight
+
+# Some letters end an answer, so that ends come at every place of it and not only at the last token.
+EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
+MAX_POSITIONS = 640
+# Models whose rows do not depend on their company, bit for bit, on the kernels.
+INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed")
+# Every model with and without kernels, but bfloat16 without: it rounds so much that draws differ.
+MODELS = (
+    *((name, True) for name in (*INVARIANT, "mixed packings", "moe")),
+    *((name, False) for name in ("qwen3", "qwen2", "packed", "moe")),
+)
+
+
+class FuzzTokenizer(ByteTokenizer):
+    """`ByteTokenizer` with more tokens that end a text."""
+
+    eos_token_ids = set(EOS_IDS)  # noqa: RUF012
+
+
+class Models:
+    """The models that a fuzz draws from, each built once."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._built: dict[str, Any] = {}
+
+    def of(self, name: str) -> Any:
+        if name not in self._built:
+            config, weights, dtype = _RECIPES[name]()
+            config = replace(
+                config, max_position_embeddings=min(MAX_POSITIONS, config.max_position_embeddings)
+            )
+            checkpoint = Checkpoint(name, Path(name), config, weights, FuzzTokenizer(), dtype)
+            self._built[name] = self._llm.build_model(checkpoint)
+        return self._built[name]
+
+    def proposer(self, kind: str, model_name: str, rng: random.Random) -> Any:
+        """A proposer that needs no answers."""
+        if kind == "ngram":
+            longest = rng.randint(1, 4)
+            return self._llm.NgramProposer(longest, rng.randint(1, longest), rng.randint(1, 9))
+        name = {"same model": model_name, "other model": "other", "small model": "small"}[kind]
+        return self._llm.DraftModelProposer(self.of(name), rng.randint(1, 6), QWEN3.vocab_size)
+
+
+class ScriptedProposer:
+    """Knows every answer, and drafts some of its tokens wrong, some of them outside the vocabulary."""
+
+    def __init__(self, seed: int, right: float, num_tokens: int, silent: float, outside: float) -> None:
+        self.seed, self.right, self.num_tokens = seed, right, num_tokens
+        self.silent, self.outside = silent, outside
+        self.texts: Mapping[str, Sequence[int]] = {}  # prompt and answer by request
+
+    def propose(
+        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
+    ) -> Draft:
+        rng = random.Random(f"{self.seed} {request_id} {len(token_ids)}")
+        if rng.random() < self.silent:
+            return Draft()
+        text = [
+            *self.texts.get(request_id or "", ()),
+            *rng.choices(range(QWEN3.vocab_size), k=self.num_tokens),
+        ]
+        true = text[len(token_ids) :][: self.num_tokens]
+        return Draft(tuple(token if rng.random() < self.right else self._wrong(rng) for token in true))
+
+    def forget(self, request_id: str) -> None:
+        pass
+
+    def _wrong(self, rng: random.Random) -> int:
+        if rng.random() < self.outside:
+            return rng.choice((-1, QWEN3.vocab_size, 2**31 + 7))
+        return rng.randrange(QWEN3.vocab_size)
+
+
+class Watched:
+    """A proposer, and the requests for which it has not been told that they ended."""
+
+    def __init__(self, proposer: Any, is_exact: bool) -> None:
+        """`is_exact`: what is remembered of a request must not change its drafts."""
+        self.proposer = proposer
+        self.is_exact = is_exact
+        self.live: set[str] = set()
+
+    def propose(
+        self, token_ids: Sequence[int], request_id: str | None = None, sampler: DraftSampler | None = None
+    ) -> Draft:
+        assert request_id is not None
+        self.live.add(request_id)
+        draft: Draft = self.proposer.propose(token_ids, request_id, sampler)
+        if self.is_exact and len(token_ids) % 3 == 0:
+            fresh = self.proposer.propose(token_ids, None, sampler)
+            assert draft.token_ids == fresh.token_ids, f"drafts {draft.token_ids}, anew {fresh.token_ids}"
+        return draft
+
+    def forget(self, request_id: str) -> None:
+        self.live.discard(request_id)
+        self.proposer.forget(request_id)
+
+
+@contextmanager
+def on_cpu(package: str, is_native: bool) -> Iterator[None]:
+    """On the CPU, with the kernels of `package` where they can run, or without."""
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    native.set_enabled(package, is_native)
+    try:
+        yield
+    finally:
+        native.set_enabled(package, False)
+        mx.set_default_device(before)
+
+
+_Recipe = Callable[[], tuple[ModelConfig, dict[str, Weight], mx.Dtype]]
+
+
+def _plain(config: ModelConfig, seed: int = 0) -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
+    return config, dict(toy_weights(config, seed)), mx.float32
+
+
+def _flat() -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
+    """Logits that differ little: the keys alone decide what is drawn."""
+    config, weights, dtype = _plain(QWEN3, 2)
+    return config, weights | {"model.norm.weight": weights["model.norm.weight"] * 0.1}, dtype
+
+
+def _bfloat16() -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
+    config, weights, _ = _plain(QWEN2, 3)
+    return config, in_dtype(weights, mx.bfloat16), mx.bfloat16
+
+
+def _packed(*bits: int) -> tuple[ModelConfig, dict[str, Weight], mx.Dtype]:
+    """Matrices in 4 bits, but those of layer i in bits[i] bits."""
+    config, weights, dtype = _plain(QWEN3, 4)
+    for name, w in weights.items():
+        if "norm" not in name:
+            layer = int(name.split(".")[2]) if ".layers." in name else 0
+            weights[name] = pack(w, bits[layer], 32)
+    return config, weights, dtype
+
+
+_RECIPES: Mapping[str, _Recipe] = {
+    "qwen3": lambda: _plain(QWEN3),
+    "qwen2": lambda: _plain(QWEN2),
+    "flat": _flat,
+    "bfloat16": _bfloat16,
+    "packed": lambda: _packed(4, 8),
+    "mixed packings": lambda: _packed(4, 3),  # the kernels do not read three bits
+    "moe": lambda: (MOE, moe_weights(MOE), mx.float32),
+    "other": lambda: _plain(QWEN3, 1),
+    "small": lambda: _plain(replace(QWEN3, vocab_size=QWEN3.vocab_size - 8, max_position_embeddings=50), 1),
+}

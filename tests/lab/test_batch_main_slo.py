@@ -1,0 +1,63 @@
+"""`batch-main --engine --itl-slo-ms`: what reaches the engine, and what is refused at once."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.helpers.fake_serving import parse
+from tests.helpers.toy import toy_checkpoint
+
+import tiny_llm_ref
+from tiny_llm_lab import cli
+from tiny_llm_lab.commands import batch_main, options
+from tiny_llm_lab.commands.engine_options import build_engine, engine_settings
+from tiny_llm_lab.solution import load_serving
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_the_slo_reaches_the_engine() -> None:
+    settings = engine_settings(parse(batch_main, "--engine", "--itl-slo-ms", "50"), limit=1024)
+    assert settings is not None and settings.changed()["itl_slo_ms"] == 50
+    checkpoint = toy_checkpoint()
+    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
+    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=1)
+    assert engine.budget_controller.policy.itl_slo_s == 0.05
+
+
+def test_an_slo_changes_no_answer(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+    texts = []
+    for flags in ([], ["--itl-slo-ms", "0.001"], ["--itl-slo-ms", "100", "--block-size", "8"]):
+        argv = ["batch-main", "--engine", "--max-tokens", "6", "--ignore-eos", "--json", *flags]
+        assert cli.main(argv) == 0
+        texts.append([request["text"] for request in json.loads(capsys.readouterr().out)["requests"]])
+    assert texts[0] == texts[1] == texts[2] and all(texts[0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--chunk-grid", "16"], "sizes the chunks: leave out --chunk-grid"),
+        (["--no-enable-chunked-prefill"], "and --no-enable-chunked-prefill"),
+        (["--async-scheduling"], "leave out --itl-slo-ms and --speculate"),
+        (["--itl-slo-ms", "-3"], "--itl-slo-ms must be above 0, not -3"),
+        (["--block-size", "0"], "--block-size must be 1 or more, not 0"),
+        (["--kv-cache-memory", "lots"], "'lots' is no amount of memory"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_before_a_model_is_loaded(
+    flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def load(*_: object) -> Any:
+        raise AssertionError("a checkpoint is loaded")
+
+    monkeypatch.setattr(options, "load_checkpoint", load)
+    assert cli.main(["batch-main", "--engine", "--itl-slo-ms", "50", *flags]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
+@pytest.mark.parametrize("flags", [["--chunk-grid", "0"], ["--enable-chunked-prefill"]])
+def test_flags_that_ask_for_free_chunks_fit(flags: list[str]) -> None:
+    assert engine_settings(parse(batch_main, "--engine", "--itl-slo-ms", "50", *flags), limit=1024)

@@ -1,0 +1,101 @@
+"""The fit of step times that is given to day 3.7, and what a step's time depends on."""
+
+import random
+
+import pytest
+from tests.helpers.step_samples import decodes_at, measured, prompt_chunk, seconds
+
+from tiny_llm_lab.types import StepCoefficients, StepSample, attention_tokens
+from tiny_llm_lab.types.step_time_fit import fit_step_times
+
+# A machine with one regime; each coefficient matters in some of the samples.
+TRUE: StepCoefficients = (0.002, 9e-5, 4e-9, 1e-7)
+WILD = {3: 2.5, 11: 0.2, 17: 20.0, 24: 0.1, 31: 3.0, 40: 0.25}
+
+
+def samples_of(coefficients: StepCoefficients, sigma: float = 0.0) -> list[StepSample]:
+    rng = random.Random(1)
+    exact: list[StepSample] = measured(time_of=lambda work: seconds(work, coefficients, coefficients))
+    return [
+        StepSample(
+            each.num_tokens,
+            each.attention_tokens,
+            each.kv_tokens_read,
+            each.seconds * rng.lognormvariate(0, sigma),
+        )
+        for each in exact
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_computed", "num_new", "want"),
+    [(10, 1, 11), (10, 3, 36), (0, 1, 1), (0, 4, 10), (7, 0, 0), (4096, 512, 4096 * 512 + 512 * 513 // 2)],
+)
+def test_attention_tokens(num_computed: int, num_new: int, want: int) -> None:
+    assert attention_tokens(num_computed, num_new) == want
+
+
+def test_attention_tokens_do_not_depend_on_where_a_prompt_is_cut() -> None:
+    for cut in range(1, 40):
+        assert attention_tokens(0, cut) + attention_tokens(cut, 40 - cut) == attention_tokens(0, 40)
+
+
+def test_exact_samples_give_back_the_coefficients() -> None:
+    assert fit_step_times(samples_of(TRUE)) == pytest.approx(TRUE, rel=1e-9)
+
+
+def test_wild_samples_do_not_move_the_fit() -> None:
+    wild: list[StepSample] = measured(
+        lambda number: WILD.get(number, 1.0), lambda work: seconds(work, TRUE, TRUE)
+    )
+    assert fit_step_times(wild) == pytest.approx(TRUE, rel=0.01)
+
+
+def test_errors_count_relative_to_the_measured_time() -> None:
+    # Three short steps agree on 1 ms, two long ones on 3 s: the fit follows the number of samples.
+    samples = [StepSample(0, 0, 0, took_s) for took_s in (0.001, 0.001, 0.001, 3.0, 3.0)]
+    assert fit_step_times(samples)[0] == pytest.approx(0.001, rel=0.01)
+
+
+def test_a_falling_cost_has_no_negative_coefficient() -> None:
+    # Measured while the machine warmed up: the larger steps came later and were faster.
+    step_s, *others = fit_step_times([StepSample(n, 0, 0, 0.02 - 0.0001 * n) for n in range(1, 65)])
+    assert others == [0, 0, 0]
+    assert 0.0136 <= step_s <= 0.0199
+
+
+def test_the_other_coefficients_make_up_for_one_that_is_kept_from_being_negative() -> None:
+    # The machine is faster the more tokens a step has. Without a negative b the best is not a alone: c and d
+    # are fitted anew, as if there were no b.
+    samples = samples_of((0.02, -2e-6, 4e-9, 1e-7))
+    without_tokens = [StepSample(0, s.attention_tokens, s.kv_tokens_read, s.seconds) for s in samples]
+    assert fit_step_times(samples) == pytest.approx(fit_step_times(without_tokens), rel=1e-9)
+    assert fit_step_times(samples)[1] == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_neighbour_has_a_smaller_sum_of_relative_errors(seed: int) -> None:
+    rng = random.Random(seed)
+    truth = (rng.uniform(0, 0.01), rng.uniform(0, 1e-4), rng.uniform(0, 1e-8), rng.uniform(0, 1e-7))
+    samples = samples_of(truth, sigma=0.1)
+
+    def total_error(fit: StepCoefficients) -> float:
+        return sum(
+            abs(seconds((s.num_tokens, s.attention_tokens, s.kv_tokens_read), fit, fit) / s.seconds - 1)
+            for s in samples
+        )
+
+    found = fit_step_times(samples)
+    assert min(found) >= 0
+    for i in range(4):
+        for factor in (0.9, 1.1):
+            other = (*found[:i], found[i] * factor, *found[i + 1 :])
+            assert total_error(other) > total_error(found) - 1e-3, f"coefficient {i} times {factor}"
+
+
+def test_decodes_alone_are_explained_by_what_they_read() -> None:
+    works = [decodes_at(count, stored) for count in (1, 4, 16) for stored in (100, 1000, 4000)]
+    a, b, c, d = fit_step_times([StepSample(*work, seconds(work)) for work in works])
+    assert (a, d) == pytest.approx((0.010, 1e-7), rel=1e-9)
+    assert b == pytest.approx(0, abs=1e-12) and c == 0, "a chunk attends to far more than it reads"
+    assert prompt_chunk(4000, 512)[1] > 400 * prompt_chunk(4000, 512)[2]

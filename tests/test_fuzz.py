@@ -1,0 +1,37 @@
+"""A differential fuzz: whatever the company, every answer is the one that its request gets alone."""
+
+import os
+
+import pytest
+from tests.helpers.fuzz import Fuzz
+from tests.helpers.fuzz_engine import Counts
+
+from tiny_llm_lab import native
+
+# More runs than in every test run: TINY_LLM_FUZZ_RUNS=3000, or python -m tests.helpers.fuzz.
+RUNS = int(os.environ.get("TINY_LLM_FUZZ_RUNS", "40"))
+
+
+@pytest.fixture(scope="module")
+def fuzz(llm):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(native.VARIABLE, "on")
+        yield Fuzz(llm)
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_answers_in_company_are_those_alone(fuzz, seed):
+    fuzz.run(seed)
+
+
+def test_the_runs_reach_what_they_are_for(fuzz):
+    before = fuzz.counts
+    counts = fuzz.counts = Counts()  # of some runs alone, so that this holds in any process and order
+    for seed in range(14):
+        fuzz.run(seed)
+    fuzz.counts = before
+    assert counts.near_ties <= 1, "an excuse for rounding that is used often is an excuse for mistakes"
+    for name in ("answers", "aborted", "preempted", "accepted", "cached_tokens"):
+        assert getattr(counts, name) > 0, f"no run reached {name}: {counts}"
+    assert counts.accepted < counts.drafted
+    assert counts.on_kernels > 0 or not fuzz.has_kernels
