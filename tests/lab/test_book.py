@@ -1,12 +1,8 @@
-"""The book's own checks, each on a copy with one thing wrong, and its figure against the engine."""
+"""The pages' own checks, each on a copy with one thing wrong, and the book's figure against the engine."""
 
-import contextlib
 import importlib.util
-import io
-import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,6 +12,8 @@ import pytest
 
 from tiny_llm_lab import load_solution
 from tiny_llm_lab.course import book
+from tiny_llm_lab.course.book_checks import command_problems, formula_problems
+from tiny_llm_lab.course.book_pages import days_table, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.types import PrefillEvent, Prompt, SamplingParams, TokenEvent
 
@@ -25,8 +23,13 @@ CHAPTER = "week2-07-chunked-prefill.md"
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Course:
-    """The manifest and the book alone; building writes nothing outside."""
-    shutil.copy(ROOT / "course.toml", tmp_path)
+    """The manifest and the pages; building writes nothing outside."""
+    for name in ("course.toml", "README.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("docs", "results"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("src", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "book", tmp_path / "book", ignore=shutil.ignore_patterns("output"))
     return load_course(tmp_path)
 
@@ -41,21 +44,23 @@ def append(course: Course, text: str, name: str = "introduction.md") -> None:
 
 
 def test_the_book_has_no_problems() -> None:
-    assert book.problems(load_course()) == []
+    assert book.page_problems(load_course()) == []
 
 
 def test_a_stale_task_table_is_found_and_written_anew(copy: Course) -> None:
     path = page(copy)
     right = path.read_text("utf-8")
     path.write_text(right.replace("| the mask of a chunk |", "| an old title |"), "utf-8")
-    assert [name.name for name in book.stale_pages(copy)] == [CHAPTER]
-    assert any("the task table is stale" in line for line in book.problems(copy))
-    assert book.stale_pages(copy)[path] == right
+    assert [name.name for name in stale_pages(copy)] == [CHAPTER]
+    assert any(
+        "week2-07-chunked-prefill.md: a generated part is stale" in line for line in book.page_problems(copy)
+    )
+    assert stale_pages(copy)[path] == right
 
 
 def test_a_page_that_went_away_is_found(copy: Course) -> None:
     page(copy, "week1-02-rope.md").unlink()
-    found = book.problems(copy)
+    found = book.page_problems(copy)
     assert "course.toml: day 1.2 has no chapter: book/src/week1-02-rope.md is missing" in found
     assert any("does not build" in line for line in found)
 
@@ -70,13 +75,13 @@ def test_a_page_that_went_away_is_found(copy: Course) -> None:
 )
 def test_a_dead_link_is_found(copy: Course, text: str, complaint: str) -> None:
     append(copy, text)
-    assert complaint in book.problems(copy)
+    assert complaint in book.page_problems(copy)
 
 
 def test_a_living_link_is_not_reported(copy: Course) -> None:
-    before = book.problems(copy)
+    before = book.page_problems(copy)
     append(copy, "\n[x](setup.md#your-desk) [y](#one-set-of-letters) [z](https://example.org/none)\n")
-    assert book.problems(copy) == before
+    assert book.page_problems(copy) == before
 
 
 @pytest.mark.parametrize(
@@ -89,18 +94,57 @@ def test_a_living_link_is_not_reported(copy: Course) -> None:
         ("./pdmw run stubs \\\n  --chekc", "--chekc"),
     ],
 )
-def test_a_command_that_nobody_can_run_is_found(copy: Course, line: str, complaint: str) -> None:
-    append(copy, f"\n```bash\n{line}\n```\n")
-    found = [problem for problem in book.problems(copy) if problem.startswith("introduction.md")]
+def test_a_command_line_that_its_parser_rejects_is_found(line: str, complaint: str) -> None:
+    found = command_problems("introduction.md", f"\n```bash\n{line}\n```\n")
     assert len(found) == 1
     assert complaint in found[0]
 
 
-def test_good_commands_and_other_blocks_are_not_reported(copy: Course) -> None:
-    before = book.problems(copy)
-    append(copy, "\n```bash\n./pdmw run test --week 2 -- -k chunked -x | cat # why\ngit status\n```\n")
-    append(copy, "\n```text\n./pdmw run fly\n```\nProse that says `pdm run fly`.\n")
-    assert book.problems(copy) == before
+def test_every_page_is_checked(copy: Course) -> None:
+    pages = ("README.md", "CONTRIBUTING.md", "docs/structure.md", "book/src/introduction.md")
+    for name in pages:
+        path = copy.root / name
+        path.write_text(path.read_text("utf-8") + "\n```bash\n./pdmw run fly\n```\n\\cdot\n", "utf-8")
+    found = [problem for problem in book.page_problems(copy) if "fly" in problem or "cdot" in problem]
+    assert sorted({problem.partition(":")[0] for problem in found}) == sorted(
+        Path(name).name for name in pages
+    )
+    assert len(found) == 2 * len(pages)
+
+
+def test_good_commands_and_other_blocks_are_not_reported() -> None:
+    good = "./pdmw run test --week 2 -- -k chunked -x | cat # why\ngit status\n./pdmw run python -c pass"
+    text = f"```bash\n{good}\n```\n```text\n./pdmw run fly\n```\nProse that says `pdm run fly`.\n"
+    assert command_problems("introduction.md", text) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "formula"),
+    [("\\\\[ o = 1 \\\\]", "\\\\["), ("with \\( i \\) tokens", "\\("), ("x \\cdot y", "\\cdot")],
+)
+def test_raw_latex_is_found(line: str, formula: str) -> None:
+    found = formula_problems({Path("page.md"): f"one\n{line}\n"})
+    assert found == [f"page.md:2: raw LaTeX {formula}: write the formula as plain text"]
+
+
+def test_latex_in_code_is_not_reported() -> None:
+    assert formula_problems({Path("page.md"): "`\\cdot` and\n\n```text\n\\[ o = 1 \\]\n```\n"}) == []
+
+
+@pytest.mark.parametrize("name", ["docs/commands.md", "results/README.md"])
+def test_a_generated_page_that_was_edited_or_lost_is_stale(copy: Course, name: str) -> None:
+    path = copy.root / name
+    right = path.read_text("utf-8")
+    path.write_text(right + "more\n", "utf-8")
+    assert stale_pages(copy) == {path: right}
+    path.unlink()
+    assert stale_pages(copy) == {path: right}
+
+
+def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(copy: Course) -> None:
+    rows = {row.split(" | ")[0]: row for row in days_table(copy).splitlines()}
+    assert rows["| 1.1"] == "| 1.1 | Attention | `layers/` |  | tasks only |"
+    assert rows["| 2.5"].endswith("| `layers/`, `kernels/`, `models/` | C++, Metal | chapter |")
 
 
 def figure() -> ModuleType:
@@ -187,29 +231,3 @@ def test_the_iterations_of_task_2_7_4_are_what_the_engine_does() -> None:
         if isinstance(e, PrefillEvent | TokenEvent)
     ]
     assert happened == ["a:3", "a", "b:4", "a", "b:8", "a", "b:10", "b", "a", "a", "b"]
-
-
-class Collected:
-    """A pytest plugin that counts the tests of every task."""
-
-    def __init__(self) -> None:
-        self.tasks: Counter[str] = Counter()
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        markers = (item.get_closest_marker("task") for item in session.items)
-        self.tasks.update(marker.args[0] for marker in markers if marker is not None)
-
-
-@pytest.mark.parametrize(
-    ("day", "num_promises"), [("2.2", 6), ("2.3", 3), ("2.4", 3), ("2.5", 5), ("2.7", 7)]
-)
-def test_a_chapter_promises_as_many_passing_tests_as_there_are(day: str, num_promises: int) -> None:
-    text = (ROOT / "book" / "src" / load_course().day(day).chapter).read_text("utf-8")
-    promised = dict(re.findall(r"test --task (\S+)\n.*?Expect `(\d+) passed`", text, re.DOTALL))
-    assert len(promised) == num_promises
-    collected = Collected()
-    files = map(str, sorted((ROOT / "tests" / "week_2").glob(f"test_day_{day[-1]}*.py")))
-    with contextlib.redirect_stdout(io.StringIO()):
-        args = ["--collect-only", "-q", "-p", "no:cacheprovider", *files]
-        pytest.main([*args, "--solution", "ref", "--day", day], plugins=[collected])
-    assert {task: str(collected.tasks[task]) for task in promised} == promised

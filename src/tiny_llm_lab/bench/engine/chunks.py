@@ -43,8 +43,8 @@ def chunk_position(config: BenchConfig) -> Section:
     with config.runner([*known, *unknown]) as runner:
         times = time_steps(runner.run, [*known, *unknown], _CALIBRATION_ROUNDS)
     # Corrections off: the question is how good the fit is, not how fast it is corrected.
-    model = config.llm.StepTimeModel(samples_of(config.llm, known, times[: len(known)]), newest=0.0)
-    works = [work_of(config.llm.context_work, step) for step in unknown]
+    model = config.llm.StepTimeModel(samples_of(known, times[: len(known)]), newest=0.0)
+    works = [work_of(step) for step in unknown]
     errors = prediction_errors(model, works, times[len(known) :])
     found = [{f"p{p}": percentile(values, p) for p in (50, 90)} for values in errors]
     said = "; ".join(
@@ -88,7 +88,7 @@ def prediction_errors(
 ) -> tuple[list[float], list[float]]:
     """Relative errors against the median of a step's runs, and against every single run.
 
-    `works` are the steps' num_tokens, num_attended and num_stored.
+    `works` are the steps' num_tokens, attention_tokens and kv_tokens_read.
     """
     predicted = [model.predict(*work) for work in works]
     pairs = list(zip(predicted, times, strict=True))

@@ -1,0 +1,61 @@
+"""docs/commands.md: every command with its flags, from the commands' own parsers."""
+
+import argparse
+import importlib
+from collections.abc import Iterator
+
+from tiny_llm_lab.cli import COMMANDS
+
+_INTRODUCTION = """# Commands
+
+`./pdmw` alone lists the commands, and `./pdmw run COMMAND --help` shows what this page says. The page is
+generated: `./pdmw run book` writes it from the commands' own parsers, and `book --check` refuses a stale one.
+"""
+
+ENVIRONMENT = """
+## Environment
+
+| variable | meaning |
+| --- | --- |
+| `TINY_LLM_KERNELS=off` | run on plain MLX operators instead of the C++ kernels |
+| `TINY_LLM_ISA` | the instruction set of the kernels: `avx512vnni`, `avx512`, `avx2`, `neon` or `plain` |
+| `TINY_LLM_THREADS` | the number of threads of the kernels, as `--threads` |
+| `TINY_LLM_CACHE` | the folder of the compiled kernels, instead of `~/.cache/tiny-llm` |
+| `TINY_LLM_MLX` | which MLX `./pdmw` installs, such as `cuda13` |
+| `CXX` | the C++ compiler of the kernels |
+"""
+
+
+def commands_page() -> str:
+    """The text of docs/commands.md."""
+    return "\n".join([_INTRODUCTION, *(_section(name) for name in COMMANDS)]) + ENVIRONMENT
+
+
+def _section(name: str) -> str:
+    module = importlib.import_module(COMMANDS[name])
+    parser = argparse.ArgumentParser(prog=name, add_help=False)
+    module.add_arguments(parser)
+    rows = list(_rows(parser))
+    table = ["| flag | meaning |\n| --- | --- |", *rows, ""] if rows else []
+    examples = [f"- `./pdmw run {name} {line}`: {about}" for line, about in getattr(module, "EXAMPLES", ())]
+    return "\n".join([f"## {name}\n", f"{module.HELP}\n", *table, *([*examples, ""] if examples else [])])
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:  # argparse has no public way to list them
+        if action.help == argparse.SUPPRESS:
+            continue
+        names = (
+            ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{action.metavar or action.dest}`"
+        )
+        values = "" if action.nargs == 0 or not action.option_strings else f" {_values(action)}"
+        text = (action.help or "") % {**vars(action), "prog": parser.prog}
+        yield f"| {names}{values} | {text.replace('|', chr(92) + '|')} |"
+
+
+def _values(action: argparse.Action) -> str:
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
+    if action.metavar is not None or action.choices is None:
+        return action.metavar or action.dest.upper()
+    return " or ".join(f"`{choice}`" for choice in action.choices)

@@ -1,0 +1,160 @@
+"""Samples, names and results of the pages: what has to be found, and what must not be."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.book_names import name_problems
+from tiny_llm_lab.course.book_results import read_results, results_table, with_results
+from tiny_llm_lab.course.book_samples import mark_problems, occurs, sample_problems
+from tiny_llm_lab.types import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("sample", "output", "expected"),
+    [
+        ("TTFT 57 ms", "warning\nTTFT 1,036.5 ms\n", True),
+        ("TTFT 57 ms", "TTFT ms", False),
+        ("a […] z", "a b\nc z", True),
+        ("a […] z", "a b\nc", False),
+        ("one\n\ntwo", "one\ntwo", True),
+        ("==== to do ====", "== to do ==", True),
+        ("in the attic.", "in the attics", False),
+        ("basics.py:14 softmax (10 tests)", "basics.py:9 softmax (3 tests)", True),
+        ("basics.py:14 softmax", "basics.py:14 linear", False),
+    ],
+)
+def test_a_sample_occurs_in_the_output_whatever_its_figures(sample: str, output: str, expected: bool) -> None:
+    assert occurs(sample, output) is expected
+
+
+def page(mark: str, text: str = "right") -> dict[Path, str]:
+    return {Path("README.md"): f"{mark}\n\n```text\n{text}\n```\n"}
+
+
+def test_a_sample_that_its_command_does_not_print_is_found() -> None:
+    asked: list[Sequence[str]] = []
+
+    def run(command: Sequence[str]) -> str:
+        asked.append(command)
+        return "this is right\n"
+
+    mark = "<!-- output of: ./pdmw run main --raw -->"
+    assert sample_problems(page(mark), ROOT, run) == []
+    found = sample_problems(page(mark, "wrong"), ROOT, run)
+    assert found == ["README.md: `./pdmw run main --raw` prints something else: show what it prints"]
+    assert [words[1:] for words in asked] == [["-m", "tiny_llm_lab", "main", "--raw"]] * 2
+
+
+def test_the_program_above_is_the_python_block_before_the_sample() -> None:
+    pages = {
+        Path("README.md"): "```python\nprint(6 * 7)\n```\n\n"
+        "<!-- output of: the program above -->\n\n```text\nthe answer\n```\n"
+    }
+    found = sample_problems(pages, ROOT)  # really run
+    assert found == ["README.md: `the program above` prints something else: show what it prints"]
+    pages = {
+        path: text.replace("the answer", "42").replace("6 * 7", "40 + 2") for path, text in pages.items()
+    }
+    assert sample_problems(pages, ROOT) == []
+
+
+@pytest.mark.parametrize("drawn", ["<svg/>", "<svg>other</svg>"])
+def test_a_picture_that_its_command_no_longer_draws_is_found(tmp_path: Path, drawn: str) -> None:
+    (tmp_path / "kept.svg").write_text("<svg/>")
+
+    def run(command: Sequence[str]) -> str:
+        Path(command[command.index("--svg") + 1]).write_text(drawn)
+        return ""
+
+    pages = {Path("README.md"): "<!-- drawn by: ./pdmw run trace --svg kept.svg -->\n\n![x](kept.svg)\n"}
+    assert bool(sample_problems(pages, tmp_path, run)) is (drawn != "<svg/>")
+    assert (tmp_path / "kept.svg").read_text() == "<svg/>"
+
+
+def test_every_sample_of_the_readme_needs_a_mark() -> None:
+    assert mark_problems({Path("README.md"): "```text\nhello\n```\n"}, []) == [
+        "README.md: 1 sample output(s) without a line <!-- output of: COMMAND -->"
+    ]
+    assert mark_problems(page("<!-- output of: ./pdmw run main -->"), []) == []
+
+
+def test_a_recorded_sample_needs_its_results() -> None:
+    assert mark_problems(page("<!-- recorded: ladder -->"), ["ladder"]) == []
+    assert len(mark_problems(page("<!-- recorded: ladder -->"), ["other"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("`engine/core.py` `EngineCore.advance`", None),
+        ("`engine/engine.py` `Engine.generate`, `Engine`", None),
+        ("the folder `trace/`: `svg.py`", None),
+        ("`Engine.advance` is inherited, `TINY_LLM_CACHE` is read", None),
+        ("`engine/gone.py`", "there is no file engine/gone.py"),
+        ("`trace/`: `gone.py`", "there is no file gone.py"),
+        ("`no_such_function`", "there is no no_such_function"),
+        ("`Engine.no_such_method`", "there is no Engine.no_such_method"),
+        ("`engine/core.py` `PromptRun`", "there is no PromptRun in src/tiny_llm_ref/engine/core.py"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(tmp_path: Path, text: str, complaint: str | None) -> None:
+    written = tmp_path / "page.md"
+    written.write_text(f"\n{text}\n")
+    assert name_problems(written, ROOT) == ([f"page.md:2: {complaint}"] if complaint else [])
+
+
+FIGURES = [
+    {"case": "a", "what": "ms", "value": 1234.5, "low": 1200, "high": 1300},
+    {"case": "a", "what": "ratio", "value": 0.04},
+    {"case": "b", "what": "ms", "value": 33.0},
+]
+RESULT = {
+    "schema": 1,
+    "claim": "It holds.",
+    "command": "./pdmw run main",
+    "machine": "a machine",
+    "date": "2026-11-22",
+    "commit": "abc",
+    "note": "",
+    "figures": FIGURES,
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "it.json").write_text(json.dumps(RESULT))
+    return tmp_path
+
+
+def test_a_table_has_a_row_for_each_case_and_the_spread_when_asked(root: Path) -> None:
+    result = read_results(root)["it"]
+    assert results_table(result, has_spread=True).splitlines() == [
+        "|  | ms | ratio |",
+        "| --- | --: | --: |",
+        "| a | 1,234 (1,200 to 1,300) | 0.04 |",
+        "| b | 33 |  |",
+    ]
+    text = "<!-- results: it; ratio -->\nstale\n<!-- end of results -->\n"
+    right = text.replace("stale", "\n|  | ratio |\n| --- | --: |\n| a | 0.04 |\n| b |  |\n")
+    assert with_results(text, {"it": result}) == right
+
+
+@pytest.mark.parametrize("asked", ["other", "it; weight"])
+def test_a_page_that_asks_for_what_is_not_there_is_refused(root: Path, asked: str) -> None:
+    with pytest.raises(UserError, match=r"other|weight"):
+        with_results(f"<!-- results: {asked} -->\n<!-- end of results -->\n", read_results(root))
+
+
+@pytest.mark.parametrize(
+    "change", [{"schema": 2}, {"claims": "x"}, {"figures": [{"case": "a"}]}, {"figures": 3}]
+)
+def test_a_file_of_another_schema_is_refused_by_name(root: Path, change: dict[str, object]) -> None:
+    (root / "results" / "bad.json").write_text(json.dumps(RESULT | change))
+    with pytest.raises(UserError, match=r"results/bad\.json is no result"):
+        read_results(root)
