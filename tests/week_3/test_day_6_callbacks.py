@@ -164,8 +164,8 @@ def test_the_end_of_one_prompt_may_end_another(llm, model):
 
 
 @pytest.mark.task("3.6.5")
-@pytest.mark.parametrize("victims", [(0,), (1,)])
-def test_the_end_of_an_aborted_prompt_may_end_another(llm, model, victims):
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (1, 0)])
+def test_the_end_of_an_aborted_prompt_may_end_others(llm, model, victims):
     engine = make_engine(llm, model, ONE_AT_A_TIME)
     first, prompts = token_of(0, 2), four_prompts()[:3]
     listener = Listener(first, lambda event: engine.abort("2"))
