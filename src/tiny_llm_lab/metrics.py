@@ -109,28 +109,3 @@ def summarize(completions: Sequence[Completion], total_s: float) -> RunSummary:
         itl=spread(pooled_itl(timings)),
         tpot_median_s=median(tpots) if tpots else None,
     )
-
-
-def fluidity_index(
-    gaps_s: Sequence[float], deadline_s: float, first_deadline_s: float | None = None
-) -> float:
-    """The share of deadlines that a stream of tokens met: 1 - missed / (met + missed).
-
-    `gaps_s` holds the time to the first token, then every gap. A token that comes early leaves its spare time
-    to the next ones; a late one misses a deadline for each `deadline_s` that it is behind, and the clock
-    starts anew. `first_deadline_s` is the first token's own deadline (None = like any other). After Etalon
-    (arXiv 2407.07000), counting every missed deadline of a stall. Raises ValueError without gaps.
-    """
-    if not gaps_s or deadline_s <= 0:
-        raise ValueError("a fluidity index needs gaps and a deadline above 0")
-    met = missed = 0
-    spare_s = 0.0
-    for number, gap_s in enumerate(gaps_s):
-        due_s = first_deadline_s if number == 0 and first_deadline_s is not None else deadline_s
-        # 0.5 - 0.1 - 0.1 is a hair less than three times 0.1: that is rounding, not a token in time.
-        late = round((gap_s - due_s - spare_s) / deadline_s, 9)
-        if late <= 0:
-            met, spare_s = met + 1, -late * deadline_s
-        else:
-            missed, spare_s = missed + 1 + math.floor(late), 0.0
-    return 1 - missed / (met + missed)

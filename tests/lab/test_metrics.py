@@ -6,7 +6,6 @@ from tiny_llm_lab.metrics import (
     Spread,
     decode_rate,
     e2e_s,
-    fluidity_index,
     percentile,
     pooled_itl,
     spread,
@@ -101,30 +100,3 @@ def test_weighted_percentile_is_that_of_the_pool_written_out(percent: float) -> 
 def test_weighted_percentile_of_nothing_is_an_error(counts: dict[float, int], percent: float) -> None:
     with pytest.raises(ValueError, match="percentile"):
         weighted_percentile(counts, percent)
-
-
-@pytest.mark.parametrize(
-    ("gaps_ms", "want"),
-    [
-        # 100 and two of 50 are in time and leave 100 over; 500 is 300 late and misses four; 50 is in time.
-        ([100, 50, 50, 500, 50], 1 - 4 / 8),
-        ([100, 100, 100], 1.0),
-        ([300], 0.0),
-        ([101, 100], 1 - 1 / 2),
-        # What was saved before a stall is gone after it.
-        ([10, 300, 150], 1 - 3 / 4),
-    ],
-)
-def test_fluidity_index(gaps_ms: list[float], want: float) -> None:
-    assert fluidity_index(gaps_ms, 100) == pytest.approx(want)
-    assert fluidity_index([gap / 1000 for gap in gaps_ms], 0.1) == pytest.approx(want), (
-        "the unit must not matter"
-    )
-
-
-def test_fluidity_index_gives_the_first_token_its_own_deadline() -> None:
-    assert fluidity_index([900, 100, 100], 100, first_deadline_s=1000) == 1.0
-    assert fluidity_index([1150, 100], 100, first_deadline_s=1000) == 1 - 2 / 3
-    for gaps, deadline in (([], 1.0), ([1.0], 0.0)):
-        with pytest.raises(ValueError, match="fluidity"):
-            fluidity_index(gaps, deadline)

@@ -2,12 +2,16 @@
 
 import sys
 import time
-from typing import Any
+from typing import Any, Final
 
 from tiny_llm_lab.bench.peers import WARM_UP_TOKENS, PeerTimes, answer
 from tiny_llm_lab.bench.spec import Spec
-from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.types import ModelConfig
+
+_FIELDS: Final = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+    "head_dim max_position_embeddings rms_norm_eps rope_theta tie_word_embeddings"
+).split()
 
 
 def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
@@ -18,7 +22,7 @@ def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.seed)
     dtype = getattr(torch, spec.variant)
-    settings = AutoConfig.from_pretrained(find_folder(spec.model))
+    settings = AutoConfig.for_model(config.model_type, **{name: getattr(config, name) for name in _FIELDS})
     model = AutoModelForCausalLM.from_config(settings).to(dtype).eval()
     request, batch = spec.requests[0], len(spec.requests)
 
