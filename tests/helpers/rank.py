@@ -27,10 +27,10 @@ NUM_TOKENS = 12
 _NARROW = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=4, max_model_len=64)
 # All share the beginnings of prompts; the narrow ones cut prompts and preempt as well.
 ENGINES: dict[str, tuple[SchedulerConfig, dict[str, Any]]] = {
-    "a small pool": (_NARROW, {"num_blocks": 14}),
-    "keys and values of 8 bits": (_NARROW, {"num_blocks": 14, "kv_bits": 8}),
+    "a small pool": (_NARROW, {"num_blocks": 11}),
+    "keys and values of 8 bits": (_NARROW, {"num_blocks": 11, "kv_bits": 8}),
     "a step ahead": (SchedulerConfig(), {"num_blocks": 64, "async_scheduling": True}),
-    "guesses": (_NARROW, {"num_blocks": 14}),
+    "guesses": (_NARROW, {"num_blocks": 11}),
 }
 # Starting a process takes some seconds, and its machine may have other things to do.
 _TIMEOUT_S = 240
