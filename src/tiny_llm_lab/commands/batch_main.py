@@ -3,7 +3,7 @@
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -96,8 +96,7 @@ def run(args: Namespace) -> int:
     prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
     settings = _loop_settings(args, limit) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()
-    parts = [model_name(args), args.solution, plural(len(prompts), "prompt")]
-    log(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in told.items())]))
+    _tell([model_name(args), args.solution, plural(len(prompts), "prompt")], told)
     counted = None
     if served is None:
         progress, total_s, interrupted = serve(loaded, prompts, settings)
@@ -109,7 +108,7 @@ def run(args: Namespace) -> int:
     if args.json:
         named = {"model": model_name(args), "solution": args.solution, "tensor_parallel_size": num_ranks}
         document = as_json(progress, total_s, named | settings)
-        print(json.dumps(document if counted is None else document | {"engine": counted[0]}, indent=1))
+        print(json.dumps(document | ({"engine": counted[0]} if counted else {}), indent=1))
     else:
         print_report(progress, total_s)
         if counted is not None:
@@ -120,6 +119,10 @@ def run(args: Namespace) -> int:
     log("next: ./pdmw run bench-chunked-prefill")
     # Another rank that fails would end the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
+
+
+def _tell(parts: list[str], settings: Mapping[str, object]) -> None:
+    log(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in settings.items())]))
 
 
 def serve(

@@ -4,7 +4,6 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -13,22 +12,11 @@ from tiny_llm_lab.types import StepPlan, attention_tokens
 from tiny_llm_lab.types.serving import BudgetController, TokenSequence
 
 from .setting import ReplicaConfig
+from .state import SimRequestState
 from .stats import FinishedRequest, RunStats
 from .traffic import SimRequest
 
 _TOKEN: Final = (0,)  # a sampled token: the simulation only counts tokens
-
-
-@dataclass(slots=True)
-class SimRequestState:
-    """A request in progress: the scheduler's half, and the times of its tokens."""
-
-    request: SimRequest
-    scheduled: TokenSequence
-    num_left: int  # tokens of the answer
-    first_s: float | None = None
-    last_s: float = math.nan
-    num_late_gaps: int = 0
 
 
 class Replica:

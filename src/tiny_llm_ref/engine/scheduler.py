@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError
+from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError, require_room
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -65,13 +65,8 @@ class Scheduler:
         length, limit = len(sequence.prompt_token_ids), self.max_num_tokens
         if length == 0:
             raise UserError("the prompt is empty: give at least one token")
-        if length > limit:
-            reason = (
-                f"max_model_len is {limit}: shorten it or raise the limit"
-                if limit == self.config.max_model_len
-                else f"the KV cache holds {limit}: shorten it or give the cache more blocks"
-            )
-            raise UserError(f"the prompt has {length} tokens but {reason}")
+        is_configured = limit == self.config.max_model_len
+        require_room(length, limit, "max_model_len" if is_configured else "what all KV blocks hold")
         if sequence.request_id in self._sequences:
             raise UserError(f"there is a request {sequence.request_id!r} already: choose another id")
         if sequence.num_computed_tokens or sequence.block_ids:

@@ -239,9 +239,7 @@ def _feed_forward(config: ModelConfig, weights: Weights) -> QwenMLP | QwenMoE:
 
 def _is_causal(mask: Mask, num_new_tokens: int) -> bool:
     """Whether `mask` lets a token see exactly the tokens up to itself, as the fused layer does."""
-    if mask is None:
-        return num_new_tokens == 1
-    return isinstance(mask, str) and mask == "causal"
+    return num_new_tokens == 1 if mask is None else isinstance(mask, str) and mask == "causal"
 
 
 def _whole(x: mx.array) -> mx.array:
