@@ -34,7 +34,7 @@ from tiny_llm_lab.bench.report import Metrics, Ratio, Row, samples_of
 from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Request
 from tiny_llm_lab.simulate.traffic import LengthKind
-from tiny_llm_lab.types import Timing
+from tiny_llm_lab.types import StepSample, Timing
 
 PAIR = (Request("early", 1, 2),)
 
@@ -115,7 +115,7 @@ def test_the_policy_serves_a_load_and_says_how_well_it_predicted() -> None:
     llm: Any = load_solution("ref")
     checkpoint = toy_checkpoint()
     own = BenchConfig(llm, llm.build_model(checkpoint), checkpoint)
-    samples = [llm.StepSample(n, n * n, n, 0.001 * n) for n in (1, 2, 4, 8)]
+    samples = [StepSample(n, n * n, n, 0.001 * n) for n in (1, 2, 4, 8)]
     given = load((Request("early", 8, 4), Request("early", 40, 3)), samples=samples)
     metrics = {name: slo.run(own, given, name) for name in (UNCHUNKED, "budget 16", POLICY)}
     assert all(each["total_s"] for each in metrics.values()) and len(given.errors) == 1
