@@ -95,11 +95,11 @@ def test_a_real_policy_paces_a_real_engine(llm):
     for _ in range(6):
         engine.step()
     computed = [step.get("long") for step in probe.steps]
-    assert computed == [72, 72, 72, 72, 12, None], "the reader's token takes one place of 73"
+    assert computed == [72, 72, 72, 72, 12, None], "the reader's token is one of the 73"
 
 
 def asked_about(llm, requests, **config):
-    """What a pacer asks its policy about requests of a scheduler that has planned nothing yet."""
+    """What a controller asks its policy about requests of a scheduler that has planned nothing yet."""
     scheduler = llm.Scheduler(SchedulerConfig(**config), llm.BlockPool(64, 16))
     for request in requests:
         scheduler.add(request)
@@ -122,13 +122,13 @@ def test_a_prompt_takes_no_more_than_the_threshold_lets_it(llm):
 
 
 @pytest.mark.task("3.7.3")
-def test_the_policy_is_asked_about_those_whom_the_step_can_reach(llm):
+def test_the_policy_is_asked_about_sequences_that_can_get_tokens_in_this_step(llm):
     _, [(_, _, prefills)], scheduler = asked_about(llm, waiting(llm, *[9] * 5), max_num_seqs=3)
-    assert len(prefills) == 3, "the others find no place"
+    assert len(prefills) == 3, "the other two find no free slot"
     scheduler.schedule()
     policy = RecordingPolicy()
     llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
-    assert [len(works) for works in policy.asked[0][1:]] == [0, 3], "who runs holds the places"
+    assert [len(works) for works in policy.asked[0][1:]] == [0, 3], "running sequences hold the slots"
     _, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, *[40] * 5), max_num_batched_tokens=64)
     assert len(prefills) == 2, "the second takes what the first leaves"
 
@@ -142,8 +142,8 @@ def test_prompts_are_priced_in_the_schedulers_order(llm):
 
 
 @pytest.mark.task("3.7.3")
-def test_batch_class_requests_do_not_hide_those_who_are_served_first(llm):
-    # All places are taken and b wants all tokens, but the step will admit i and leave b 11.
+def test_batch_class_requests_do_not_hide_interactive_ones(llm):
+    # Both slots are taken and b could take all tokens, but the step will admit i and leave b 11.
     config = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=2)
     scheduler = llm.Scheduler(config, llm.BlockPool(64, 16))
     for name, length in (("a", 9), ("b", 200)):
@@ -159,7 +159,7 @@ def test_batch_class_requests_do_not_hide_those_who_are_served_first(llm):
 
 @pytest.mark.task("3.7.3")
 def test_without_a_prompt_there_is_no_limit(llm):
-    # Whoever decodes takes one token, and its guesses: a budget could only take these away.
+    # A decode takes one token and its draft: a budget could only take the draft away.
     scheduler = llm.Scheduler(SchedulerConfig(), llm.BlockPool(64, 16))
     scheduler.add(waiting(llm, 9)[0])
     scheduler.commit(scheduler.schedule(), {"0": [97]})
@@ -169,8 +169,8 @@ def test_without_a_prompt_there_is_no_limit(llm):
 
 
 @pytest.mark.task("3.7.3")
-def test_guesses_are_part_of_what_a_decode_takes(llm):
-    # Else the guesses of the first decodes would take the tokens of the last ones.
+def test_drafts_are_part_of_what_a_decode_takes(llm):
+    # Otherwise the drafts of the first decodes would take the tokens of the last ones.
     requests = waiting(llm, 9, 9, 30)
     scheduler = llm.Scheduler(
         SchedulerConfig(max_num_batched_tokens=18, max_num_seqs=8), llm.BlockPool(64, 16)

@@ -25,12 +25,12 @@ def test_budget_is_the_largest_step_inside_the_slack(llm):
 
 
 @pytest.mark.task("3.7.2")
-def test_a_decode_that_guessed_takes_more_than_one_token(llm):
+def test_a_decode_with_a_draft_takes_more_than_one_token(llm):
     # 4 tokens behind 1,000 look 1,001 + ... + 1,004 = 4,010 times; with the other decode and n of a prompt:
     # 1 ms (5 + n) + 1 us (4,011 + n (n + 1) / 2) <= 60.5 ms: n = 50 makes 60.286, n = 51 61.337.
-    guessing = llm.DecodeWork(1000, 5.0 - 0.0395, num_new=4)
+    drafting = llm.DecodeWork(1000, 5.0 - 0.0395, num_new=4)
     policy = policy_of(llm)
-    budget = policy.token_budget(5.0, [guessing, *decoding(llm, 0.0)], [llm.PrefillWork(0, 1000)])
+    budget = policy.token_budget(5.0, [drafting, *decoding(llm, 0.0)], [llm.PrefillWork(0, 1000)])
     assert budget == 4 + 1 + 50
     assert policy.model.asked[-1][2] - policy.model.asked[-1][0] == 1000, "stored: 1,000 and what is new"
 
@@ -126,7 +126,7 @@ def test_budget_is_never_more_than_the_prompts_can_take(llm):
 def test_choosing_a_budget_asks_the_model_a_few_times_only(llm):
     policy = policy_of(llm)
     policy.token_budget(5.0, decoding(llm, 0.0), [llm.PrefillWork(0, 100_000)])
-    # Halving 100,000 takes 17 rounds. It happens before every step, while everybody waits.
+    # Halving 100,000 takes 17 rounds. It happens before every step and delays all requests.
     assert len(policy.model.asked) <= 20
 
 

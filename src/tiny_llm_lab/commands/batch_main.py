@@ -3,9 +3,9 @@
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tiny_llm_lab import ranks
 from tiny_llm_lab.corpus.recall import recall_questions
@@ -92,8 +92,7 @@ def run(args: Namespace) -> int:
     loaded = load_from_args(args, num_ranks=num_ranks)
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     served = engine_settings(args, limit)
-    prompts = prompts or mixed_prompts(tokenizer, limit, sampling)
-    prompts = [replace(prompt, content=_content(tokenizer, prompt, args.raw)) for prompt in prompts]
+    prompts = _in_template(tokenizer, prompts or mixed_prompts(tokenizer, limit, sampling), args.raw)
     settings = _loop_settings(args, limit) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()
     _tell([model_name(args), args.solution, plural(len(prompts), "prompt")], told)
@@ -110,15 +109,21 @@ def run(args: Namespace) -> int:
         document = as_json(progress, total_s, named | settings)
         print(json.dumps(document | ({"engine": counted[0]} if counted else {}), indent=1))
     else:
-        print_report(progress, total_s)
-        if counted is not None:
-            print_parts(counted[1])
+        _print_tables(progress, total_s, counted)
     if interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in progress.requests)
     log("next: ./pdmw run bench-chunked-prefill")
     # Another rank that fails would end the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
+
+
+def _print_tables(
+    progress: BatchProgress, total_s: float, counted: tuple[dict[str, Any], str] | None
+) -> None:
+    print_report(progress, total_s)
+    if counted is not None:
+        print_parts(counted[1])
 
 
 def _tell(parts: list[str], settings: Mapping[str, object]) -> None:
@@ -213,6 +218,5 @@ def _read(args: Namespace, sampling: SamplingParams) -> list[Prompt]:
     return prompts
 
 
-def _content(tokenizer: Tokenizer, prompt: Prompt, raw: bool) -> str:
-    assert isinstance(prompt.content, str)
-    return as_chat(tokenizer, prompt.content, raw)
+def _in_template(tokenizer: Tokenizer, prompts: Sequence[Prompt], raw: bool) -> list[Prompt]:
+    return [replace(each, content=as_chat(tokenizer, cast(str, each.content), raw)) for each in prompts]

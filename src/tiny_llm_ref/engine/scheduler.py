@@ -33,9 +33,7 @@ class Scheduler:
         Raises UserError when config.chunk_grid exceeds an enabled long_prefill_token_threshold, or the
         budget left after max_num_seqs - 1 decodes: a prompt could then never reach the next multiple.
         """
-        self.config = config
-        self.pool = pool
-        self.prefix_cache = prefix_cache
+        self.config, self.pool, self.prefix_cache = config, pool, prefix_cache
         self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)
         if config.chunk_grid:
             validate_chunk_grid(config)
@@ -95,9 +93,7 @@ class Scheduler:
         limit = self.config.max_num_batched_tokens
         budget = limit if token_budget is None else min(token_budget, limit)
         if budget < 1:
-            raise UserError(
-                f"token_budget must be 1 or more, not {budget}: a step of no tokens changes nothing"
-            )
+            raise UserError(f"token_budget must be 1 or more, not {budget}: no tokens are no step")
         if self.config.policy == "priority":
             self.queue.next_step()
         self._preempted = []
@@ -151,12 +147,11 @@ class Scheduler:
 
     def abort(self, request_id: str) -> bool:
         """End a sequence, running or waiting, and free its blocks; False when there is none."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return False
         self.queue.remove(sequence)
         self._manager.release(sequence)
-        del self._sequences[request_id]
         return True
 
     def check(self) -> None:
@@ -202,8 +197,7 @@ class Scheduler:
                 continue
             if self._preempt() is sequence:
                 return 0
-        if needed > 0:
-            sequence.block_ids += self.pool.allocate(needed)
+        sequence.block_ids += self.pool.allocate(needed)
         return num_new
 
     def _preempt(self) -> TokenSequence:

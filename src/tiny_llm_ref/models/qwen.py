@@ -117,7 +117,7 @@ class QwenTransformerBlock:
         self.mlp = _feed_forward(config, _below("mlp.", weights))
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
-        self.all_sum = all_sum or _whole
+        self.all_sum = all_sum or (lambda part: part)
         self.parts = LayerParts(config, weights, rope, self.mlp, self.all_sum, is_whole=all_sum is None)
 
     @cached_property
@@ -240,11 +240,6 @@ def _feed_forward(config: ModelConfig, weights: Weights) -> QwenMLP | QwenMoE:
 def _is_causal(mask: Mask, num_new_tokens: int) -> bool:
     """Whether `mask` lets a token see exactly the tokens up to itself, as the fused layer does."""
     return num_new_tokens == 1 if mask is None else isinstance(mask, str) and mask == "causal"
-
-
-def _whole(x: mx.array) -> mx.array:
-    """The sum over the ranks of a model that has only one."""
-    return x
 
 
 def _below(prefix: str, weights: Weights) -> Weights:
