@@ -95,7 +95,7 @@ class _Run:
         if self.loop == "engine":
             self._engine()
             return
-        prompts, want = self._prompts(self.rng.randint(1, 10), self.rng.choice((1, 8, 16)))
+        prompts, want = self._prompts(self.rng.choice((1, 5, 8, 10)), self.rng.choice((1, 8, 16)))
         if self.loop == "batch":
             served = serve_batch(self.llm, self.model, prompts, self.limit, self.rng)
         else:
@@ -118,7 +118,7 @@ class _Run:
             "enable_prefix_caching": rng.random() < 0.7,
             "async_scheduling": rng.random() < 0.7,
         }
-        proposer = self._proposer((), ()) if self.is_long or self.number % 13 < len(_PROPOSERS) else None
+        proposer = self._proposer((), ()) if self.is_long or self.number % 11 < len(_PROPOSERS) else None
         self.settings += f", {settings}, {describe(config)}"
         engine = EngineUnderTest(self.llm, self.model, self.counts, proposer, config=config, **settings)
         for _ in range(rng.choice((1, 1, 2))):
@@ -173,7 +173,7 @@ class _Run:
 
     def _proposer(self, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> Watched:
         rng, kinds = self.rng, _DRAFT_MODELS if self.is_long else _PROPOSERS
-        self.proposer_kind = kind = kinds[self.number % 13 % len(kinds)]
+        self.proposer_kind = kind = kinds[self.number % 11 % len(kinds)]
         self.settings += f", {kind} drafts"
         if kind == "scripted":
             right, silent, outside = (

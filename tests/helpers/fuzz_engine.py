@@ -83,7 +83,7 @@ class EngineUnderTest:
                 served.logs[name] = Log()
                 self._add(served, name, prompts[int(name)])
             live = sorted(set(served.logs) - set(served.outcomes) - served.aborted)
-            if live and rng.random() < 0.05:
+            if live and rng.random() < 0.12:
                 name = rng.choice(live)
                 served.aborted.add(name)
                 assert self.engine.abort(name), f"request {name} is not there"
