@@ -171,9 +171,10 @@ class EngineCore:
     def _accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
         """The tokens that are certain: up to the first that was not drafted."""
         draft = request.sequence.spec_token_ids[: len(sampled) - 1]
+        if self.spec_stats is None or not draft:
+            return list(sampled)
         accepted = accepted_tokens(sampled, draft)
-        if self.spec_stats is not None:
-            self.spec_stats.observe(len(draft), len(accepted) - 1)
+        self.spec_stats.observe(len(draft), len(accepted) - 1)
         return accepted
 
     def _commit(
