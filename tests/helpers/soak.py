@@ -192,11 +192,12 @@ class Storm:
         assert life.request.block_ids == []
 
 
-def random_config(rng: random.Random, policy: Policy | None = None) -> SchedulerConfig:
+def random_config(rng: random.Random, policy: Policy | None = None, has_grid: bool = True) -> SchedulerConfig:
     """Any combination of settings that is allowed; `policy` None means any of them."""
     budget = rng.choice((8, 17, 64))
     is_chunked = rng.random() < 0.8
     grid = rng.choice((0, 0, 4)) if is_chunked else 0
+    grid = grid if has_grid else 0
     max_num_seqs = rng.choice((1, 3, 5))
     return SchedulerConfig(
         max_num_batched_tokens=budget if is_chunked else 64,
@@ -211,11 +212,16 @@ def random_config(rng: random.Random, policy: Policy | None = None) -> Scheduler
 
 
 def storm(
-    llm: Any, seed: int, num_requests: int, policy: Policy | None = None, batch_share: float = 0.0
+    llm: Any,
+    seed: int,
+    num_requests: int,
+    policy: Policy | None = None,
+    batch_share: float = 0.0,
+    has_grid: bool = True,
 ) -> Storm:
     """A storm with random settings, run to its end; `batch_share` of the requests are of batch class."""
     rng = random.Random(seed)
-    config = random_config(rng, policy)
+    config = random_config(rng, policy, has_grid)
     block_size = rng.choice((1, 4, 16))
     num_blocks = -(-rng.choice((24, 64, 100)) // block_size)
     is_cached, rate = rng.random() < 0.7, rng.choice((0.05, 0.4))
