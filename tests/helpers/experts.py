@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 from tests.helpers import oracle
 from tests.helpers.matrices import numbers
 from tests.helpers.tolerance import as_float64
-from tests.helpers.toy import QWEN3, toy_weights
+from tests.helpers.toy import QWEN3, ByteTokenizer, toy_weights
 
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Weight
+from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, Weight
 
 MOE = replace(
     QWEN3,
@@ -100,3 +101,7 @@ def moe_weights(config: ModelConfig, seed: int = 0) -> dict[str, Weight]:
         for name, w in expert_weights(config, seed + layer + 1).items():
             weights[f"model.layers.{layer}.mlp.{name}"] = w
     return weights
+
+
+def moe_checkpoint(config: ModelConfig = MOE) -> Checkpoint:
+    return Checkpoint("toy", Path("toy"), config, moe_weights(config), ByteTokenizer(), mx.float32)

@@ -19,6 +19,11 @@ def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0, activation_
     return w
 
 
+def quantized(w, bits=4, group_size=32):
+    """`w` in MLX's packing, with scales and biases in its own dtype."""
+    return QuantizedWeights(*mx.quantize(w, group_size=group_size, bits=bits), group_size, bits)
+
+
 def numbers(w):
     """A matrix of either kind as float64."""
     if isinstance(w, QuantizedWeights):

@@ -1,7 +1,20 @@
 """Requests whose keys and values lie scattered over the blocks of a pool."""
 
+import math
+
 import mlx.core as mx
 import numpy as np
+from tests.helpers import oracle
+from tests.helpers.toy import random_array
+
+# What a step computes: stored tokens of each request, with the new ones, and how many are new.
+STEPS = [
+    ([1], [1]),
+    ([5], [5]),
+    ([40], [1]),
+    ([40, 7, 33, 32], [1, 1, 1, 1]),
+    ([70, 31, 64, 9], [6, 1, 64, 1]),
+]
 
 
 def scattered_blocks(seed, block_size, lengths, spare=3):
@@ -34,3 +47,44 @@ def tables_of(block_ids):
     """Block tables [R, longest] int32, with zeros behind the last block of a request."""
     longest = max(map(len, block_ids))
     return mx.array([[*ids, *[0] * (longest - len(ids))] for ids in block_ids], mx.int32)
+
+
+class Requests:
+    """Random queries, keys and values of requests, and the layout of their last `sizes` tokens."""
+
+    def __init__(self, llm, lengths, sizes, block_size=4, H=4, G=2, D=8, dtype=mx.float32):
+        self.ids, num_blocks = scattered_blocks(1, block_size, lengths)
+        parts = [(ids, n - new, new) for ids, n, new in zip(self.ids, lengths, sizes, strict=True)]
+        self.layout = llm.StepLayout.of(block_size, parts)
+        self.q, self.k, self.v = (
+            [random_array(10 * i + r, heads, n, D, dtype=dtype) for r, n in enumerate(lengths)]
+            for i, heads in enumerate((H, G, G))
+        )
+        # Before the step only the tokens that are stored already, and garbage everywhere else.
+        self.old_keys, self.old_values = (
+            in_pages(
+                [t[:, : t.shape[1] - new] for t, new in zip(tokens, sizes, strict=True)],
+                [
+                    ids[: -(-(n - new) // block_size)]
+                    for ids, n, new in zip(self.ids, lengths, sizes, strict=True)
+                ],
+                block_size,
+                num_blocks,
+                math.nan,
+            )
+            for tokens in (self.k, self.v)
+        )
+        self.keys, self.values = (
+            in_pages(tokens, self.ids, block_size, num_blocks, math.nan) for tokens in (self.k, self.v)
+        )
+        self.sizes = sizes
+        self.new_q, self.new_k, self.new_v = (packed_rows(t, sizes) for t in (self.q, self.k, self.v))
+
+    def want(self):
+        """Each request alone, in float64: [T, 1, H * D]."""
+        rows = []
+        for q, k, v, new in zip(self.q, self.k, self.v, self.sizes, strict=True):
+            own = q[None, :, q.shape[1] - new :]
+            out = oracle.attention(own, k[None], v[None], causal=True)[0]
+            rows.append(out.swapaxes(0, 1).reshape(new, 1, -1))
+        return np.concatenate(rows)

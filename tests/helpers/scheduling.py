@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tiny_llm_lab.types import PriorityClass, SchedulerConfig, StepPlan
+
+PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
 
 
 @dataclass
@@ -67,6 +69,14 @@ class Run:
 def made_up_token(request: Any) -> int:
     """The same token for the same tokens before it."""
     return hash((len(request.prompt_token_ids), *request.output_token_ids)) % 1000
+
+
+def config(**changes: Any) -> SchedulerConfig:
+    return replace(PLAIN, **changes)
+
+
+def request_of(llm: Any, num_prompt: int = 5, **fields: Any) -> Any:
+    return llm.TokenSequence("r", list(range(100, 100 + num_prompt)), **fields)
 
 
 def scheduler_of(llm: Any, config: SchedulerConfig, num_blocks: int, block_size: int, cached: bool) -> Any:

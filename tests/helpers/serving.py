@@ -1,11 +1,14 @@
 """Running an engine to its end, and the requests that its tests run."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Completion, Prompt, SamplingParams, TokenLogprobs
+from tiny_llm_lab.types import Completion, DoneEvent, Event, Prompt, SamplingParams, TokenLogprobs
+
+LONG = SamplingParams(max_tokens=8, ignore_eos=True)
 
 
 def mixed_prompts() -> list[Prompt]:
@@ -23,6 +26,11 @@ def mixed_prompts() -> list[Prompt]:
         *(Prompt([*common, i], SamplingParams(max_tokens=8, ignore_eos=True)) for i in (1, 2, 3)),
         prompt(6, 33, max_tokens=15, temperature=1.2, top_k=20, seed=8, ignore_eos=True),
     ]
+
+
+def four_prompts(max_tokens: int = 8) -> list[Prompt]:
+    sampling = replace(LONG, max_tokens=max_tokens)
+    return [Prompt(random_tokens(i, 12 + i).tolist(), sampling) for i in range(4)]
 
 
 def serve(
@@ -56,6 +64,10 @@ def serve(
 def make_engine(llm: Any, model: Any, config: Any = None, **kwargs: Any) -> Any:
     settings = {"num_blocks": 256, "block_size": 16} | kwargs
     return llm.Engine(model, ByteTokenizer(), *([] if config is None else [config]), **settings)
+
+
+def idx_of(event: Event) -> int:
+    return event.completion.prompt_idx if isinstance(event, DoneEvent) else event.prompt_idx
 
 
 def logprobs_of(engine: Any, prompt: Prompt, neighbours: Sequence[Prompt] = ()) -> list[TokenLogprobs]:

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from tiny_llm_lab.types import Checkpoint, ModelConfig
+from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights
 
 EOS, SECOND_EOS = 256, 257
 VOCAB = 258
@@ -138,6 +138,17 @@ def random_tokens(seed: int, *shape: int) -> mx.array:
 def random_array(seed: int, *shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
     """Normal numbers of size one, the same on every machine."""
     return mx.array(np.random.default_rng(seed).normal(size=shape).astype(np.float32)).astype(dtype)
+
+
+def packed_model(llm: Any, odd_layer: int | None = None) -> Any:
+    """A model of 4 bits; in layer `odd_layer` the values have 8, so that q, k and v are not packed alike."""
+    checkpoint = toy_checkpoint()
+    weights = dict(checkpoint.weights)
+    for name, w in weights.items():
+        if name.endswith("_proj.weight"):
+            bits = 8 if name == f"model.layers.{odd_layer}.self_attn.v_proj.weight" else 4
+            weights[name] = QuantizedWeights(*mx.quantize(w, group_size=32, bits=bits), 32, bits)
+    return llm.build_model(replace(checkpoint, weights=weights))
 
 
 def _matrix(rng: np.random.Generator, rows: int, columns: int) -> mx.array:

@@ -4,104 +4,10 @@
 #include <algorithm>
 
 #include "fuzz_attention.h"
+#include "fuzz_linear.h"
 
 namespace fuzz {
 namespace {
-
-/// A matrix in buffers of its exact size, and its numbers.
-struct AnyMatrix {
-  Matrix m;
-  Memory words;
-  Array dense, scales, biases;
-  double size;  // bounds its numbers
-
-  AnyMatrix(int64_t rows, int64_t columns, int bits, int group, DType dtype, double size) : size(size) {
-    m = {nullptr, nullptr, nullptr, dtype, rows, columns, bits ? group : 0, bits};
-    if (bits == 0) {
-      dense = filled(dtype, {rows, columns}, size);
-      m.data = dense.t.data;
-      return;
-    }
-    int64_t bytes = rows * columns * bits / 8;
-    words = exactly(bytes);
-    for (int64_t i = 0; i < bytes / 4; ++i) static_cast<uint32_t*>(words.get())[i] = uint32_t(random_bits());
-    scales = filled(dtype, {rows, columns / group}, size / (1 << bits));
-    biases = filled(dtype, {rows, columns / group}, size);
-    m.data = words.get(), m.scales = scales.t.data, m.biases = biases.t.data;
-    this->size = 2 * size;
-  }
-
-  double operator()(int64_t n, int64_t k) const {
-    if (m.bits == 0) return dense(n, k);
-    uint32_t word = static_cast<const uint32_t*>(m.data)[(n * m.columns + k) * m.bits / 32];
-    double q = word >> (k * m.bits % 32) & ((1u << m.bits) - 1);
-    return q * scales(n, k / m.group_size) + biases(n, k / m.group_size);
-  }
-};
-
-int64_t any_rows() { return one_in(3) ? one_of<int64_t>({1, 2, 3, 47, 48, 49, 50, 97}) : whole(1, 12); }
-
-void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const Array& out, double x_size, const Array* residual = nullptr) {
-  int64_t M = out.t.shape[0], K = w.m.columns;
-  std::vector<double> rows, row(K);
-  for (int64_t m = 0; m < M; ++m)
-    for (int64_t k = 0; k < K; ++k) rows.push_back(x(m, k));
-  for (int64_t n = 0; n < w.m.rows; ++n) {
-    for (int64_t k = 0; k < K; ++k) row[k] = w(n, k);
-    for (int64_t m = 0; m < M; ++m) {
-      double added = bias ? (*bias)(n) : 0.0, passed = residual ? (*residual)(m, n) : 0.0;
-      double want = added + passed, size = std::fabs(added) + std::fabs(passed);
-      const double *left = rows.data() + m * K, *right = row.data();
-      for (int64_t k = 0; k < K; ++k) want += left[k] * right[k];
-      size += std::sqrt(double(w.m.columns)) * x_size * w.size;
-      judge.check(out(m, n), want, size, "of a product");
-    }
-  }
-}
-
-void linear(ThreadPool& threads) {
-  DType dtype = any_dtype(), stored = any_dtype();
-  int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
-  int activation_bits = bits == 4 && one_in(2) ? 8 : 0;
-  int64_t M = any_rows(), K = bits ? group * whole(1, 9) : whole(1, one_in(2) ? 40 : 1200);
-  double size = any_size(dtype);
-  Array x = filled(dtype, {M, K}, size, false);
-  std::vector<AnyMatrix> weights;
-  std::vector<Array> biases, residuals, outs;
-  std::vector<Product> products;
-  for (int i = 0; i < count; ++i) {
-    int64_t N = whole(1, one_in(3) ? 300 : 40);
-    DType own = bits || one_in(3) ? any_dtype() : stored;
-    weights.emplace_back(N, K, bits, group, own, any_size(dtype == DType::f16 ? dtype : own));
-    weights[i].m.activation_bits = activation_bits;
-    biases.push_back(filled(any_dtype(), {N}, std::min(4.0, size)));
-    outs.push_back(empty(dtype, {M, N}));
-    residuals.push_back(filled(any_dtype(), {M, N}, std::min(4.0, size), false));
-    products.push_back({weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
-  }
-  judge.begin(bits == 0 ? "linear dense" : activation_bits ? "linear of 8-bit activations" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
-  kernels.linear(threads, x.t, products.data(), count);
-  // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the same way.
-  // A field is up to twice its weight before the bias is added: so are float32's roundings.
-  double coarser = !bits ? 1.0 : dtype == DType::f32 ? 2.0 : 32 * std::sqrt(double(K));
-  // 8 bits are 256 times coarser.
-  if (activation_bits) coarser = 256 * 32 * std::sqrt(double(K));
-  for (int i = 0; i < count; ++i)
-    check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,
-                  products[i].residual.data ? &residuals[i] : nullptr);
-}
-
-void quantized_matmul_step(ThreadPool& threads) {
-  DType dtype = any_dtype();
-  int group = one_of({32, 64, 128});
-  int64_t M = whole(1, 5), K = group * whole(1, 5), N = whole(1, one_in(3) ? 300 : 40);
-  double size = any_size(dtype);
-  Array x = filled(dtype, {M, K}, size, false), out = empty(dtype, {M, N});
-  AnyMatrix w(N, K, one_of({4, 8}), group, any_dtype(), any_size(DType::f16));
-  judge.begin("quantized_matmul_step", dtype);
-  kernels.quantized_matmul_step(threads, int(whole(1, 4)), x.t, {w.m, {}, out.t, {}});
-  check_product(x, w, nullptr, out, 2 * size);  // the first steps add everything up in one lane
-}
 
 double inverse_rms(const std::vector<double>& x, double eps) {
   double total = 0;

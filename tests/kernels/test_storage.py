@@ -4,9 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close, peak_bytes
-from tests.helpers.toy import random_array, random_tokens
+from tests.helpers.toy import packed_model, random_array, random_tokens
 from tests.week_2.conftest import kernels_on
-from tests.week_2.test_day_6 import packed_model
 
 __all__ = ["kernels_on"]
 

@@ -1,23 +1,14 @@
-"""Day 3.6: what `on_event` may do to the engine that calls it, and prompts that are none."""
+"""Day 3.6: what `on_event` may do to the engine that calls it."""
 
 from dataclasses import replace
 
 import pytest
 from tests.helpers.fakes import FakeClock
-from tests.helpers.serving import make_engine
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.serving import LONG, four_prompts, idx_of, make_engine
+from tests.helpers.toy import ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import (
-    DoneEvent,
-    PrefillEvent,
-    Prompt,
-    SamplingParams,
-    SchedulerConfig,
-    TokenEvent,
-    UserError,
-)
+from tiny_llm_lab.types import DoneEvent, PrefillEvent, SchedulerConfig, TokenEvent, UserError
 
-LONG = SamplingParams(max_tokens=8, ignore_eos=True)
 ONE_AT_A_TIME = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=1)
 SETTINGS = [{}, {"async_scheduling": True}]
 
@@ -31,15 +22,6 @@ def model(llm):
 def wanted(llm, model):
     """What each of four prompts is answered without interference."""
     return [each.token_ids for each in llm.batch_generate(model, ByteTokenizer(), four_prompts())]
-
-
-def four_prompts(max_tokens=8):
-    sampling = replace(LONG, max_tokens=max_tokens)
-    return [Prompt(random_tokens(i, 12 + i).tolist(), sampling) for i in range(4)]
-
-
-def idx_of(event):
-    return event.completion.prompt_idx if isinstance(event, DoneEvent) else event.prompt_idx
 
 
 class Listener:
@@ -248,62 +230,3 @@ def test_a_request_that_is_refused_there_changes_nothing(llm, model, wanted):
 
     done, _ = run_with(make_engine(llm, model), four_prompts(), token_of(0, 2), refused)
     assert [each.token_ids for each in done] == wanted
-
-
-# Prompts that are none
-
-
-BAD = {
-    "None": (None, "text or a list of integer"),
-    "surrogate": ("a\ud800b", "not valid Unicode"),
-    "floats": ([1.5, 2.0], "integer"),
-    "strings": (["a", "b"], "integer"),
-    "empty": ("", "empty"),
-    "no tokens": ([], "empty"),
-    "negative": ([-1], "vocabulary"),
-    "unknown": ([258], "vocabulary"),
-    "too long": ([97] * 51, "51 tokens but max_model_len is 50"),
-}
-
-
-@pytest.mark.task("3.6.5")
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_prompt_is_an_error_of_its_own(llm, model, wanted, name):
-    content, reason = BAD[name]
-    events = []
-    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
-    good = four_prompts()
-    done = engine.generate([good[0], Prompt(content), good[1]], events.append)
-    assert [each.finish_reason for each in done] == ["length", "error", "length"]
-    assert reason in done[1].error
-    assert "\n" not in done[1].error
-    assert [done[0].token_ids, done[2].token_ids] == wanted[:2]
-    assert [event.completion for event in events if idx_of(event) == 1] == [done[1]]
-
-
-@pytest.mark.task("3.6.4")
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_prompt_cannot_be_added(llm, model, name):
-    content, reason = BAD[name]
-    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
-    with pytest.raises(UserError, match=reason):
-        engine.add("bad", content)
-    assert not engine.has_requests
-
-
-@pytest.mark.task("3.6.5")
-def test_an_error_completion_tells_the_number_of_tokens(llm, model):
-    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
-    done = engine.generate(["a" * 51, "", [97] * 60])
-    assert [each.num_prompt_tokens for each in done] == [51, 0, 60]
-
-
-@pytest.mark.task("3.6.5")
-def test_refused_prompts_are_reported_once_on_stderr(llm, model, capsys):
-    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
-    engine.generate([[97] * 51, Prompt([97], replace(LONG, max_tokens=1)), ""])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("2 of 3 prompts refused: the prompt has 51 tokens")
-    engine.generate([[97] * 51], lambda event: None)
-    engine.generate([Prompt([97], replace(LONG, max_tokens=1))])
-    assert capsys.readouterr().err == ""

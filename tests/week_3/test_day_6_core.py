@@ -1,9 +1,9 @@
-"""Day 3.6: the engine's core when a step fails while others wait and draft, and what `on_step` sees."""
+"""Day 3.6: the engine's core when a step fails while others wait and draft."""
 
 from dataclasses import replace
 
 import pytest
-from tests.helpers.fakes import FakeClock
+from tests.helpers.fragile import BrokenError, Fragile
 from tests.helpers.serving import make_engine, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
@@ -16,25 +16,6 @@ TWO_AT_A_TIME = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=2)
 @pytest.fixture(scope="module")
 def model(llm):
     return toy_model(llm)
-
-
-class BrokenError(Exception):
-    """The device is gone."""
-
-
-class Fragile:
-    """A model that raises `error` as soon as it is set; what is stored by then stays stored."""
-
-    def __init__(self, model):
-        self.model, self.config, self.error = model, model.config, None
-        self.create_kv_cache = model.create_kv_cache
-        self.create_paged_kv_cache = model.create_paged_kv_cache
-
-    def __call__(self, *args, **kwargs):
-        out = self.model(*args, **kwargs)
-        if self.error is not None:
-            raise self.error
-        return out
 
 
 class Repeater:
@@ -178,118 +159,6 @@ def test_a_refused_request_changes_nothing(llm, model):
         engine.add("bad", [97] * 40)
     assert not engine.has_requests
     assert not engine.abort("bad")
-
-
-# What on_step sees
-
-
-class Steps:
-    """An `on_step` that keeps what it is told, and the state of its engine at that moment."""
-
-    def __init__(self):
-        self.plans, self.stats, self.states, self.engine = [], [], [], None
-
-    def __call__(self, plan, stats):
-        self.plans.append(dict(plan.num_scheduled_tokens))
-        self.stats.append(stats)
-        scheduler = self.engine.scheduler
-        self.states.append((len(scheduler.running), len(scheduler.waiting), scheduler.pool.num_free))
-
-
-def watched(llm, model, config=None, **settings):
-    steps = Steps()
-    steps.engine = make_engine(llm, model, config, on_step=steps, **settings)
-    return steps.engine, steps
-
-
-@pytest.mark.task("3.6.3")
-def test_on_step_sees_every_step_with_its_numbers(llm, model):
-    engine, steps = watched(
-        llm, model, replace(TWO_AT_A_TIME, max_num_batched_tokens=16), clock=FakeClock(1.0)
-    )
-    engine.add("a", [97] * 20, replace(LONG, max_tokens=2))
-    engine.add("b", [98] * 3, replace(LONG, max_tokens=1))
-    engine.add("c", [99] * 3, replace(LONG, max_tokens=1))
-    while engine.has_requests:
-        engine.step()
-    assert steps.plans == [{"a": 16}, {"a": 4, "b": 3}, {"a": 1, "c": 3}]
-    assert [(each.num_running, each.num_waiting) for each in steps.stats] == [(1, 2), (1, 1), (0, 0)]
-    assert [each.num_prompt_tokens for each in steps.stats] == [16, 7, 3], "and decodes are none"
-    assert [each.num_free_blocks for each in steps.stats] == [255, 254, 256]
-    assert [
-        (each.num_running, each.num_waiting, each.num_free_blocks) for each in steps.stats
-    ] == steps.states, "the state after the step: ended requests have left"
-    assert engine.step() == []
-    assert len(steps.plans) == 3, "without requests there is no step"
-
-
-@pytest.mark.task("3.6.3")
-def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
-    clock = FakeClock()
-
-    class Slow(Fragile):
-        def __call__(self, *args, **kwargs):
-            clock.now += 3.0
-            return self.model(*args, **kwargs)
-
-    engine, steps = watched(llm, Slow(model), clock=clock)
-    engine.add("a", [97], replace(LONG, max_tokens=2))
-    clock.now = 5.0
-    engine.step()
-    clock.now = 10.0
-    engine.step()
-    assert [(each.start_s, each.end_s) for each in steps.stats] == [(5.0, 8.0), (10.0, 13.0)]
-
-
-@pytest.mark.task("3.6.7")
-@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
-def test_a_step_ahead_of_one_that_failed_is_not_read(llm, model, error):
-    fragile = Fragile(model)
-    engine, steps = watched(llm, fragile, async_scheduling=True)
-    for name in ("a", "b"):
-        engine.add(name, [97, 98], LONG)
-    engine.step()
-    fragile.error = error()
-    with pytest.raises(error):
-        engine.step()
-    fragile.error = None
-    steps.plans.clear()
-    engine.add("next", [97], replace(LONG, max_tokens=1))
-    assert [output.request_id for output in engine.step()] == ["next"]
-    assert steps.plans == [{"next": 1}]
-
-
-@pytest.mark.task("3.6.7")
-def test_on_step_sees_steps_that_were_launched_ahead(llm, model):
-    def told(**settings):
-        engine, steps = watched(llm, model, **settings)
-        engine.add("a", [97, 98], replace(LONG, max_tokens=5))
-        engine.add("b", [99], replace(LONG, max_tokens=5))
-        while engine.has_requests:
-            engine.step()
-        return steps
-
-    usual, ahead = told(), told(async_scheduling=True)
-    assert usual.plans == [{"a": 2, "b": 1}, *[{"a": 1, "b": 1}] * 4]
-    assert ahead.plans == usual.plans
-    assert [each.num_running for each in ahead.stats] == [2, 2, 2, 2, 0]
-    starts, ends = zip(*((each.start_s, each.end_s) for each in ahead.stats), strict=True)
-    assert all(later < end for later, end in zip(starts[1:4], ends[:3], strict=True)), "launched ahead"
-
-
-@pytest.mark.task("3.6.3")
-def test_a_failed_step_is_not_told(llm, model):
-    fragile = Fragile(model)
-    engine, steps = watched(llm, fragile)
-    engine.add("a", [97], LONG)
-    engine.step()
-    fragile.error = BrokenError()
-    with pytest.raises(BrokenError):
-        engine.step()
-    assert len(steps.plans) == 1
-
-
-# A latency SLO
 
 
 @pytest.mark.task("3.6.3")

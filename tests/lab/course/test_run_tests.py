@@ -40,7 +40,7 @@ def test_a_day_is_collected_from_its_own_files(ask: Ask) -> None:
     ]
     found = ask("test-ref", "--day", "3.4")
     assert found[:3] == ["ref", "--day", "3.4"]
-    assert "tests/week_3/test_day_4.py" in found
+    assert "tests/week_3/test_day_4_budget.py" in found
     assert "tests/week_3/test_day_4_line.py" in found
     assert all(path.startswith("tests/week_3/test_day_4") for path in found[3:])
 

@@ -1,15 +1,13 @@
 """mlx-lm behind the seam says what the reference says, under the same rules."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
-from tests.helpers.checkpoints import edit_json, tensors_of
 from tests.helpers.fakes import FakeClock
 
 from tiny_llm_lab import load_checkpoint, load_solution
@@ -231,21 +229,3 @@ def test_the_weights_are_those_that_mlx_lm_reads_itself(name: str) -> None:
     theirs = dict(tree_flatten(own.parameters()))
     assert ours.keys() == theirs.keys()
     assert all(mx.array_equal(ours[key], theirs[key]) for key in ours)
-
-
-def test_two_engines_hold_the_weights_once() -> None:
-    checkpoint = load_checkpoint("random:qwen3-0.6b,layers=2,vocab=4096", dtype="float32")
-    before = mx.get_active_memory()
-    model = load_solution("mlx-lm").build_model(checkpoint)
-    assert mx.get_active_memory() - before < 1_000_000
-    assert model.config.num_hidden_layers == 2
-
-
-def test_weights_under_another_name(copy: Callable[[str], Path]) -> None:
-    folder = copy("random:qwen3-shrunk")
-    (folder / "model.safetensors").rename(folder / "weights.safetensors")
-    named = dict.fromkeys(tensors_of(folder, "weights.safetensors"), "weights.safetensors")
-    edit_json(folder / "model.safetensors.index.json", weight_map=named)
-    checkpoint = load_checkpoint(str(folder))
-    with pytest.raises(UserError, match=r"mlx-lm reads only model\*\.safetensors: rename the files"):
-        load_solution("mlx-lm").build_model(checkpoint)

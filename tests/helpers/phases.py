@@ -1,0 +1,44 @@
+"""The three phases of week 2's loop, run by hand and with given times."""
+
+from tests.helpers.fakes import FakeClock, FakeModel
+from tests.helpers.toy import ByteTokenizer
+
+from tiny_llm_lab.types import Prompt, SamplingParams
+
+CHUNK_S, DECODE_S = 2.0, 0.25
+
+
+def text_of(length, seed=0):
+    return bytes(97 + (7 * i + 3 * seed) % 26 for i in range(length)).decode()
+
+
+def limited(prompt, max_tokens, **settings):
+    return Prompt(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), **settings)
+
+
+def timed_model(clock, **settings):
+    """A model whose chunks take 2 s and whose decode steps take 0.25 s."""
+
+    def take_time(call):
+        clock.now += DECODE_S if call.batched else CHUNK_S
+
+    return FakeModel(before_call=take_time, **settings)
+
+
+def run_phases(llm, prompts, model=None, **settings):
+    """The three phases over and over, until no work is left: task 2.7.7 by hand."""
+    settings = {"clock": FakeClock(), "max_seq_len": 512, **settings}
+    run = llm.BatchGenerator(model or FakeModel(), ByteTokenizer(), prompts, **settings)
+    for _ in range(2000):
+        if not run.has_work_remaining():
+            run.release()
+            return run.collect_results()
+        run.handle_prefill_phase()
+        run.handle_decode_phase()
+        run.move_prefill_to_decode()
+    raise AssertionError("2,000 iterations: does this run ever end?")
+
+
+def run_all(llm, prompts, model=None, **settings):
+    settings = {"clock": FakeClock(), "max_seq_len": 512, **settings}
+    return llm.batch_generate(model or FakeModel(), ByteTokenizer(), prompts, **settings)

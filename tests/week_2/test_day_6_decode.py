@@ -1,0 +1,191 @@
+"""Day 2.6: the decode phase."""
+
+import mlx.core as mx
+import pytest
+from tests.helpers.fakes import FakeClock, FakeModel, prefill_by_hand
+from tests.helpers.tolerance import active_bytes
+from tests.helpers.toy import EOS, SECOND_EOS, ByteTokenizer, toy_model
+
+from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams, TokenEvent, UserError
+
+TOKENIZER = ByteTokenizer()
+
+
+def generator(llm, model, prompts=(), batch_size=4, **settings):
+    settings.setdefault("clock", FakeClock())
+    return llm.BatchGenerator(model, TOKENIZER, list(prompts), batch_size=batch_size, **settings)
+
+
+def admit(llm, run, model, idx, prompt, **sampling):
+    """A request that has been prefilled by hand takes a row of the batch."""
+    request = llm.Request(
+        model, TOKENIZER, prompt, 128, idx, sampling=SamplingParams(**sampling), clock=FakeClock()
+    )
+    prefill_by_hand(model, request)
+    for whole, layer in zip(run.kv_cache, request.kv_cache, strict=True):
+        whole.add_request(layer)
+    request.release()
+    request.take_events()
+    run.decode_requests.append(request)
+    return request
+
+
+@pytest.mark.task("2.6.4")
+def test_generator_starts_with_all_prompts_waiting(llm):
+    model, prompts = FakeModel(), ["a", [1, 2], Prompt("c")]
+    run = generator(llm, model, prompts)
+    assert (len(run.request_queue), run.pending_prefill_request, run.decode_requests) == (3, None, [])
+    assert run.has_work_remaining()
+    assert run.collect_results() == []
+    assert model.calls == []
+    assert prompts == ["a", [1, 2], Prompt("c")]
+
+
+@pytest.mark.task("2.6.4")
+def test_generator_has_work_while_anything_waits_prefills_or_decodes(llm):
+    model = FakeModel()
+    run = generator(llm, model)
+    assert not run.has_work_remaining()
+    run.pending_prefill_request = llm.Request(model, TOKENIZER, "abc")
+    assert run.has_work_remaining()
+    run.pending_prefill_request = None
+    admit(llm, run, model, 0, "abc")
+    assert run.has_work_remaining()
+
+
+@pytest.mark.task("2.6.4")
+@pytest.mark.parametrize(
+    "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
+)
+def test_generator_rejects_settings_out_of_range(llm, settings):
+    with pytest.raises(UserError):
+        generator(llm, FakeModel(), ["a"], **settings)
+
+
+@pytest.mark.task("2.6.4")
+def test_decode_phase_without_requests_does_nothing(llm):
+    model = FakeModel()
+    assert generator(llm, model, ["a"]).handle_decode_phase() is False
+    assert model.calls == []
+
+
+@pytest.mark.task("2.6.4")
+def test_decode_phase_is_one_forward_for_all(llm):
+    model = FakeModel()
+    run = generator(llm, model)
+    prompts = ["abc", "a", "a long prompt"]
+    for idx, prompt in enumerate(prompts):
+        admit(llm, run, model, idx, prompt)
+    del model.calls[:]
+    for step in range(5):
+        before = [request.next_token for request in run.decode_requests]
+        assert run.handle_decode_phase() is True
+        assert len(model.calls) == step + 1
+        call = model.calls[-1]
+        assert call.tokens == [[token] for token in before]
+        assert call.offset == [3 + step, 1 + step, 13 + step]
+        assert call.logits_to_keep == 1
+    for request, prompt in zip(run.decode_requests, prompts, strict=True):
+        assert request.token_ids == model.answer_to(prompt.encode(), 6)
+        assert request.offset == len(prompt) + 5
+
+
+@pytest.mark.task("2.6.4")
+def test_requests_leave_the_batch_as_they_end(llm):
+    model = FakeModel(num_layers=3)
+    run = generator(llm, model, batch_size=5)
+    wanted = {0: ("first", 4), 1: ("second!", 2), 2: ("3", 6), 3: ("the fourth", 2), 4: ("fifth", 3)}
+    for idx, (prompt, max_tokens) in wanted.items():
+        admit(llm, run, model, idx, prompt, max_tokens=max_tokens)
+    sizes = []
+    while run.handle_decode_phase():
+        sizes.append(len(run.decode_requests))
+        for layer in run.kv_cache:
+            assert layer.offset == [request.offset for request in run.decode_requests]
+    assert sizes == [3, 2, 1, 1, 0]
+    done = run.collect_results()
+    assert [completion.prompt_idx for completion in done] == [0, 1, 2, 3, 4]
+    for completion in done:
+        prompt, max_tokens = wanted[completion.prompt_idx]
+        assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
+
+
+@pytest.mark.task("2.6.4")
+def test_newcomer_takes_a_row_that_was_left(llm):
+    model = FakeModel()
+    run = generator(llm, model, batch_size=2)
+    admit(llm, run, model, 0, "a long first prompt", max_tokens=3)
+    admit(llm, run, model, 1, "second", max_tokens=8)
+    while len(run.decode_requests) == 2:
+        run.handle_decode_phase()
+    admit(llm, run, model, 2, "new", max_tokens=4)
+    while run.handle_decode_phase():
+        pass
+    got = [list(completion.token_ids) for completion in run.collect_results()]
+    wanted = (("a long first prompt", 3), ("second", 8), ("new", 4))
+    assert got == [model.answer_to(prompt.encode(), n) for prompt, n in wanted]
+
+
+@pytest.mark.task("2.6.4")
+def test_an_end_token_ends_one_row_only(llm):
+    model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", SECOND_EOS], "ef": list(b"0123456789")})
+    run = generator(llm, model)
+    for idx, prompt in enumerate(["ab", "cd", "ef"]):
+        admit(llm, run, model, idx, prompt, max_tokens=6)
+    while run.handle_decode_phase():
+        pass
+    done = run.collect_results()
+    assert [completion.text for completion in done] == ["xy", "uvw", "012345"]
+    assert [completion.finish_reason for completion in done] == ["stop", "stop", "length"]
+
+
+@pytest.mark.task("2.6.4")
+def test_draws_do_not_depend_on_batch_mates(llm):
+    sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 8}
+
+    def answer(mates):
+        model = FakeModel()
+        run = generator(llm, model)
+        for idx, mate in enumerate(mates):
+            admit(llm, run, model, idx + 1, mate, temperature=1.0, seed=idx, max_tokens=3 + idx)
+        admit(llm, run, model, 0, "me", **sampling)
+        while run.handle_decode_phase():
+            pass
+        return run.collect_results()[0].token_ids
+
+    alone = answer([])
+    assert answer(["you"]) == answer(["a", "bc", "def"]) == alone
+    assert len(set(alone)) > 2
+
+
+@pytest.mark.task("2.6.4")
+def test_decode_phase_tells_what_happens(llm):
+    events = []
+    model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", EOS]})
+    run = generator(llm, model, on_event=events.append)
+    for idx, prompt in enumerate(["ab", "cd"]):
+        admit(llm, run, model, idx, prompt)
+    run.handle_decode_phase()
+    assert [(event.prompt_idx, event.text) for event in events] == [(0, "y"), (1, "v")]
+    run.handle_decode_phase()
+    assert [type(event) for event in events[2:]] == [DoneEvent, TokenEvent]
+    assert events[2].completion == run.collect_results()[0]
+
+
+@pytest.mark.task("2.6.4")
+def test_generator_gives_all_memory_back(llm):
+    before = active_bytes()
+    model = toy_model(llm)
+    mx.eval(model(mx.array([[1]])))
+    weights = active_bytes() - before
+    run = generator(llm, model)
+    for idx, prompt in enumerate(["abc" * 50, "d", "e" * 90]):
+        admit(llm, run, model, idx, prompt)
+    run.pending_prefill_request = llm.Request(model, TOKENIZER, "pending" * 30)
+    prefill_by_hand(model, run.pending_prefill_request)
+    run.handle_decode_phase()
+    stored = active_bytes() - before - weights
+    run.release()
+    # A few small arrays live on: the last logits, and the keys of samplers.
+    assert active_bytes() - before - weights < stored / 20
+    run.release()

@@ -1,0 +1,166 @@
+"""Day 2.7: a request that is prefilled one chunk at a time."""
+
+import mlx.core as mx
+import pytest
+from tests.helpers.batch_run import TOKENIZER, UNCHUNKED, text_of
+from tests.helpers.fakes import FakeClock, FakeModel
+from tests.helpers.tolerance import F32_MODEL, assert_close, peak_bytes
+from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_array, random_tokens, toy_model
+
+from tiny_llm_lab.types import DoneEvent, PrefillEvent, SamplingParams, TokenEvent
+
+LENGTHS_AND_STEPS = [
+    (length, step)
+    for step in (1, 4, 32)
+    for length in sorted({1, step - 1, step, step + 1, 3 * step + 1} - {0})
+] + [(100, UNCHUNKED)]
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize(("length", "step"), LENGTHS_AND_STEPS)
+def test_chunked_prefill_computes_every_token_once_in_order(llm, length, step):
+    model, prompt = FakeModel(), text_of(length)
+    request = llm.Request(model, TOKENIZER, prompt, step)
+    done = 0
+    while not request.is_prefill_done:
+        computed = request.try_prefill()
+        done += computed
+        assert 1 <= computed <= step
+        assert request.offset == done
+    starts = list(range(0, length, step))
+    assert [call.offset for call in model.calls] == starts
+    assert [call.length for call in model.calls] == [min(step, length - start) for start in starts]
+    assert [token for call in model.calls for token in call.tokens[0]] == list(prompt.encode())
+    assert request.token_ids == model.answer_to(prompt.encode(), 1)
+    assert request.next_token == request.token_ids[0]
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize(("length", "step"), LENGTHS_AND_STEPS)
+def test_chunked_prefill_asks_for_one_logit_row_in_all(llm, length, step):
+    model = FakeModel()
+    request = llm.Request(model, TOKENIZER, text_of(length), step)
+    while not request.is_prefill_done:
+        request.try_prefill()
+    assert [call.logits_to_keep for call in model.calls] == [0] * (len(model.calls) - 1) + [1]
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_materialises_every_layer_before_the_next_chunk(llm):
+    model = FakeModel(num_layers=3)
+    request = llm.Request(model, TOKENIZER, text_of(10), 4)
+    for _ in range(3):
+        del model.log[:]
+        request.try_prefill()
+        after = model.log[model.log.index("forward") + 1 :]
+        assert {f"materialize {layer}" for layer in range(3)} <= set(after)
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_leaves_no_graph_behind(llm):
+    model = toy_model(llm)
+    request = llm.Request(model, TOKENIZER, text_of(300), 64)
+    while not request.is_prefill_done:
+        request.try_prefill()
+        for layer in request.kv_cache:
+            assert peak_bytes(layer.materialize) == 0, (
+                f"after {request.offset} tokens work is still to be done"
+            )
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_samples_only_after_the_last_chunk(llm):
+    request = llm.Request(FakeModel(), TOKENIZER, text_of(9), 4)
+    draws = []
+    sample = request.sample
+    request.sample = lambda *args: draws.append((request.offset, args[1])) or sample(*args)
+    for _ in range(2):
+        request.try_prefill()
+        assert (request.next_token, request.token_ids, request.text()) == (None, [], "")
+        assert (request.is_prefill_done, request.is_done) == (False, False)
+    assert draws == []
+    request.try_prefill()
+    assert [position for _, position in draws] == [9]
+    assert (request.is_prefill_done, len(request.token_ids)) == (True, 1)
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize("length", [1, 4, 9])
+def test_chunked_prefill_cannot_go_on_after_the_end(llm, length):
+    model = FakeModel()
+    request = llm.Request(model, TOKENIZER, text_of(length), 4)
+    while not request.is_prefill_done:
+        request.try_prefill()
+    num_calls, tokens = len(model.calls), list(request.token_ids)
+    with pytest.raises(ValueError):
+        request.try_prefill()
+    assert (len(model.calls), request.offset, request.token_ids) == (num_calls, length, tokens)
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_reports_every_chunk(llm):
+    clock = FakeClock()
+    model = FakeModel(before_call=lambda call: clock.sleep(call.length))
+    request = llm.Request(model, TOKENIZER, text_of(10), 4, 6, clock=clock)
+    for _ in range(3):
+        request.try_prefill()
+    events = request.take_events()
+    assert [type(event) for event in events] == [PrefillEvent] * 3 + [TokenEvent]
+    assert {event.prompt_idx for event in events} == {6}
+    assert [event.num_computed_tokens for event in events[:3]] == [4, 8, 10]
+    assert {event.num_prompt_tokens for event in events[:3]} == {10}
+    assert [event.time_s for event in events] == [4.0, 8.0, 10.0, 10.0]
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize("end", [EOS, SECOND_EOS])
+def test_chunked_prefill_may_end_with_an_end_token(llm, end):
+    prompt = text_of(9)
+    request = llm.Request(FakeModel({prompt: [end]}), TOKENIZER, prompt, 4)
+    while not request.is_prefill_done:
+        request.try_prefill()
+    assert (request.is_done, request.finish_reason, request.token_ids) == (True, "stop", [])
+    assert isinstance(request.take_events()[-1], DoneEvent)
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize(("settings", "is_done"), [((9, None), True), ((10, None), False), ((100, 1), True)])
+def test_chunked_prefill_of_a_prompt_that_fills_the_cache(llm, settings, is_done):
+    max_seq_len, max_tokens = settings
+    sampling = SamplingParams(max_tokens=max_tokens)
+    request = llm.Request(FakeModel(), TOKENIZER, text_of(9), 4, max_seq_len=max_seq_len, sampling=sampling)
+    while not request.is_prefill_done:
+        request.try_prefill()
+    assert len(request.token_ids) == 1
+    assert (request.is_done, request.finish_reason) == (is_done, "length" if is_done else None)
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
+@pytest.mark.parametrize("step", [1, 7, 32, 33, UNCHUNKED])
+def test_chunked_prefill_stores_what_one_pass_stores(llm, config, step):
+    model, prompt = toy_model(llm, config), random_tokens(50, 1, 65)
+    whole = model.create_kv_cache()
+    logits = model(prompt, 0, whole)
+    request = llm.Request(model, TOKENIZER, prompt[0].tolist(), step)
+    seen = []
+    request.sample = lambda row, position: seen.append(row) or mx.argmax(row, axis=-1)
+    while not request.is_prefill_done:
+        request.try_prefill()
+    for layer, (mine, target) in enumerate(zip(request.kv_cache, whole, strict=True)):
+        assert_close(mine.fetch()[0], target.fetch()[0], F32_MODEL, what=f"keys of layer {layer}")
+        assert_close(mine.fetch()[1], target.fetch()[1], F32_MODEL, what=f"values of layer {layer}")
+    assert_close(seen[0], logits[:, -1], F32_MODEL, legend="[1, V]", what="the logits after the prompt")
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_does_not_move_the_draws(llm):
+    def draws(step):
+        sampling = SamplingParams(temperature=1.0, seed=4)
+        request = llm.Request(FakeModel(), TOKENIZER, text_of(20), step, sampling=sampling)
+        while not request.is_prefill_done:
+            request.try_prefill()
+        rows = [random_array(i, 1, 258) for i in range(5)]
+        return [*request.token_ids, *(request.sample(row, 21 + i).item() for i, row in enumerate(rows))]
+
+    assert draws(1) == draws(6) == draws(UNCHUNKED)

@@ -1,0 +1,135 @@
+"""Day 3.2: steps of packed rows through the model."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.paging import scattered_blocks
+from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
+from tests.helpers.toy import QWEN2, random_tokens, toy_model
+
+
+def in_one_piece(model, tokens):
+    """The logits of a prompt alone, without pages: [L, V]."""
+    return model(tokens[None], 0, model.create_kv_cache())[0]
+
+
+class Paged:
+    """Requests that go through a model in steps, with their blocks in no order."""
+
+    def __init__(self, llm, model, prompts, block_size):
+        self.llm, self.model, self.prompts = llm, model, prompts
+        self.ids, num_blocks = scattered_blocks(2, block_size, [len(p) for p in prompts])
+        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size)
+        self.block_size, self.done = block_size, [0] * len(prompts)
+
+    def step(self, sizes, rows=None):
+        """Compute sizes[r] more tokens of each request r: logits of all rows, or of `rows`."""
+        parts, tokens = [], []
+        for r, new in enumerate(sizes):
+            if new:
+                parts.append((self.ids[r], self.done[r], new))
+                tokens.append(self.prompts[r][self.done[r] : self.done[r] + new])
+                self.done[r] += new
+        layout = self.llm.StepLayout.of(self.block_size, parts)
+        layers = self.cache.begin_step(layout)
+        logits = self.model(mx.concatenate(tokens)[:, None], layout.positions, layers, rows=rows)
+        mx.eval(logits)
+        return logits
+
+
+SCHEDULES = {
+    "all at once": [[40, 17, 33]],
+    "one after the other": [[40, 0, 0], [0, 17, 0], [0, 0, 33]],
+    "chunks beside decodes": [[32, 0, 7], [1, 10, 1], [1, 0, 24], [5, 1, 1], [1, 6, 0]],
+    "token by token": [[1, 1, 1]] * 17 + [[1, 0, 1]] * 16 + [[1, 0, 0]] * 7,
+}
+
+
+def assert_schedule(llm, model, block_size, schedule, tolerance=F32_MODEL):
+    prompts = [random_tokens(r, n) for r, n in enumerate((40, 17, 33))]
+    paged, got = Paged(llm, model, prompts, block_size), [[] for _ in prompts]
+    for sizes in SCHEDULES[schedule]:
+        logits, first = paged.step(sizes), 0
+        for r, new in enumerate(sizes):
+            got[r].append(logits[first : first + new, 0])
+            first += new
+    assert paged.done == [40, 17, 33]
+    for r, prompt in enumerate(prompts):
+        want = in_one_piece(model, prompt)
+        mine = mx.concatenate(got[r])
+        assert_close(mine, want, tolerance, what=f"logits of request {r}", legend="[L, V]")
+        assert mx.array_equal(mx.argmax(mine, -1), mx.argmax(want, -1))
+
+
+@pytest.mark.task("3.2.2")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
+def test_pages_do_not_change_logits(llm, schedule, block_size):
+    assert_schedule(llm, toy_model(llm), block_size, schedule)
+
+
+@pytest.mark.task("3.2.2")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_pages_do_not_change_logits_of_qwen2(llm, schedule):
+    assert_schedule(llm, toy_model(llm, QWEN2), 4, schedule)
+
+
+@pytest.mark.task("3.2.2")
+@pytest.mark.parametrize(
+    "rows", [[], [0], [6], [5, 6, 0], [2, 3, 4], [8, 0, 1, 2, 3, 4, 5, 6, 7], [3, 3], [*range(9)]]
+)
+def test_rows_whose_logits_are_wanted(llm, rows):
+    prompts = [random_tokens(r, n) for r, n in enumerate((20, 9))]
+    model, ways = toy_model(llm), []
+    for wanted in (None, rows):
+        paged = Paged(llm, model, prompts, 4)
+        paged.step([13, 7])
+        ways.append((paged.step([7, 2], wanted), paged))
+    (everything, whole), (got, some) = ways
+    assert_close(got, as_float64(everything)[rows], F32_MODEL, legend="[rows, L, V]", dtype=mx.float32)
+    some.cache.materialize()
+    for i in range(2):
+        # Rows that nobody asks for are stored all the same.
+        assert_close(some.cache.keys[i], whole.cache.keys[i], F32_MODEL, what=f"keys of layer {i}")
+        assert_close(some.cache.values[i], whole.cache.values[i], F32_MODEL, what=f"values of layer {i}")
+
+
+@pytest.mark.task("3.2.2")
+@pytest.mark.parametrize("rows", [[], [2], [2, 0], [0, 1, 2]])
+@pytest.mark.parametrize("keep", [None, 1, 0])
+def test_rows_of_a_batch_without_pages(llm, rows, keep):
+    model, tokens = toy_model(llm), random_tokens(4, 3, 5)
+    want = as_float64(model(tokens, logits_to_keep=keep))[rows]
+    assert_close(model(tokens, 0, None, keep, rows), want, F32_MODEL, legend="[rows, L, V]")
+    cache = model.create_kv_cache()
+    model(tokens[:, :3], 0, cache, 0)
+    got = model(tokens[:, 3:], 3, cache, keep, rows)
+    assert_close(got, want if keep is not None else want[:, 3:], F32_MODEL, what="with a cache")
+    batch = [llm.BatchingKvCache(3) for _ in cache]
+    for r, length in enumerate((2, 4, 3)):
+        one = model.create_kv_cache()
+        model(tokens[r : r + 1, :length], 0, one)
+        for layer, prefilled in zip(batch, one, strict=True):
+            layer.add_request(prefilled)
+    one_more = mx.stack([tokens[r, n] for r, n in enumerate((2, 4, 3))])[:, None]
+    want = [as_float64(model(tokens[r : r + 1, : n + 1]))[:, -1:] for r, n in enumerate((2, 4, 3))]
+    got = model(one_more, [2, 4, 3], batch, None, rows)
+    target = np.concatenate([want[r] for r in rows]) if rows else np.zeros((0, 1, 258))
+    assert_close(got, target, F32_MODEL, what="rows of their own lengths")
+
+
+@pytest.mark.task("3.2.2")
+def test_the_head_runs_on_the_rows_that_are_wanted(llm):
+    model, rows = toy_model(llm), []
+    head = model.embed_tokens.as_linear
+    model.embed_tokens.as_linear = lambda x: rows.append(x.shape) or head(x)
+    mlp = model.layers[-1].mlp
+
+    class Counted:
+        def __call__(self, x):
+            rows.append(x.shape)
+            return mlp(x)
+
+    model.layers[-1].mlp = Counted()
+    Paged(llm, model, [random_tokens(1, 30), random_tokens(2, 5)], 4).step([30, 5], [29, 34])
+    assert rows == [(2, 1, 64), (2, 1, 64)], "the last feed-forward network and the head"

@@ -1,0 +1,140 @@
+"""Day 3.3: blocks that live requests share."""
+
+import random
+
+import pytest
+from tests.helpers.prefixes import SIZE, computed, found, prompt
+
+
+@pytest.fixture
+def pool(llm):
+    return llm.BlockPool(12, SIZE)
+
+
+@pytest.fixture
+def cache(llm, pool):
+    return llm.PrefixCache(pool, "toy f32")
+
+
+@pytest.mark.task("3.3.2")
+def test_what_is_taken_is_held_and_counted_once(llm, cache, pool):
+    blocks = computed(cache, pool, prompt(1, 2))
+    match = llm.PrefixMatch(cache, prompt(1, 2, 3, 4))
+    for _ in range(3):
+        assert match.match() == blocks, "looking again changes nothing"
+    assert (cache.num_query_tokens, cache.num_hit_tokens, pool.ref_count(blocks[0])) == (0, 0, 1)
+    assert match.acquire() == blocks
+    assert [pool.ref_count(block) for block in blocks] == [2, 2]
+    assert match.acquire() == [] and match.num_blocks == 2
+    assert (cache.num_query_blocks, cache.num_query_tokens) == (3, 16), "the last of 4 blocks is never found"
+    assert (cache.num_hit_blocks, cache.num_hit_tokens) == (2, 8)
+
+
+@pytest.mark.task("3.3.2")
+def test_a_request_that_comes_again_is_not_counted_again(llm, cache, pool):
+    blocks = computed(cache, pool, prompt(1, 2))
+    assert llm.PrefixMatch(cache, prompt(1, 2, 3), is_counted=False).acquire() == blocks
+    assert (cache.num_query_blocks, cache.num_hit_blocks) == (0, 0)
+
+
+@pytest.mark.task("3.3.2")
+def test_a_follower_waits_for_reserved_blocks_and_takes_them_one_by_one(llm, cache, pool):
+    leader, follower = llm.PrefixMatch(cache, prompt(1, 2, 3)), llm.PrefixMatch(cache, prompt(1, 2, 8, 9))
+    assert not leader.is_waiting
+    leader.reserve()
+    assert not leader.is_waiting, "nobody waits for itself"
+    assert follower.is_waiting and follower.acquire() == []
+    held = pool.allocate(3)
+    leader.register([1] * SIZE, held[0])
+    assert follower.is_waiting, "for the second block: the first is there"
+    assert follower.acquire() == held[:1] and follower.is_waiting
+    leader.register([2] * SIZE, held[1])
+    assert follower.acquire() == held[1:2] and not follower.is_waiting, "the rest is its own"
+    follower.reserve()
+    leader.register([3] * SIZE, held[2])
+    assert found(cache, prompt(1, 2, 3, 4)) == held, "also blocks after those that were reserved"
+    assert not follower.is_past_sharing and follower.num_blocks == 2
+
+
+@pytest.mark.task("3.3.2")
+def test_when_the_leader_ends_a_follower_computes(llm, cache, pool):
+    leader, second, third = (llm.PrefixMatch(cache, prompt(1, 2, 3, rest=[n])) for n in range(3))
+    leader.reserve()
+    (block,) = pool.allocate(1)
+    leader.register([1] * SIZE, block)
+    leader.release()
+    assert second.acquire() == [block] and not second.is_waiting
+    second.reserve()
+    assert third.acquire() == [block] and third.is_waiting, "now it waits for the second"
+    leader.release()
+    third.release()
+    assert third.is_waiting, "a request takes away no reservation of another"
+    second.release()
+    assert not third.is_waiting and cache.reservations == {}
+
+
+@pytest.mark.task("3.3.2")
+def test_a_reservation_made_in_part_is_completed_later(llm, cache, pool):
+    leader, other = llm.PrefixMatch(cache, prompt(1, 2, 3, 4)), llm.PrefixMatch(cache, prompt(1, 5, rest=[0]))
+    leader.reserve()
+    other.reserve()
+    assert len(cache.reservations) == 4, "three blocks of the leader and the one that is only the other's"
+    assert other.is_waiting and not leader.is_waiting, "a later reservation takes nothing over"
+    leader.release()
+    assert not other.is_waiting
+    other.reserve()
+    assert len(cache.reservations) == 2
+
+
+@pytest.mark.task("3.3.2")
+def test_a_block_that_was_computed_twice_is_registered_once(llm, cache, pool):
+    matches = [llm.PrefixMatch(cache, prompt(1, 2, rest=[0])) for _ in range(2)]
+    held = pool.allocate(4)
+    for match, blocks in zip(matches, (held[:2], held[2:]), strict=True):
+        match.register([1] * SIZE, blocks[0])
+        match.register([2] * SIZE, blocks[1])
+        assert match.is_past_sharing and not match.is_waiting and match.num_blocks == 2
+    assert found(cache, prompt(1, 2, 3)) == held[:2]
+    pool.check([held[:2], held[2:]])
+
+
+@pytest.mark.task("3.3.2")
+def test_reservations_of_batch_class_hold_among_equals_only(llm, cache):
+    first, second = (llm.PrefixMatch(cache, prompt(1, 2, rest=[n]), rank=1) for n in range(2))
+    first.reserve()
+    other, later = (llm.PrefixMatch(cache, prompt(1, 2, rest=[n])) for n in (2, 3))
+    assert (second.is_waiting, other.is_waiting) == (True, False), "others do not wait for batch class"
+    other.reserve()
+    assert first.is_waiting and second.is_waiting and later.is_waiting, "the other one computes it now"
+    other.release()
+    assert not first.is_waiting and not later.is_waiting
+
+
+@pytest.mark.task("3.3.2")
+def test_a_reservation_ends_when_another_request_was_faster(llm, cache, pool):
+    slow, fast = (llm.PrefixMatch(cache, prompt(1, 2, rest=[0])) for _ in range(2))
+    slow.reserve()
+    (block,) = pool.allocate(1)
+    fast.register([1] * SIZE, block)
+    assert slow.acquire() == [block]
+    slow.release()
+    assert cache.reservations == {}, "what is left here would be waited for forever"
+
+
+@pytest.mark.task("3.3.2")
+def test_answers_do_not_push_shared_prompts_out(llm):
+    """Four prompts of 4 blocks come again and again, and each answer takes 6 blocks that nobody can share."""
+    rng, pool = random.Random(4), llm.BlockPool(24, SIZE)
+    cache = llm.PrefixCache(pool)
+    for _ in range(60):
+        tokens = prompt(*[rng.randrange(4)] * 4, rest=[9])
+        match = llm.PrefixMatch(cache, tokens)
+        blocks = match.acquire()
+        num_found = len(blocks)
+        blocks += pool.allocate(10 - num_found)
+        for i in range(num_found, 4):
+            match.register(tokens[i * SIZE : (i + 1) * SIZE], blocks[i])
+        match.release()
+        pool.free(blocks)
+    assert cache.num_query_blocks == 240
+    assert cache.num_hit_blocks == 240 - 16, "every block of the four prompts is computed once"

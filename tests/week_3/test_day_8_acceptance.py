@@ -1,0 +1,189 @@
+"""Day 3.8: which guesses stand."""
+
+import random
+from itertools import pairwise
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.distributions import (
+    CUTS,
+    ROUNDS,
+    START,
+    P,
+    Q,
+    assert_follows,
+    assert_rows_follow,
+    cut_probs,
+    deviations,
+    logits_of,
+)
+from tests.helpers.tolerance import F32, assert_close
+from tests.helpers.toy import random_array
+
+from tiny_llm_lab.types import SamplingParams
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize("settings", CUTS)
+def test_scores_are_those_that_week_1_draws_from(llm, settings):
+    sampling = SamplingParams(**settings)
+    got = mx.softmax(llm.Sampler(sampling).scores(logits_of(P)), axis=-1)
+    assert_close(got, cut_probs(llm, P, sampling), F32, legend="[K + 1, V]")
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize(
+    ("draft", "want"),
+    [
+        ([], [0]),
+        ([0], [0, 4]),
+        ([1], [0]),
+        ([0, 4], [0, 4, 2]),
+        ([0, 3], [0, 4]),
+        ([3, 4], [0]),
+        ([0, 4, 2], [0, 4, 2, 1]),
+        ([0, 4, 0], [0, 4, 2]),
+        ([0, 0, 2], [0, 4]),
+    ],
+)
+def test_greedy_acceptance(llm, draft, want):
+    # The likeliest tokens of the four rows are 0, 4, 2 and 1.
+    logits = mx.array(np.eye(5, dtype=np.float32)[[0, 4, 2, 1]])[: len(draft) + 1]
+    sampler = llm.Sampler(SamplingParams())
+    assert llm.accept(logits, draft, sampler, START) == want
+    q = mx.full((len(draft), 5), 0.2)
+    assert llm.accept_with_draft_probs(logits, draft, q, sampler, START) == want
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize("settings", [{}, *CUTS])
+def test_accepted_tokens_do_not_depend_on_the_guesses(llm, settings):
+    sampling, rng = SamplingParams(seed=3, **settings), random.Random(4)
+    for position in range(START, START + 12):
+        rows = random_array(position, 5, 6) * 2
+        drawn = llm.Sampler(sampling)(rows, position).tolist()
+        guesses = [token if rng.random() < 0.7 else rng.randrange(6) for token in drawn[:4]]
+        right = next((i for i in range(4) if guesses[i] != drawn[i]), 4)
+        sampler = llm.Sampler(sampling)
+        assert llm.accept(rows, guesses, sampler, position) == drawn[: right + 1], (guesses, drawn)
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize("settings", CUTS)
+@pytest.mark.parametrize("draft", [(0, 4), (1, 2)])
+def test_looked_up_guesses_keep_the_distribution(llm, settings, draft):
+    sampling = SamplingParams(seed=1, **settings)
+    sampler, probs, logits = llm.Sampler(sampling), cut_probs(llm, P, sampling), logits_of(P)
+    steps = [llm.accept(logits, draft, sampler, START + 3 * i) for i in range(ROUNDS)]
+    assert_rows_follow(steps, probs)
+    stood = sum(step[:1] == [draft[0]] for step in steps) / ROUNDS
+    assert abs(stood - probs[0, draft[0]]) < deviations(probs[0, draft[0]])
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize("probabilistic", [False, True])
+def test_tokens_of_one_step_are_independent(llm, probabilistic):
+    flat = np.full((2, 3), 1 / 3)
+    logits, guess = logits_of(flat), [1]
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=5))
+    pairs = []
+    for i in range(ROUNDS):
+        if probabilistic:
+            q = mx.array(flat[:1].astype(np.float32))
+            step = llm.accept_with_draft_probs(logits, guess, q, sampler, START + 2 * i)
+            assert len(step) == 2, "p = q: every guess stands"
+        else:
+            step = sampler(logits, START + 2 * i).tolist()
+        pairs.append(step)
+    if probabilistic:
+        assert_follows([second for _, second in pairs], flat[1], "the bonus token")
+    else:
+        assert_follows([3 * one + two for one, two in pairs], np.full(9, 1 / 9), "pairs in one step")
+        between = [3 * one[1] + two[0] for one, two in pairwise(pairs)]
+        assert_follows(between, np.full(9, 1 / 9), "pairs across steps")
+
+
+def drafted_steps(llm, sampling, p=P, q=Q, rounds=ROUNDS):
+    """Steps whose tokens were drafted from q, uncoupled."""
+    drafter = llm.Drafter(llm.Sampler(sampling), coupled=False)
+    p_logits, q_logits = logits_of(p), logits_of(q)
+    steps = []
+    for i in range(rounds):
+        position = START + 3 * i
+        drawn = [drafter.draft(q_logits[k : k + 1], position + k) for k in range(len(q))]
+        guesses, probs = [token for token, _ in drawn], mx.stack([row for _, row in drawn])
+        steps.append(
+            (guesses, llm.accept_with_draft_probs(p_logits, guesses, probs, drafter.sampler, position), probs)
+        )
+    return steps
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize("settings", CUTS)
+def test_drawn_guesses_keep_the_distribution(llm, settings):
+    sampling = SamplingParams(seed=2, **settings)
+    steps = drafted_steps(llm, sampling)
+    p, q = cut_probs(llm, P, sampling), cut_probs(llm, Q, sampling)
+    assert_close(steps[0][2], q, F32, legend="[K, V]", what="what the guesses were drawn from")
+    assert_rows_follow([step for _, step, _ in steps], p)
+    assert_rows_follow([guesses for guesses, _, _ in steps], q)
+    stood = sum(len(step) > 1 for _, step, _ in steps) / ROUNDS
+    want = np.minimum(p[0], q[0]).sum()
+    assert abs(stood - want) < deviations(want), f"{stood} of the first guesses stood, expected {want}"
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize("guess", range(5))
+def test_each_guess_stands_with_its_own_chance(llm, guess):
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=6))
+    q, logits = mx.array(Q[:1].astype(np.float32)), logits_of(P[:2])
+    steps = [llm.accept_with_draft_probs(logits, [guess], q, sampler, START + 2 * i) for i in range(ROUNDS)]
+    stood = [step for step in steps if len(step) == 2]
+    want = min(1.0, P[0, guess] / Q[0, guess])
+    assert {step[0] for step in stood} <= {guess}
+    assert abs(len(stood) / ROUNDS - want) < deviations(want)
+    rest = np.maximum(P[0] - Q[0], 0)
+    if want < 1:
+        assert_follows([step[0] for step in steps if len(step) == 1], rest / rest.sum(), "replacements")
+
+
+@pytest.mark.task("3.8.2")
+def test_a_guess_that_cannot_be_never_stands(llm):
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, top_k=2))
+    q = mx.array(Q[:1].astype(np.float32))
+    steps = [
+        llm.accept_with_draft_probs(logits_of(P[:2]), [4], q, sampler, START + 2 * i) for i in range(300)
+    ]
+    # Of the first row top-k leaves 4/7 and 3/7; q has 0.1 and 0.5 for these two.
+    assert {tuple(step) for step in steps} == {(0,)}
+
+
+@pytest.mark.task("3.8.2")
+def test_coupled_guesses_are_drawn_with_the_same_key(llm):
+    sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=8))
+    drafter = llm.Drafter(sampler)
+    p, q = logits_of(P[:1]), logits_of(Q[:1])
+    drawn = [(drafter.draft(q, START + i), sampler(p, START + i).item()) for i in range(ROUNDS)]
+    assert {probs for (_, probs), _ in drawn} == {None}
+    assert_follows([token for (token, _), _ in drawn], Q[0], "guesses")
+    assert_follows([token for _, token in drawn], P[0], "tokens")
+    agreed = sum(guess == token for (guess, _), token in drawn) / ROUNDS
+    by_chance = float(P[0] @ Q[0])
+    assert agreed > by_chance + deviations(by_chance), "no more often than independent draws"
+    assert all(drafter.draft(p, START + i)[0] == sampler(p, START + i).item() for i in range(50))
+
+
+@pytest.mark.task("3.8.2")
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}])
+def test_acceptance_rejects_shapes_that_do_not_fit(llm, settings):
+    sampler = llm.Sampler(SamplingParams(**settings))
+    logits, q = logits_of(P), mx.array(Q.astype(np.float32))
+    for draft in ([], [0], [0, 1, 2]):
+        with pytest.raises(ValueError):
+            llm.accept(logits, draft, sampler, START)
+        with pytest.raises(ValueError):
+            llm.accept_with_draft_probs(logits, draft, q[: len(draft)], sampler, START)
+    for probs in (q[:1], q[:, :4]):
+        with pytest.raises(ValueError):
+            llm.accept_with_draft_probs(logits, [0, 1], probs, sampler, START)

@@ -1,0 +1,208 @@
+"""Day 3.8: the speculative loop. Guesses may change how many tokens a step brings, never which."""
+
+import random
+
+import pytest
+from tests.helpers.fakes import FakeModel, live_requests
+from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_model
+
+from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TokenEvent
+
+TOKENIZER = ByteTokenizer()
+
+
+@pytest.mark.task("3.8.4")
+def test_speculation_is_counted(llm):
+    stats = llm.SpecDecodeStats()
+    assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
+    for drafted, stood in [(2, 1), (0, 0), (4, 4), (3, 0), (4, 2)]:
+        stats.observe(drafted, stood)
+    assert stats.num_drafts == 4
+    assert stats.num_draft_tokens == 13
+    assert stats.num_accepted_tokens == 7
+    assert stats.num_accepted_tokens_per_pos == [3, 2, 1, 1]
+    assert stats.acceptance_rate == 7 / 13
+    assert stats.mean_acceptance_length == 1 + 7 / 4
+    for drafted, stood in [(1, 2), (3, -1)]:
+        with pytest.raises(ValueError):
+            stats.observe(drafted, stood)
+
+
+class Whisperer:
+    """Knows the answer and says some of it wrong."""
+
+    def __init__(self, answer, num_prompt_tokens, num_tokens=4, right=0.7, seed=0):
+        self.answer, self.start, self.num_tokens = answer, num_prompt_tokens, num_tokens
+        self.right, self.rng = right, random.Random(seed)
+        self.asked, self.forgotten = set(), []
+
+    def propose(self, token_ids, request_id=None, sampler=None):
+        self.asked.add(request_id)
+        done = len(token_ids) - self.start
+        true = self.answer[done : done + self.num_tokens]
+        return Draft(
+            tuple(t if self.rng.random() < self.right else self.rng.randrange(97, 123) for t in true)
+        )
+
+    def forget(self, request_id):
+        self.forgotten.append(request_id)
+
+
+def outcome(events):
+    """All that a user sees of an answer besides times."""
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    tokens = [event.token_id for event in events if isinstance(event, TokenEvent)]
+    texts = "".join(event.text for event in events if isinstance(event, TokenEvent))
+    return tokens, texts, done.completion.token_ids, done.completion.text, done.completion.finish_reason
+
+
+SETTINGS = [
+    {"max_tokens": 20},
+    {"max_tokens": 1},
+    {"max_tokens": 2},
+    {"temperature": 1.0, "seed": 5, "max_tokens": 20},
+    {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "seed": 6, "max_tokens": 20},
+    {"max_tokens": 20, "stop": ("a", "e", "i")},
+]
+
+
+@pytest.mark.task("3.8.4")
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
+def test_speculation_changes_nothing_that_is_said(llm, settings, right):
+    sampling = SamplingParams(**settings)
+    for seed, prompt in enumerate(["tell me", "a", "the same again, and the same again"]):
+        model = FakeModel()
+        want = outcome(list(llm.stream_generate(model, TOKENIZER, prompt, sampling, prefill_step=8)))
+        whisperer = Whisperer(list(want[2]), len(prompt), right=right, seed=seed)
+        stats = llm.SpecDecodeStats()
+        events = llm.speculative_generate(
+            model, TOKENIZER, prompt, whisperer, sampling, prefill_step=8, stats=stats
+        )
+        assert outcome(list(events)) == want
+        assert live_requests(model) == 0
+        assert stats.num_accepted_tokens <= stats.num_draft_tokens
+        assert sorted(whisperer.asked) == sorted(set(whisperer.forgotten) & whisperer.asked)
+
+
+@pytest.mark.task("3.8.4")
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", ["ngram", "draft model", "other draft model"])
+def test_every_proposer_changes_nothing(llm, settings, name):
+    sampling, model = SamplingParams(**settings), FakeModel()
+    other = FakeModel({"nothing": [97]})
+    proposer = {
+        "ngram": llm.NgramProposer(),
+        "draft model": llm.DraftModelProposer(model),
+        "other draft model": llm.DraftModelProposer(other),
+    }[name]
+    for prompt in ("abcabcabc", "speak", "x"):
+        want = outcome(list(llm.stream_generate(model, TOKENIZER, prompt, sampling)))
+        assert outcome(list(llm.speculative_generate(model, TOKENIZER, prompt, proposer, sampling))) == want
+    assert live_requests(model) == live_requests(other) == 0
+
+
+@pytest.mark.task("3.8.4")
+def test_right_guesses_save_passes(llm):
+    sampling, stats = SamplingParams(max_tokens=21), llm.SpecDecodeStats()
+    model = FakeModel()
+    answer = model.answer_to(b"prompt", 21)
+    whisperer = Whisperer(answer, 6, right=1.0)
+    events = llm.speculative_generate(model, TOKENIZER, "prompt", whisperer, sampling, stats=stats)
+    assert len([event for event in events if isinstance(event, TokenEvent)]) == 21
+    # The prompt's pass brings one token; four more passes of 1 + 4 tokens bring five each.
+    assert [call.length for call in model.calls] == [6, 5, 5, 5, 5]
+    assert [call.offset for call in model.calls] == [0, 6, 11, 16, 21]
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (4, 16, 16)
+    assert stats.num_accepted_tokens_per_pos == [4, 4, 4, 4]
+
+
+@pytest.mark.task("3.8.4")
+def test_wrong_guesses_are_rewound(llm):
+    model, answer = FakeModel(), [97, 98, 99, 100, 101]
+    answering = FakeModel({"prompt": [*answer, EOS]})
+    wrong = Whisperer([33] * 6, 6, num_tokens=2, right=1.0)
+    events = list(llm.speculative_generate(answering, TOKENIZER, "prompt", wrong))
+    # Scripted: one stored token out of place, and the model says "!" to the end.
+    assert outcome(events)[2:] == (tuple(answer), "abcde", "stop")
+    assert [call.offset for call in answering.calls] == [0, 6, 7, 8, 9, 10]
+    assert model.calls == []
+
+
+@pytest.mark.task("3.8.4")
+@pytest.mark.parametrize("most", [6, 7, 8, 9, 10, 14])
+def test_guesses_stay_within_max_seq_len(llm, most):
+    model = FakeModel()
+    want = outcome(list(llm.stream_generate(model, TOKENIZER, "prompt", max_seq_len=most)))
+    del model.calls[:]
+    whisperer = Whisperer(list(want[2]) + [97] * 9, 6, right=1.0)
+    events = list(llm.speculative_generate(model, TOKENIZER, "prompt", whisperer, max_seq_len=most))
+    assert outcome(events) == want
+    assert max(call.offset + call.length for call in model.calls) <= most
+
+
+@pytest.mark.task("3.8.4")
+def test_guesses_beyond_max_tokens_are_not_computed(llm):
+    model = FakeModel()
+    whisperer = Whisperer(model.answer_to(b"prompt", 9), 6, right=1.0)
+    list(llm.speculative_generate(model, TOKENIZER, "prompt", whisperer, SamplingParams(max_tokens=4)))
+    assert [call.length for call in model.calls] == [6, 3]
+
+
+@pytest.mark.task("3.8.4")
+def test_a_closed_answer_gives_everything_back(llm):
+    model, small = FakeModel(), FakeModel()
+    proposer = llm.DraftModelProposer(small)
+    events = llm.speculative_generate(model, TOKENIZER, "prompt", proposer)
+    for _ in range(4):
+        next(events)
+    assert (live_requests(model), live_requests(small)) == (1, 1)
+    events.close()
+    assert (live_requests(model), live_requests(small)) == (0, 0)
+
+
+@pytest.mark.task("3.8.4")
+@pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 3}])
+def test_a_real_transformer_says_the_same(llm, config, settings):
+    model, small = toy_model(llm, config), toy_model(llm, config, seed=1)
+    sampling = SamplingParams(max_tokens=12, ignore_eos=True, **settings)
+    for proposer in (llm.NgramProposer(1, 1), llm.DraftModelProposer(model), llm.DraftModelProposer(small)):
+        want = outcome(list(llm.stream_generate(model, TOKENIZER, "abababab", sampling)))
+        got = outcome(list(llm.speculative_generate(model, TOKENIZER, "abababab", proposer, sampling)))
+        assert got == want
+
+
+@pytest.mark.task("3.8.4")
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.8, "seed": 7}])
+def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
+    # With p = q every guess stands, whatever was drawn.
+    model, stats = FakeModel(), llm.SpecDecodeStats()
+    proposer = llm.DraftModelProposer(FakeModel(), 3)
+    sampling = SamplingParams(max_tokens=13, **settings)
+    events = llm.speculative_generate(
+        model, TOKENIZER, "prompt", proposer, sampling, coupled=False, stats=stats
+    )
+    tokens, text, *_ = outcome(list(events))
+    assert (len(tokens), len(text)) == (13, 13)
+    assert [call.length for call in model.calls] == [6, 4, 4, 4]
+    assert stats.acceptance_rate == 1
+
+
+@pytest.mark.task("3.8.4")
+def test_drawn_guesses_are_weighed_with_their_distribution(llm):
+    # What the draft model prefers and the model does not must fall about as often as p and q differ.
+    model, other = FakeModel(), FakeModel({"prompt": [97, 98, 99]})
+    stats = llm.SpecDecodeStats()
+    for seed in range(20):
+        sampling = SamplingParams(temperature=1.0, seed=seed, max_tokens=3)
+        proposer = llm.DraftModelProposer(other, 1)
+        list(
+            llm.speculative_generate(
+                model, TOKENIZER, "prompt", proposer, sampling, coupled=False, stats=stats
+            )
+        )
+    # The other model is sure of one letter of 26, and no letter is certain.
+    assert stats.num_draft_tokens >= 20
+    assert stats.acceptance_rate < 0.5

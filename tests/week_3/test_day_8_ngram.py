@@ -1,0 +1,76 @@
+"""Day 3.8: guesses that are looked up."""
+
+import random
+
+import pytest
+
+from tiny_llm_lab.types import UserError
+
+
+@pytest.mark.task("3.8.1")
+@pytest.mark.parametrize(
+    ("text", "settings", "want"),
+    [
+        ("the cat sat. the c", {}, "at s"),
+        ("the cat sat. the c", {"num_tokens": 9}, "at sat. t"),
+        ("abcd xbcd yd", {"max_ngram": 3}, " yd"),  # only "d" is known; its last place has 3 tokens behind it
+        ("abcX bcY c.. abc", {}, "X bc"),  # the longest n-gram counts, not the most recent shorter one
+        ("abcX abcY abcZ abc", {}, "Z ab"),  # of equally long ones the most recent
+        ("abcX bcY c.. abc", {"max_ngram": 1}, ".. a"),
+        ("abcX bcY c.. abc", {"max_ngram": 2}, "Y c."),
+        ("xxabc yyabc", {"max_ngram": 5, "min_ngram": 3}, " yya"),
+        ("xbc yabc", {"min_ngram": 3}, ""),  # two tokens agree, and three are asked for
+        ("aaaaa", {}, "a"),  # the earlier occurrence overlaps with the end
+        ("abababab", {}, "ab"),
+        ("abc", {}, ""),
+        ("a", {}, ""),
+        ("", {}, ""),
+        ("aa", {}, "a"),
+    ],
+)
+def test_ngram_drafts(llm, text, settings, want):
+    draft = llm.NgramProposer(**settings).propose(list(text.encode()))
+    assert bytes(draft.token_ids).decode() == want
+    assert draft.probs is None
+
+
+def looked_up(tokens, max_ngram, min_ngram, num_tokens):
+    """What the docstring says, word by word."""
+    for n in range(max_ngram, min_ngram - 1, -1):
+        places = [i for i in range(len(tokens) - n) if tokens[i : i + n] == tokens[len(tokens) - n :]]
+        if places:
+            return tuple(tokens[places[-1] + n :][:num_tokens])
+    return ()
+
+
+@pytest.mark.task("3.8.1")
+@pytest.mark.parametrize("letters", [1, 2, 3, 8, 200])
+@pytest.mark.parametrize(("longest", "shortest"), [(1, 1), (3, 1), (4, 2), (6, 6)])
+def test_ngram_drafts_while_texts_grow(llm, letters, longest, shortest):
+    rng = random.Random(letters)
+    proposer = llm.NgramProposer(longest, shortest, 3)
+    texts = {"one": [], "two": []}
+    for _ in range(60):
+        for name, tokens in texts.items():
+            tokens += rng.choices(range(letters), k=rng.randint(1, 3))
+            want = looked_up(tokens, longest, shortest, 3)
+            assert tuple(proposer.propose(tokens).token_ids) == want, tokens
+            assert tuple(proposer.propose(tokens, name).token_ids) == want, (name, tokens)
+
+
+@pytest.mark.task("3.8.1")
+def test_ngram_forgets_a_request(llm):
+    proposer = llm.NgramProposer()
+    assert proposer.propose([1, 2, 3, 1], "a").token_ids == (2, 3, 1)
+    proposer.forget("a")
+    proposer.forget("never seen")
+    assert proposer.propose([7, 8, 7], "a").token_ids == (8, 7)
+
+
+@pytest.mark.task("3.8.1")
+@pytest.mark.parametrize(
+    "settings", [{"min_ngram": 0}, {"max_ngram": 2, "min_ngram": 3}, {"num_tokens": 0}, {"max_ngram": 0}]
+)
+def test_ngram_rejects_bad_settings(llm, settings):
+    with pytest.raises(UserError):
+        llm.NgramProposer(**settings)
