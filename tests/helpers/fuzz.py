@@ -115,10 +115,10 @@ class _Run:
             "num_blocks": num_blocks,
             "block_size": self.block_size,
             "kv_bits": self.kv_bits,
-            "enable_prefix_caching": rng.random() < 0.7,
-            "async_scheduling": rng.random() < 0.7,
+            "enable_prefix_caching": rng.random() < 0.85,
+            "async_scheduling": rng.random() < 0.85,
         }
-        proposer = self._proposer((), ()) if self.is_long or self.number % 11 < len(_PROPOSERS) else None
+        proposer = self._proposer((), ()) if self.is_long or self.number % 13 < len(_PROPOSERS) else None
         self.settings += f", {settings}, {describe(config)}"
         engine = EngineUnderTest(self.llm, self.model, self.counts, proposer, config=config, **settings)
         for _ in range(rng.choice((1, 1, 2))):
@@ -173,15 +173,13 @@ class _Run:
 
     def _proposer(self, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> Watched:
         rng, kinds = self.rng, _DRAFT_MODELS if self.is_long else _PROPOSERS
-        self.proposer_kind = kind = kinds[self.number % 11 % len(kinds)]
+        self.proposer_kind = kind = kinds[self.number % 13 % len(kinds)]
         self.settings += f", {kind} drafts"
         if kind == "scripted":
-            right, silent, outside = (
-                rng.choice((0.0, 0.6, 0.9, 1.0)),
-                rng.choice((0, 0.4)),
-                rng.choice((0, 0.3)),
+            right, silent = rng.choice((0.0, 0.6, 0.9, 1.0)), rng.choice((0, 0.4))
+            proposer = Watched(
+                ScriptedProposer(self.seed, right, rng.randint(1, 8), silent, outside=0.2), False
             )
-            proposer = Watched(ScriptedProposer(self.seed, right, rng.randint(1, 8), silent, outside), False)
             _tell(proposer, prompts, want, len(prompts))
             return proposer
         return Watched(self.models.proposer(kind, self.model_name, rng), kind == "ngram" or self.is_exact)
