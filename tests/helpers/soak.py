@@ -1,7 +1,5 @@
-"""A storm for the scheduler: random requests, aborts, equal prefixes and guesses in a pool that is too small.
-
-Run it for long: python tests/helpers/soak.py --requests 10000 --seed 1
-"""
+"""A storm for the scheduler: random requests, aborts, equal prefixes and guesses in a pool that is too small. For long: python tests/helpers/soak.py --requests 10000 --seed 1
+\"\"\"
 
 import argparse
 import random
@@ -197,17 +195,15 @@ def random_config(rng: random.Random, policy: Policy | None = None, has_grid: bo
     budget = rng.choice((8, 17, 64))
     is_chunked = rng.random() < 0.8
     grid = rng.choice((0, 0, 4)) if is_chunked else 0
-    grid = grid if has_grid else 0
-    max_num_seqs = rng.choice((1, 3, 5))
     return SchedulerConfig(
         max_num_batched_tokens=budget if is_chunked else 64,
-        max_num_seqs=max_num_seqs,
+        max_num_seqs=rng.choice((1, 3, 5)),
         max_model_len=64,
         long_prefill_token_threshold=rng.choice((0, 4, 9)),
         enable_chunked_prefill=is_chunked,
         policy=policy or rng.choice(POLICIES),
         step_mode=rng.choice(("mixed", "mixed", "alternate")),
-        chunk_grid=grid,
+        chunk_grid=grid if has_grid else 0,
     )
 
 

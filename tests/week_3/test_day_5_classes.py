@@ -21,44 +21,6 @@ def batch(name, prompt, max_tokens, step=0, **options):
 
 
 @pytest.mark.task("3.5.3")
-@pytest.mark.parametrize("policy", POLICIES)
-def test_batch_class_stands_behind_all_others(llm, policy):
-    def key(is_batch, priority, num_added, is_aged=False):
-        request = llm.TokenSequence("r", [1], priority, 0.0, "batch" if is_batch else "interactive")
-        return llm.order_key(policy, request, num_added, is_aged)
-
-    assert key(False, 9, 9) < key(True, 0, 0)
-    assert key(False, 9, 9) < key(True, 0, 0, is_aged=True), "however long it waited"
-    assert key(True, 0, 1) < key(True, 0, 2) and key(True, 0, 2, is_aged=True) < key(True, 0, 1)
-
-
-@pytest.mark.task("3.5.3")
-@pytest.mark.parametrize(
-    ("running", "waiting", "places", "want"),
-    [
-        ("iib", "ib", 9, ["ii i", "b b"]),
-        ("iib", "iiibb", 4, ["ii ii", "b "]),  # one of two finds the place of the b that runs
-        ("bbb", "iib", 3, [" ii", "bbb "]),
-        ("bb", "ibb", 4, [" i", "bb b"]),
-        ("i", "bbbb", 3, ["i ", " bb"]),
-        ("ii", "ib", 2, ["ii ", " "]),
-        ("", "", 2, [" ", " "]),
-    ],
-)
-def test_who_finds_a_slot(llm, running, waiting, places, want):
-    queue = llm.RequestQueue("fcfs")
-    for letter in running:
-        queue.add(llm.TokenSequence(letter, [1], priority_class="batch" if letter == "b" else "interactive"))
-    for _ in running:
-        queue.admit()
-    for letter in waiting:
-        queue.add(llm.TokenSequence(letter, [1], priority_class="batch" if letter == "b" else "interactive"))
-    found = [(queue.running_of(rank), queue.candidates(rank, places)) for rank in (0, 1)]
-    assert [" ".join("".join(s.request_id for s in part) for part in parts) for parts in found] == want
-    assert list(queue.ranks) == list(range(1 + ("b" in running + waiting))) * bool(running + waiting)
-
-
-@pytest.mark.task("3.5.3")
 def test_a_prompt_that_comes_later_is_served_first(llm):
     jobs = [batch("b", 300, 3), Job("d", 1, 6), Job("p", 250, 1, step=1)]
     run = drive(llm, config(max_num_batched_tokens=100), jobs)

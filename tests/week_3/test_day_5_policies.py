@@ -102,20 +102,6 @@ def test_a_threshold_holds_for_fair_shares_too(llm):
 
 
 @pytest.mark.task("3.5.3")
-def test_the_order_of_priorities(llm):
-    def key(policy, priority, arrival_s, num_added, is_aged=False):
-        request = llm.TokenSequence("r", [1], priority=priority, arrival_s=arrival_s)
-        return llm.order_key(policy, request, num_added, is_aged)
-
-    assert key("priority", 0, 9.0, 9) < key("priority", 1, 1.0, 1) < key("priority", 1, 2.0, 0)
-    assert key("priority", 1, 1.0, 1) < key("priority", 1, 1.0, 2)
-    assert key("priority", 5, 9.0, 9, True) < key("priority", -5, 0.0, 0)
-    assert key("priority", 5, 9.0, 3, True) < key("priority", 0, 1.0, 4, True)
-    for policy in ("fcfs", "fair"):
-        assert key(policy, 9, 9.0, 1) < key(policy, 0, 0.0, 2)
-
-
-@pytest.mark.task("3.5.3")
 def test_the_most_urgent_is_admitted_first(llm):
     jobs = [Job("first", 10, 3, priority=9), *(Job(f"p{n}", 10, 1, priority=n) for n in (2, 0, 1))]
     run = drive(llm, config(max_num_seqs=1, policy="priority"), jobs)
