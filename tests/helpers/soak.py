@@ -1,5 +1,4 @@
-"""A storm for the scheduler: random requests, aborts, equal prefixes and guesses in a pool that is too small. For long: python tests/helpers/soak.py --requests 10000 --seed 1
-\"\"\"
+"""Random requests for the scheduler in a pool that is too small: python tests/helpers/soak.py --seed 1"""
 
 import argparse
 import random
