@@ -194,7 +194,7 @@ class _Run:
                 self.counts.aborted += 1
                 if name not in served.outcomes and not name.startswith("x"):
                     continue  # between steps: nothing is said about it any more
-            what = got if isinstance(got, str) else difference(got, wanted, name in served.aborted)
+            what = got if isinstance(got, str) else difference(got, wanted, prompt, name in served.aborted)
             if what is None:
                 continue
             if not self.is_exact and isinstance(got, Outcome) and self._is_near_tie(prompt, got, wanted):

@@ -92,15 +92,16 @@ def answered_by_engine(llm: Any, model: Any, prompt: Prompt, limit: int, **setti
     return outcome_of(completion)
 
 
-def difference(got: Outcome, want: Outcome, is_aborted: bool) -> str | None:
+def difference(got: Outcome, want: Outcome, prompt: Prompt, is_aborted: bool) -> str | None:
     """What `got` should not have; an aborted request may have any beginning of its answer."""
     if got == want:
         return None
     if is_aborted and got.finish_reason == "abort":
         if got.token_ids != want.token_ids[: len(got.token_ids)]:
             return f"aborted with {got.token_ids}, which does not begin {want.token_ids}"
-        if got.text != _decoded(got.token_ids):
-            return f"aborted with the text {got.text!r} instead of {_decoded(got.token_ids)!r}"
+        text = _decoded(got.token_ids, prompt.sampling.stop)
+        if got.text != text:
+            return f"aborted with the text {got.text!r} instead of {text!r}"
         return None
     return f"{got} instead of {want}"
 
@@ -119,9 +120,11 @@ def is_near_tie(llm: Any, model: Any, prompt: Prompt, got: Outcome, want: Outcom
     return len(drawn) > 1
 
 
-def _decoded(token_ids: Sequence[int]) -> str:
+def _decoded(token_ids: Sequence[int], stop: Sequence[str]) -> str:
+    """Their text up to a stop string, which the end of an unfinished character may be."""
     detokenizer = ByteDetokenizer()
     for token in token_ids:
         detokenizer.add_token(token)
     detokenizer.finalize()
-    return detokenizer.last_segment
+    text = detokenizer.last_segment
+    return text[: min((text.find(each) for each in stop if each in text), default=len(text))]
