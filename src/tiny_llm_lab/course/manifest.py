@@ -114,7 +114,7 @@ class Course:
         return None
 
     def test_files(self, tasks: Iterable[Task]) -> list[Path]:
-        """The test files of these tasks' days, in order: tests/week_2/test_day_7_join.py, test_day_7_loop.py."""
+        """The test files of these tasks' days, in order, such as tests/week_2/test_day_7_join.py."""
         days = {task.day_id for task in tasks}
         found = []
         for day_id in (day.id for day in self.days if day.id in days):
