@@ -7,7 +7,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import ModelConfig, UserError
+from tiny_llm_lab.types import ModelConfig, SchedulerConfig, UserError
 
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -34,6 +34,14 @@ def num_blocks_for(
             f"{readable(kv_bytes)}: give it more memory, or choose smaller blocks"
         )
     return kv_bytes // one
+
+
+def num_engine_blocks(
+    room: int, block_size: int, scheduler: SchedulerConfig, num_requests: int | None = None
+) -> int:
+    """Of `room` blocks those that an engine can fill: the requests that run at a time, or `num_requests`."""
+    most = scheduler.max_num_seqs if num_requests is None else min(scheduler.max_num_seqs, num_requests)
+    return min(room, most * -(-scheduler.max_model_len // block_size))
 
 
 def parse_memory(text: str) -> int:

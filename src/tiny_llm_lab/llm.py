@@ -7,7 +7,7 @@ from typing import Self
 import mlx.core as mx
 
 from tiny_llm_lab.commands.chat import as_chat
-from tiny_llm_lab.kv_memory import num_blocks_for, parse_memory
+from tiny_llm_lab.kv_memory import num_blocks_for, num_engine_blocks, parse_memory
 from tiny_llm_lab.models import load_checkpoint
 from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.types import (
@@ -54,12 +54,11 @@ class LLM:
         config = config or SchedulerConfig(max_model_len=limit)
         memory = parse_memory(kv_cache_memory)
         room = num_blocks_for(built.config, self.checkpoint.dtype, block_size, memory)
-        usable = config.max_num_seqs * -(-config.max_model_len // block_size)
         self.engine = package.Engine(
             built,
             self.checkpoint.tokenizer,
             config,
-            num_blocks=min(room, usable),
+            num_blocks=num_engine_blocks(room, block_size, config),
             block_size=block_size,
             enable_prefix_caching=enable_prefix_caching,
             proposer=proposer,

@@ -8,7 +8,7 @@ from typing import Any, Final, cast, get_args
 
 import mlx.core as mx
 
-from tiny_llm_lab.kv_memory import is_share, num_blocks_for, parse_memory
+from tiny_llm_lab.kv_memory import is_share, num_blocks_for, num_engine_blocks, parse_memory
 from tiny_llm_lab.solution import Serving
 from tiny_llm_lab.steps.calibration import calibrate
 from tiny_llm_lab.types import (
@@ -177,8 +177,6 @@ def build_engine(
     size, config = settings.block_size, settings.config
     kv_bits = 8 if settings.kv_cache_dtype == "int8" else None
     room = num_blocks_for(model.config, dtype, size, parse_memory(settings.kv_cache_memory), kv_bits)
-    most = config.max_num_seqs if num_requests is None else min(config.max_num_seqs, num_requests)
-    usable = most * -(-config.max_model_len // size)
     controller = None
     if settings.itl_slo_ms is not None:
         step_time = llm.StepTimeModel(calibrate(model, llm, block_size=size))
@@ -187,7 +185,7 @@ def build_engine(
         cast(PagedModel, model),
         tokenizer,
         config,
-        num_blocks=min(room, usable),
+        num_blocks=num_engine_blocks(room, size, config, num_requests),
         block_size=size,
         kv_bits=kv_bits,
         enable_prefix_caching=settings.enable_prefix_caching,
