@@ -24,7 +24,13 @@ class PerToken:
 
 def by_hand(**options: Any) -> Setting:
     """Four requests at a time and steps of 8 tokens; `options` are fields of a Setting that change it."""
-    small = {"budget": "8", "max_num_seqs": 4, "max_model_len": 64, "kv_tokens": 128, "block_size": 4}
+    small: dict[str, Any] = {
+        "budget": "8",
+        "max_num_seqs": 4,
+        "max_model_len": 64,
+        "kv_tokens": 128,
+        "block_size": 4,
+    }
     return Setting(**(small | options))
 
 
@@ -48,7 +54,7 @@ def gaps_of(stats: ReplicaStats) -> list[float]:
 
 def forty_chats(**options: Any) -> Setting:
     """Forty requests of the lengths of chat; `options` change it."""
-    small = {
+    small: dict[str, Any] = {
         "requests": 40, "rate": 1.0, "lengths": "chat", "budget": "64", "max_budget": 64, "max_num_seqs": 6,
         "max_model_len": 400, "kv_tokens": 3200, "safety": 1.2,
     }  # fmt: skip
