@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tiny_llm_lab.metrics import Slo
 from tiny_llm_lab.solution import Scheduling
 from tiny_llm_lab.steps.shapes import StepGrid, work_of
 from tiny_llm_lab.types import StepSample
@@ -30,12 +29,7 @@ _CLOSE_ENOUGH: Final = 1.02
 def simulate(llm: Scheduling, setting: Setting, cost: StepCost) -> Outcome:
     """Replay the requests of `setting` with the scheduler of `llm`."""
     make_controller = _controllers(llm, setting, cost) if setting.fixed_budget is None else None
-    return outcome(replay(llm, setting.traffic(), setting, cost, make_controller), slo_of(setting))
-
-
-def slo_of(setting: Setting) -> Slo:
-    """The SLO in seconds."""
-    return Slo(setting.itl_slo_ms / 1e3, setting.ttft_slo_ms / 1e3)
+    return outcome(replay(llm, setting.traffic(), setting, cost, make_controller), setting.slo)
 
 
 def replay(
@@ -95,7 +89,7 @@ def _controllers(llm: Scheduling, setting: Setting, cost: StepCost) -> Callable[
     """Makes budget controllers, fitted to steps as a calibration would measure them."""
     works = [work_of(step) for step in _CALIBRATION_STEPS.steps()]
     samples = [StepSample(*work, cost.seconds(*work)) for work in works]
-    slo = slo_of(setting)
+    slo = setting.slo
 
     def make_controller() -> BudgetController:
         model = llm.StepTimeModel(samples)

@@ -13,7 +13,7 @@ from tiny_llm_lab.metrics import Spread
 from tiny_llm_lab.solution import PACKAGES, Scheduling, load_scheduling
 from tiny_llm_lab.types import UserError
 
-from .cluster import find_capacity, simulate, slo_of
+from .cluster import find_capacity, simulate
 from .cost import StepCost
 from .outcome import Outcome
 from .setting import Setting, add_setting_flags
@@ -31,7 +31,7 @@ _COLUMNS: Final[Sequence[tuple[Column, Callable[[Setting, Outcome], str]]]] = (
     (Column("ITL\nmax ms", 10), lambda _, run: _ms(run.itl, "max_s")),
     (Column("TPOT\np50 ms", 9), lambda _, run: _ms(run.tpot, "p50_s")),
     (Column("E2E\np99 s", 20), lambda _, run: f"{run.e2e.p99_s:.1f}" if run.e2e else "-"),
-    (Column("SLO", KEEP), lambda setting, run: "met" if run.meets(slo_of(setting)) else "missed"),
+    (Column("SLO", KEEP), lambda setting, run: "met" if run.meets(setting.slo) else "missed"),
     (Column("in\nSLO", 80), lambda _, run: f"{run.attainment:.1%}"),
     (Column("goodput\nreq/s", KEEP), lambda _, run: f"{run.goodput:.3f}"),
     (Column("out\ntok/s", 30), lambda _, run: f"{run.output_tokens_per_s:.0f}"),
@@ -98,7 +98,7 @@ def _at_capacity(llm: Scheduling, setting: Setting, cost: StepCost) -> Setting:
     """`setting` at the highest rate that meets the SLOs."""
 
     def is_inside(rate: float) -> bool:
-        return simulate(llm, replace(setting, rate=rate), cost).meets(slo_of(setting))
+        return simulate(llm, replace(setting, rate=rate), cost).meets(setting.slo)
 
     rate = find_capacity(is_inside, first_rate=setting.rate)
     if not 0 < rate < float("inf"):

@@ -1,5 +1,6 @@
 """One engine without a model: the solution's scheduler, step after step, under a virtual clock."""
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import Final
@@ -92,7 +93,11 @@ class Replica:
             kv_read += sequence.num_computed_tokens + num_new
             if sequence.needs_sample(num_new):
                 sampled[request_id] = _TOKEN
-        self._advance(num_tokens, attention, kv_read)
+        seconds = self._seconds(num_tokens, attention, kv_read)
+        self.now_s += seconds
+        self.stats.busy_s += seconds
+        self.stats.num_steps += 1
+        self.stats.num_tokens += num_tokens
         self._scheduler.commit(plan, sampled)
         self._num_finished_last = 0
         for request_id in sampled:
@@ -104,21 +109,19 @@ class Replica:
     def _budget(self) -> int | None:
         if self._controller is None:
             return None
-        return self._controller.token_budget(
-            self.now_s, self._scheduler, lambda request_id: self._unfinished[request_id].token_s[-1]
-        )
+        return self._controller.token_budget(self.now_s, self._scheduler, self._last_token_s)
 
-    def _advance(self, num_tokens: int, attention: int, kv_read: int) -> None:
-        """Let the time of a step pass."""
+    def _last_token_s(self, request_id: str) -> float:
+        return (self._unfinished[request_id].token_s or [math.nan])[-1]
+
+    def _seconds(self, num_tokens: int, attention: int, kv_read: int) -> float:
+        """The time of a step, of which the controller is told."""
         seconds = self._cost.seconds(num_tokens, attention, kv_read)
         if self._noise:
             seconds *= self._rng.lognormvariate(0, self._noise)
         if self._controller is not None:
             self._controller.policy.model.record(num_tokens, attention, kv_read, seconds)
-        self.now_s += seconds
-        self.stats.busy_s += seconds
-        self.stats.num_steps += 1
-        self.stats.num_tokens += num_tokens
+        return seconds
 
     def _finish(self, unfinished: _Unfinished) -> None:
         request, sequence = unfinished.request, unfinished.sequence

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args, get_origin, get_type_hints
 
+from tiny_llm_lab.metrics import Slo
 from tiny_llm_lab.models.shapes import SHAPES, parse_shape
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 
@@ -88,6 +89,11 @@ class Setting:
         if not (self.budget.isascii() and self.budget.isdigit() and int(self.budget)):
             raise UserError(f"a budget is a number of tokens or slo, not {self.budget!r}")
         return int(self.budget)
+
+    @property
+    def slo(self) -> Slo:
+        """The SLOs in seconds."""
+        return Slo(self.itl_slo_ms / 1e3, self.ttft_slo_ms / 1e3)
 
     @property
     def num_blocks(self) -> int:

@@ -106,8 +106,7 @@ class _Picture:
                 yield self._number(step, floor - height - 2, num_tokens, "ink")
 
     def _totals(self) -> Iterator[str]:
-        timeline = self.timeline
-        top = timeline.budget if timeline.shows_budget else max(timeline.totals)
+        timeline, top = self.timeline, self.timeline.top
         for tokens in sorted({0, top // 2, top}):
             y = self.bottom - tokens * _CHART / top
             yield _line("line", _LEFT, y, self.right, y)

@@ -87,8 +87,7 @@ def _rows(timeline: Timeline) -> Iterator[tuple[str, Text]]:
 
 def _bars(timeline: Timeline) -> Iterator[tuple[str, Text]]:
     """The totals as bars, the budget as the line on which the highest possible bar ends."""
-    top = timeline.budget if timeline.shows_budget else max(timeline.totals)
-    line = f"{top} ".ljust(len(timeline.totals), "┄")
+    top, line = timeline.top, f"{timeline.top} ".ljust(len(timeline.totals), "┄")
     yield ("budget", Text(line, "red")) if timeline.shows_budget else ("", Text(""))
     for row in reversed(range(_BAR_ROWS)):
         # In eighths of a row; a step that computes anything shows.

@@ -59,6 +59,11 @@ class Timeline:
         """Whether the budget is near enough to the largest step to be drawn to scale with it."""
         return self.budget <= _OFF_SCALE * max(self.totals)
 
+    @cached_property
+    def top(self) -> int:
+        """The tokens at the top of the totals: the budget, or the largest step."""
+        return self.budget if self.shows_budget else max(self.totals)
+
     def cells(self, request: TraceRequest) -> Iterator[Cell]:
         """One cell a step, from the request's arrival to its last token."""
         num_computed, all_tokens = 0, request.prompt_len + request.max_tokens - 1
