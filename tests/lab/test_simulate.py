@@ -41,6 +41,29 @@ def test_a_prompt_that_arrives_shows_in_the_gaps_of_the_others() -> None:
     assert times == {0: (4.0, 5.0, 6.0, 14.0, 17.0, 18.0), 1: (17.0,)}
 
 
+def test_a_threshold_cuts_the_prompt_and_a_policy_shares_the_step() -> None:
+    two = [SimRequest(0, 0.0, 16, 1), SimRequest(1, 0.0, 16, 1)]
+    first_s = {
+        (threshold, policy): {
+            each.request.number: each.timing.token_s[0]
+            for each in run(two, threshold=threshold, policy=policy).finished
+        }
+        for threshold, policy in ((0, "fcfs"), (4, "fcfs"), (0, "fair"))
+    }
+    assert first_s[0, "fcfs"] == {0: 16.0, 1: 32.0}
+    assert first_s[4, "fcfs"] == first_s[0, "fair"] == {0: 32.0, 1: 32.0}, "4 tokens of each in every step"
+
+
+def test_a_larger_safety_keeps_gaps_shorter() -> None:
+    longest = []
+    for safety in (1.0, 2.0):
+        setting = forty_chats(budget="slo", safety=safety, noise=0.1, rate=4.0)
+        result = simulate(load_scheduling("ref"), setting, MEASURED)
+        assert result.itl is not None
+        longest.append(result.itl.p99_s)
+    assert longest[1] < 0.9 * longest[0]
+
+
 def test_conservation_of_tokens() -> None:
     requests = draw_requests(40, 0.02, 0.3, parse_lengths("chat"), 5, 60)
     stats = run(requests, kv_tokens=400)
