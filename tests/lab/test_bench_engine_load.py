@@ -124,10 +124,10 @@ def test_the_policy_is_compared_with_the_best_budget_inside_the_slo() -> None:
             runs[spec] = [served(*inside[spec.schedule.budget])]
     report = slo.section(runs, load())
     found = {each.name: each.value for each in report.ratios if each}
-    name = "budget 128, the best fixed one inside the ITL SLO"
-    assert found[f"goodput, policy / {name}"] == pytest.approx(6 / 4, rel=0.2)
-    assert found[f"max ITL, policy / {name}"] == pytest.approx(1.0)
-    assert found["max ITL, policy / whole prompts"] == pytest.approx(0.5 / 9.0)
+    assert report.notes[-1].startswith("Of the fixed budgets inside the ITL SLO, budget 128 has the best")
+    assert found["goodput/s, SLO policy / budget 128"] == pytest.approx(6 / 4, rel=0.2)
+    assert found["ITL max, SLO policy / budget 128"] == pytest.approx(1.0)
+    assert found["ITL max, SLO policy / whole prompts"] == pytest.approx(0.5 / 9.0)
     none = slo.section({**runs, **{spec: [served(2.0, 0)] for spec in fixed}}, load())
     assert "No fixed budget" in none.notes[-1]
     errors = [replace(served(0.5, 6), prediction_error=StepTimeError(9, p50, 0.3)) for p50 in (0.1, 0.2, 0.4)]

@@ -112,7 +112,8 @@ def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: 
     captured = capsys.readouterr()
     assert "torch float32 is left out: MemoryError: too big" in captured.err
     result = json.loads(captured.out)
-    assert [variant["variant"] for variant in result["peers"]["torch"]["variants"]] == ["bfloat16"]
+    assert [row["name"] for row in result["sections"][0]["rows"]] == ["ref", "torch bfloat16"]
+    assert result["peers"]["torch"]["best_variant"]["decode_tok_s"] == "bfloat16"
     assert result["skipped"] == {"torch float32": "MemoryError: too big"}
 
 

@@ -122,6 +122,18 @@ class Ratio:
         return numbers | asdict(self.aim) | {"is_met": self.is_met}
 
 
+def ratios_of(over: Row, under: Row, columns: Iterable[Column]) -> list[Ratio | None]:
+    """How one row compares with another in each of these columns."""
+    return [
+        Ratio.of(
+            f"{each.title.removesuffix(' ms')}, {over.name} / {under.name}",
+            over.samples[each.key],
+            under.samples[each.key],
+        )
+        for each in columns
+    ]
+
+
 @dataclass(frozen=True)
 class Section:
     """One comparison: its table, ratios, and notes; `data` has what the rows do not."""

@@ -3,11 +3,13 @@
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from tiny_llm_lab.types import Prompt, SamplingParams
+
+UNCHUNKED: Final = 999_999  # tokens: more than any prompt has
 
 # early: decoding when the first long prompt comes; late: a short prompt that arrives with or after it.
 Kind = Literal["early", "long", "late"]
@@ -39,6 +41,8 @@ class Schedule:
 
     @property
     def name(self) -> str:
+        if self.max_chunk >= UNCHUNKED:
+            return "unchunked"
         if self.prefill_step:
             return f"prefill_step {self.prefill_step}"
         if self.itl_slo_s:

@@ -12,7 +12,7 @@ from tiny_llm_lab.bench import flags, sample
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import Report
 from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.spec import Schedule, Spec
+from tiny_llm_lab.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.bench.sweep import Sweep
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.commands.options import add_model_arguments, at_least_one, model_name
@@ -20,7 +20,7 @@ from tiny_llm_lab.types import UserError
 
 from .plot import draw
 from .result import sections_of
-from .workload import UNCHUNKED, Workload, overlap_complaint
+from .workload import Workload, overlap_complaint
 
 HELP = "Compare latencies across prefill_step, or with --engine across token budgets, as long prompts arrive."
 _ENOUGH_REPEATS: Final = 4
@@ -100,7 +100,7 @@ def _report(
 ) -> None:
     model, report = flags.shown_model(model_name(args)), Report(args.json)
     title = f"{model} · {args.solution}: {workload} ({facts['cpu']})"
-    sections = sections_of(groups, title, workload.long_tokens)
+    sections = sections_of(groups, title)
     for section in sections:
         report.add(section)
     slots = args.batch_size or len(workload.requests())
@@ -110,7 +110,7 @@ def _report(
         for schedule, runs in groups.items()
         for repeat, each in enumerate(runs)
     ]
-    more = {"workload": asdict(workload), "summary": sections[0].notes[-1], "samples": samples}
+    more = {"workload": asdict(workload), "samples": samples}
     result = report.end("chunked-prefill", settings, facts, **more)
     files = _new_files(args.out)
     try:

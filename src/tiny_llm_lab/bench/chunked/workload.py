@@ -12,10 +12,9 @@ from tiny_llm_lab.bench.flags import count
 from tiny_llm_lab.bench.fresh import run_fresh
 from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.sample import measure
-from tiny_llm_lab.bench.spec import Request, Schedule, Spec
+from tiny_llm_lab.bench.spec import UNCHUNKED, Request, Schedule, Spec
 from tiny_llm_lab.types import UserError
 
-UNCHUNKED: Final = 999_999  # tokens: more than any prompt has
 EARLY_SHARE: Final = 0.4
 # Late prompts arrive in this part of the time that one unchunked long prefill takes.
 _LATE_FROM, _LATE_TO = 0.1, 0.6

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.bench.chunked.workload import EARLY_SHARE, Workload
 from tiny_llm_lab.bench.latency import columns, contention
-from tiny_llm_lab.bench.report import Ratio, Row, Section
+from tiny_llm_lab.bench.report import Ratio, Row, Section, ratios_of
 from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Schedule, Spec
 from tiny_llm_lab.bench.sweep import Sweep
@@ -66,19 +66,14 @@ def section(runs: Mapping[Spec, Sequence[Run]], title: str) -> Section:
     """The table of medians, ours against each other one, and where ours loses."""
     own, *others = [Row.of_runs(spec.title, map(contention, each)) for spec, each in runs.items()]
     shown = columns(METRICS)
-    ratios = {
-        (column.key, name := f"{column.title}, {own.name} / {other.name}"): Ratio.of(
-            name, own.samples[column.key], other.samples[column.key]
-        )
-        for other in others
-        for column in shown
-    }
-    losses = [name for (key, name), ratio in ratios.items() if ratio and is_loss(key, ratio)]
+    ratios = [ratio for other in others for ratio in ratios_of(own, other, shown)]
+    keys = METRICS * len(others)
+    losses = [each.name for key, each in zip(keys, ratios, strict=True) if each and is_loss(key, each)]
     said = f"{own.name} loses in: {'; '.join(losses)}." if losses else f"{own.name} loses nowhere."
     dtypes = [f"{spec.title} computes in {each[0].facts['dtype']}" for spec, each in runs.items()]
     data = {"requests": {spec.title: [asdict(each) for each in spec.requests] for spec in runs}}
     notes = [f"{', '.join(dtypes)}.", _ABOUT, said]
-    return Section("peers", title, shown, [own, *others], list(ratios.values()), notes, data)
+    return Section("peers", title, shown, [own, *others], ratios, notes, data)
 
 
 def is_loss(metric: str, ratio: Ratio) -> bool:

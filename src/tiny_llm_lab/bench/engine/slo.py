@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final
 
 from tiny_llm_lab.bench.latency import ITL, TTFT, columns, latencies
-from tiny_llm_lab.bench.report import Metrics, Ratio, Row, Section
+from tiny_llm_lab.bench.report import Metrics, Ratio, Row, Section, ratios_of
 from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Request, Schedule, Spec
 from tiny_llm_lab.bench.sweep import Sweep
@@ -129,22 +129,17 @@ def section(runs: Mapping[Spec, Sequence[Run]], load: Load) -> Section:
     ratios, note = compared(rows, load.itl_slo_s)
     shown = columns(("goodput", "attainment", *ITL, *TTFT, "output_tokens_per_s"))
     data = asdict(load) | {"policy_errors": [[error.count, error.p50, error.p90] for error in errors]}
-    return Section("slo", title, shown, rows, ratios, [*notes, *note], data)
+    return Section("slo", title, shown, rows, ratios, [*notes, note], data)
 
 
-def compared(rows: Sequence[Row], itl_slo_s: float) -> tuple[list[Ratio | None], list[str]]:
+def compared(rows: Sequence[Row], itl_slo_s: float) -> tuple[list[Ratio | None], str]:
     """The policy, the last row, against the best fixed budget inside the SLO and the first; and a note."""
     whole, *statics, policy = rows
+    shown = columns(("goodput", "itl_max_s"))
+    ratios = ratios_of(policy, whole, shown)
     meeting = [row for row in statics if row.median("itl_p99_s") <= itl_slo_s]
-    others, notes = {whole.name: whole}, []
-    if meeting:
-        best = max(meeting, key=lambda row: row.median("goodput"))
-        others = {f"{best.name}, the best fixed one inside the ITL SLO": best} | others
-    else:
-        notes.append("No fixed budget has its p99 ITL inside the SLO: nothing to compare the policy with.")
-    ratios = [
-        Ratio.of(f"{title}, policy / {name}", policy.samples[key], other.samples[key])
-        for name, other in others.items()
-        for title, key in (("goodput", "goodput"), ("max ITL", "itl_max_s"))
-    ]
-    return ratios, notes
+    if not meeting:
+        return ratios, "No fixed budget has its p99 ITL inside the SLO: nothing to compare the policy with."
+    best = max(meeting, key=lambda row: row.median("goodput"))
+    note = f"Of the fixed budgets inside the ITL SLO, {best.name} has the best goodput."
+    return ratios_of(policy, best, shown) + ratios, note

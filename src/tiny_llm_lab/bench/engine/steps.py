@@ -91,20 +91,26 @@ def _dense(config: BenchConfig, length: int) -> Any:
 def ahead(config: BenchConfig) -> Section:
     """Decode steps that begin before the previous one is read, against steps that wait for it."""
     length = config.context + (config.rounds + 1) * _AHEAD_STEPS + 2
-    steps: dict[str, tuple[float, ...]] = {}
-    ratios, saved = [], []
-    for streams in sorted({1, config.streams}):
-        usual, faster = (f"{name}, {streams} streams" for name in ("each read first", "a step ahead"))
-        with ExitStack() as stack:
-            variants = []
-            for name in (usual, faster):
-                engine = config.decoding_engine(streams, length, async_scheduling=name == faster)
+    names = {
+        streams: (f"each read first, {streams} streams", f"a step ahead, {streams} streams")
+        for streams in sorted({1, config.streams})
+    }
+    with ExitStack() as stack:
+        variants = []
+        for streams, pair in names.items():
+            for name, is_ahead in zip(pair, (False, True), strict=True):
+                engine = config.decoding_engine(streams, length, async_scheduling=is_ahead)
                 stack.callback(engine.release)
                 variants.append(Variant(name, partial(_repeat, engine.step, _AHEAD_STEPS)))
-            seconds = time_variants(variants, config.rounds)
-        steps |= {name: tuple(each / _AHEAD_STEPS for each in seconds[name]) for name in (usual, faster)}
-        ratios.append(Versus(f"speed a step ahead / each read first, {streams} streams", usual, faster))
-        saved.append(f"{(median(steps[usual]) - median(steps[faster])) * 1e3:.2f} ms")
+        seconds = time_variants(variants, config.rounds)
+    steps = {name: [value / _AHEAD_STEPS for value in values] for name, values in seconds.items()}
+    ratios = [
+        Versus(f"speed a step ahead / each read first, {streams} streams", *pair)
+        for streams, pair in names.items()
+    ]
+    saved = [
+        f"{(median(steps[usual]) - median(steps[faster])) * 1e3:.2f} ms" for usual, faster in names.values()
+    ]
     title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn"
     return timed_section("ahead", title, steps, ratios, [f"Saved in a step: {', '.join(saved)}."])
 

@@ -63,7 +63,7 @@ def run(args: Namespace) -> int:
     find_folder(ours.model)  # a typo costs no process
     skipped: dict[str, str] = {}
     specs = [ours]
-    if ours.activation_bits is not None:
+    if ours.variant:
         specs.append(replace(ours, activation_bits=None, variant="exact activations"))
     specs += _baselines(ours, sizes, names, skipped)
     facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
@@ -82,10 +82,10 @@ def run(args: Namespace) -> int:
         "prefill_step": ours.schedule.prefill_step,
     }
     # Settings stand at the top level as well, where scripts have always found them.
-    result = settings | result_of(sweep.runs, limits) | {"skipped": skipped | sweep.failures}
-    if not args.json:
-        report.add(section_of(result, limits))
-    report.end("throughput", settings, facts, **result)
+    section = section_of(sweep.runs, limits, settings)
+    report.add(section)
+    result = result_of(sweep.runs, section.rows, limits)
+    report.end("throughput", settings, facts, **settings, **result, skipped=skipped | sweep.failures)
     return 0
 
 
@@ -110,6 +110,7 @@ def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
         requests=at_once(sizes.batch, sizes.prompt_len, sizes.output_len),
         activation_bits=args.activation_bits,
         threads=sizes.threads,
+        variant=f"{args.activation_bits}-bit activations" if args.activation_bits else "",
     )
     return spec, names
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import median
 from typing import Any, Final
 
 from tiny_llm_lab.bench.report import Column, Row, Section
@@ -31,44 +30,69 @@ _COLUMNS: Final = (
 _NOTICEABLE: Final = 0.2  # of the limits from the start to the end
 
 
-def result_of(runs: Mapping[Spec, Sequence[Run]], limits: Sequence[Limits]) -> dict[str, Any]:
-    """All that was measured; `runs` begin with our own, `limits` are those of the start and the end."""
-    # A limit is the most that was seen: with the lesser one a share could pass 1.
-    most = {
-        name: max((value for each in limits if (value := getattr(each, name)) is not None), default=None)
-        for name in _LIMITS
-    }
-    ours, *others = runs
-    on_gpu = runs[ours][0].facts.get("device") == "gpu"
-    limit_gb_s = None if on_gpu else most.pop("read_gb_s")
-    summary = _summary(ours, runs[ours], limit_gb_s)
-    peers: dict[str, list[dict[str, Any]]] = {}
-    for spec in others:
-        variant = {"variant": spec.variant, **_summary(spec, runs[spec], limit_gb_s)}
-        peers.setdefault(spec.solution, []).append(variant)
-    return {
-        **summary,
-        **most,
-        "limit_gb_s": limit_gb_s,
-        "limits": [asdict(measured) for measured in limits],
-        "peers": {name: _peer(variants, summary) for name, variants in peers.items()},
-    }
-
-
-def section_of(result: Mapping[str, Any], limits: Sequence[Limits]) -> Section:
-    """A row for our solution and one for every variant of every peer."""
-    rounding = f", {bits}-bit activations" if (bits := result["activation_bits"]) else ""
-    rows = [_row(result["solution"] + rounding, result, {})]
-    for name, peer in result["peers"].items():
-        for variant in peer["variants"]:
-            ratios = {f"{metric}_ratio": [result[metric] / variant[metric]] for metric in METRICS}
-            rows.append(_row(f"{name} {variant['variant']}".strip(), variant, ratios))
+def section_of(
+    runs: Mapping[Spec, Sequence[Run]], limits: Sequence[Limits], settings: Mapping[str, Any]
+) -> Section:
+    """A row for our solution, the first, and one for every variant of every peer."""
+    limit_gb_s, rows = limit_of(runs, limits), list[Row]()
+    for spec, own in runs.items():
+        row = Row.of_runs(spec.title, [asdict(rates_of(run)) for run in own])
+        single = {"prompt_len": [spec.requests[0].prompt_len]}
+        share = [row.median("decode_read_gb_s") / limit_gb_s] if limit_gb_s else []
+        ratios = {f"{key}_ratio": [rows[0].median(key) / row.median(key)] for key in METRICS if rows}
+        rows.append(Row(row.name, {**row.samples, **single, "share_of_limit": share, **ratios}))
+    request = next(iter(runs)).requests[0]
     title = (
-        f"{result['model']}: {result['batch']} x {result['prompt_len']} tokens, "
-        f"answers of {result['output_len']}, {result['threads']} threads, "
-        f"median (min-max) of {result['repeats']}"
+        f"{settings['model']}: {settings['batch']} x {request.prompt_len} tokens, "
+        f"answers of {request.max_tokens}, {settings['threads']} threads, "
+        f"median (min-max) of {settings['repeats']}"
     )
     return Section("throughput", title, _COLUMNS, rows, notes=[limits_line(limits)] if limits else [])
+
+
+def limit_of(runs: Mapping[Spec, Sequence[Run]], limits: Sequence[Limits]) -> float | None:
+    """What a CPU can read, in GB/s; the most that was seen, because with less a share could pass 1."""
+    on_gpu = next(iter(runs.values()))[0].facts.get("device") == "gpu"
+    return None if on_gpu else max((each.read_gb_s for each in limits), default=None)
+
+
+def result_of(
+    runs: Mapping[Spec, Sequence[Run]], rows: Sequence[Row], limits: Sequence[Limits]
+) -> dict[str, Any]:
+    """Our own numbers and the best of each peer by name, for scripts; the rows have all samples."""
+    ours, own = rows[0], next(iter(runs))
+    first, request = runs[own][0], own.requests[0]
+    peers: dict[str, dict[str, Row]] = {}
+    for spec, row in list(zip(runs, rows, strict=True))[1:]:
+        peers.setdefault(spec.solution, {})[spec.variant] = row
+    singles = (*METRICS, "decode_step_s", "decode_read_gb_s")
+    shown = ours.to_json()["metrics"]
+    return {
+        **{key: ours.median(key) for key in singles},
+        "spread": {key: {end: shown[key][end] for end in ("min", "max")} for key in METRICS},
+        "share_of_limit": next(iter(ours.samples["share_of_limit"]), None),
+        "weights_bytes": first.weights_bytes,
+        "prompt_len": request.prompt_len,
+        "output_len": request.max_tokens,
+        "facts": first.facts,
+        "limits": [asdict(measured) for measured in limits],
+        **{
+            name: max((getattr(each, name) or 0.0 for each in limits), default=0.0) or None
+            for name in _LIMITS
+        },
+        "limit_gb_s": limit_of(runs, limits),
+        "peers": {name: _peer(variants, ours) for name, variants in peers.items()},
+    }
+
+
+def _peer(variants: Mapping[str, Row], ours: Row) -> dict[str, Any]:
+    """The best of a peer's variants for each metric, and how ours compares with it."""
+    best = {key: max(variants, key=lambda name: variants[name].median(key)) for key in METRICS}
+    rates = {key: variants[name].median(key) for key, name in best.items()}
+    return rates | {
+        "ratio": {key: ours.median(key) / rate for key, rate in rates.items()},
+        "best_variant": best,
+    }
 
 
 def limits_line(limits: Sequence[Limits]) -> str:
@@ -92,46 +116,3 @@ def drift_line(limits: Sequence[Limits]) -> str | None:
                 "so absolute rates are unreliable; compare only interleaved ratios"
             )
     return None
-
-
-def _row(name: str, summary: Mapping[str, Any], ratios: Mapping[str, list[float]]) -> Row:
-    samples = {metric: [sample[metric] for sample in summary["samples"]] for metric in METRICS}
-    single = {key: [summary[key]] for key in ("prompt_len", "decode_read_gb_s", "share_of_limit")}
-    return Row(name, {**samples, **single, **ratios})
-
-
-def _peer(variants: Sequence[Mapping[str, Any]], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """The best of a peer's variants for each metric, how ours compares with it, and all of them."""
-    best = {metric: max(variants, key=lambda each: float(each[metric])) for metric in METRICS}
-    return {
-        "prompt_len": variants[0]["prompt_len"],
-        "output_len": variants[0]["output_len"],
-        **{metric: best[metric][metric] for metric in METRICS},
-        "spread": {metric: best[metric]["spread"][metric] for metric in METRICS},
-        "ratio": {metric: ours[metric] / best[metric][metric] for metric in METRICS},
-        "best_variant": {metric: best[metric]["variant"] for metric in METRICS},
-        "variants": list(variants),
-    }
-
-
-def _summary(spec: Spec, runs: Sequence[Run], limit_gb_s: float | None) -> dict[str, Any]:
-    rates, first = [rates_of(run) for run in runs], runs[0]
-    of = {metric: [getattr(rate, metric) for rate in rates] for metric in METRICS}
-    # What a decode step must read: weights once, and the keys and values of every request.
-    kv_bytes = [len(spec.requests) * rate.context * first.kv_bytes_per_token for rate in rates]
-    read_gb_s = median(
-        (first.weights_bytes + own) / rate.decode_step_s / 1e9
-        for own, rate in zip(kv_bytes, rates, strict=True)
-    )
-    return {
-        **{metric: median(values) for metric, values in of.items()},
-        "spread": {metric: {"min": min(values), "max": max(values)} for metric, values in of.items()},
-        "decode_step_s": median(rate.decode_step_s for rate in rates),
-        "weights_bytes": first.weights_bytes,
-        "decode_read_gb_s": read_gb_s,
-        "share_of_limit": None if limit_gb_s is None else read_gb_s / limit_gb_s,
-        "prompt_len": spec.requests[0].prompt_len,
-        "output_len": spec.requests[0].max_tokens,
-        "facts": first.facts,
-        "samples": [asdict(rate) for rate in rates],
-    }
