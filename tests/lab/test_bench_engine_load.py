@@ -50,7 +50,6 @@ def test_an_engine_serves_requests_that_arrive_and_counts_what_it_computes() -> 
 
 
 def test_mlx_lm_is_counted_with_its_padding() -> None:
-    # The toy's kernels are not mlx-lm's: a real model, and two prompts that it pads to one length.
     requests = (Request("early", 4, 3), Request("early", 12, 3))
     spec = Spec("default", "mlx-lm", requests=requests, batch_size=2, schedule=Schedule(32))
     computed = measure(spec).num_computed_tokens
