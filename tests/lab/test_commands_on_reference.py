@@ -12,7 +12,6 @@ from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab import cli, native
 from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
-from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.sample import measure
 from tiny_llm_lab.bench.spec import Schedule, Spec
 from tiny_llm_lab.commands import options
@@ -20,9 +19,7 @@ from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
-WORKLOAD = Workload(
-    num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, short_max_tokens=6
-)
+WORKLOAD = Workload(num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, max_tokens=6)
 
 
 @pytest.fixture(autouse=True)
@@ -116,9 +113,9 @@ def spec(schedule: Schedule, workload: Workload = WORKLOAD) -> Spec:
     ],
 )
 def test_a_run_has_every_token_and_every_chunk(schedule: Schedule, sizes: list[int]) -> None:
-    value = measure(spec(schedule))
-    assert value["facts"] == {"device": "cpu", "dtype": "float32"} or value["facts"]["device"] == "gpu"
-    run = Run.from_json(value)
+    run = measure(spec(schedule))
+    assert run.facts == {"device": "cpu", "dtype": "float32"} or run.facts["device"] == "gpu"
+    assert run.weights_bytes > 0 and run.peak_bytes is not None and run.peak_bytes > 0
     assert [request.kind for request in run.requests] == ["early", "long", "late", "late"]
     assert [len(timing.token_s) for timing in run.timings] == [6, 2, 6, 6]
     assert all(timing.token_s[0] > timing.arrival_s for timing in run.timings)

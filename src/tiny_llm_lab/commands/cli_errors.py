@@ -25,6 +25,10 @@ class UnwrittenError(Exception):
     """A process of its own came upon an unwritten task; the message is its `todo_line`."""
 
 
+class CrashError(Exception):
+    """A process of its own ended without an answer; the message is what it said."""
+
+
 def log(line: str = "") -> None:
     """Talk to the person: stderr, so that stdout stays data."""
     print(line, file=sys.stderr, flush=True)
@@ -75,7 +79,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
             return EXIT_USAGE, f"error: {error}"
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED, "interrupted"
-        case UnwrittenError():
+        case UnwrittenError() | CrashError():
             return EXIT_FAILED, str(error)
         case SyntaxError(filename=str(path)):
             return EXIT_USAGE, f"error: {_shown(path)}:{error.lineno}: {error.msg}: mend that line first"

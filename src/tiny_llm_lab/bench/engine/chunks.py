@@ -9,13 +9,15 @@ from typing import Any, Final
 import mlx.core as mx
 
 from tiny_llm_lab import native
-from tiny_llm_lab.bench.report import Column, Row, Samples, Section, Versus, timed_section
+from tiny_llm_lab.bench.harness import Versus, timed_section
+from tiny_llm_lab.bench.report import Column, Row, Samples, Section
+from tiny_llm_lab.bench.sample import free_memory
 from tiny_llm_lab.metrics import percentile
 from tiny_llm_lab.steps.calibration import THOROUGH, samples_of, time_steps
 from tiny_llm_lab.steps.runner import StepRunner
 from tiny_llm_lab.steps.shapes import Step, chunk, decodes, work_of
 
-from .config import BenchConfig, free_memory
+from .config import BenchConfig
 
 _DEPTHS: Final = (0, 1024, 2048, 4096)
 _MAX_LEN, _MAX_CHUNK = 2560, 512
