@@ -19,12 +19,6 @@ from tiny_llm_lab.types import UserError
 LIMITS = Limits(2, 10.0, 100.0, None, None)
 
 
-@pytest.fixture
-def _switch():
-    yield
-    native.set_enabled("tiny_llm_ref", False)
-
-
 def compared(cost: Cost, todos: dict[str, str] | None = None, **seconds: tuple[float, ...]) -> Section:
     variants = [Variant(name, lambda: None) for name in [*seconds, *(todos or {})]]
     return section_of(KernelComparison("x", cost, variants), LIMITS, seconds, todos or {})
@@ -99,7 +93,6 @@ def test_an_unwritten_variant_is_todo_and_another_error_is_not() -> None:
         written([Variant("x", lambda: fail(RuntimeError("broken")))])
 
 
-@pytest.mark.usefixtures("_switch")
 def test_all_versions_compute_the_same() -> None:
     made = products(3, ["tiny_llm_ref"], outputs=16, inner=64, rotated=0)
     # Words, scales and biases; x and the result.

@@ -49,25 +49,6 @@ def test_the_loops_end_where_the_positions_do(monkeypatch: pytest.MonkeyPatch, c
     assert len(answers) == 1
 
 
-def test_kernels_are_compiled_before_the_clock_for_whoever_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(native, "kernels", lambda package: asked.append(package))
-    package = types.ModuleType("tiny_llm_by_a_learner")
-    attention: Any = types.ModuleType("attention")
-    monkeypatch.setitem(sys.modules, package.__name__, package)
-    monkeypatch.setitem(sys.modules, f"{package.__name__}.attention", attention)
-    monkeypatch.setitem(PACKAGES, "mine", package.__name__)
-    built: Any = types.SimpleNamespace(build_model=lambda checkpoint: None)
-    monkeypatch.setattr(options, "load_solution", lambda name: built)
-    options.load("toy", "mine")
-    assert asked == [], "week 1 uses none"
-    monkeypatch.setattr(
-        sys.modules[package.__name__ + ".attention"], "kernels", native.kernels, raising=False
-    )
-    options.load("toy", "mine")
-    assert asked == [package.__name__]
-
-
 @pytest.mark.parametrize("threads", ["0", "-1", "100000"])
 def test_a_number_of_threads_is_checked_before_anything_starts(threads: str, capsys: Capture) -> None:
     assert cli.main(["main", "--threads", threads]) == 2

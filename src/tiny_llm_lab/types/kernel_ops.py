@@ -1,12 +1,13 @@
 """The operators that a model runs on when it does not run on plain arrays: one interface, several sets."""
 
 from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types.weight import Weight
+from tiny_llm_lab.types.weight import QuantizedWeights, Weight
 
 Offsets = int | list[int]  # stored tokens before the new ones: one number, or one for each row of the batch
 
@@ -45,6 +46,35 @@ class LayerWeights:
     up: Weight  # like gate
     down: Weight  # [E, I], of N experts [N, E, I]
     router: Weight | None = None  # [N, E] of a mixture of experts
+
+    @classmethod
+    def of(cls, eps: float, weights: Mapping[str, Weight]) -> "LayerWeights":
+        """From a layer's parameters under the names of a checkpoint, as in self_attn.q_proj.weight."""
+
+        def vector(name: str) -> mx.array | None:
+            found = weights.get(name)
+            assert not isinstance(found, QuantizedWeights), f"{name} is a vector"
+            return found
+
+        q, k, v, out = (weights[f"self_attn.{part}_proj.weight"] for part in "qkvo")
+        norm, mlp_norm = vector("input_layernorm.weight"), vector("post_attention_layernorm.weight")
+        assert norm is not None and mlp_norm is not None
+        router = weights.get("mlp.gate.weight")
+        mlp = "mlp" if router is None else "mlp.switch_mlp"
+        return cls(
+            eps=eps,
+            norm=norm,
+            qkv=[q, k, v],
+            biases=[vector(f"self_attn.{part}_proj.bias") for part in "qkv"],
+            query_norm=vector("self_attn.q_norm.weight"),
+            key_norm=vector("self_attn.k_norm.weight"),
+            out=out,
+            mlp_norm=mlp_norm,
+            gate=weights[f"{mlp}.gate_proj.weight"],
+            up=weights[f"{mlp}.up_proj.weight"],
+            down=weights[f"{mlp}.down_proj.weight"],
+            router=router,
+        )
 
 
 class KernelOps(Protocol):

@@ -30,7 +30,7 @@ class FusedLayer:
     ) -> None:
         """`weights` and `all_sum` as for `QwenTransformerBlock`; `mlp` is its feed-forward with experts."""
         self.ops, self.config, self.rope, self.mlp, self.all_sum = ops, config, rope, mlp, all_sum
-        self.weights = layer_weights(config, weights)
+        self.weights = LayerWeights.of(config.rms_norm_eps, weights)
 
     def __call__(
         self,
@@ -70,38 +70,3 @@ class FusedLayer:
             return x + all_sum(self.mlp(normed))
         gated, raised = ops.linear(normed, [w.gate, w.up])
         return x + all_sum(ops.linear(ops.swiglu(gated, raised), [w.down])[0])
-
-
-def layer_weights(config: ModelConfig, weights: Mapping[str, Weight]) -> LayerWeights:
-    """The parameters of one layer, named as in `QwenTransformerBlock`, for the operators."""
-
-    def optional(name: str) -> mx.array | None:
-        return vector(weights, f"self_attn.{name}") if f"self_attn.{name}.weight" in weights else None
-
-    q, k, v, out = (weights[f"self_attn.{part}_proj.weight"] for part in "qkvo")
-    has_bias = "self_attn.q_proj.bias" in weights
-    biases = [vector(weights, f"self_attn.{part}_proj", "bias") if has_bias else None for part in "qkv"]
-    router = weights.get("mlp.gate.weight")
-    mlp = "mlp" if router is None else "mlp.switch_mlp"
-    gate, up, down = (weights[f"{mlp}.{part}_proj.weight"] for part in ("gate", "up", "down"))
-    return LayerWeights(
-        eps=config.rms_norm_eps,
-        norm=vector(weights, "input_layernorm"),
-        qkv=[q, k, v],
-        biases=biases,
-        query_norm=optional("q_norm"),
-        key_norm=optional("k_norm"),
-        out=out,
-        mlp_norm=vector(weights, "post_attention_layernorm"),
-        gate=gate,
-        up=up,
-        down=down,
-        router=router,
-    )
-
-
-def vector(weights: Mapping[str, Weight], module: str, kind: str = "weight") -> mx.array:
-    """A norm's weight or a projection's bias: never quantized."""
-    found = weights[f"{module}.{kind}"]
-    assert isinstance(found, mx.array)
-    return found

@@ -16,7 +16,7 @@ from ..layers.embedding import Embedding
 from ..layers.layer_norm import RMSNorm
 from ..layers.moe import QwenMoE
 from ..layers.positional_encoding import RoPE
-from .fused import AllSum, FusedLayer, vector
+from .fused import AllSum, FusedLayer
 
 Weights = Mapping[str, Weight]
 # Layers that are planned before the first of them begins to be computed.
@@ -36,8 +36,8 @@ class QwenMultiHeadAttention:
         self.rope = rope
         self.q_norm = self.k_norm = None
         if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_dim, vector(weights, "q_norm"), config.rms_norm_eps)
-            self.k_norm = RMSNorm(config.head_dim, vector(weights, "k_norm"), config.rms_norm_eps)
+            self.q_norm = RMSNorm(config.head_dim, _vector(weights, "q_norm"), config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, _vector(weights, "k_norm"), config.rms_norm_eps)
 
     def __call__(
         self,
@@ -76,7 +76,7 @@ class QwenMultiHeadAttention:
 
     def _project(self, name: str, x: mx.array) -> mx.array:
         """[B, L, heads, D]"""
-        bias = vector(self.weights, name, "bias") if self.config.qkv_bias else None
+        bias = _vector(self.weights, name, "bias") if self.config.qkv_bias else None
         out = linear(x, self.weights[f"{name}.weight"], bias)
         dim = self.config.head_dim
         return out.reshape(*x.shape[:2], out.shape[2] // dim, dim)
@@ -116,8 +116,8 @@ class QwenTransformerBlock:
         size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
         self.mlp = _feed_forward(config, _below("mlp.", weights), ops)
-        self.input_layernorm = RMSNorm(size, vector(weights, "input_layernorm"), eps)
-        self.post_attention_layernorm = RMSNorm(size, vector(weights, "post_attention_layernorm"), eps)
+        self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
+        self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
         self.all_sum = all_sum or (lambda part: part)
         self.fused = None if ops is None else FusedLayer(ops, config, weights, rope, self.mlp, all_sum)
 
@@ -159,7 +159,7 @@ class QwenModel:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
         on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
         `all_sum` (day 3.9) the layers hold one rank's part of their weights. `ops` (from day 2.5 on) are the
-        operators that model, caches and samplers run on; None: the layers of week 1.
+        operators that model, caches and samplers run on; None: the layers of week 1. Sets config and ops.
         """
         self.config, self.ops = config, ops
         # One table serves all layers: the angles depend on the position alone.
@@ -171,7 +171,7 @@ class QwenModel:
             QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, all_sum, ops)
             for i in range(config.num_hidden_layers)
         ]
-        self.norm = RMSNorm(config.hidden_size, vector(weights, "model.norm"), config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
 
     def __call__(
@@ -207,10 +207,11 @@ class QwenModel:
             x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
             if ops is not None and ops.starts_early and i % _AHEAD == 0 and i + 1 < len(self.layers):
                 mx.async_eval(x)  # the operators begin while Python still plans the layers behind
-        head = table if self.lm_head is None else self.lm_head
-        if ops is None:
-            return linear(self.norm(x), head)
-        return ops.linear(ops.rms_norm(x, self.norm.weight, self.norm.eps)[1], [head])[0]
+        if ops is not None:
+            normed = ops.rms_norm(x, self.norm.weight, self.norm.eps)[1]
+            return ops.linear(normed, [table if self.lm_head is None else self.lm_head])[0]
+        x = self.norm(x)
+        return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty `TinyKvFullCache` per layer."""
@@ -227,6 +228,13 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     """The model of a loaded checkpoint; from day 2.5 on, on the operators that `kernels` gives."""
     ops = kernels(__package__, checkpoint.weights)
     return QwenModel(checkpoint.config, checkpoint.weights, ops=ops)
+
+
+def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
+    """A norm's weight or a projection's bias: never quantized."""
+    found = weights[f"{module}.{kind}"]
+    assert isinstance(found, mx.array)
+    return found
 
 
 def _feed_forward(config: ModelConfig, weights: Weights, ops: KernelOps | None) -> QwenMLP | QwenMoE:
