@@ -5,7 +5,15 @@ from typing import Any, Literal, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, QuantizedWeights, RequestKvCache, UserError
+from tiny_llm_lab.types import (
+    Checkpoint,
+    KernelOps,
+    KvCache,
+    ModelConfig,
+    QuantizedWeights,
+    RequestKvCache,
+    UserError,
+)
 
 
 class MlxLmKvCache:
@@ -45,6 +53,7 @@ class MlxLmModel:
 
     def __init__(self, config: ModelConfig, network: Any) -> None:
         self.config = config
+        self.ops: KernelOps | None = None  # its network chooses its own
         self.network = network
 
     def __call__(

@@ -12,7 +12,6 @@ from tiny_llm_lab import native
 from tiny_llm_lab.native.limits import measure
 from tiny_llm_lab.native.ops import Note
 from tiny_llm_lab.native.profile import profile, table
-from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Event, SamplingParams, TokenEvent, UserError
 
 from .chat import as_chat
@@ -111,7 +110,7 @@ def run(args: Namespace) -> int:
 def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
     if not args.profile:
         return nullcontext([])
-    if native.kernels(PACKAGES[args.solution]) is None:
+    if not native.can_run():
         raise UserError("--profile times the C++ kernels, and none run here: use a CPU and a C++ compiler")
     return profile()
 

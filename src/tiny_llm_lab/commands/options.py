@@ -1,6 +1,5 @@
 """Flags that several commands share, and what they stand for."""
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
@@ -146,22 +145,13 @@ def load(
     checkpoint = load_checkpoint(model, device, dtype)
     if activation_bits is not None:
         checkpoint = _rounding(checkpoint, solution, activation_bits)
-    if _uses_kernels(PACKAGES[solution]):
-        native.kernels(PACKAGES[solution])  # compiled now, and not while the first request waits
     if num_ranks > 1:
         return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))
 
 
-def _uses_kernels(package: str) -> bool:
-    """Whether a module of `package` has imported the C++ kernels; in week 1 there is nothing to compile."""
-    modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith(f"{package}.")]
-    values = (value for module in modules for value in vars(module).values())
-    return any(value is native or value is native.kernels for value in values)
-
-
 def _rounding(checkpoint: Checkpoint, solution: str, bits: int) -> Checkpoint:
-    if solution == "mlx-lm" or native.kernels(PACKAGES[solution]) is None:
+    if solution == "mlx-lm" or not native.can_run():
         raise UserError("--activation-bits needs our C++ kernels on a CPU: leave it out")
     weights = with_activation_bits(checkpoint.weights, bits)
     if all(weights[name] is weight for name, weight in checkpoint.weights.items()):

@@ -18,6 +18,7 @@ from tiny_llm_lab.types.engine import (
     TokenLogprobs,
 )
 from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.kernel_ops import KernelOps, LayerWeights, Offsets, Rotary
 from tiny_llm_lab.types.model import (
     Checkpoint,
     Detokenizer,
@@ -25,10 +26,8 @@ from tiny_llm_lab.types.model import (
     Model,
     ModelConfig,
     PagedModel,
-    QuantizedWeights,
     RequestKvCache,
     Tokenizer,
-    Weight,
 )
 from tiny_llm_lab.types.prompt_tokens import prompt_token_ids, require_room
 from tiny_llm_lab.types.request import (
@@ -47,6 +46,7 @@ from tiny_llm_lab.types.request import (
     TokenEvent,
 )
 from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
+from tiny_llm_lab.types.weight import QuantizedWeights, Weight
 
 __all__ = [
     "PRIORITY_CLASSES",
@@ -64,9 +64,12 @@ __all__ = [
     "Event",
     "EventCallback",
     "FinishReason",
+    "KernelOps",
     "KvCache",
+    "LayerWeights",
     "Model",
     "ModelConfig",
+    "Offsets",
     "OnStep",
     "PagedModel",
     "Policy",
@@ -77,6 +80,7 @@ __all__ = [
     "Proposer",
     "QuantizedWeights",
     "RequestKvCache",
+    "Rotary",
     "SamplingParams",
     "SchedulerConfig",
     "StepCoefficients",
