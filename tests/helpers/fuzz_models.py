@@ -20,7 +20,7 @@ EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
 MAX_POSITIONS = 640
 # Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
 INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed")
-# Every model on each set of operators, but bfloat16 on C++ alone: elsewhere it rounds so much that draws differ.
+# Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
     *((name, "cpp") for name in ("mixed packings", *INVARIANT, "mixed packings", "moe")),
     *((name, kernels) for name in ("qwen3", "qwen2", "packed", "moe") for kernels in ("mlx", "off")),

@@ -167,6 +167,8 @@ class CountingModel:
 
     config = SimpleNamespace(num_hidden_layers=0, max_position_embeddings=4096, vocab_size=8)
 
+    ops = None
+
     def __init__(self) -> None:
         self.num_tokens = 0
 

@@ -40,7 +40,7 @@ class MlxOps(ComposedOps):
             return weight[tokens]
         w, flat = weight, tokens.reshape(-1)
         rows = mx.dequantize(w.weight[flat], w.scales[flat], w.biases[flat], w.group_size, w.bits)
-        return rows.reshape(*tokens.shape, -1)
+        return rows.reshape(*tokens.shape, rows.shape[-1])
 
     def linear(
         self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()

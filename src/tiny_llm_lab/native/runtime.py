@@ -38,7 +38,7 @@ class Runtime:
         self._is_forked = False
 
     def kernels(self, package: str, weights: Mapping[str, Weight]) -> KernelOps | None:
-        """The operators of a model of `package` with these `weights`; None: it computes with plain arrays.
+        """The operators of a model of `package` with these `weights`; None: plain arrays.
 
         By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused operators;
         "off", None; "auto" is mlx on a GPU and cpp on a CPU.
