@@ -11,6 +11,7 @@ from tests.helpers.fake_serving import FakeSolution, loaded
 from tiny_llm_lab import cli
 from tiny_llm_lab.commands import batch_main, batch_report, live_view
 from tiny_llm_lab.commands.progress import BatchProgress
+from tiny_llm_lab.commands.tables import table_lines
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,
@@ -62,7 +63,7 @@ def test_a_narrow_terminal_has_the_answer_and_whole_numbers(width: int) -> None:
         progress.update(PrefillEvent(idx, 1024, 1024, 1.0))
         for number, time_s in enumerate((12.7134, 12.8405, 13.3557)):
             progress.update(TokenEvent(idx, 1, ("brass ", "compass ", "attic")[number], time_s))
-    lines = batch_report.report_lines(progress, width)
+    lines = table_lines(batch_report.COLUMNS, batch_report.request_rows(progress), width)
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     for whole in ("interrupted", "12713.4", "515.2", "brass", "compass", "attic"):

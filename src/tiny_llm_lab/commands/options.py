@@ -1,7 +1,7 @@
 """Flags that several commands share, and what they stand for."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -13,6 +13,8 @@ from tiny_llm_lab.models.weights import with_activation_bits
 from tiny_llm_lab.native.settings import MAX_THREADS
 from tiny_llm_lab.solution import PACKAGES, Solution
 from tiny_llm_lab.types import Checkpoint, Model, UserError
+
+from .field_flags import at_least_one
 
 
 @dataclass(frozen=True)
@@ -76,17 +78,6 @@ def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
         metavar="N",
         help="most prompt tokens of one prefill chunk (default: %(default)s)",
     )
-
-
-def at_least_one(text: str) -> int:
-    """The type of a flag that counts: a whole number of 1 or more."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-    if value < 1:
-        raise ArgumentTypeError(f"must be 1 or more, not {value}")
-    return value
 
 
 def model_name(args: Namespace) -> str:
