@@ -23,13 +23,13 @@ def add_field_flags(group: _ActionsContainer, settings: type, flags: Iterable[Fl
     hints = get_type_hints(settings)
     defaults = {each.name: each.default for each in fields(settings)}
     for flag in flags:
-        default = defaults[flag.field]
-        shown = {True: "on", False: "off", None: "off"}.get(default, default) if default != () else "none"
         group.add_argument(
             flag_name(flag.field),
             *([flag.alias] if flag.alias else []),
             default=SUPPRESS,
-            help=flag.about if "(default: " in flag.about else f"{flag.about} (default: {shown})",
+            help=flag.about
+            if "(default: " in flag.about
+            else f"{flag.about} (default: {_shown(defaults[flag.field])})",
             **_reading(hints[flag.field], flag),
         )
 
@@ -53,6 +53,12 @@ def at_least_one(text: str) -> int:
     if value < 1:
         raise ArgumentTypeError(f"must be 1 or more, not {value}")
     return value
+
+
+def _shown(default: object) -> str:
+    if default == ():
+        return "none"
+    return {"True": "on", "False": "off", "None": "off"}.get(str(default), str(default))
 
 
 def _reading(hint: Any, flag: Flag) -> dict[str, Any]:

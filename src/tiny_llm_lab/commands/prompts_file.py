@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
@@ -92,8 +92,7 @@ def _prompt(entry: object, sampling: SamplingParams, raw: bool) -> Prompt:
 
 def _check(arrival_s: object = 0.0, priority: object = 0, priority_class: object = "interactive") -> None:
     # True is an int to Python, but not what an entry means by a number.
-    is_number = isinstance(arrival_s, int | float) and not isinstance(arrival_s, bool)
-    if not (is_number and math.isfinite(arrival_s) and arrival_s >= 0):
+    if type(arrival_s) not in (int, float) or not 0 <= cast(float, arrival_s) < math.inf:
         raise UserError(f"arrival_s must be 0 or more seconds, not {json.dumps(arrival_s)}")
     if type(priority) is not int:
         raise UserError(f"priority must be a whole number, not {json.dumps(priority)}")

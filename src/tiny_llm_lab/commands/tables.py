@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -150,7 +150,7 @@ def _total(widths: Sequence[int]) -> int:
 def _grid(shown: Sequence[_Filled], widths: Sequence[int], styles: Sequence[str]) -> list[Text]:
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
     for filled, size in zip(shown, widths, strict=True):
-        justify = "left" if filled.column.is_text or filled.column.is_left else "right"
+        justify: JustifyMethod = "left" if filled.column.is_text or filled.column.is_left else "right"
         table.add_column(Text(filled.title), justify=justify, width=size, overflow="fold")
     for idx, row in enumerate(zip(*(filled.cells for filled in shown), strict=True)):
         table.add_row(*map(Text, row), style=styles[idx] if idx < len(styles) else None)
