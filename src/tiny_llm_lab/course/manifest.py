@@ -45,21 +45,31 @@ class Day:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong version of the reference: `find`, which occurs once in `file`, becomes `swap`."""
+    """A wrong version of a source file: `find`, which occurs once in `file`, becomes `swap`.
 
-    task: str
+    The tests of `task` must reject one of the reference, the test files `tests` one of anything given.
+    """
+
     says: str
     file: str
     find: str
     swap: str
+    task: str = ""
+    tests: str = ""
 
-    def apply(self, source: str) -> str:
-        """`source` with the mistake made."""
+    def __post_init__(self) -> None:
+        if bool(self.task) == bool(self.tests):
+            raise UserError(f"[[mistake]] {self.says}: it needs `task` or `tests`, and not both")
+
+    def apply(self, path: Path) -> str:
+        """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
+        source = path.read_text(encoding="utf-8") if path.exists() else ""
         count = source.count(self.find)
         if count != 1:
+            owner = f" of task {self.task}" if self.task else ""
             raise UserError(
-                f"stale mistake of task {self.task} ({self.says}): its `find` occurs {count} times in "
-                f"{self.file}, not once; mend it in tests/known_mistakes.toml"
+                f"stale mistake{owner} ({self.says}): its `find` occurs {count} times in {self.file}, "
+                "not once; mend it in its known_mistakes.toml"
             )
         return source.replace(self.find, self.swap)
 
@@ -131,7 +141,7 @@ class Course:
     def mistakes(self) -> list[Mistake]:
         """The known mistakes, in the order of their file; none without a file."""
         path = self.root / "tests" / "known_mistakes.toml"
-        return _mistakes(path) if path.exists() else []
+        return read_mistakes(path) if path.exists() else []
 
     @staticmethod
     def _span(items: Sequence[Task]) -> str:
@@ -169,6 +179,11 @@ def load_course(root: Path | None = None) -> Course:
     return Course(root, tuple(days))
 
 
+def read_mistakes(path: Path) -> list[Mistake]:
+    """The known mistakes in a file. Raises UserError when it is malformed."""
+    return [_built(Mistake, row, "mistake") for row in _read(path, {"mistake"}).get("mistake", [])]
+
+
 def _read(path: Path, tables: set[str]) -> dict[str, Any]:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -195,10 +210,6 @@ def _task(row: dict[str, Any]) -> Task:
     if not (task.file or task.kernel):
         raise UserError(f"course.toml: task {task.id} has neither a file nor a kernel")
     return _with_id(task, task.id, r"\d+\.\d+\.\d+", "W.D.N")
-
-
-def _mistakes(path: Path) -> list[Mistake]:
-    return [_built(Mistake, row, "mistake") for row in _read(path, {"mistake"}).get("mistake", [])]
 
 
 def _built(kind: Callable[..., T], row: dict[str, Any], table: str) -> T:

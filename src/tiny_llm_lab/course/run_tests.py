@@ -13,6 +13,7 @@ HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day
 
 # pytest's own options that need all tests in one process, or say how many there are.
 _SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
+_SOURCE = Path(__file__).resolve().parents[2]
 IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 
 
@@ -75,9 +76,8 @@ def pytest_command(solution: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "--solution", solution]
 
 
-def environment() -> dict[str, str]:
-    """Of a process that runs tests: it finds the packages, and orders sets alike every time."""
+def environment(source: Path = _SOURCE) -> dict[str, str]:
+    """Of a process that runs tests: it finds the packages in `source`, and orders sets alike every time."""
     # The packages are found whether or not the project is installed, and from any directory.
-    source = str(Path(__file__).resolve().parents[2])
-    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}

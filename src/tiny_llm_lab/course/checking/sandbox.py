@@ -3,17 +3,15 @@
 import multiprocessing
 import os
 import queue
-import shutil
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tiny_llm_lab.course.checking.worker import Job, Result, serve
+from tiny_llm_lab.course.checking.worker import Result, Trial, serve
 
 # A mutation may loop forever. The tests of a task take a few seconds, compiling kernels some twenty.
 # Processor time, not the clock on the wall: a busy machine must not turn a missed mistake into a caught one.
@@ -25,58 +23,46 @@ _START_LIMIT_S = 120.0
 _MAX_WORKERS = 2
 
 
-@dataclass(frozen=True)
-class Trial:
-    """pytest, run on a copy of the folder `origin` under the name `package` with some files changed."""
-
-    root: Path
-    origin: Path
-    package: str
-    changed: Mapping[str, str]
-    pytest_args: tuple[str, ...]
-
-
 class Worker:
     """One warm process, started when needed and again after it had to be stopped."""
 
     def __init__(self) -> None:
         self._process: BaseProcess | None = None
-        self._jobs: Connection | None = None
+        self._pipe: Connection | None = None
 
     def run(self, trial: Trial, limit_s: float = LIMIT_S) -> Result:
         """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
-        jobs = self._started()
+        pipe = self._started()
         with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-            _lay_out(trial, Path(folder))
-            jobs.send(Job(trial.root, Path(folder), trial.package, trial.pytest_args, limit_s))
-            return self._answer(jobs, limit_s)
+            pipe.send((trial, Path(folder), limit_s))
+            return self._answer(pipe, limit_s)
 
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.join()
-        self._process = self._jobs = None
+        self._process = self._pipe = None
 
     def _started(self) -> Connection:
-        if self._jobs is None:
+        if self._pipe is None:
             # A forked copy of a process in which MLX runs hangs.
             context = multiprocessing.get_context("spawn")
-            self._jobs, theirs = context.Pipe()
+            self._pipe, theirs = context.Pipe()
             self._process = context.Process(target=serve, args=(theirs,), daemon=True)
             self._process.start()
             theirs.close()
-            if not self._jobs.poll(_START_LIMIT_S):
+            if not self._pipe.poll(_START_LIMIT_S):
                 self.close()
                 raise TimeoutError
-            self._jobs.recv()
-        return self._jobs
+            self._pipe.recv()
+        return self._pipe
 
-    def _answer(self, jobs: Connection, limit_s: float) -> Result:
-        if not jobs.poll(limit_s * _WALL_FACTOR):
+    def _answer(self, pipe: Connection, limit_s: float) -> Result:
+        if not pipe.poll(limit_s * _WALL_FACTOR):
             self.close()
             raise TimeoutError
         try:
-            result = jobs.recv()
+            result = pipe.recv()
         except EOFError:
             assert self._process is not None
             self._process.join()
@@ -111,11 +97,3 @@ def run_trials(trials: Iterable[Trial], limit_s: float = LIMIT_S) -> Iterator[Re
     finally:
         for worker in workers:
             worker.close()
-
-
-def _lay_out(trial: Trial, folder: Path) -> None:
-    target = folder / trial.package
-    shutil.copytree(trial.origin, target, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in trial.changed.items():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_text(text, encoding="utf-8")

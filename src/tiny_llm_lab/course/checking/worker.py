@@ -10,9 +10,11 @@ import io
 import math
 import os
 import resource
+import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,14 +24,14 @@ import pytest
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of pytest at `root`, with `package` taken from `folder`."""
+class Trial:
+    """pytest, run at `root` on a copy of the folder `origin` under the name `package`, some files changed."""
 
     root: Path
-    folder: Path
+    origin: Path
     package: str
+    changed: Mapping[str, str]
     pytest_args: tuple[str, ...]
-    limit_s: float  # of processor time; a job that takes more ends the process
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a job; `error` says why its tests could not run at all."""
+    """What became of a trial; `error` says why its tests could not run at all."""
 
     tests: tuple[TestResult, ...] = ()
     error: str | None = None
@@ -58,32 +60,40 @@ class Result:
         return [test for test in self.tests if test.outcome == outcome]
 
 
-def serve(jobs: Connection) -> None:
-    """Answer every Job that comes in with a Result; None ends the process."""
-    jobs.send("ready")
-    while (job := jobs.recv()) is not None:
-        jobs.send(run_job(job))
+def serve(trials: Connection) -> None:
+    """Answer every (trial, empty folder for the copy, seconds of processor time) with a Result.
+
+    A trial that takes more time ends the process.
+    """
+    trials.send("ready")
+    while True:
+        trials.send(run_trial(*trials.recv()))
 
 
-def run_job(job: Job) -> Result:
+def run_trial(trial: Trial, folder: Path, limit_s: float) -> Result:
     """Run pytest in this process."""
-    os.chdir(job.root)
-    _limit_processor_time(job.limit_s)
+    copy = folder / trial.package
+    shutil.copytree(trial.origin, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in trial.changed.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text(text, encoding="utf-8")
+    os.chdir(trial.root)
+    _limit_processor_time(limit_s)
     before = list(sys.path)
     # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
-    sys.path[:0] = [str(job.folder), str(job.root)]
+    sys.path[:0] = [str(folder), str(trial.root)]
     recorder = _Recorder()
     try:
-        _forget(job)
+        _forget(trial)
         importlib.invalidate_caches()
-        importlib.import_module(job.package)
+        importlib.import_module(trial.package)
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-            code = pytest.main([*_PYTEST_ARGS, *job.pytest_args], plugins=[recorder])
+            code = pytest.main([*_PYTEST_ARGS, *trial.pytest_args], plugins=[recorder])
     except Exception as error:
         return Result(error=traceback.format_exception_only(error)[-1].strip())
     finally:
         sys.path[:] = before
-        _forget(job)
+        _forget(trial)
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
         said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
@@ -131,10 +141,10 @@ def _limit_processor_time(limit_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + limit_s), hard))
 
 
-def _forget(job: Job) -> None:
-    tests = str(job.root / "tests")
+def _forget(trial: Trial) -> None:
+    tests = str(trial.root / "tests")
     for name, module in list(sys.modules.items()):
-        is_named = name.partition(".")[0] in (job.package, "tests")
+        is_named = name.partition(".")[0] in (trial.package, "tests")
         if is_named or (getattr(module, "__file__", None) or "").startswith(tests):
             del sys.modules[name]
 
