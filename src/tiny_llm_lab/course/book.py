@@ -8,12 +8,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from shutil import which
 
-from tiny_llm_lab.course.book_checks import (
-    command_complaint,
-    command_problems,
-    formula_problems,
-    link_problems,
-)
+from tiny_llm_lab.course.book_checks import command_problems, formula_problems, link_problems
 from tiny_llm_lab.course.book_names import name_problems
 from tiny_llm_lab.course.book_page import Page, read_pages
 from tiny_llm_lab.course.book_pages import book_folder, missing_chapters, stale_pages
