@@ -1,14 +1,12 @@
-"""Changed copies of a package, tested in warm processes that can be stopped."""
+"""Changed copies of a package, each tested in a process of its own that can be stopped."""
 
 import multiprocessing
 import os
-import queue
 import signal
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 
 from tiny_llm_lab.course.checking.worker import Result, Trial, serve
@@ -18,82 +16,46 @@ from tiny_llm_lab.course.checking.worker import Result, Trial, serve
 LIMIT_S = 60.0
 # For one that waits forever without computing anything.
 _WALL_FACTOR = 10
-_START_LIMIT_S = 120.0
 # More would not help: MLX uses several threads itself.
-_MAX_WORKERS = 2
+_MAX_PROCESSES = 2
+# What takes long to import is imported once, in a server that forks a process for each trial. MLX is not: a
+# forked copy of a process in which it runs hangs.
+_PRELOADED = ["numpy", "pytest", "rich.live", "rich.progress", "transformers.models.auto.tokenization_auto"]
 
 
-class Worker:
-    """One warm process, started when needed and again after it had to be stopped."""
-
-    def __init__(self) -> None:
-        self._process: BaseProcess | None = None
-        self._pipe: Connection | None = None
-
-    def run(self, trial: Trial, limit_s: float = LIMIT_S) -> Result:
-        """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
-        pipe = self._started()
-        with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-            pipe.send((trial, Path(folder), limit_s))
-            return self._answer(pipe, limit_s)
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-        self._process = self._pipe = None
-
-    def _started(self) -> Connection:
-        if self._pipe is None:
-            # A forked copy of a process in which MLX runs hangs.
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=serve, args=(theirs,), daemon=True)
-            self._process.start()
-            theirs.close()
-            if not self._pipe.poll(_START_LIMIT_S):
-                self.close()
-                raise TimeoutError
-            self._pipe.recv()
-        return self._pipe
-
-    def _answer(self, pipe: Connection, limit_s: float) -> Result:
-        if not pipe.poll(limit_s * _WALL_FACTOR):
-            self.close()
-            raise TimeoutError
+def run_trial(trial: Trial, limit_s: float = LIMIT_S) -> Result:
+    """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    answer, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
+        process = context.Process(target=serve, args=(theirs, trial, Path(folder), limit_s), daemon=True)
+        process.start()
+        theirs.close()
         try:
-            result = pipe.recv()
+            if not answer.poll(limit_s * _WALL_FACTOR):
+                raise TimeoutError
+            result = answer.recv()
+            assert isinstance(result, Result)
+            return result
         except EOFError:
-            assert self._process is not None
-            self._process.join()
-            ran_out = self._process.exitcode == -signal.SIGXCPU
-            self.close()
-            if ran_out:
+            process.join()
+            if process.exitcode == -signal.SIGXCPU:
                 raise TimeoutError from None
             return Result(error="the process that ran the tests died")
-        assert isinstance(result, Result)
-        return result
+        finally:
+            process.kill()
+            process.join()
 
 
 def run_trials(trials: Iterable[Trial], limit_s: float = LIMIT_S) -> Iterator[Result | TimeoutError]:
-    """The results of many trials, in order, from a few workers at a time."""
-    idle = queue.SimpleQueue[Worker]()
-    workers = [Worker() for _ in range(min(_MAX_WORKERS, os.cpu_count() or 1))]
-    for worker in workers:
-        idle.put(worker)
+    """The results of many trials, in order, from a few processes at a time."""
+    with ThreadPoolExecutor(min(_MAX_PROCESSES, os.cpu_count() or 1)) as pool:
+        yield from pool.map(partial(_result_or_timeout, limit_s), trials)
 
-    def one(trial: Trial) -> Result | TimeoutError:
-        worker = idle.get()
-        try:
-            return worker.run(trial, limit_s)
-        except TimeoutError as error:
-            return error
-        finally:
-            idle.put(worker)
 
+def _result_or_timeout(limit_s: float, trial: Trial) -> Result | TimeoutError:
     try:
-        with ThreadPoolExecutor(len(workers)) as pool:
-            yield from pool.map(one, trials)
-    finally:
-        for worker in workers:
-            worker.close()
+        return run_trial(trial, limit_s)
+    except TimeoutError as error:
+        return error

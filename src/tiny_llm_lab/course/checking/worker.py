@@ -1,8 +1,4 @@
-"""A warm process that runs pytest again and again, each time on another version of a package.
-
-Importing MLX and mlx-lm takes seconds, running the tests of one task takes a fraction of one: so the
-libraries stay imported, and only the package under test and the tests are forgotten between runs.
-"""
+"""One process's work: pytest on a changed copy of a package, and what its tests said."""
 
 import contextlib
 import importlib
@@ -60,40 +56,32 @@ class Result:
         return [test for test in self.tests if test.outcome == outcome]
 
 
-def serve(trials: Connection) -> None:
-    """Answer every (trial, empty folder for the copy, seconds of processor time) with a Result.
+def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> None:
+    """Run a trial on a copy in the empty `folder`, and send its Result.
 
-    A trial that takes more time ends the process.
+    A trial that takes more than `limit_s` of processor time ends the process.
     """
-    trials.send("ready")
-    while True:
-        trials.send(run_trial(*trials.recv()))
-
-
-def run_trial(trial: Trial, folder: Path, limit_s: float) -> Result:
-    """Run pytest in this process."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), hard))
     copy = folder / trial.package
     shutil.copytree(trial.origin, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in trial.changed.items():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_text(text, encoding="utf-8")
     os.chdir(trial.root)
-    _limit_processor_time(limit_s)
-    before = list(sys.path)
     # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
     sys.path[:0] = [str(folder), str(trial.root)]
+    answer.send(_run(trial))
+
+
+def _run(trial: Trial) -> Result:
     recorder = _Recorder()
     try:
-        _forget(trial)
-        importlib.invalidate_caches()
         importlib.import_module(trial.package)
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
             code = pytest.main([*_PYTEST_ARGS, *trial.pytest_args], plugins=[recorder])
     except Exception as error:
         return Result(error=traceback.format_exception_only(error)[-1].strip())
-    finally:
-        sys.path[:] = before
-        _forget(trial)
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
         said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
@@ -133,20 +121,6 @@ def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
     """What a report's error says; "" without an error."""
     crash: Any = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr or "").strip()
-
-
-def _limit_processor_time(limit_s: float) -> None:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + limit_s), hard))
-
-
-def _forget(trial: Trial) -> None:
-    tests = str(trial.root / "tests")
-    for name, module in list(sys.modules.items()):
-        is_named = name.partition(".")[0] in (trial.package, "tests")
-        if is_named or (getattr(module, "__file__", None) or "").startswith(tests):
-            del sys.modules[name]
 
 
 def _calm_hypothesis() -> None:
