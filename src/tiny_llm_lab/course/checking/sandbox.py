@@ -25,6 +25,7 @@ _PRELOADED = ["numpy", "pytest", "rich.live", "rich.progress", "transformers.mod
 
 def run_trial(trial: Trial, limit_s: float = LIMIT_S) -> Result:
     """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that PyTorch is missing
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     answer, theirs = context.Pipe(duplex=False)

@@ -92,6 +92,8 @@ def _run(trial: Trial) -> Result:
 _PYTEST_ARGS = (
     *("-p", "tiny_llm_lab.course.plugin", "-p", "no:cacheprovider"),
     *("--capture=sys", "--tb=short", "--color=no"),
+    # A library with a plugin may have been imported before pytest ran.
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
 
 
