@@ -156,12 +156,12 @@ def test_slots_are_taken_and_given_back_in_place() -> None:
     progress = BatchProgress([Prompt("a")] * 3, batch_size=2, start_s=0.0)
     progress.update(PrefillEvent(0, 5, 5, 1.0))
     progress.update(PrefillEvent(1, 3, 6, 2.0))
-    assert progress.slots == [0, 1] and progress.num_queued == 1
+    assert progress.slots == [0, 1] and progress.count("queued") == 1
     assert [request.phase for request in progress.requests] == ["prefill", "prefill", "queued"]
     progress.update(TokenEvent(0, 4, "hi", 3.0))
     assert progress.requests[0].phase == "decode"
     progress.update(DoneEvent(progress.requests[0].outcome()))
-    assert progress.slots == [None, 1] and progress.num_done == 1
+    assert progress.slots == [None, 1] and progress.count("done") == 1
     progress.update(PrefillEvent(2, 1, 1, 4.0))
     assert progress.slots == [2, 1]
 

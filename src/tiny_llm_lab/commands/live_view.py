@@ -91,7 +91,7 @@ def render(progress: BatchProgress, now_s: float, width: int) -> Group:
     elapsed_s = now_s - progress.start_s
     rate = progress.num_tokens / max(elapsed_s, 1e-9)
     totals = (
-        f"queue {progress.num_queued} · done {progress.num_done}/{len(progress.requests)} · "
+        f"queue {progress.count('queued')} · done {progress.count('done')}/{len(progress.requests)} · "
         f"{plural(progress.num_tokens)} · {rate:.0f} tok/s · {elapsed_s:.1f} s"
     )
     return Group(table, Text(totals, style="bold"))

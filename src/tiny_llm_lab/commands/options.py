@@ -102,15 +102,8 @@ def import_solution(name: str) -> Solution:
 
 def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
-    return load(
-        model or model_name(args),
-        args.solution,
-        args.device,
-        args.dtype,
-        args.threads,
-        num_ranks,
-        args.activation_bits,
-    )
+    name, bits = model or model_name(args), args.activation_bits
+    return load(name, args.solution, args.device, args.dtype, args.threads, num_ranks, bits)
 
 
 def load(

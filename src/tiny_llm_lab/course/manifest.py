@@ -43,6 +43,9 @@ class Day:
     tasks: tuple[Task, ...]
 
 
+Item = TypeVar("Item", Task, Day)
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A wrong version of a source file: `find`, which occurs once in `file`, becomes `swap`.
@@ -94,17 +97,12 @@ class Course:
         return self.root / "src" / "tiny_llm"
 
     def task(self, task_id: str) -> Task:
-        found = next((task for task in self.tasks if task.id == task_id), None)
-        if found is None:
-            raise UserError(f"there is no task {task_id!r}: course.toml has {self._span(self.tasks)}")
-        return found
+        span = f"{self.tasks[0].id} to {self.tasks[-1].id}" if self.tasks else "none"
+        return _with_this_id(self.tasks, task_id, f"there is no task {task_id!r}: course.toml has {span}")
 
     def day(self, day_id: str) -> Day:
-        found = next((day for day in self.days if day.id == day_id), None)
-        if found is None:
-            listed = ", ".join(day.id for day in self.days)
-            raise UserError(f"there is no day {day_id!r}: the course has {listed}")
-        return found
+        listed = ", ".join(day.id for day in self.days)
+        return _with_this_id(self.days, day_id, f"there is no day {day_id!r}: the course has {listed}")
 
     def week(self, week: int) -> tuple[Day, ...]:
         found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
@@ -143,9 +141,12 @@ class Course:
         path = self.root / "tests" / "known_mistakes.toml"
         return read_mistakes(path) if path.exists() else []
 
-    @staticmethod
-    def _span(items: Sequence[Task]) -> str:
-        return f"{items[0].id} to {items[-1].id}" if items else "none"
+
+def _with_this_id(items: Sequence[Item], id_: str, complaint: str) -> Item:
+    for item in items:
+        if item.id == id_:
+            return item
+    raise UserError(complaint)
 
 
 def _day_id(week: int | None, day: str) -> str:

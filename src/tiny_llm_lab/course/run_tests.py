@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.course.selection import FLAGS
 
 HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
 
@@ -23,10 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"All other arguments are pytest's, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
         "chunk. Several days run in several processes; -n0 runs them in one."
     )
-    parser.add_argument("--week", type=int, help="only this week")
-    parser.add_argument("--day", help="only this day of the week (or --day 2.7)")
-    parser.add_argument("--task", help="only this task, as in --task 2.7.3")
-    parser.add_argument("--full", action="store_true", help="also the tests that take minutes")
+    for flag, settings in FLAGS.items():
+        parser.add_argument(flag, **settings)
     parser.set_defaults(handed_on=[])
 
 

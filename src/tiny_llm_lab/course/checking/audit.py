@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
@@ -38,7 +37,8 @@ def complaints(course: Course) -> list[str]:
 def answer_lines(course: Course) -> dict[str, int]:
     """Lines of code in the reference's answer to each task, with the private helpers it brings."""
     counts = {
-        task.id: _num_code_lines((_kernel_answer(course, task) or "").splitlines()) for task in course.tasks
+        task.id: _num_code_lines((kernel_answer(_kernel_source(course, task), task.id) or "").splitlines())
+        for task in course.tasks
     }
     order = [task.id for task in course.tasks]
     for source in reference_sources(course).values():
@@ -53,9 +53,11 @@ def answer_lines(course: Course) -> dict[str, int]:
 def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
         yield "it has neither symbols nor grows"
-    if task.kernel and _kernel_answer(course, task) is None:
+    if task.kernel and kernel_answer(_kernel_source(course, task), task.id) is None:
         yield f"{task.kernel} has nothing between `BEGIN task {task.id}` and `END task {task.id}`"
-    elif not task.file and (names := _kernel_names(course, task)) != list(task.symbols):
+    elif not task.file and (names := kernel_names(_kernel_source(course, task), task.id)) != list(
+        task.symbols
+    ):
         yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} stand in {names}"
     if not task.hints or not all(hint.strip() for hint in task.hints):
         yield 'it has no hint; add hints = ["..."]'
@@ -90,17 +92,9 @@ def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
         yield str(error)
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def _kernel_answer(course: Course, task: Task) -> str | None:
+def _kernel_source(course: Course, task: Task) -> str:
     path = course.reference / task.kernel
-    return kernel_answer(_text(path), task.id) if path.is_file() else None
-
-
-def _kernel_names(course: Course, task: Task) -> list[str]:
-    return kernel_names(_text(course.reference / task.kernel), task.id)
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
