@@ -39,9 +39,9 @@ class Explainer:
     def pytest_sessionfinish(self) -> None:
         """Before the reporter shows the failures: those of a task are explained together."""
         for task, reports in list(self._failed.items())[:_MAX_TASKS]:
-            mistakes = [mistake for mistake in self._course.mistakes() if mistake.task == task]
             wanted = {report.nodeid: _comparable(error_message(report)) for report in reports}
             try:
+                mistakes = [mistake for mistake in self._course.mistakes() if mistake.task == task]
                 found = [mistake.says for mistake in mistakes if self._fits(mistake, wanted)]
             except UserError:
                 return  # an explanation is a gift: without one the failures still stand by themselves
