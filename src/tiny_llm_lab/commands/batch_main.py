@@ -24,8 +24,6 @@ from .engine_options import (
     build_engine,
     check_engine_flags,
     engine_settings,
-    reject_loop_flags,
-    reject_own_decisions,
 )
 from .engine_stats import EngineStats
 from .live_view import live_view
@@ -81,12 +79,11 @@ def run(args: Namespace) -> int:
     sampling = sampling_from_args(args)
     check_engine_flags(args)
     if args.engine:
-        reject_loop_flags(args.argv, ("--prefill-step",))
+        if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
+            raise UserError("--prefill-step is not for the engine: leave it out, or leave --engine out")
         import_solution(args.solution)
         load_serving(args.solution)  # a solution without an engine costs no download
     num_ranks = args.tensor_parallel_size
-    if num_ranks > 1:
-        reject_own_decisions(args)
     if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
         return code
     prompts = _read(args, sampling) if args.prompts else None

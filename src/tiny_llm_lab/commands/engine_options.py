@@ -1,7 +1,6 @@
 """The flags of an engine, named as vLLM names them, and the engine that they ask for."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, cast
 
@@ -120,6 +119,8 @@ def check_engine_flags(args: Namespace) -> None:
             "--itl-slo-ms sizes the chunks: leave out --chunk-grid and --no-enable-chunked-prefill"
         )
     parse_memory(own.get("kv_cache_memory", EngineSettings.kv_cache_memory))
+    if args.tensor_parallel_size > 1:
+        _reject_own_decisions(args)
 
 
 def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
@@ -182,14 +183,7 @@ def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model
     return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None
 
 
-def reject_loop_flags(argv: Sequence[str], flags: Sequence[str]) -> None:
-    """Raise UserError when one of `flags`, which the engine has no use for, is in `argv`."""
-    for flag in flags:
-        if any(arg.split("=")[0] == flag for arg in argv):
-            raise UserError(f"{flag} is not for the engine: leave it out, or leave --engine out")
-
-
-def reject_own_decisions(args: Namespace) -> None:
+def _reject_own_decisions(args: Namespace) -> None:
     """Raise UserError for flags by which each rank would decide for itself: ranks must decide alike."""
     if hasattr(args, "itl_slo_ms"):
         raise UserError(
