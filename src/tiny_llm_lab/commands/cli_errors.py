@@ -45,25 +45,20 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(run)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
-            code = _run_or_help(run, *args, **kwargs)
+            try:
+                code = run(*args, **kwargs)
+            except SystemExit as end:
+                if end.code:
+                    raise
+                code = 0  # argparse ends so after --help
             sys.stdout.flush()  # now: at exit a full disk or a closed pipe would be a traceback
-            return code
         except (Exception, KeyboardInterrupt) as error:
             code, line = _ending(error)
             if line:
                 log(line)
-            return code
+        return code
 
     return wrapped
-
-
-def _run_or_help(run: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
-    try:
-        return run(*args, **kwargs)
-    except SystemExit as end:
-        if end.code:
-            raise
-        return 0  # argparse ends so after --help, which is still to be flushed
 
 
 def todo_line(error: BaseException) -> str | None:

@@ -1,6 +1,6 @@
 """Flags that several commands share, and what they stand for."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -12,6 +12,8 @@ from tiny_llm_lab.models.weights import with_activation_bits
 from tiny_llm_lab.native.settings import MAX_THREADS
 from tiny_llm_lab.solution import PACKAGES, Solution
 from tiny_llm_lab.types import Checkpoint, Model, UserError
+
+from .field_flags import at_least_one
 
 
 @dataclass(frozen=True)
@@ -77,17 +79,6 @@ def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
     )
 
 
-def at_least_one(text: str) -> int:
-    """The type of a flag that counts: a whole number of 1 or more."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-    if value < 1:
-        raise ArgumentTypeError(f"must be 1 or more, not {value}")
-    return value
-
-
 def model_name(args: Namespace) -> str:
     """--model, with --bits written into the name of a random model, where they belong."""
     name = str(args.model)
@@ -110,15 +101,8 @@ def import_solution(name: str) -> Solution:
 
 def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
-    return load(
-        model or model_name(args),
-        args.solution,
-        args.device,
-        args.dtype,
-        args.threads,
-        num_ranks,
-        args.activation_bits,
-    )
+    name, bits = model or model_name(args), args.activation_bits
+    return load(name, args.solution, args.device, args.dtype, args.threads, num_ranks, bits)
 
 
 def load(

@@ -40,8 +40,8 @@ class Runtime:
     def kernels(self, package: str, weights: Mapping[str, Weight]) -> KernelOps | None:
         """The operators of a model of `package` with these `weights`; None: plain arrays.
 
-        By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused operators;
-        "off", None; "auto" is mlx on a GPU and cpp on a CPU.
+        By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused
+        operators; "off", None; "auto" is mlx on a GPU and cpp on a CPU.
         A subpackage names its package. Raises UserError for a setting that does not exist or has no meaning
         here, in a forked child of a process that has computed, and with the compiler's words if the learner's
         C++ does not compile.

@@ -15,7 +15,8 @@ from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.bench.sweep import Sweep
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, log, plural
-from tiny_llm_lab.commands.options import add_model_arguments, at_least_one, model_name
+from tiny_llm_lab.commands.field_flags import at_least_one
+from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 
 from .plot import draw

@@ -10,7 +10,7 @@ from tiny_llm_lab import native
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import Report
 from tiny_llm_lab.commands.cli_errors import log
-from tiny_llm_lab.commands.options import at_least_one
+from tiny_llm_lab.commands.field_flags import at_least_one
 from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
