@@ -5,7 +5,15 @@ from typing import Any, Literal, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, QuantizedWeights, RequestKvCache, UserError
+from tiny_llm_lab.types import (
+    Checkpoint,
+    KvCache,
+    ModelConfig,
+    QuantizedWeights,
+    RequestKvCache,
+    UserError,
+    yarn_magnitude,
+)
 
 
 class MlxLmKvCache:
@@ -87,7 +95,11 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
 
     config = checkpoint.config
     # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
-    settings = {"rope_theta": config.rope_theta, "tie_word_embeddings": config.tie_word_embeddings}
+    settings = {
+        "rope_theta": config.rope_theta,
+        "rope_scaling": _rope_scaling(checkpoint),
+        "tie_word_embeddings": config.tie_word_embeddings,
+    }
     try:
         network, _ = load_model(checkpoint.path, lazy=True, model_config=settings)
     except FileNotFoundError:
@@ -96,6 +108,27 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     # Nothing was read, for it was lazy: two engines in one process hold the weights once.
     network.load_weights(list(_named_arrays(checkpoint)))
     return MlxLmModel(config, network)
+
+
+def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
+    """`rope_scaling` in the keys that mlx-lm reads; it knows no attention_factor, so mscale stands for it."""
+    scaling = checkpoint.config.rope_scaling
+    if scaling is None:
+        return None
+    is_experts = checkpoint.config.model_type == "qwen3_moe"
+    if is_experts or not scaling.truncate:
+        what = "rope_scaling in qwen3_moe" if is_experts else "truncate in rope_scaling"
+        raise UserError(f"{checkpoint.path}: mlx-lm ignores {what}: choose another solution or checkpoint")
+    settings: dict[str, float | str] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "yarn":
+        per_weight = yarn_magnitude(scaling.factor) - 1
+        settings |= {
+            "original_max_position_embeddings": scaling.original_max_position_embeddings,
+            "beta_fast": scaling.beta_fast,
+            "beta_slow": scaling.beta_slow,
+            "mscale": (scaling.magnitude - 1) / per_weight if per_weight else 1.0,
+        }
+    return settings
 
 
 def _named_arrays(checkpoint: Checkpoint) -> Iterator[tuple[str, mx.array]]:

@@ -46,6 +46,7 @@ from tiny_llm_lab.types.request import (
     Timing,
     TokenEvent,
 )
+from tiny_llm_lab.types.rope_scaling import RopeScaling, yarn_magnitude
 from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "Proposer",
     "QuantizedWeights",
     "RequestKvCache",
+    "RopeScaling",
     "SamplingParams",
     "SchedulerConfig",
     "StepCoefficients",
@@ -95,4 +97,5 @@ __all__ = [
     "prompt_token_ids",
     "report_refused",
     "require_room",
+    "yarn_magnitude",
 ]
