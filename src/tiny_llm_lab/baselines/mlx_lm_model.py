@@ -95,16 +95,19 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
 
     config = checkpoint.config
     # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
-    settings = {
+    settings: dict[str, object] = {
         "rope_theta": config.rope_theta,
         "rope_scaling": _rope_scaling(checkpoint),
         "tie_word_embeddings": config.tie_word_embeddings,
     }
-    try:
-        network, _ = load_model(checkpoint.path, lazy=True, model_config=settings)
-    except FileNotFoundError:
+    is_packed = any(isinstance(w, QuantizedWeights) for w in checkpoint.weights.values())
+    if not is_packed:
+        # As after fp8, which mlx-lm does not read: it would complain about the tensors of the scales.
+        settings["quantization_config"] = None
+    if not any(checkpoint.path.glob("model*.safetensors")):
         complaint = "mlx-lm reads only model*.safetensors: rename the files of weights"
-        raise UserError(f"{checkpoint.path}: {complaint}") from None
+        raise UserError(f"{checkpoint.path}: {complaint}")
+    network, _ = load_model(checkpoint.path, lazy=True, strict=is_packed, model_config=settings)
     # Nothing was read, for it was lazy: two engines in one process hold the weights once.
     network.load_weights(list(_named_arrays(checkpoint)))
     return MlxLmModel(config, network)
@@ -135,6 +138,8 @@ def _named_arrays(checkpoint: Checkpoint) -> Iterator[tuple[str, mx.array]]:
     for name, w in checkpoint.weights.items():
         if isinstance(w, QuantizedWeights):
             module = name.removesuffix(".weight")
-            yield from ((name, w.weight), (f"{module}.scales", w.scales), (f"{module}.biases", w.biases))
+            yield from ((name, w.weight), (f"{module}.scales", w.scales))
+            if w.biases is not None:
+                yield f"{module}.biases", w.biases
         else:
             yield name, w

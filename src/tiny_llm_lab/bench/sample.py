@@ -15,7 +15,6 @@ from tiny_llm_lab.types import (
     Event,
     OnStep,
     PagedModel,
-    QuantizedWeights,
     SchedulerConfig,
     StepPlan,
     StepStats,
@@ -133,8 +132,6 @@ def kv_bytes_per_token(checkpoint: Checkpoint) -> int:
 
 
 def _num_bytes(weight: Weight) -> int:
-    if isinstance(weight, QuantizedWeights):
-        return weight.weight.nbytes + weight.scales.nbytes + weight.biases.nbytes
     return weight.nbytes
 
 

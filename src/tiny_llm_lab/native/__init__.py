@@ -30,6 +30,6 @@ binding = RUNTIME.binding
 load = RUNTIME.load
 
 
-def supports_packing(bits: int, group_size: int) -> bool:
+def supports_packing(bits: int, group_size: int, mode: str = "affine") -> bool:
     """Whether the kernels read weights that are packed so; the other widths are rare."""
-    return bits in (4, 8) and group_size in (32, 64, 128)
+    return mode == "affine" and bits in (4, 8) and group_size in (32, 64, 128)

@@ -25,10 +25,8 @@ from tiny_llm_lab.types.model import (
     Model,
     ModelConfig,
     PagedModel,
-    QuantizedWeights,
     RequestKvCache,
     Tokenizer,
-    Weight,
 )
 from tiny_llm_lab.types.prompt_tokens import prompt_token_ids, require_room
 from tiny_llm_lab.types.request import (
@@ -48,6 +46,7 @@ from tiny_llm_lab.types.request import (
 )
 from tiny_llm_lab.types.rope_scaling import RopeScaling, yarn_magnitude
 from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
+from tiny_llm_lab.types.weight import QuantizationMode, QuantizedWeights, Weight
 
 __all__ = [
     "PRIORITY_CLASSES",
@@ -76,6 +75,7 @@ __all__ = [
     "PriorityClass",
     "Prompt",
     "Proposer",
+    "QuantizationMode",
     "QuantizedWeights",
     "RequestKvCache",
     "RopeScaling",

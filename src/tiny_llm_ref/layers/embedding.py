@@ -21,12 +21,14 @@ class Embedding:
     def __call__(self, tokens: mx.array) -> mx.array:
         """Look up tokens [B, L] integer -> [B, L, embedding_dim]."""
         w = self.weight
-        is_readable = not isinstance(w, QuantizedWeights) or supports_packing(w.bits, w.group_size)
+        is_readable = not isinstance(w, QuantizedWeights) or supports_packing(w.bits, w.group_size, w.mode)
         if is_readable and (native := kernels(__package__)):
             return native.embedding(tokens, w)
         if not isinstance(w, QuantizedWeights):
             return w[tokens]
         flat = tokens.reshape(-1)
+        if w.biases is None:
+            return w.mapped(lambda part: part[flat]).dequantized().reshape(*tokens.shape, self.embedding_dim)
         rows = dequantize_weights(w.weight[flat], w.scales[flat], w.biases[flat], w.group_size, w.bits)
         return rows.reshape(*tokens.shape, self.embedding_dim)
 

@@ -116,5 +116,5 @@ def _has_experts(weights: Mapping[str, Weight]) -> bool:
     return "mlp.gate.weight" in weights
 
 
-def _packing(w: Weight) -> tuple[int, int] | None:
-    return (w.bits, w.group_size) if isinstance(w, QuantizedWeights) else None
+def _packing(w: Weight) -> tuple[int, int, str] | None:
+    return (w.bits, w.group_size, w.mode) if isinstance(w, QuantizedWeights) else None

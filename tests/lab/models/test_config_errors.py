@@ -25,7 +25,6 @@ NO_OBJECT = "must be an object or null"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 IN_7_BITS = {"bits": 7, "group_size": 64}
 IN_PART_7_BITS = {"bits": 4, "group_size": 64, Q_PROJ: {"bits": 7, "group_size": 64}}
-MXFP4 = {"bits": 4, "group_size": 32, "mode": "mxfp4"}
 BITS_AND_GROUPS = "choose bits of 2, 3, 4, 5, 6 or 8 and groups of 32, 64 or 128"
 UNPACKED = "choose an MLX one (mlx-community) or the unquantized checkpoint"
 LLAMA_3 = {"rope_type": "llama3", "rope_theta": 1e6}
@@ -79,10 +78,6 @@ CONFIG_ERRORS: list[tuple[Damage, str]] = [
     (
         config(quantization_config={"quant_method": "awq", "bits": 4}),
         f"'awq' quantization is not supported: {UNPACKED}",
-    ),
-    (
-        config(quantization=MXFP4),
-        "quantization mode 'mxfp4' is not supported: choose an affine one or the unquantized checkpoint",
     ),
     (
         config(quantization=IN_7_BITS),
