@@ -12,7 +12,7 @@ from tiny_llm_lab.models.config_keys import (
     refuse_variants,
     warn_of_unknown_keys,
 )
-from tiny_llm_lab.models.fields import count_of, flag_of, list_of, number_of
+from tiny_llm_lab.models.fields import agreed, count_of, flag_of, list_of, number_of
 from tiny_llm_lab.models.quantization import Quantization, listed, read_quantization
 from tiny_llm_lab.models.rope_config import read_rope
 from tiny_llm_lab.types import ModelConfig, UserError
@@ -87,7 +87,8 @@ _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_head
 def _experts(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """What a mixture of experts adds to a configuration."""
     # transformers 5 saves it under another name.
-    num_experts = count_of(path, content, "num_experts", content.get("num_local_experts"))
+    stated = [content.get(name) for name in ("num_experts", "num_local_experts")]
+    num_experts = count_of(path, {"num_experts": agreed(path, "num_experts", stated)}, "num_experts")
     per_token = count_of(path, content, "num_experts_per_tok")
     if per_token > num_experts:
         raise UserError(

@@ -13,12 +13,12 @@ OTHER_CHECKPOINT = "choose another checkpoint"
 READ_KEYS = frozenset(
     """
     attention_bias decoder_sparse_step dual_chunk_attention_config eos_token_id head_dim hidden_act
-    hidden_size intermediate_size is_causal layer_types max_position_embeddings max_window_layers
-    mlp_only_layers model_type moe_intermediate_size norm_topk_prob num_attention_heads num_experts
-    num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts
+    hidden_size intermediate_size is_causal is_encoder_decoder layer_types max_position_embeddings
+    max_window_layers mlp_only_layers model_type moe_intermediate_size norm_topk_prob num_attention_heads
+    num_experts num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts
     original_max_position_embeddings partial_rotary_factor quantization quantization_config
-    quantize_activations rms_norm_eps rope_parameters rope_scaling rope_theta sliding_window
-    tie_word_embeddings use_mrope use_sliding_window vocab_size
+    quantize_activations rms_norm_eps rope_parameters rope_scaling rope_theta rope_traditional
+    sliding_window tie_word_embeddings use_mrope use_sliding_window vocab_size
     """.split()
 )
 # About training, about other programs, or said once more by the weights and the tokenizer.
@@ -55,9 +55,9 @@ def refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
     # Qwen2 has its biases whatever this says.
     if model_type != "qwen2" and flag_of(path, content, "attention_bias"):
         raise UserError(f"{path}: attention_bias is not supported in {model_type}: {OTHER_CHECKPOINT}")
-    if content.get("hidden_act", "silu") not in ("silu", "swish"):
+    if (content.get("hidden_act") or "silu") not in ("silu", "swish"):
         raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {OTHER_CHECKPOINT}")
-    for name in ("quantize_activations", "use_mrope"):
+    for name in ("is_encoder_decoder", "quantize_activations", "rope_traditional", "use_mrope"):
         if flag_of(path, content, name):
             raise UserError(f"{path}: {name} is not supported: {OTHER_CHECKPOINT}")
 

@@ -1,6 +1,6 @@
 """Single values of a `config.json`, checked; what is null counts as missing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ def list_of(path: Path, content: Mapping[str, Any], name: str, kind: type) -> li
         what = {int: "numbers", str: "strings"}[kind]
         raise UserError(f"{path}: {name} must be a list of {what}: {FILE_AGAIN}")
     return value
+
+
+def agreed(path: Path, name: str, values: Sequence[object]) -> object:
+    """The one value among `values`, all stated for `name`, or None; UserError when two differ."""
+    stated = [value for value in values if value is not None]
+    if any(value != stated[0] for value in stated):
+        raise UserError(f"{path}: {name} is stated twice, {stated[0]!r} and {stated[-1]!r}: {FILE_AGAIN}")
+    return stated[0] if stated else None
 
 
 def _given(content: Mapping[str, Any], name: str, default: object) -> object:

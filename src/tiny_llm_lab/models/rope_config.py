@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiny_llm_lab.models.fields import FILE_AGAIN, count_of, flag_of, number_of, object_of
+from tiny_llm_lab.models.fields import FILE_AGAIN, agreed, count_of, flag_of, number_of, object_of
 from tiny_llm_lab.types import RopeScaling, UserError, yarn_magnitude
 
 _PLACES = ("rope_parameters", "rope_scaling")
@@ -36,21 +36,22 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
     config.json whose max_position_embeddings they leave alone.
     """
     parts = {name: object_of(path, content, name) for name in _PLACES}
-    for part in (content, *parts.values()):
-        if part.get("partial_rotary_factor") not in (None, 1):
-            raise UserError(f"{path}: partial_rotary_factor is not supported: choose another checkpoint")
-    theta = number_of(
-        path, {"rope_theta": _agreed(path, "rope_theta", [content, *parts.values()])}, "rope_theta"
-    )
+    everywhere = [content, *parts.values()]
+    if any(part.get("partial_rotary_factor") not in (None, 1) for part in everywhere):
+        raise UserError(f"{path}: partial_rotary_factor is not supported: choose another checkpoint")
+    stated = {"rope_theta": agreed(path, "rope_theta", [part.get("rope_theta") for part in everywhere])}
+    theta = number_of(path, stated, "rope_theta")
     positions = count_of(path, content, "max_position_embeddings")
     kinds = {name: _kind(path, name, part) for name, part in parts.items()}
     scaled = [name for name in _PLACES if kinds[name] != "default"]
-    if not scaled:
-        return RopeConfig(theta, None, positions)
     if len({_settings(parts[name]) for name in scaled}) > 1:
         raise UserError(f"{path}: rope_parameters and rope_scaling differ: {FILE_AGAIN}")
-    name = scaled[0]
-    original = _agreed(path, _ORIGINAL, [content, parts[name]])
+    if not scaled:
+        return RopeConfig(theta, None, positions)
+    name, part = scaled[0], parts[scaled[0]]
+    original = agreed(path, _ORIGINAL, [content.get(_ORIGINAL), part.get(_ORIGINAL)])
+    if kinds[name] == "linear":
+        return RopeConfig(theta, RopeScaling("linear", _factor(path, part), positions), positions)
     if kinds[name] == "dynamic":
         # Its frequencies change only behind max_position_embeddings, where no text is served.
         if original not in (None, positions):
@@ -59,13 +60,10 @@ def read_rope(path: Path, content: Mapping[str, Any]) -> RopeConfig:
                 "is not supported: choose another checkpoint"
             )
         return RopeConfig(theta, None, positions)
-    if kinds[name] == "linear":
-        return RopeConfig(theta, RopeScaling("linear", _factor(path, parts[name]), positions), positions)
     if original is None:
-        raise UserError(
-            f"{path}: {name} of type 'yarn' has no {_ORIGINAL}: add the length of the first training"
-        )
-    scaling = _yarn(path, parts[name], count_of(path, {_ORIGINAL: original}, _ORIGINAL))
+        said = f"{name} of type 'yarn' has no {_ORIGINAL}: add the length of the first training"
+        raise UserError(f"{path}: {said}")
+    scaling = _yarn(path, part, count_of(path, {_ORIGINAL: original}, _ORIGINAL))
     reached = int(scaling.factor * scaling.original_max_position_embeddings)
     return RopeConfig(theta, scaling, max(positions, reached))
 
@@ -115,11 +113,3 @@ def _settings(part: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
     return frozenset((key, repr(value)) for key, value in rest.items()) | {
         ("type", str(part.get("rope_type") or part.get("type")))
     }
-
-
-def _agreed(path: Path, name: str, parts: list[Mapping[str, Any]]) -> Any:
-    """The value of `name` in whichever of `parts` state it, or None; UserError when two differ."""
-    stated = [part[name] for part in parts if part.get(name) is not None]
-    if any(value != stated[0] for value in stated):
-        raise UserError(f"{path}: {name} is stated twice, {stated[0]!r} and {stated[-1]!r}: {FILE_AGAIN}")
-    return stated[0] if stated else None
