@@ -115,6 +115,7 @@ def test_rope_of_a_checkpoint_that_stretches_its_positions(llm, traditional):
     want = 1.5 * oracle.rope(x[:, :1], [10], traditional=traditional)
     assert_close(rope(x[:, :1], 40), want, ANGLES)
     assert (rope.magnitude, plain.magnitude) == (1.5, 1.0)
+    assert (rope.base, plain.base) == (None, 10000)
     assert_close(rope.periods, 4 * plain.periods)
     assert_close(plain.periods, 10000.0 ** (np.arange(4) / 4))
     assert rope.periods.dtype == mx.float32

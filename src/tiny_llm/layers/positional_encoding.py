@@ -21,8 +21,9 @@ class RoPE:
         Positions 0 to seq_len - 1 can be encoded. `traditional` pairs neighbours (0, 1), (2, 3), ...;
         otherwise dimension i is paired with i + dims / 2, as Qwen does. With `scaling` the frequencies are
         `scaling.scaled(...)`, and all cosines and sines are multiplied by `scaling.magnitude`.
-        `periods` [dims / 2] are positions per radian, float32, and `magnitude` is that factor, else 1.0: what
-        MLX's own operator takes. Raises ValueError for odd dims.
+        Public for fused operators: `periods` [dims / 2], positions per radian in float32; `magnitude`, that
+        factor, 1.0 without scaling; and `base`, None where it does not give the frequencies. Raises
+        ValueError for odd dims.
         """
         raise NotImplementedError("task 1.2.1")
 

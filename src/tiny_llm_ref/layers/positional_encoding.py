@@ -25,8 +25,9 @@ class RoPE:
         Positions 0 to seq_len - 1 can be encoded. `traditional` pairs neighbours (0, 1), (2, 3), ...;
         otherwise dimension i is paired with i + dims / 2, as Qwen does. With `scaling` the frequencies are
         `scaling.scaled(...)`, and all cosines and sines are multiplied by `scaling.magnitude`.
-        `periods` [dims / 2] are positions per radian, float32, and `magnitude` is that factor, else 1.0: what
-        MLX's own operator takes. Raises ValueError for odd dims.
+        Public for fused operators: `periods` [dims / 2], positions per radian in float32; `magnitude`, that
+        factor, 1.0 without scaling; and `base`, None where it does not give the frequencies. Raises
+        ValueError for odd dims.
         """
         if dims % 2:
             raise ValueError(f"RoPE needs an even number of dimensions, not {dims}")
@@ -35,6 +36,7 @@ class RoPE:
         frequencies = base ** (-mx.arange(0, dims, 2, dtype=mx.float32) / dims)
         self._frequencies = frequencies if scaling is None else scaling.scaled(frequencies, base)
         self.periods = 1 / self._frequencies
+        self.base = base if scaling is None else None
         self.magnitude = 1.0 if scaling is None else scaling.magnitude
         self._cos = self._sin = mx.zeros((0, dims // 2))
 
