@@ -125,6 +125,13 @@ def test_a_key_that_is_computed(folder: Path, key: str) -> None:
     assert not isinstance(changed, str) and changed != plain
 
 
+def test_dual_chunk_attention_is_served_as_far_as_its_first_chunk(folder: Path) -> None:
+    read = reading(folder, dual_chunk_attention_config={"chunk_size": 300, "local_size": 44})
+    assert read == reading(folder, max_position_embeddings=256)
+    wide = reading(folder, dual_chunk_attention_config={"chunk_size": 900, "local_size": 44})
+    assert wide == reading(folder)
+
+
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_key_that_is_refused_where_it_differs(folder: Path, key: str) -> None:
     said = reading(folder, **{key: REFUSED[key]})

@@ -118,6 +118,16 @@ def test_activations_keep_the_dtype_of_the_norms(
     assert np.sqrt(np.mean(error**2) / np.mean(exact**2)) < 0.06
 
 
+def test_the_dtype_of_an_affine_embedding_is_that_of_its_scales(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy("random:qwen3-shrunk,bits=4")
+    edit_tensors(folder, model__norm__weight=mx.ones(64, mx.float32))
+    gpu = mx.Device(mx.DeviceType.gpu)
+    monkeypatch.setattr(mx, "default_device", lambda: gpu)
+    assert load_checkpoint(str(folder)).dtype == mx.bfloat16
+
+
 def test_the_kernels_are_not_asked_to_read_small_floats(copy: Copy) -> None:
     folder = copy("random:qwen3-shrunk")
     quantize(folder, MODES["mxfp4"], {})
