@@ -1,6 +1,7 @@
 """Day 1.2: rotary positions."""
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from tests.helpers import oracle
 from tests.helpers.tolerance import (
@@ -14,6 +15,8 @@ from tests.helpers.tolerance import (
     rounding,
 )
 from tests.helpers.toy import random_array
+
+from tiny_llm_lab.types import RopeScaling
 
 # The angle of position p is known to p * 2^-24 radians in float32, whoever multiplies first.
 ANGLES = Tolerance(2e-4, 2e-4)
@@ -100,6 +103,23 @@ def test_rope_of_16_bits_is_rounded_once(llm, dtype, traditional):
     assert_close(
         llm.RoPE(16, 32, traditional=traditional)(x, 4), oracle.rope(x, [4, 4], traditional=traditional), once
     )
+
+
+@pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("traditional", [False, True])
+def test_rope_of_a_checkpoint_that_stretches_its_positions(llm, traditional):
+    x, scaling = random_array(13, 1, 3, 2, 8), RopeScaling("linear", 4.0, 16, magnitude=1.5)
+    rope = llm.RoPE(8, 64, traditional=traditional, scaling=scaling)
+    plain = llm.RoPE(8, 64, traditional=traditional)
+    # Four times as slow: position 40 is what position 10 was.
+    want = 1.5 * oracle.rope(x[:, :1], [10], traditional=traditional)
+    assert_close(rope(x[:, :1], 40), want, ANGLES)
+    assert (rope.magnitude, plain.magnitude) == (1.5, 1.0)
+    assert (rope.base, plain.base) == (None, 10000)
+    assert_close(rope.periods, 4 * plain.periods)
+    assert_close(plain.periods, 10000.0 ** (np.arange(4) / 4))
+    assert rope.periods.dtype == mx.float32
+    assert_close(rope.tables(5)[0][4], 1.5 * plain.tables(2)[0][1])
 
 
 @pytest.mark.task("1.2.1")

@@ -18,6 +18,8 @@ from tests.helpers.toy import (
     toy_weights,
 )
 
+from tiny_llm_lab.types import RopeScaling
+
 CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 
 
@@ -186,6 +188,16 @@ def test_qwen_model_reads_its_shape_from_the_configuration(llm):
     assert model.config == config
     assert_close(model(tokens), qwen_oracle.logits(config, checkpoint.weights, tokens), F32_MODEL)
     assert_close(llm.QwenModel(config, checkpoint.weights)(tokens), model(tokens), EXACT)
+
+
+@pytest.mark.task("1.5.4")
+def test_qwen_model_stretches_positions_as_configured(llm):
+    # So slow that no token of a short text is turned: then what came before has no order for a single layer.
+    still = replace(QWEN3, num_hidden_layers=1, rope_scaling=RopeScaling("linear", 1e9, 1024))
+    swapped = mx.array([[7, 3, 9, 5]]), mx.array([[9, 7, 3, 5]])
+    model = toy_model(llm, still)
+    one, other = (model(tokens, logits_to_keep=1) for tokens in swapped)
+    assert_close(one, other, F32_MODEL)
 
 
 @pytest.mark.task("1.5.4")

@@ -2,15 +2,28 @@
 
 import mlx.core as mx
 
+from tiny_llm_lab.types import RopeScaling
+
 
 class RoPE:
     """Rotates pairs of a head's dimensions by angles that grow with the token's position."""
 
-    def __init__(self, dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> None:
+    def __init__(
+        self,
+        dims: int,
+        seq_len: int,
+        base: float = 10000,
+        traditional: bool = False,
+        scaling: RopeScaling | None = None,
+    ) -> None:
         """Pair i of `dims` dimensions turns by base^(-2i / dims) radians a position (section 3.4.2).
 
         Positions 0 to seq_len - 1 can be encoded. `traditional` pairs neighbours (0, 1), (2, 3), ...;
-        otherwise dimension i is paired with i + dims / 2, as Qwen does. Raises ValueError for odd dims.
+        otherwise dimension i is paired with i + dims / 2, as Qwen does. With `scaling` the frequencies are
+        `scaling.scaled(...)`, and all cosines and sines are multiplied by `scaling.magnitude`.
+        Public for fused operators: `periods` [dims / 2], positions per radian in float32; `magnitude`, that
+        factor, 1.0 without scaling; and `base`, None where it does not give the frequencies. Raises
+        ValueError for odd dims.
         """
         raise NotImplementedError("task 1.2.1")
 
@@ -22,13 +35,10 @@ class RoPE:
         """
         raise NotImplementedError("task 1.2.1")
 
-    @property
-    def periods(self) -> mx.array:
-        """Positions for each pair to turn by a radian: [dims / 2] float32."""
-        raise NotImplementedError("task 1.2.1")
-
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
-        """Cosines and sines [P, dims / 2] of positions 0 to P - 1, float32, with P of num_positions or more.
+        """Cosines and sines [P, dims / 2] of positions 0 to P - 1, times `magnitude`, float32.
+
+        P is num_positions or more.
 
         Computed when first asked for, for at most twice as many positions as were asked for, or 256: a model
         may know a million positions and serve a thousand. Raises ValueError for more than seq_len.

@@ -15,6 +15,7 @@ from tiny_llm_lab.types import (
     QuantizedWeights,
     RequestKvCache,
     UserError,
+    yarn_magnitude,
 )
 
 
@@ -76,21 +77,51 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     """The network that mlx-lm builds for the checkpoint's folder, on the checkpoint's own arrays."""
     config = checkpoint.config
     # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
-    settings = {"rope_theta": config.rope_theta, "tie_word_embeddings": config.tie_word_embeddings}
-    try:
-        network, _ = load_model(checkpoint.path, lazy=True, model_config=settings)
-    except FileNotFoundError:
+    settings: dict[str, object] = {
+        "rope_theta": config.rope_theta,
+        "rope_scaling": _rope_scaling(checkpoint),
+        "tie_word_embeddings": config.tie_word_embeddings,
+    }
+    is_packed = any(isinstance(w, QuantizedWeights) for w in checkpoint.weights.values())
+    if not is_packed:
+        # As after fp8, which mlx-lm does not read: it would complain about the tensors of the scales.
+        settings["quantization_config"] = None
+    if not any(checkpoint.path.glob("model*.safetensors")):
         complaint = "mlx-lm reads only model*.safetensors: rename the files of weights"
-        raise UserError(f"{checkpoint.path}: {complaint}") from None
+        raise UserError(f"{checkpoint.path}: {complaint}")
+    network, _ = load_model(checkpoint.path, lazy=True, strict=is_packed, model_config=settings)
     # Nothing was read, for it was lazy: two engines in one process hold the weights once.
     network.load_weights(list(_named_arrays(checkpoint)))
     return MlxLmModel(config, network)
+
+
+def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
+    """`rope_scaling` in the keys that mlx-lm reads; it knows no attention_factor, so mscale stands for it."""
+    scaling = checkpoint.config.rope_scaling
+    if scaling is None:
+        return None
+    is_experts = checkpoint.config.model_type == "qwen3_moe"
+    if is_experts or not scaling.truncate:
+        what = "rope_scaling in qwen3_moe" if is_experts else "truncate in rope_scaling"
+        raise UserError(f"{checkpoint.path}: mlx-lm ignores {what}: choose another solution or checkpoint")
+    settings: dict[str, float | str] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "yarn":
+        per_weight = yarn_magnitude(scaling.factor) - 1
+        settings |= {
+            "original_max_position_embeddings": scaling.original_max_position_embeddings,
+            "beta_fast": scaling.beta_fast,
+            "beta_slow": scaling.beta_slow,
+            "mscale": (scaling.magnitude - 1) / per_weight if per_weight else 1.0,
+        }
+    return settings
 
 
 def _named_arrays(checkpoint: Checkpoint) -> Iterator[tuple[str, mx.array]]:
     for name, w in checkpoint.weights.items():
         if isinstance(w, QuantizedWeights):
             module = name.removesuffix(".weight")
-            yield from ((name, w.weight), (f"{module}.scales", w.scales), (f"{module}.biases", w.biases))
+            yield from ((name, w.weight), (f"{module}.scales", w.scales))
+            if w.biases is not None:
+                yield f"{module}.biases", w.biases
         else:
             yield name, w

@@ -13,7 +13,6 @@ from tiny_llm_lab.types import (
     Checkpoint,
     Event,
     PagedModel,
-    QuantizedWeights,
     SchedulerConfig,
     StepPlan,
     StepStats,
@@ -158,6 +157,4 @@ def weights_bytes(checkpoint: Checkpoint) -> int:
 
 
 def _num_bytes(weight: Weight) -> int:
-    if isinstance(weight, QuantizedWeights):
-        return weight.weight.nbytes + weight.scales.nbytes + weight.biases.nbytes
     return weight.nbytes

@@ -5,11 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tiny_llm_lab.models.config_keys import (
+    OTHER_CHECKPOINT,
+    positions_in_one_chunk,
+    refuse_sliding_window,
+    refuse_variants,
+    warn_of_unknown_keys,
+)
+from tiny_llm_lab.models.fields import agreed, count_of, flag_of, list_of, number_of
 from tiny_llm_lab.models.quantization import Quantization, listed, read_quantization
+from tiny_llm_lab.models.rope_config import read_rope
 from tiny_llm_lab.types import ModelConfig, UserError
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe")
-_OTHER_CHECKPOINT = "choose another checkpoint"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -34,25 +42,31 @@ def one_line(error: BaseException) -> str:
 def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
     """Architecture and quantization from the config.json at `path`.
 
-    Raises UserError for one that is damaged or that describes a model we cannot run.
+    Raises UserError for one that is damaged or that describes a model we cannot run. Every key that can
+    change the numbers is read or refused; keys that are not known are named on stderr.
     """
     content = read_json(path)
     model_type = content.get("model_type")
     if model_type not in MODEL_TYPES:
         raise UserError(
             f"{path}: model_type {model_type!r} is not supported: "
-            f"{_OTHER_CHECKPOINT}, of type {listed(MODEL_TYPES)}"
+            f"{OTHER_CHECKPOINT}, of type {listed(MODEL_TYPES)}"
         )
-    _refuse_variants(path, content)
-    counts: dict[str, Any] = {name: _count(path, content, name) for name in _COUNTS}
+    refuse_variants(path, content)
+    counts: dict[str, Any] = {name: count_of(path, content, name) for name in _COUNTS}
+    rope = read_rope(path, content)
+    positions = positions_in_one_chunk(path, content, rope.max_position_embeddings)
+    refuse_sliding_window(path, content, positions)
     config = ModelConfig(
         model_type=model_type,
         **counts,
-        num_key_value_heads=_count(path, content, "num_key_value_heads", content.get("num_attention_heads")),
+        num_key_value_heads=count_of(path, content, "num_key_value_heads", counts["num_attention_heads"]),
         head_dim=_head_dim(path, content),
-        rms_norm_eps=_number(path, "rms_norm_eps", content.get("rms_norm_eps")),
-        rope_theta=_rope_theta(path, content),
-        tie_word_embeddings=bool(content.get("tie_word_embeddings", False)),
+        rms_norm_eps=number_of(path, content, "rms_norm_eps"),
+        rope_theta=rope.theta,
+        max_position_embeddings=positions,
+        rope_scaling=rope.scaling,
+        tie_word_embeddings=flag_of(path, content, "tie_word_embeddings"),
         qkv_bias=model_type == "qwen2",
         qk_norm=model_type != "qwen2",
         **(_experts(path, content) if model_type == "qwen3_moe" else {}),
@@ -62,96 +76,38 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
             f"{path}: {config.num_attention_heads} query heads cannot share "
             f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
         )
-    return config, read_quantization(path, content)
+    quantization = read_quantization(path, content)
+    warn_of_unknown_keys(path, content)
+    return config, quantization
 
 
-_COUNTS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
-
-
-def _count(path: Path, content: Mapping[str, Any], name: str, default: Any = None) -> int:
-    value = content.get(name)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{path}: {name} must be a whole number above 0, not {value!r}: fetch the file again")
-    return value
-
-
-def _number(path: Path, name: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise UserError(f"{path}: {name} must be a number above 0, not {value!r}: fetch the file again")
-    return float(value)
+_COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 def _experts(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """What a mixture of experts adds to a configuration."""
     # transformers 5 saves it under another name.
-    num_experts = _count(path, content, "num_experts", content.get("num_local_experts"))
-    per_token = _count(path, content, "num_experts_per_tok")
-    dense = content.get("mlp_only_layers") or []
+    stated = [content.get(name) for name in ("num_experts", "num_local_experts")]
+    num_experts = count_of(path, {"num_experts": agreed(path, "num_experts", stated)}, "num_experts")
+    per_token = count_of(path, content, "num_experts_per_tok")
     if per_token > num_experts:
         raise UserError(
             f"{path}: {per_token} experts per token of {num_experts}: correct num_experts_per_tok"
         )
-    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
-        raise UserError(f"{path}: mlp_only_layers must be a list of numbers: fetch the file again")
     return {
         "num_experts": num_experts,
         "num_experts_per_tok": per_token,
-        "moe_intermediate_size": _count(path, content, "moe_intermediate_size"),
-        "norm_topk_prob": bool(content.get("norm_topk_prob", False)),
-        "decoder_sparse_step": _count(path, content, "decoder_sparse_step", 1),
-        "mlp_only_layers": tuple(dense),
+        "moe_intermediate_size": count_of(path, content, "moe_intermediate_size"),
+        "norm_topk_prob": flag_of(path, content, "norm_topk_prob"),
+        "decoder_sparse_step": count_of(path, content, "decoder_sparse_step", 1),
+        "mlp_only_layers": tuple(list_of(path, content, "mlp_only_layers", int)),
     }
 
 
 def _head_dim(path: Path, content: Mapping[str, Any]) -> int:
     if content.get("head_dim") is not None:
-        return _count(path, content, "head_dim")
-    hidden, heads = _count(path, content, "hidden_size"), _count(path, content, "num_attention_heads")
+        return count_of(path, content, "head_dim")
+    hidden, heads = count_of(path, content, "hidden_size"), count_of(path, content, "num_attention_heads")
     if hidden % heads:
         raise UserError(f"{path}: hidden_size {hidden} does not split into {heads} heads: add head_dim")
     return hidden // heads
-
-
-def _rope_theta(path: Path, content: Mapping[str, Any]) -> float:
-    # transformers 5 moved rope_theta into rope_parameters; older files have it at the top.
-    nested = content.get("rope_parameters") or {}
-    theta = nested.get("rope_theta") if isinstance(nested, dict) else None
-    return _number(path, "rope_theta", content.get("rope_theta") if theta is None else theta)
-
-
-def _refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
-    """Settings that would change the numbers and that no solution knows about."""
-    for name in ("rope_scaling", "rope_parameters"):
-        rope = content.get(name) or {}
-        if not isinstance(rope, dict):
-            raise UserError(f"{path}: {name} must be an object or null: fetch the file again")
-        kind = rope.get("rope_type") or rope.get("type") or "default"
-        if kind != "default":
-            # No advice to remove it: weights that were trained with it would answer wrongly without a word.
-            raise UserError(
-                f"{path}: {name} of type {kind!r} is not supported: choose a checkpoint without it"
-            )
-        if rope.get("partial_rotary_factor", 1) != 1:
-            raise UserError(f"{path}: partial_rotary_factor in {name} is not supported: {_OTHER_CHECKPOINT}")
-    layer_types = content.get("layer_types") or []
-    has_window = content.get("use_sliding_window") and content.get("sliding_window")
-    if has_window or any(kind != "full_attention" for kind in layer_types):
-        raise UserError(f"{path}: sliding-window attention is not supported: {_OTHER_CHECKPOINT}")
-    if content.get("is_causal") is False:
-        raise UserError(
-            f"{path}: is_causal false, of embedding models, is not supported: "
-            f"{_OTHER_CHECKPOINT}, one that generates text"
-        )
-    model_type = content.get("model_type")
-    if model_type != "qwen2" and content.get("attention_bias"):
-        raise UserError(f"{path}: attention_bias is not supported in {model_type}: {_OTHER_CHECKPOINT}")
-    if content.get("hidden_act", "silu") != "silu":
-        raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {_OTHER_CHECKPOINT}")

@@ -44,13 +44,16 @@ def _stacked(name: str, parts: list[Weight]) -> Weight:
     dense = [part for part in parts if isinstance(part, mx.array)]
     if dense and not packed:
         return _of(dense)
-    packings = {(part.bits, part.group_size) for part in packed}
+    packings = {(part.bits, part.group_size, part.mode) for part in packed}
     if dense or len(packings) > 1:
         raise UserError(f"{name}: its experts are packed in different ways: choose another checkpoint")
-    weight, scales, biases = (
-        _of([getattr(part, field) for part in packed]) for field in ("weight", "scales", "biases")
+    biases = [part.biases for part in packed if part.biases is not None]
+    return replace(
+        packed[0],
+        weight=_of([part.weight for part in packed]),
+        scales=_of([part.scales for part in packed]),
+        biases=_of(biases) if biases else None,
     )
-    return replace(packed[0], weight=weight, scales=scales, biases=biases)
 
 
 def _of(arrays: list[mx.array]) -> mx.array:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tiny_llm_lab.types import ModelConfig
 
 EMBEDDING = "model.embed_tokens"
+NORM = "model.norm.weight"
 # mlx-lm's name for the matrices of all experts, one above the other; Hugging Face numbers them.
 EXPERTS = "mlp.switch_mlp"
 
@@ -17,7 +18,7 @@ def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]
     for layer in range(config.num_hidden_layers):
         for name, shape in (*_attention_shapes(config), *_feed_forward_shapes(config, layer)):
             yield f"model.layers.{layer}.{name}", shape
-    yield "model.norm.weight", (config.hidden_size,)
+    yield NORM, (config.hidden_size,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, config.hidden_size)
 

@@ -2,34 +2,50 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import QuantizationMode, UserError
 
 SUPPORTED_BITS = (2, 3, 4, 5, 6, 8)
 SUPPORTED_GROUP_SIZES = (32, 64, 128)
-# What MLX takes where a conversion wrote null, as mlx-lm's mixed recipes do.
-_DEFAULTS = {"bits": 4, "group_size": 64}
+_KEYS = ("bits", "group_size", "mode")
 _OTHERWISE = "choose an MLX one (mlx-community) or the unquantized checkpoint"
 
 
 class Packing(NamedTuple):
-    """MLX's affine quantization of one matrix."""
+    """MLX's quantization of one matrix."""
 
     bits: int
     group_size: int
+    mode: QuantizationMode = "affine"
+
+
+class Fp8Blocks(NamedTuple):
+    """Numbers of 8 bits, float E4M3, with one scale for each block: what transformers calls fp8."""
+
+    rows: int
+    columns: int
+
+
+Storage = Packing | Fp8Blocks
+# Those without biases: MLX knows one width and one size of group of each.
+FLOAT_PACKINGS = (Packing(4, 32, "mxfp4"), Packing(8, 32, "mxfp8"), Packing(4, 16, "nvfp4"))
+# What MLX takes where a conversion wrote null, as mlx-lm's mixed recipes do.
+_AFFINE = Packing(4, 64)
+AFFINE_PACKINGS = tuple(Packing(*sizes) for sizes in product(SUPPORTED_BITS, SUPPORTED_GROUP_SIZES))
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """What `quantization` declares: one packing for all, others for some, None for a module left dense."""
+    """What `quantization` declares: one storage for all, others for some, None for a module left dense."""
 
-    default: Packing
+    default: Storage
     overrides: Mapping[str, Packing | None] = field(default_factory=dict)
 
-    def declared(self, module: str) -> Packing | None:
-        """The packing of `module`; None when it must be dense."""
+    def declared(self, module: str) -> Storage | None:
+        """How `module` is stored; None when it must be dense."""
         return self.overrides.get(module, self.default)
 
 
@@ -41,19 +57,48 @@ def read_quantization(path: Path, content: Mapping[str, Any]) -> Quantization | 
         return None
     if not isinstance(declared, dict):
         raise UserError(f"{path}: quantization must be an object or null: fetch the file again")
+    if declared.get("quant_method") == "fp8":
+        return Quantization(_fp8_blocks(path, declared))
     if (method := _foreign_method(declared)) is not None:
         raise UserError(f"{path}: {method!r} quantization is not supported: {_OTHERWISE}")
-    if missing := [key for key in _DEFAULTS if key not in declared]:
+    if missing := [key for key in _KEYS[:2] if key not in declared]:
         raise UserError(f"{path}: quantization has no {missing[0]}: {_OTHERWISE}")
-    default = _DEFAULTS | _given(declared)
+    default = _complete(declared, {})
     overrides = {
-        module: _packing(path, module, default | _given(value) if isinstance(value, dict) else default)
+        module: _packing(path, module, _complete(value, default) if isinstance(value, dict) else default)
         if value is not False
         else None
         for module, value in declared.items()
         if isinstance(value, dict | bool)
     }
     return Quantization(_packing(path, "quantization", default), overrides)
+
+
+def _complete(declared: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """Mode, bits and group size of `declared`; what is null or missing as in a `default` of the same mode."""
+    given = {key: declared[key] for key in _KEYS if declared.get(key) is not None}
+    mode = str(given.get("mode", default.get("mode", "affine")))
+    known: dict[str, dict[str, Any]] = {
+        packing.mode: packing._asdict() for packing in (_AFFINE, *FLOAT_PACKINGS)
+    }
+    inherited = default if default.get("mode") == mode else {}
+    return {**known.get(mode, {}), **inherited, **given, "mode": mode}
+
+
+def _fp8_blocks(path: Path, declared: Mapping[str, Any]) -> Fp8Blocks:
+    """The blocks of transformers' fp8. Its own kernels round activations to 8 bits too; here they stay."""
+    block = declared.get("weight_block_size")
+    rows, columns = block if isinstance(block, list) and len(block) == 2 else (0, 0)
+    settings = {
+        "weight_block_size": all(type(size) is int and size > 0 for size in (rows, columns)),
+        "activation_scheme": declared.get("activation_scheme", "dynamic") == "dynamic",
+        "fmt": declared.get("fmt", "e4m3") == "e4m3",
+        "scale_fmt": declared.get("scale_fmt") in (None, "float"),
+    }
+    if unknown := [key for key, is_known in settings.items() if not is_known]:
+        said = f"{unknown[0]} {declared.get(unknown[0])!r}"
+        raise UserError(f"{path}: fp8 quantization with {said} is not supported: {_OTHERWISE}")
+    return Fp8Blocks(rows, columns)
 
 
 def _foreign_method(declared: Mapping[str, Any]) -> str | None:
@@ -65,23 +110,26 @@ def _foreign_method(declared: Mapping[str, Any]) -> str | None:
     return "bitsandbytes" if is_bitsandbytes else None
 
 
-def _given(declared: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in declared.items() if value is not None}
-
-
 def _packing(path: Path, module: str, declared: Mapping[str, Any]) -> Packing:
-    bits, group_size, mode = (declared.get(key) for key in ("bits", "group_size", "mode"))
-    if mode not in (None, "affine"):
+    bits, group_size, mode = declared.get("bits"), declared.get("group_size"), declared["mode"]
+    by_mode = {packing.mode: packing for packing in FLOAT_PACKINGS}
+    if mode == "affine":
+        if bits not in SUPPORTED_BITS or group_size not in SUPPORTED_GROUP_SIZES:
+            raise UserError(
+                f"{path}: {module} in {bits!r} bits and groups of {group_size!r} is not supported: "
+                f"choose bits of {listed(SUPPORTED_BITS)} and groups of {listed(SUPPORTED_GROUP_SIZES)}"
+            )
+        return Packing(bits, group_size)
+    if mode not in by_mode:
+        modes = listed(["affine", *by_mode])
+        raise UserError(f"{path}: quantization mode {mode!r} is not supported: choose one of {modes}")
+    known = by_mode[mode]
+    if (bits, group_size) != (known.bits, known.group_size):
         raise UserError(
-            f"{path}: quantization mode {mode!r} is not supported: "
-            "choose an affine one or the unquantized checkpoint"
+            f"{path}: {module} in {mode} with {bits!r} bits and groups of {group_size!r} is not supported: "
+            f"choose {known.bits} bits and groups of {known.group_size}"
         )
-    if bits not in SUPPORTED_BITS or group_size not in SUPPORTED_GROUP_SIZES:
-        raise UserError(
-            f"{path}: {module} in {bits!r} bits and groups of {group_size!r} is not supported: "
-            f"choose bits of {listed(SUPPORTED_BITS)} and groups of {listed(SUPPORTED_GROUP_SIZES)}"
-        )
-    return Packing(bits, group_size)
+    return known
 
 
 def listed(choices: Sequence[object]) -> str:

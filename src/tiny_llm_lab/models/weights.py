@@ -9,18 +9,15 @@ import mlx.core as mx
 from tiny_llm_lab.models.config import one_line
 from tiny_llm_lab.models.experts import are_numbered, stack_experts, stored_shapes
 from tiny_llm_lab.models.leftovers import refuse_leftovers
-from tiny_llm_lab.models.parameters import EMBEDDING, ParameterShape
-from tiny_llm_lab.models.quantization import SUPPORTED_BITS, SUPPORTED_GROUP_SIZES, Packing, Quantization
-from tiny_llm_lab.models.safetensors_file import TensorInfo
+from tiny_llm_lab.models.parameters import EMBEDDING, NORM
+from tiny_llm_lab.models.quantization import Fp8Blocks, Quantization, Storage
+from tiny_llm_lab.models.storage import FLOATS, FP8_SCALES, Tensors, checked_storage, tensors_holding
 from tiny_llm_lab.models.weight_files import find_tensors
 from tiny_llm_lab.native import supports_packing
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
+from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, UserError, Weight
 
-_FLOATS = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
-
-Tensors = Mapping[str, TensorInfo]
-# For every parameter: how it is packed, or None for a dense one.
-Plan = Mapping[str, Packing | None]
+# For every parameter: how it is stored, or None for a dense one.
+Plan = Mapping[str, Storage | None]
 
 
 def load_weights(
@@ -35,15 +32,22 @@ def load_weights(
     tensors = find_tensors(folder)
     _refuse_embedder(tensors, folder)
     plan = {
-        name: _checked_packing(tensors, folder, name, shape, quantization)
+        name: checked_storage(tensors, folder, name, shape, quantization)
         for name, shape in stored_shapes(config, are_numbered(tensors))
     }
-    refuse_leftovers(tensors, _planned_tensors(plan), config)
-    part = "weight" if plan[f"{EMBEDDING}.weight"] is None else "scales"
-    target = dtype or _FLOATS[tensors[f"{EMBEDDING}.{part}"].dtype]
+    held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
+    refuse_leftovers(tensors, held, config)
+    target = dtype or _stored_dtype(tensors)
     weights = _read(tensors, plan, target)
     stack_experts(weights, config)
     return weights, target
+
+
+def _stored_dtype(tensors: Tensors) -> mx.Dtype:
+    """The dtype of the embedding, or of its scales; of the last norm where neither says it."""
+    names = (f"{EMBEDDING}.weight", f"{EMBEDDING}.scales", NORM)
+    stored = (tensors[name].dtype for name in names if name in tensors)
+    return next(FLOATS[dtype] for dtype in stored if dtype in FLOATS)
 
 
 def with_activation_bits(weights: Mapping[str, Weight], activation_bits: int) -> dict[str, Weight]:
@@ -52,6 +56,7 @@ def with_activation_bits(weights: Mapping[str, Weight], activation_bits: int) ->
         name: replace(weight, activation_bits=activation_bits)
         if isinstance(weight, QuantizedWeights)
         and weight.bits == 4
+        and weight.mode == "affine"
         and supports_packing(4, weight.group_size)
         else weight
         for name, weight in weights.items()
@@ -66,85 +71,69 @@ def _refuse_embedder(tensors: Tensors, folder: Path) -> None:
         )
 
 
-def _checked_packing(
-    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, quantization: Quantization | None
-) -> Packing | None:
-    """How parameter `name` of logical `shape` is packed; UserError when its tensors do not fit."""
-    module = name.removesuffix(".weight")
-    declared = quantization.declared(module) if quantization and len(shape) >= 2 else None
-    # mlx-lm leaves modules whose width no group divides dense without saying so: no scales, no packing.
-    if declared is None or f"{module}.scales" not in tensors:
-        _require(tensors, folder, name, shape, tuple(_FLOATS))
-        return None
-    *above, columns = shape
-    # The shapes decide, as in mlx-lm: tools that mix bits do not list every module in config.json.
-    packing = _packing_by_shape(tensors, folder, module, columns) or declared
-    _require(tensors, folder, name, (*above, columns * packing.bits // 32), ("U32",))
-    for part in ("scales", "biases"):
-        _require(tensors, folder, f"{module}.{part}", (*above, columns // packing.group_size), tuple(_FLOATS))
-    return packing
-
-
-def _packing_by_shape(tensors: Tensors, folder: Path, module: str, columns: int) -> Packing | None:
-    """The only packing of `columns` numbers a row that gives these widths; None when there is none."""
-    widths = [_find(tensors, folder, f"{module}.{part}").shape[-1:] for part in ("weight", "scales")]
-    for bits in SUPPORTED_BITS:
-        for group_size in SUPPORTED_GROUP_SIZES:
-            fits = columns % group_size == 0
-            if fits and widths == [(columns * bits // 32,), (columns // group_size,)]:
-                return Packing(bits, group_size)
-    return None
-
-
-def _find(tensors: Tensors, folder: Path, name: str) -> TensorInfo:
-    if name not in tensors:
-        raise UserError(f"{folder}: tensor {name} is missing: fetch the whole checkpoint again")
-    return tensors[name]
-
-
-def _require(
-    tensors: Tensors, folder: Path, name: str, shape: ParameterShape, dtypes: tuple[str, ...]
-) -> None:
-    info = _find(tensors, folder, name)
-    if info.dtype not in dtypes or info.shape != shape:
-        raise UserError(
-            f"{info.path}: tensor {name} is {info.dtype} {list(info.shape)}, "
-            f"not {' or '.join(dtypes)} {list(shape)}: use the config.json that belongs to these weights"
-        )
-
-
-def _planned_tensors(plan: Plan) -> set[str]:
-    """The tensors that hold the parameters of `plan`."""
-    packed = [name.removesuffix(".weight") for name, packing in plan.items() if packing is not None]
-    return {*plan, *(f"{module}.{part}" for module in packed for part in ("scales", "biases"))}
-
-
 def _read(tensors: Tensors, plan: Plan, dtype: mx.Dtype) -> dict[str, Weight]:
-    lazy = _open(tensors, _planned_tensors(plan))
-    weights: dict[str, Weight] = {}
+    wanted = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
+    reader = _Reader(tensors, _open(tensors, wanted), dtype)
+    return {name: reader.parameter(name, storage) for name, storage in plan.items()}
 
-    def take(name: str) -> mx.array:
-        # Popped, so that after its cast nothing holds the stored copy: one tensor at a time exists twice.
-        return _cast(lazy.pop(name), dtype)
 
-    def take_finite(name: str) -> mx.array:
-        # Norms, biases and scales only: looking at every weight would take a tenth of the time of loading.
-        if not _is_finite(lazy[name]):
-            raise UserError(
-                f"{tensors[name].path}: tensor {name} holds NaN or infinite numbers: fetch the file again"
-            )
-        return take(name)
+class _Reader:
+    """Takes tensors out of opened files, one at a time."""
 
-    for name, packing in plan.items():
-        if packing is None:
-            weights[name] = take_finite(name) if len(tensors[name].shape) == 1 else take(name)
-            continue
+    def __init__(self, tensors: Tensors, lazy: dict[str, mx.array], dtype: mx.Dtype) -> None:
+        self._tensors, self._lazy, self._dtype = tensors, lazy, dtype
+
+    def parameter(self, name: str, storage: Storage | None) -> Weight:
+        """Parameter `name`, which is stored as `storage` says."""
+        if storage is None:
+            is_vector = len(self._tensors[name].shape) == 1
+            return self._finite(name) if is_vector else self._cast(name)
         module = name.removesuffix(".weight")
-        scales, biases = (take_finite(f"{module}.{part}") for part in ("scales", "biases"))
-        stored = lazy.pop(name)
-        mx.eval(stored)
-        weights[name] = QuantizedWeights(stored, scales, biases, packing.group_size, packing.bits)
-    return weights
+        if isinstance(storage, Fp8Blocks):
+            scales = self._finite(f"{module}.{FP8_SCALES}", mx.float32)
+            return _evaluated(from_fp8_blocks(self._lazy.pop(name), scales, storage).astype(self._dtype))
+        bits, group_size, mode = storage
+        if mode == "affine":
+            scales, biases = self._finite(f"{module}.scales"), self._finite(f"{module}.biases")
+            return QuantizedWeights(self._stored(name), scales, biases, group_size, bits)
+        scales = self._float8_scales(f"{module}.scales", mode)
+        words = self._stored(name)
+        return QuantizedWeights(words, scales, None, group_size, bits, mode=mode, dtype=self._dtype)
+
+    def _finite(self, name: str, dtype: mx.Dtype | None = None) -> mx.array:
+        # Norms, biases and scales only: looking at every weight would take a tenth of the time of loading.
+        if not _is_finite(self._lazy[name]):
+            raise self._not_finite(name)
+        return self._cast(name, dtype)
+
+    def _float8_scales(self, name: str, mode: QuantizationMode) -> mx.array:
+        scales = self._stored(name)
+        # E4M3 has a sign, which is no scale's; in both formats ones in all bits are not a number.
+        is_wrong = mx.any(scales >= 127 if mode == "nvfp4" else scales == 255)
+        if is_wrong.item():
+            raise self._not_finite(name)
+        return scales
+
+    def _not_finite(self, name: str) -> UserError:
+        path = self._tensors[name].path
+        return UserError(f"{path}: tensor {name} holds NaN or infinite numbers: fetch the file again")
+
+    # Popped, so that after its cast nothing holds the stored copy: one tensor at a time exists twice.
+    def _cast(self, name: str, dtype: mx.Dtype | None = None) -> mx.array:
+        return _evaluated(self._lazy.pop(name).astype(dtype or self._dtype))
+
+    def _stored(self, name: str) -> mx.array:
+        return _evaluated(self._lazy.pop(name))
+
+
+def from_fp8_blocks(stored: mx.array, scales: mx.array, blocks: Fp8Blocks) -> mx.array:
+    """stored [O, I] uint8, each a float E4M3, times the scale of its block, scales [O / rows, I / columns].
+
+    Blocks at the lower and right edge may be cut. Float32.
+    """
+    rows, columns = stored.shape
+    wide = mx.repeat(mx.repeat(scales, blocks.rows, axis=0)[:rows], blocks.columns, axis=1)[:, :columns]
+    return mx.from_fp8(stored, dtype=mx.float32) * wide
 
 
 def _is_finite(array: mx.array) -> bool:
@@ -165,8 +154,6 @@ def _open(tensors: Tensors, wanted: Set[str]) -> dict[str, mx.array]:
     return lazy
 
 
-def _cast(stored: mx.array, dtype: mx.Dtype) -> mx.array:
-    array = stored.astype(dtype)
-    del stored
+def _evaluated(array: mx.array) -> mx.array:
     mx.eval(array)
     return array

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
 import mlx.core as mx
@@ -119,17 +118,15 @@ def _shared_input(name: str) -> str:
     return f"{module}.{shared.get(projection, projection)}.{kind}"
 
 
-def _packing(w: Weight) -> tuple[int, int] | None:
-    return (w.bits, w.group_size) if isinstance(w, QuantizedWeights) else None
+def _packing(w: Weight) -> tuple[int, int, str] | None:
+    return (w.bits, w.group_size, w.mode) if isinstance(w, QuantizedWeights) else None
 
 
-def supports_packing(bits: int, group_size: int) -> bool:
+def supports_packing(bits: int, group_size: int, mode: str = "affine") -> bool:
     """Whether the kernels read weights that are packed so; the other widths are rare."""
-    return bits in (4, 8) and group_size in (32, 64, 128)
+    return mode == "affine" and bits in (4, 8) and group_size in (32, 64, 128)
 
 
 def _of(expert: int, w: Weight) -> Weight:
     """One expert's matrix [O, I] of all experts' [N, O, I]."""
-    if not isinstance(w, QuantizedWeights):
-        return w[expert]
-    return replace(w, weight=w.weight[expert], scales=w.scales[expert], biases=w.biases[expert])
+    return w.mapped(lambda part: part[expert]) if isinstance(w, QuantizedWeights) else w[expert]

@@ -38,8 +38,8 @@ class MlxOps(ComposedOps):
         """See `KernelOps.embedding`."""
         if not isinstance(weight, QuantizedWeights):
             return weight[tokens]
-        w, flat = weight, tokens.reshape(-1)
-        rows = mx.dequantize(w.weight[flat], w.scales[flat], w.biases[flat], w.group_size, w.bits)
+        flat = tokens.reshape(-1)
+        rows = weight.mapped(lambda part: part[flat]).dequantized()
         return rows.reshape(*tokens.shape, rows.shape[-1])
 
     def linear(
@@ -159,10 +159,8 @@ class MlxOps(ComposedOps):
             )
         wide = x.astype(mx.float32) if self._widens else x
         if isinstance(w, QuantizedWeights):
-            scales, biases = w.scales.astype(wide.dtype), w.biases.astype(wide.dtype)
-            out = mx.quantized_matmul(
-                wide, w.weight, scales, biases, transpose=True, group_size=w.group_size, bits=w.bits
-            )
+            scales, biases = w.scales_for(wide.dtype)
+            out = mx.quantized_matmul(wide, w.weight, scales, biases, True, w.group_size, w.bits, mode=w.mode)
             return (out if bias is None else out + bias).astype(x.dtype)
         w = w.astype(wide.dtype)
         return (wide @ w.T if bias is None else mx.addmm(bias, wide, w.T)).astype(x.dtype)
@@ -171,15 +169,17 @@ class MlxOps(ComposedOps):
         """Row t of x [T, I] times the transpose of w[experts[t]], w [N, O, I] -> [T, O]."""
         rows = x[:, None].astype(mx.float32) if self._widens else x[:, None]
         if isinstance(w, QuantizedWeights):
+            scales, biases = w.scales_for(rows.dtype)
             out = mx.gather_qmm(
                 rows,
                 w.weight,
-                w.scales.astype(rows.dtype),
-                w.biases.astype(rows.dtype),
+                scales,
+                biases,
                 rhs_indices=experts,
                 transpose=True,
                 group_size=w.group_size,
                 bits=w.bits,
+                mode=w.mode,
                 sorted_indices=is_sorted,
             )
         else:

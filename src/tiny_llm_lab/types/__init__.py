@@ -45,8 +45,9 @@ from tiny_llm_lab.types.request import (
     Timing,
     TokenEvent,
 )
+from tiny_llm_lab.types.rope_scaling import RopeScaling, yarn_magnitude
 from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
-from tiny_llm_lab.types.weight import QuantizedWeights, Weight
+from tiny_llm_lab.types.weight import QuantizationMode, QuantizedWeights, Weight
 
 __all__ = [
     "PRIORITY_CLASSES",
@@ -78,8 +79,10 @@ __all__ = [
     "PriorityClass",
     "Prompt",
     "Proposer",
+    "QuantizationMode",
     "QuantizedWeights",
     "RequestKvCache",
+    "RopeScaling",
     "Rotary",
     "SamplingParams",
     "SchedulerConfig",
@@ -99,4 +102,5 @@ __all__ = [
     "prompt_token_ids",
     "report_refused",
     "require_room",
+    "yarn_magnitude",
 ]

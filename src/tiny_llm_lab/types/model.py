@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import mlx.core as mx
 
 from tiny_llm_lab.types.kernel_ops import KernelOps
+from tiny_llm_lab.types.rope_scaling import RopeScaling
 from tiny_llm_lab.types.weight import Weight
 
 
@@ -25,7 +26,7 @@ class ModelConfig:
     intermediate_size: int
     rms_norm_eps: float
     rope_theta: float
-    max_position_embeddings: int
+    max_position_embeddings: int  # the longest text that can be served, rope_scaling included
     tie_word_embeddings: bool
     qkv_bias: bool  # Qwen2: q, k and v projections carry a bias
     qk_norm: bool  # Qwen3: queries and keys are RMS-normalised per head
@@ -35,6 +36,7 @@ class ModelConfig:
     norm_topk_prob: bool = False  # whether the weights of a token's experts sum to one
     decoder_sparse_step: int = 1  # every so many layers have experts
     mlp_only_layers: tuple[int, ...] = ()  # these have none
+    rope_scaling: RopeScaling | None = None  # None: rotary positions as they are
 
     def has_experts(self, layer: int) -> bool:
         """Whether the feed-forward of `layer`, counted from 0, is a mixture of experts."""

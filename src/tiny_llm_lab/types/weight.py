@@ -1,26 +1,57 @@
 """Matrices as a checkpoint stores them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import mlx.core as mx
+
+QuantizationMode = Literal["affine", "mxfp4", "mxfp8", "nvfp4"]
 
 
 @dataclass(frozen=True)
 class QuantizedWeights:
-    """An [O, I] matrix in MLX's affine packing: w = scale * q + bias, one pair per group along I.
+    """An [O, I] matrix in one of MLX's packings, in groups of `group_size` numbers along I.
 
-    weight [O, I * bits / 32] uint32, lowest bits first; scales and biases [O, I / group_size]. Those of
-    N experts are stacked: all three have one more axis in front, [N, O, ...].
+    weight [O, I * bits / 32] uint32, lowest bits first; scales and biases [O, I / group_size]. In mode
+    "affine" a number is scale * q + bias with a whole q. In "mxfp4", "mxfp8" and "nvfp4" it is scale * q with
+    a small float q; the scales are floats of 8 bits in uint8, biases is None, and only MLX's operators read
+    it.
+    Those of N experts are stacked: all arrays have one more axis in front, [N, O, ...].
     `activation_bits` 8 asks for products in 8-bit integers: each group of x is rounded to them with a scale
-    of its own. Only the C++ kernels heed it, and only for 4-bit weights. None: x as it is.
+    of its own. Only the C++ kernels heed it, and only for affine 4-bit weights. None: x as it is.
     """
 
     weight: mx.array
     scales: mx.array
-    biases: mx.array
+    biases: mx.array | None
     group_size: int
     bits: int
     activation_bits: int | None = None
+    mode: QuantizationMode = "affine"
+    dtype: mx.Dtype | None = None  # of the decoded numbers; None: that of the scales (affine)
+
+    def mapped(self, change: Callable[[mx.array], mx.array]) -> "QuantizedWeights":
+        """The same packing of `change(array)` for each of the arrays."""
+        biases = None if self.biases is None else change(self.biases)
+        return replace(self, weight=change(self.weight), scales=change(self.scales), biases=biases)
+
+    def scales_for(self, dtype: mx.Dtype) -> tuple[mx.array, mx.array | None]:
+        """Scales and biases as MLX's operators take them beside activations of `dtype`."""
+        if self.biases is None:
+            return self.scales, None
+        return self.scales.astype(dtype), self.biases.astype(dtype)
+
+    def dequantized(self) -> mx.array:
+        """The numbers themselves, [O, I], by MLX's operator; of stacked experts [N, O, I]."""
+        return mx.dequantize(
+            self.weight, self.scales, self.biases, self.group_size, self.bits, self.mode, dtype=self.dtype
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all arrays."""
+        return self.weight.nbytes + self.scales.nbytes + (0 if self.biases is None else self.biases.nbytes)
 
 
 Weight = mx.array | QuantizedWeights

@@ -34,7 +34,7 @@ def quantized_matmul_metal(x: mx.array, w: QuantizedWeights) -> mx.array:
     """
     _require_metal("quantized_matmul")
     _require_float(x)
-    if w.bits not in (4, 8) or w.group_size not in (32, 64, 128):
+    if w.biases is None or w.bits not in (4, 8) or w.group_size not in (32, 64, 128):
         raise UserError(
             f"the kernel takes 4 or 8 bits in groups of 32, 64 or 128, not {w.bits} bits in groups of "
             f"{w.group_size}: use quantized_matmul"

@@ -23,6 +23,8 @@ class Embedding:
         if not isinstance(w, QuantizedWeights):
             return w[tokens]
         flat = tokens.reshape(-1)
+        if w.biases is None:
+            return w.mapped(lambda part: part[flat]).dequantized().reshape(*tokens.shape, self.embedding_dim)
         rows = dequantize_weights(w.weight[flat], w.scales[flat], w.biases[flat], w.group_size, w.bits)
         return rows.reshape(*tokens.shape, self.embedding_dim)
 

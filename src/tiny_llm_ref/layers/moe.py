@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import cast
 
 import mlx.core as mx
@@ -64,6 +63,7 @@ def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = F
         rhs_indices=experts,
         group_size=w.group_size,
         bits=w.bits,
+        mode=w.mode,
         sorted_indices=is_sorted,
     )
     return out[:, 0]
@@ -141,6 +141,4 @@ def _can_gather(dtype: mx.Dtype) -> bool:
 
 def _of(expert: int, w: Weight) -> Weight:
     """One expert's matrix [O, I] of all experts' [N, O, I]."""
-    if not isinstance(w, QuantizedWeights):
-        return w[expert]
-    return replace(w, weight=w.weight[expert], scales=w.scales[expert], biases=w.biases[expert])
+    return w.mapped(lambda part: part[expert]) if isinstance(w, QuantizedWeights) else w[expert]

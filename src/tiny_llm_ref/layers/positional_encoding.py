@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from tiny_llm_lab.types import RopeScaling
+
 # The tables grow in multiples of this many positions, and at least double.
 _STEP = 256
 
@@ -9,19 +11,32 @@ _STEP = 256
 class RoPE:
     """Rotates pairs of a head's dimensions by angles that grow with the token's position."""
 
-    def __init__(self, dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> None:
+    def __init__(
+        self,
+        dims: int,
+        seq_len: int,
+        base: float = 10000,
+        traditional: bool = False,
+        scaling: RopeScaling | None = None,
+    ) -> None:
         """Pair i of `dims` dimensions turns by base^(-2i / dims) radians a position (section 3.4.2).
 
         Positions 0 to seq_len - 1 can be encoded. `traditional` pairs neighbours (0, 1), (2, 3), ...;
-        otherwise dimension i is paired with i + dims / 2, as Qwen does. Raises ValueError for odd dims.
+        otherwise dimension i is paired with i + dims / 2, as Qwen does. With `scaling` the frequencies are
+        `scaling.scaled(...)`, and all cosines and sines are multiplied by `scaling.magnitude`.
+        Public for fused operators: `periods` [dims / 2], positions per radian in float32; `magnitude`, that
+        factor, 1.0 without scaling; and `base`, None where it does not give the frequencies. Raises
+        ValueError for odd dims.
         """
         if dims % 2:
             raise ValueError(f"RoPE needs an even number of dimensions, not {dims}")
         self.seq_len = seq_len
         self.traditional = traditional
-        self.base: float | None = base
-        self.magnitude = 1.0
-        self._frequencies = base ** (-mx.arange(0, dims, 2, dtype=mx.float32) / dims)
+        frequencies = base ** (-mx.arange(0, dims, 2, dtype=mx.float32) / dims)
+        self._frequencies = frequencies if scaling is None else scaling.scaled(frequencies, base)
+        self.periods = 1 / self._frequencies
+        self.base = base if scaling is None else None
+        self.magnitude = 1.0 if scaling is None else scaling.magnitude
         self._cos = self._sin = mx.zeros((0, dims // 2))
 
     def __call__(self, x: mx.array, offset: int | list[int] = 0) -> mx.array:
@@ -50,13 +65,10 @@ class RoPE:
             out = mx.concatenate(turned, axis=-1)
         return out.astype(x.dtype)
 
-    @property
-    def periods(self) -> mx.array:
-        """Positions for each pair to turn by a radian: [dims / 2] float32."""
-        return 1 / self._frequencies
-
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
-        """Cosines and sines [P, dims / 2] of positions 0 to P - 1, float32, with P of num_positions or more.
+        """Cosines and sines [P, dims / 2] of positions 0 to P - 1, times `magnitude`, float32.
+
+        P is num_positions or more.
 
         Computed when first asked for, for at most twice as many positions as were asked for, or 256: a model
         may know a million positions and serve a thousand. Raises ValueError for more than seq_len.
@@ -68,7 +80,7 @@ class RoPE:
             # Always whole steps: the last few numbers of an array may be computed by other instructions.
             size = -(-max(num_positions, min(2 * size, self.seq_len)) // _STEP) * _STEP
             angles = mx.arange(size, dtype=mx.float32)[:, None] * self._frequencies
-            self._cos, self._sin = mx.cos(angles), mx.sin(angles)
+            self._cos, self._sin = self.magnitude * mx.cos(angles), self.magnitude * mx.sin(angles)
             mx.eval(self._cos, self._sin)
         return self._cos, self._sin
 

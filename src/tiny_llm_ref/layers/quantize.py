@@ -66,8 +66,8 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
         return mx.zeros((*x.shape[:-1], w.weight.shape[0]), x.dtype)
     # On MLX's CPU backend 16-bit activations are both slower and wrong by several percent.
     wide = x if mx.default_device() == mx.gpu else x.astype(mx.float32)
-    scales, biases = w.scales.astype(wide.dtype), w.biases.astype(wide.dtype)
+    scales, biases = w.scales_for(wide.dtype)
     out = mx.quantized_matmul(
-        wide, w.weight, scales, biases, transpose=True, group_size=w.group_size, bits=w.bits
+        wide, w.weight, scales, biases, transpose=True, group_size=w.group_size, bits=w.bits, mode=w.mode
     ).astype(x.dtype)
     return out if bias is None else out + bias

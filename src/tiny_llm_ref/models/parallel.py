@@ -19,8 +19,7 @@ def shard_rows(w: Weight, start: int, end: int) -> Weight:
     A copy, so that the whole matrix can go; packed weights stay packed.
     """
     if isinstance(w, QuantizedWeights):
-        weight, scales, biases = (mx.contiguous(part[..., start:end, :]) for part in _arrays(w))
-        return replace(w, weight=weight, scales=scales, biases=biases)
+        return w.mapped(lambda part: mx.contiguous(part[..., start:end, :]))
     return mx.contiguous(w[start:end] if w.ndim == 1 else w[..., start:end, :])
 
 
@@ -35,9 +34,7 @@ def shard_columns(w: Weight, start: int, end: int) -> Weight:
         raise ValueError(f"inputs {start} to {end} cut a group of {w.group_size}")
     words = slice(start * w.bits // 32, end * w.bits // 32)
     groups = slice(start // w.group_size, end // w.group_size)
-    parts = (w.weight[..., words], w.scales[..., groups], w.biases[..., groups])
-    weight, scales, biases = map(mx.contiguous, parts)
-    return replace(w, weight=weight, scales=scales, biases=biases)
+    return w.mapped(lambda part: mx.contiguous(part[..., words if part is w.weight else groups]))
 
 
 def shard_heads(config: ModelConfig, rank: int, size: int) -> tuple[Span, Span]:
@@ -149,4 +146,6 @@ def _times(span: Span, factor: int) -> Span:
 
 
 def _arrays(w: Weight) -> tuple[mx.array, ...]:
-    return (w.weight, w.scales, w.biases) if isinstance(w, QuantizedWeights) else (w,)
+    if not isinstance(w, QuantizedWeights):
+        return (w,)
+    return (w.weight, w.scales) if w.biases is None else (w.weight, w.scales, w.biases)

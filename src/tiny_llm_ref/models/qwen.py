@@ -163,7 +163,8 @@ class QwenModel:
         """
         self.config, self.ops = config, ops
         # One table serves all layers: the angles depend on the position alone.
-        rope = RoPE(config.head_dim, config.max_position_embeddings, config.rope_theta)
+        positions = config.max_position_embeddings
+        rope = RoPE(config.head_dim, positions, config.rope_theta, scaling=config.rope_scaling)
         self.embed_tokens = Embedding(
             config.vocab_size, config.hidden_size, weights["model.embed_tokens.weight"]
         )

@@ -127,11 +127,17 @@ def test_a_router_of_its_own_precision(copy: Copy) -> None:
     assert isinstance(loaded, QuantizedWeights) and loaded.bits == 8
 
 
-def test_experts_that_are_packed_in_different_ways(copy: Copy) -> None:
-    folder = copy(PACKED)
+@pytest.mark.parametrize("mode", ["affine", "mxfp4"])
+def test_experts_that_are_packed_in_different_ways(copy: Copy, mode: str) -> None:
+    """In other bits, or in as many of another mode."""
+    folder = copy(f"{PACKED},group=32")
     tensors, module = unstacked(folder), f"{MLP}.experts.3.up_proj"
-    w, scales, biases = mx.quantize(mx.random.normal((256, 64), key=mx.random.key(0)), bits=8)
-    save(folder, tensors | {f"{module}.weight": w, f"{module}.scales": scales, f"{module}.biases": biases})
+    del tensors[f"{module}.biases"]
+    bits = 8 if mode == "affine" else 4
+    drawn = mx.random.normal((256, 64), key=mx.random.key(0))
+    parts = mx.quantize(drawn, group_size=32, bits=bits, mode=mode)
+    named = zip(("weight", "scales", "biases"), parts, strict=False)
+    save(folder, tensors | {f"{module}.{part}": array for part, array in named})
     line = "its experts are packed in different ways: choose another checkpoint"
     assert complaint(folder) == f"{MLP}.switch_mlp.up_proj.weight: {line}"
 

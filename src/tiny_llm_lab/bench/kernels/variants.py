@@ -117,6 +117,7 @@ def _oracle_product(x: mx.array, w: QuantizedWeights) -> mx.array:
     shifts = mx.arange(0, 32, w.bits, dtype=mx.uint32)
     fields = (w.weight[..., None] >> shifts) & (2**w.bits - 1)
     groups = fields.reshape(len(w.weight), -1, w.group_size).astype(mx.float32)
+    assert w.biases is not None
     scales, biases = w.scales.astype(mx.float32), w.biases.astype(mx.float32)
     dense = groups * scales[..., None] + biases[..., None]
     return (x.astype(mx.float32) @ mx.flatten(dense, 1).T).astype(x.dtype)

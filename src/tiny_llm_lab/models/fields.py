@@ -1,0 +1,63 @@
+"""Single values of a `config.json`, checked; what is null counts as missing."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiny_llm_lab.types import UserError
+
+FILE_AGAIN = "fetch the file again"
+
+
+def count_of(path: Path, content: Mapping[str, Any], name: str, default: object = None) -> int:
+    """The whole number above 0 under `name`; UserError for anything else."""
+    value = _given(content, name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{path}: {name} must be a whole number above 0, not {value!r}: {FILE_AGAIN}")
+    return value
+
+
+def number_of(path: Path, content: Mapping[str, Any], name: str, default: object = None) -> float:
+    """The number above 0 under `name`; UserError for anything else."""
+    value = _given(content, name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise UserError(f"{path}: {name} must be a number above 0, not {value!r}: {FILE_AGAIN}")
+    return float(value)
+
+
+def flag_of(path: Path, content: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """True or false under `name`; UserError for anything else."""
+    value = _given(content, name, default)
+    if not isinstance(value, bool):
+        raise UserError(f"{path}: {name} must be true or false, not {value!r}: {FILE_AGAIN}")
+    return value
+
+
+def object_of(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The object under `name`, empty when missing; UserError for anything else."""
+    value = _given(content, name, {})
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: {name} must be an object or null: {FILE_AGAIN}")
+    return value
+
+
+def list_of(path: Path, content: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    """The list of `kind` under `name`, empty when missing; UserError for anything else."""
+    value = _given(content, name, [])
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+        what = {int: "numbers", str: "strings"}[kind]
+        raise UserError(f"{path}: {name} must be a list of {what}: {FILE_AGAIN}")
+    return value
+
+
+def agreed(path: Path, name: str, values: Sequence[object]) -> object:
+    """The one value among `values`, all stated for `name`, or None; UserError when two differ."""
+    stated = [value for value in values if value is not None]
+    if any(value != stated[0] for value in stated):
+        raise UserError(f"{path}: {name} is stated twice, {stated[0]!r} and {stated[-1]!r}: {FILE_AGAIN}")
+    return stated[0] if stated else None
+
+
+def _given(content: Mapping[str, Any], name: str, default: object) -> object:
+    value = content.get(name)
+    return default if value is None else value

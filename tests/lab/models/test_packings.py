@@ -1,0 +1,256 @@
+"""Packings other than MLX's affine one: loaded, mixed, computed as by mlx-lm, or refused by name."""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, tensors_of
+from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
+
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.models.weights import with_activation_bits
+from tiny_llm_lab.types import Checkpoint, QuantizedWeights, Weight
+
+Copy = Callable[[str], Path]
+MODES: dict[str, dict[str, Any]] = {
+    "mxfp4": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
+    "mxfp8": {"bits": 8, "group_size": 32, "mode": "mxfp8"},
+    "nvfp4": {"bits": 4, "group_size": 16, "mode": "nvfp4"},
+}
+AFFINE = {"bits": 8, "group_size": 64, "mode": "affine"}
+Q_PROJ = "model.layers.1.self_attn.q_proj"
+NAMES = ["random:qwen3-shrunk", "random:qwen2.5-shrunk", "random:qwen3-moe-shrunk"]
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [48, 40]}
+
+
+def load(folder: Path, dtype: str = "float32") -> Checkpoint:
+    return load_checkpoint(str(folder), dtype=dtype)
+
+
+def quantize(
+    folder: Path,
+    default: Mapping[str, Any],
+    others: Mapping[str, Mapping[str, Any]],
+    declared: bool = True,
+    dtype: str = "float32",
+) -> None:
+    """Pack all matrices of the dense checkpoint in `folder`, experts stacked, as mlx-lm's conversion does."""
+    tensors: dict[str, mx.array] = {}
+    for name, w in load(folder, dtype).weights.items():
+        assert isinstance(w, mx.array)
+        if w.ndim == 1:
+            tensors[name] = w
+            continue
+        module = name.removesuffix(".weight")
+        parts = mx.quantize(w, **others.get(module, default))
+        named = zip(("weight", "scales", "biases"), parts, strict=False)
+        tensors |= {f"{module}.{part}": array for part, array in named}
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
+    quantization = dict(default) | (dict(others) if declared else {})
+    edit_json(folder / "config.json", quantization=quantization, quantization_config=quantization)
+
+
+def logits(solution: str, checkpoint: Checkpoint) -> mx.array:
+    tokens = mx.array(np.random.default_rng(0).integers(0, 320, (1, 80)).astype(np.int32))
+    return load_solution(solution).build_model(checkpoint)(tokens)
+
+
+def of_mode(weights: Mapping[str, Weight]) -> dict[str, int]:
+    modes = [w.mode for w in weights.values() if isinstance(w, QuantizedWeights)]
+    return {mode: modes.count(mode) for mode in modes}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_equal_those_of_mlx_lm(copy: Copy, name: str, mode: str) -> None:
+    folder = copy(name)
+    quantize(folder, MODES[mode], {})
+    checkpoint, stored = load(folder), tensors_of(folder)
+    assert list(of_mode(checkpoint.weights)) == [mode]
+    w = checkpoint.weights["model.embed_tokens.weight"]
+    assert isinstance(w, QuantizedWeights) and w.biases is None and w.scales.dtype == mx.uint8
+    assert_close(w.weight, stored["model.embed_tokens.weight"], EXACT)
+    assert (w.bits, w.group_size) == (MODES[mode]["bits"], MODES[mode]["group_size"])
+    assert w.nbytes == w.weight.nbytes + w.scales.nbytes
+    got = logits("ref", checkpoint)
+    assert_close(got, logits("mlx-lm", checkpoint), F32_MODEL, legend="[B, L, V]", dtype=mx.float32)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("default", ["mxfp4", "affine"])
+def test_mixed_modes(copy: Copy, default: str, declared: bool) -> None:
+    """Modules of one layer differ, so that q, k and v cannot be multiplied together."""
+    folder, packings = copy("random:qwen3-shrunk"), MODES | {"affine": AFFINE}
+    others = {
+        Q_PROJ: packings["mxfp8"],
+        "model.layers.0.mlp.down_proj": packings["nvfp4"],
+        "model.layers.2.mlp.up_proj": packings["affine" if default == "mxfp4" else "mxfp4"],
+    }
+    quantize(folder, packings[default], others, declared)
+    checkpoint = load(folder)
+    assert sorted(of_mode(checkpoint.weights)) == ["affine", "mxfp4", "mxfp8", "nvfp4"]
+    w = checkpoint.weights[f"{Q_PROJ}.weight"]
+    assert isinstance(w, QuantizedWeights) and w.mode == "mxfp8"
+    assert_close(logits("ref", checkpoint), logits("mlx-lm", checkpoint), F32_MODEL, legend="[B, L, V]")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_activations_keep_the_dtype_of_the_norms(
+    copy: Copy, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their scales have 8 bits and say nothing about it."""
+    folder = copy("random:qwen3-shrunk,bits=16")
+    quantize(folder, MODES[mode], {}, dtype="bfloat16")
+    with monkeypatch.context() as patch:
+        gpu = mx.Device(mx.DeviceType.gpu)
+        patch.setattr(mx, "default_device", lambda: gpu)  # on a CPU these tests have float32
+        checkpoint = load_checkpoint(str(folder))
+    w = checkpoint.weights["model.embed_tokens.weight"]
+    assert checkpoint.dtype == mx.bfloat16 and isinstance(w, QuantizedWeights)
+    assert w.dequantized().dtype == logits("ref", checkpoint).dtype == mx.bfloat16
+    exact = as_float64(logits("ref", load(folder)))
+    error = as_float64(logits("ref", checkpoint)) - exact
+    assert np.sqrt(np.mean(error**2) / np.mean(exact**2)) < 0.06
+
+
+def test_the_dtype_of_an_affine_embedding_is_that_of_its_scales(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy("random:qwen3-shrunk,bits=4")
+    edit_tensors(folder, model__norm__weight=mx.ones(64, mx.float32))
+    gpu = mx.Device(mx.DeviceType.gpu)
+    monkeypatch.setattr(mx, "default_device", lambda: gpu)
+    assert load_checkpoint(str(folder)).dtype == mx.bfloat16
+
+
+def test_the_kernels_are_not_asked_to_read_small_floats(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    quantize(folder, MODES["mxfp4"], {})
+    weights = with_activation_bits(load(folder).weights, 8)
+    assert {w.activation_bits for w in weights.values() if isinstance(w, QuantizedWeights)} == {None}
+
+
+@pytest.mark.parametrize(("mode", "scale"), [("mxfp4", 255), ("mxfp8", 255), ("nvfp4", 127), ("nvfp4", 255)])
+def test_a_scale_that_is_no_number(copy: Copy, mode: str, scale: int) -> None:
+    folder = copy("random:qwen3-shrunk")
+    quantize(folder, MODES[mode], {})
+    name = f"{Q_PROJ}.scales"
+    scales = np.array(tensors_of(folder)[name])
+    scales[3, 1] = scale
+    edit_tensors(folder, **{name.replace(".", "__"): mx.array(scales)})
+    said = f"tensor {name} holds NaN or infinite numbers: fetch the file again"
+    assert complaint(folder) == f"{folder}/model.safetensors: {said}"
+
+
+def decoded_e4m3(stored: np.ndarray) -> np.ndarray:
+    """Sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa; exponent 0 is subnormal."""
+    bits = stored.astype(np.int64)
+    exponent, mantissa = bits >> 3 & 15, (bits & 7) / 8
+    size = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * 2.0 ** (exponent - 7))
+    return np.where(bits >> 7, -size, size)
+
+
+def to_fp8(folder: Path) -> dict[str, np.ndarray]:
+    """Rewrite the layers' matrices as transformers' fp8, blocks [48, 40]; returns what they stand for."""
+    draw, tensors, want = np.random.default_rng(0), tensors_of(folder), {}
+    entries: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+    for name, tensor in tensors.items():
+        if "_proj.weight" not in name:
+            entries[name] = ("F32", tensor.shape, np.array(tensor).tobytes())
+            continue
+        rows, columns = tensor.shape
+        stored = draw.integers(0, 0x7F, (rows, columns)).astype(np.uint8)
+        stored |= (draw.integers(0, 2, stored.shape) << 7).astype(np.uint8)
+        blocks = (-(-rows // 48), -(-columns // 40))
+        scales = draw.uniform(1e-3, 2e-3, blocks).astype(np.float32)
+        spread = np.repeat(np.repeat(scales, 48, axis=0)[:rows], 40, axis=1)[:, :columns]
+        want[name] = decoded_e4m3(stored) * spread
+        entries[name] = ("F8_E4M3", (rows, columns), stored.tobytes())
+        entries[f"{name}_scale_inv"] = ("F32", blocks, scales.tobytes())
+    header, end = {}, 0
+    for name, (dtype, shape, data) in entries.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + len(data)]}
+        end += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    content = struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in entries.values())
+    (folder / "model.safetensors").write_bytes(content)
+    return want
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fp8_becomes_the_numbers_it_stands_for(copy: Copy, name: str) -> None:
+    folder = copy(name)
+    want = to_fp8(folder)
+    edit_json(folder / "config.json", quantization_config=FP8)
+    checkpoint = load(folder)
+    assert len(want) > 10
+    for key, matrix in want.items():
+        layer, _, expert = key.partition(".experts.")
+        held = checkpoint.weights[key if not expert else f"{layer}.switch_mlp.{expert.partition('.')[2]}"]
+        assert isinstance(held, mx.array) and held.dtype == mx.float32
+        held = held[int(expert.partition(".")[0])] if expert else held
+        assert_close(held, matrix.astype(np.float32), EXACT, what=key)
+    assert_close(logits("ref", checkpoint), logits("mlx-lm", checkpoint), F32_MODEL, legend="[B, L, V]")
+
+
+def test_modules_that_fp8_leaves_alone(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+    before = load(folder).weights
+    edit_json(folder / "config.json", quantization_config=FP8)
+    after = load(folder).weights
+    for name, w in before.items():
+        assert_close(after[name], w, EXACT, what=name)
+
+
+OTHERWISE = "choose an MLX one (mlx-community) or the unquantized checkpoint"
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "quantization",
+        {"bits": 4, "group_size": 32, "mode": "mxfp5"},
+        "quantization mode 'mxfp5' is not supported: choose one of affine, mxfp4, mxfp8 or nvfp4",
+    ),
+    (
+        "quantization",
+        {**MODES["mxfp4"], "bits": 8},
+        "quantization in mxfp4 with 8 bits and groups of 32 is not supported: choose 4 bits and groups of 32",
+    ),
+    (
+        "quantization",
+        {**AFFINE, Q_PROJ: {"mode": "nvfp4", "group_size": 32}},
+        f"{Q_PROJ} in nvfp4 with 4 bits and groups of 32 is not supported: choose 4 bits and groups of 16",
+    ),
+    *(
+        (
+            "quantization_config",
+            FP8 | {key: value},
+            f"fp8 quantization with {key} {value!r} is not supported: {OTHERWISE}",
+        )
+        for key, value in {
+            "weight_block_size": None,
+            "activation_scheme": "static",
+            "fmt": "e5m2",
+            "scale_fmt": "ue8m0",
+        }.items()
+    ),
+    *(
+        (
+            "quantization_config",
+            {"quant_method": method, "bits": 4},
+            f"{method!r} quantization is not supported: {OTHERWISE}",
+        )
+        for method in ("compressed-tensors", "modelopt", "mxfp4", "fbgemm_fp8")
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), REFUSED, ids=[text for _, _, text in REFUSED])
+def test_what_is_refused(copy: Copy, key: str, value: dict[str, Any], expected: str) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_json(folder / "config.json", **{key: value})
+    assert complaint(folder) == f"{folder}/config.json: {expected}"

@@ -1,0 +1,211 @@
+"""Stretched rotary positions: what `config.json` says, against mlx-lm's operators and its whole model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models.rope_utils import initialize_rope
+from tests.helpers.checkpoints import complaint, edit_json
+from tests.helpers.tolerance import F32, Tolerance, assert_close
+
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.models.config import read_config
+from tiny_llm_lab.types import ModelConfig, RopeScaling, UserError
+from tiny_llm_ref.layers.positional_encoding import RoPE
+
+Copy = Callable[[str], Path]
+# An angle is known to position * 2^-23 radians in float32, and an operator may round it twice.
+FAR = Tolerance(1e-3, 1e-3)
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+DYNAMIC = {"type": "dynamic", "factor": 4.0}
+SCALINGS: list[dict[str, Any]] = [
+    LINEAR,
+    DYNAMIC,
+    YARN,
+    {**YARN, "factor": 32.0, "original_max_position_embeddings": 64},
+    {**YARN, "beta_fast": 8, "beta_slow": 2},
+    # Both limits on one pair.
+    {**YARN, "beta_fast": 1e-6, "beta_slow": 1e-6},
+    {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3},
+]
+
+
+def config_of(folder: Path, **changes: object) -> ModelConfig:
+    edit_json(folder / "config.json", **changes)
+    return read_config(folder / "config.json")[0]
+
+
+def rope_of(config: ModelConfig) -> RoPE:
+    return RoPE(
+        config.head_dim, config.max_position_embeddings, config.rope_theta, scaling=config.rope_scaling
+    )
+
+
+@pytest.mark.parametrize("settings", SCALINGS, ids=str)
+def test_rotations_equal_those_of_mlx_lm(copy: Copy, settings: dict[str, Any]) -> None:
+    folder = copy("random:qwen3-shrunk")
+    config = config_of(folder, rope_scaling=settings, rope_theta=10000.0)
+    rope, dims = rope_of(config), config.head_dim
+    theirs = initialize_rope(dims, 10000.0, False, settings, 512)
+    x = mx.array(np.random.default_rng(0).normal(size=(1, 3, 2, dims)).astype(np.float32))
+    for position in (0, 1, 7, 100, 509, config.max_position_embeddings - 3):
+        want = theirs(x.transpose(0, 2, 1, 3), offset=position).transpose(0, 2, 1, 3)
+        assert_close(rope(x, position), want, F32 if position < 10 else FAR, what=f"position {position}")
+
+
+@pytest.mark.parametrize("settings", SCALINGS, ids=str)
+def test_periods_and_magnitude_are_what_the_fused_operator_takes(
+    copy: Copy, settings: dict[str, Any]
+) -> None:
+    config = config_of(copy("random:qwen3-shrunk"), rope_scaling=settings)
+    rope, dims = rope_of(config), config.head_dim
+    assert rope.periods.dtype == mx.float32 and rope.periods.shape == (dims // 2,)
+    assert isinstance(rope.magnitude, float)
+    x = mx.array(np.random.default_rng(0).normal(size=(1, 3, 2, dims)).astype(np.float32))
+    fused = mx.fast.rope(
+        rope.magnitude * x.transpose(0, 2, 1, 3),
+        dims,
+        traditional=False,
+        base=None,
+        scale=1.0,
+        offset=200,
+        freqs=rope.periods,
+    )
+    assert_close(rope(x, 200), fused.transpose(0, 2, 1, 3), FAR)
+
+
+def test_yarn_by_the_formulas_of_the_paper() -> None:
+    """In float64, for the numbers of Qwen's model cards."""
+    scaling = RopeScaling("yarn", 4.0, 32768, magnitude=0.1 * np.log(4.0) + 1)
+    base, dims = 1e6, 128
+    frequencies = base ** (-np.arange(0, dims, 2) / dims)
+    turns = 32768 * frequencies / (2 * np.pi)
+    got = np.array(scaling.scaled(mx.array(frequencies.astype(np.float32)), base)) / frequencies
+    np.testing.assert_allclose(got[turns > 40], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(got[turns < 0.8], 0.25, rtol=1e-6)
+    between = got[(turns < 28) & (turns > 1.2)]
+    assert len(between) > 5 and np.all(np.diff(between) < 0) and 0.25 < between[-1] < between[0] < 1
+
+
+def test_limits_of_the_blend_that_are_not_rounded() -> None:
+    exact = RopeScaling("yarn", 4.0, 512, truncate=False)
+    rounded = RopeScaling("yarn", 4.0, 512)
+    frequencies = mx.array((10000.0 ** (-np.arange(16) / 16)).astype(np.float32))
+    got = np.array(exact.scaled(frequencies, 10000.0) / frequencies).astype(np.float64)
+    # The pair that turns 32 times is the first of the blend, the one that turns once the last.
+    first, last = (16 * np.log(512 / (2 * np.pi * turns)) / np.log(10000.0) for turns in (32, 1))
+    ramp = np.clip((np.arange(16) - first) / (last - first), 0, 1)
+    np.testing.assert_allclose(got, 1 - ramp * 0.75, rtol=1e-5)
+    assert not mx.allclose(rounded.scaled(frequencies, 10000.0), exact.scaled(frequencies, 10000.0))
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk"])
+@pytest.mark.parametrize("settings", [LINEAR, YARN, {**YARN, "attention_factor": 1.3}], ids=str)
+def test_a_whole_model_equals_that_of_mlx_lm(copy: Copy, name: str, settings: Any, key: str) -> None:
+    folder = copy(name)
+    settings = {**settings, "rope_theta": 10000.0}
+    edit_json(folder / "config.json", rope_theta=..., **{key: settings})
+    checkpoint = load_checkpoint(str(folder), dtype="float32")
+    ref, mlx_lm = (load_solution(solution).build_model(checkpoint) for solution in ("ref", "mlx-lm"))
+    tokens = mx.array(np.random.default_rng(1).integers(0, 320, (1, 700)).astype(np.int32))[:, :512]
+    if settings["rope_type"] == "yarn":  # further than the first training
+        assert checkpoint.config.max_position_embeddings == 2048
+        tokens = mx.concatenate([tokens, tokens[:, :188]], axis=1)
+    got, want = (model(tokens, logits_to_keep=20) for model in (ref, mlx_lm))
+    assert_close(got, want, FAR, legend="[B, L, V]")
+    edit_json(folder / "config.json", rope_theta=10000.0, **{key: ...})
+    plain = load_checkpoint(str(folder), dtype="float32")
+    unscaled = load_solution("ref").build_model(plain)(tokens[:, :512], logits_to_keep=20)
+    scaled = ref(tokens[:, :512], logits_to_keep=20)
+    assert float(mx.max(mx.abs(unscaled - scaled)).item()) > 0.1, "the scaling changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "what"),
+    [
+        ("random:qwen3-shrunk", {**YARN, "truncate": False}, "truncate"),
+        ("random:qwen3-moe-shrunk", YARN, "rope_scaling"),
+    ],
+)
+def test_mlx_lm_is_not_asked_for_what_it_would_ignore(
+    copy: Copy, name: str, settings: Any, what: str
+) -> None:
+    folder = copy(name)
+    edit_json(folder / "config.json", rope_scaling=settings)
+    with pytest.raises(UserError, match=f"mlx-lm ignores {what}"):
+        load_solution("mlx-lm").build_model(load_checkpoint(str(folder), dtype="float32"))
+
+
+def test_what_is_read(copy: Copy) -> None:
+    folder = copy("random:qwen3-shrunk")
+
+    def scaling(**settings: object) -> RopeScaling | None:
+        return config_of(folder, rope_scaling=settings).rope_scaling
+
+    assert scaling(**LINEAR) == RopeScaling("linear", 8.0, 512)
+    assert scaling(**DYNAMIC) is None and scaling(type="default") is None
+    assert scaling(**YARN) == RopeScaling("yarn", 4.0, 512, 0.1 * np.log(4.0) + 1)
+    read = scaling(**YARN, attention_factor=1.5, beta_fast=16, beta_slow=2, truncate=False)
+    assert read == RopeScaling("yarn", 4.0, 512, 1.5, 16.0, 2.0, truncate=False)
+    # As transformers: one of the two alone has no influence.
+    assert scaling(**YARN, mscale=0.5) == scaling(**YARN)
+    assert scaling(**{**YARN, "factor": 1}) == RopeScaling("yarn", 1.0, 512)
+
+
+@pytest.mark.parametrize(("stated", "reached"), [(512, 2048), (2048, 2048), (4096, 4096)])
+def test_yarn_reaches_as_far_as_it_stretches(copy: Copy, stated: int, reached: int) -> None:
+    config = config_of(copy("random:qwen3-shrunk"), rope_scaling=YARN, max_position_embeddings=stated)
+    assert config.max_position_embeddings == reached
+
+
+WITHOUT = "choose a checkpoint without it"
+AGAIN = "fetch the file again"
+ADD = "add the length of the first training"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+        f"rope_scaling of type 'yarn' has no original_max_position_embeddings: {ADD}",
+    ),
+    (
+        {"rope_scaling": {"type": "longrope"}},
+        f"rope_scaling of type 'longrope' is not supported: {WITHOUT}",
+    ),
+    (
+        {"rope_scaling": {**YARN, "extrapolation_factor": 2.0}},
+        f"extrapolation_factor in rope_scaling of type 'yarn' is not supported: {WITHOUT}",
+    ),
+    (
+        {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
+        f"full_attention in rope_parameters of type 'default' is not supported: {WITHOUT}",
+    ),
+    (
+        {"rope_scaling": {**LINEAR, "beta_fast": 2.0}},
+        f"beta_fast in rope_scaling of type 'linear' is not supported: {WITHOUT}",
+    ),
+    ({"rope_scaling": {"type": "linear"}}, f"factor must be a number above 0, not None: {AGAIN}"),
+    ({"rope_scaling": {**YARN, "factor": 0.5}}, f"factor must be a number of 1 or more, not 0.5: {AGAIN}"),
+    ({"rope_scaling": {**YARN, "factor": "4"}}, f"factor must be a number above 0, not '4': {AGAIN}"),
+    ({"rope_scaling": {**YARN, "type": "linear"}}, f"rope_type and type in rope_scaling differ: {AGAIN}"),
+    ({"rope_scaling": YARN, "rope_parameters": LINEAR}, f"rope_parameters and rope_scaling differ: {AGAIN}"),
+    (
+        {"rope_theta": 5000.0, "rope_parameters": {"rope_theta": 6000.0}},
+        f"rope_theta is stated twice, 5000.0 and 6000.0: {AGAIN}",
+    ),
+    (
+        {"rope_scaling": {**DYNAMIC, "original_max_position_embeddings": 256}},
+        "rope_scaling of type 'dynamic' with another original_max_position_embeddings than "
+        "max_position_embeddings is not supported: choose another checkpoint",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), REFUSED, ids=[text for _, text in REFUSED])
+def test_what_is_refused(copy: Copy, changes: dict[str, Any], expected: str) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_json(folder / "config.json", **changes)
+    assert complaint(folder) == f"{folder}/config.json: {expected}"
