@@ -3,9 +3,9 @@
 import time
 
 from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig
+from tiny_llm_lab.types.serving import BudgetController
 
 from .request_state import RequestState
-from .slo.budget_controller import BudgetController
 
 
 class EngineCore:

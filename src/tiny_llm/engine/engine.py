@@ -1,25 +1,22 @@
 """The engine: text and tokens in, text and events out, whatever else is served in the same steps."""
 
-import time
 from collections.abc import Sequence
+from typing import Unpack
 
 from tiny_llm_lab.types import (
-    Clock,
     Completion,
     EngineOutput,
     EventCallback,
-    OnStep,
     PagedModel,
     PriorityClass,
     Prompt,
-    Proposer,
     SamplingParams,
     SchedulerConfig,
     Tokenizer,
 )
+from tiny_llm_lab.types.serving import EngineOptions
 
 from .core import EngineCore
-from .slo.budget_controller import BudgetController
 
 
 class Engine(EngineCore):
@@ -30,18 +27,9 @@ class Engine(EngineCore):
         model: PagedModel,
         tokenizer: Tokenizer,
         config: SchedulerConfig = SchedulerConfig(),
-        *,
-        num_blocks: int = 512,
-        block_size: int = 16,
-        kv_bits: int | None = None,
-        enable_prefix_caching: bool = True,
-        proposer: Proposer | None = None,
-        budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
-        on_step: OnStep | None = None,
-        clock: Clock = time.perf_counter,
+        **options: Unpack[EngineOptions],
     ) -> None:
-        """An engine without requests; the arguments besides `tokenizer` are those of `EngineCore`."""
+        """An engine without requests; `options` are the keyword arguments of `EngineCore`."""
         raise NotImplementedError("task 3.6.4")
 
     def add(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig, StepStats, UserError
+from tiny_llm_lab.types.serving import BudgetController
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -12,7 +13,6 @@ from ..speculative.stats import SpecDecodeStats
 from ..speculative.verify import Drafter, accepted_tokens
 from .request_state import RequestState
 from .scheduler import Scheduler
-from .slo.budget_controller import BudgetController
 from .step import EngineStep
 
 
