@@ -1,6 +1,7 @@
 """A model whose every answer depends on its whole prefix, caches that are counted, and an obedient clock."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ class Call:
 
 
 class FakeClock:
-    """Time passes only when someone works, sleeps, or (a little) looks at the clock."""
+    """Time passes only when a model computes, when code sleeps, and (a little) when the clock is read."""
 
     def __init__(self, tick: float = 0.0, start: float = 0.0) -> None:
         self.now = start
@@ -50,9 +51,15 @@ class FakeClock:
         self.now += max(seconds, 1e-4)
 
     def take_over(self, monkeypatch: pytest.MonkeyPatch, user: object) -> None:
-        """Whoever sleeps, with `time.sleep` or with a `sleep` imported beside `user`, moves this clock."""
-        monkeypatch.setattr(time, "sleep", self.sleep)
-        monkeypatch.setattr(sys.modules[user.__module__], "sleep", self.sleep, raising=False)
+        """Advance this clock when this thread sleeps, by `time.sleep` or the `sleep` of `user`'s module."""
+        own, real_sleep = threading.get_ident(), time.sleep
+
+        def sleep(seconds: float) -> None:
+            # The thread that waits for the ranks of other tests sleeps as well.
+            (self.sleep if threading.get_ident() == own else real_sleep)(seconds)
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        monkeypatch.setattr(sys.modules[user.__module__], "sleep", sleep, raising=False)
 
 
 class FakeCache:

@@ -122,7 +122,7 @@ def test_all_prompts_may_be_aborted_at_once(llm, model):
 def test_an_unknown_id_aborts_nothing(llm, model, wanted):
     found = []
     engine = make_engine(llm, model)
-    done, _ = run_with(engine, four_prompts(), token_of(0), lambda e: found.append(e.abort("nobody")))
+    done, _ = run_with(engine, four_prompts(), token_of(0), lambda e: found.append(e.abort("unknown")))
     assert found == [False]
     assert [each.token_ids for each in done] == wanted
 

@@ -89,7 +89,7 @@ def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     # Three prompts share 70 tokens: 4 full blocks of 16, which the later two find.
     assert engine.prefix_cache.num_hit_tokens == 2 * 64
     the_same(serve(engine, PROMPTS), wanted)
-    assert engine.prefix_cache.num_hit_tokens > 4 * 64, "the second time everybody finds something"
+    assert engine.prefix_cache.num_hit_tokens > 4 * 64, "the second time every prompt finds blocks"
     off = make_engine(llm, model, enable_prefix_caching=False)
     the_same(serve(off, PROMPTS), wanted)
     assert off.prefix_cache is None
@@ -188,7 +188,7 @@ def test_an_error_gives_all_memory_back(llm, model):
         engine.step()
     assert not engine.has_requests
     assert engine.scheduler.pool.num_free == 256
-    assert not engine.abort("a"), "nobody is there any more"
+    assert not engine.abort("a"), "there is no request any more"
 
 
 @pytest.mark.task("3.6.4")

@@ -26,8 +26,7 @@ from tiny_llm_lab.types.serving import Engine
 
 from .options import at_least_one
 
-# Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
-LONGEST_DEFAULT: Final = 4096
+LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
 _MEMORY_DEFAULT: Final = "1G"
 _NUMBERS: Final = {
@@ -38,7 +37,7 @@ _NUMBERS: Final = {
     "max_num_partial_prefills": (int, "requests that compute their prompts at a time; 0 is any"),
     "chunk_grid": (int, "chunks end at multiples of this; 0 is off"),
     "block_size": (int, "tokens of one block of the KV cache (default: 16)"),
-    "num_speculative_tokens": (at_least_one, "guesses of one step, with --speculate (default: 4)"),
+    "num_speculative_tokens": (at_least_one, "draft tokens of one step, with --speculate (default: 4)"),
     "itl_slo_ms": (float, "chunks are sized to keep gaps between tokens below this (default: off)"),
 }
 _CHOICES: Final = {
@@ -107,7 +106,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     _add(
         group,
         "speculate",
-        "guess tokens: off, ngram (looks them up in the text) or draft:MODEL (default: off)",
+        "how tokens are drafted: off, ngram (looked up in the text) or draft:MODEL (default: off)",
         type=_speculation,
         metavar="HOW",
     )

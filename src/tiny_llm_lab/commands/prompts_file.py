@@ -111,7 +111,7 @@ def _check(key: str, value: object) -> None:
     if key not in _FIELDS:
         raise UserError(f"unknown field {key!r}: known are prompt, {', '.join(_FIELDS)}")
     kinds = _FIELDS[key]
-    # True is an int to Python, but nobody means one by it.
+    # True is an int to Python, but not a number in a prompts file.
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise UserError(f"{key} must be {wanted}, not {json.dumps(value)}")
