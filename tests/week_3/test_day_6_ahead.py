@@ -8,7 +8,7 @@ from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan
 
-pytestmark = pytest.mark.task("3.6.7")
+pytestmark = pytest.mark.task("3.6.8")
 AHEAD = {"async_scheduling": True}
 PROMPTS = mixed_prompts()
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)

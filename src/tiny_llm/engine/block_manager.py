@@ -23,7 +23,7 @@ class KVCacheManager:
         raise NotImplementedError("task 3.4.3")
 
     def extend(self, sequences: Sequence[TokenSequence]) -> bool:
-        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.7 on).
+        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.8 on).
 
         Returns False and allocates nothing when there are not enough free blocks.
         """

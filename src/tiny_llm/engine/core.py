@@ -30,7 +30,7 @@ class EngineCore:
 
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
-        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.7 on) launches a step of decodes
+        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
         before the tokens of the one in front are read; a proposer and a controller, which need them,
         turn it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
         scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
@@ -54,7 +54,7 @@ class EngineCore:
         Without requests nothing happens. When computing fails, all requests end, the blocks are laid out
         anew, and the error goes on.
         """
-        raise NotImplementedError("task 3.6.3")
+        raise NotImplementedError("task 3.6.4")
 
     def abort(self, request_id: str) -> bool:
         """Drop a request, whatever its state, and free its blocks; False when there is none.

@@ -30,7 +30,7 @@ class Engine(EngineCore):
         **options: Unpack[EngineOptions],
     ) -> None:
         """An engine without requests; `options` are the keyword arguments of `EngineCore`."""
-        raise NotImplementedError("task 3.6.4")
+        raise NotImplementedError("task 3.6.5")
 
     def add(
         self,
@@ -49,7 +49,7 @@ class Engine(EngineCore):
         `prompt_idx` None, the number of requests added before. Raises UserError for a request that can
         never be served, or whose id is in use; nothing else changes then.
         """
-        raise NotImplementedError("task 3.6.4")
+        raise NotImplementedError("task 3.6.5")
 
     def step(self) -> list[EngineOutput]:
         """Plan a step, compute it in one forward pass and one evaluation, and return what is new.
@@ -58,12 +58,12 @@ class Engine(EngineCore):
         requests nothing happens. When computing fails, all requests end, the blocks are laid out anew, and
         the error goes on.
         """
-        raise NotImplementedError("task 3.6.4")
+        raise NotImplementedError("task 3.6.5")
 
     def generate(
         self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
     ) -> list[Completion]:
-        """Answer every prompt (from 3.6.5 on); return one completion per prompt, in prompt order.
+        """Answer every prompt (from 3.6.6 on); return one completion per prompt, in prompt order.
 
         Each is added, with its place in `prompts` as id, when its arrival_s has passed, counted from the
         call. `on_event` is called as in `batch_generate`: with what is newly computed of a prompt, each
@@ -73,4 +73,4 @@ class Engine(EngineCore):
         reported on stderr. Whatever is raised, no request is left. Raises ValueError when the engine has
         requests already.
         """
-        raise NotImplementedError("task 3.6.4")
+        raise NotImplementedError("task 3.6.5")

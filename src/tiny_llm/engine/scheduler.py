@@ -67,7 +67,7 @@ class Scheduler:
         raise NotImplementedError("task 3.4.2")
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step after `plan`, which is not committed yet (from task 3.6.7 on).
+        """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
 
         The plan that `schedule` would make after `commit`, as long as no request comes or goes; None when
         `plan_next_step` is not certain of it, or when a sequence would have to be preempted. Its

@@ -23,7 +23,7 @@ class EngineStep:
         """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
         Does not wait for the result, and the head computes only the rows that are sampled. `previous`
-        (from task 3.6.7 on) is the step before, which is still being computed: each request takes the
+        (from task 3.6.8 on) is the step before, which is still being computed: each request takes the
         one token that it samples there. Sets plan, requests, start_s; parts, (block_ids,
         num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily; and scores, by
         request, what `score_tokens` found for requests that asked for logprobs.

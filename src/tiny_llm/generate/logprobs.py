@@ -13,9 +13,9 @@ def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.a
     A logprob is the natural logarithm of the softmax of `logits`, in float32. top_tokens are the likeliest
     of each row, in any order.
     """
-    raise NotImplementedError("task 3.6.6")
+    raise NotImplementedError("task 3.6.7")
 
 
 def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
     """What `score_tokens` found about `tokens`, its first n of them; equally likely ones by their number."""
-    raise NotImplementedError("task 3.6.6")
+    raise NotImplementedError("task 3.6.7")

@@ -38,7 +38,7 @@ class EngineCore:
 
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
-        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.7 on) launches a step of decodes
+        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
         before the tokens of the one in front are read; a proposer and a controller, which need them,
         turn it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
         scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises

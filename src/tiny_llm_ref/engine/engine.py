@@ -80,7 +80,7 @@ class Engine(EngineCore):
     def generate(
         self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
     ) -> list[Completion]:
-        """Answer every prompt (from 3.6.5 on); return one completion per prompt, in prompt order.
+        """Answer every prompt (from 3.6.6 on); return one completion per prompt, in prompt order.
 
         Each is added, with its place in `prompts` as id, when its arrival_s has passed, counted from the
         call. `on_event` is called as in `batch_generate`: with what is newly computed of a prompt, each
