@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from tiny_llm_lab.types import PagedModel, StepPlan
+from tiny_llm_lab.types.paged import PagedCache
 
-from ..cache.paged_kv_cache import PagedKvCache
 from .request_state import RequestState
 
 
@@ -14,7 +14,7 @@ class EngineStep:
     def __init__(
         self,
         model: PagedModel,
-        kv_cache: PagedKvCache,
+        kv_cache: PagedCache,
         plan: StepPlan,
         requests: Sequence[RequestState],
         start_s: float,

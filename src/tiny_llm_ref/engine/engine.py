@@ -68,6 +68,27 @@ class Engine(EngineCore):
             request_id, Arrival(number, asked, self._clock() if arrival_s is None else arrival_s), tokens
         )
 
+    def _start(self, request_id: str, arrival: Arrival, tokens: Sequence[int]) -> None:
+        prompt, positions = arrival.prompt, self.model.config.max_position_embeddings
+        require_room(len(tokens), positions, "the model's max_position_embeddings")
+        sequence = TokenSequence(
+            request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class
+        )
+        answer = Answer(
+            self.tokenizer,
+            tokens,
+            prompt.sampling,
+            min(self.scheduler.max_num_tokens, positions),
+            prompt_idx=arrival.prompt_idx,
+            arrival_s=arrival.arrival_s,
+            clock=self._clock,
+        )
+        request = RequestState(sequence, answer)
+        self.admit(request)
+        self._num_added += 1
+        if self._run is not None:
+            self._run.started(request)
+
     def step(self) -> list[EngineOutput]:
         """Plan a step, compute it in one forward pass and one evaluation, and return what is new.
 
@@ -104,26 +125,6 @@ class Engine(EngineCore):
             self._run = None
             self.abort_all()
         return run.completions()
-
-    def _start(self, request_id: str, arrival: Arrival, tokens: Sequence[int]) -> None:
-        prompt, positions = arrival.prompt, self.model.config.max_position_embeddings
-        require_room(len(tokens), positions, "the model's max_position_embeddings")
-        request = RequestState(
-            TokenSequence(request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class),
-            Answer(
-                self.tokenizer,
-                tokens,
-                prompt.sampling,
-                min(self.scheduler.max_num_tokens, positions),
-                prompt_idx=arrival.prompt_idx,
-                arrival_s=arrival.arrival_s,
-                clock=self._clock,
-            ),
-        )
-        self.admit(request)
-        self._num_added += 1
-        if self._run is not None:
-            self._run.started(request)
 
     def _start_arrival(self, arrival: Arrival) -> Completion | None:
         num_tokens = 0

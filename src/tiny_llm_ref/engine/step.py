@@ -7,8 +7,8 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import PagedModel, StepPlan
+from tiny_llm_lab.types.paged import PagedCache
 
-from ..cache.paged_kv_cache import PagedKvCache
 from ..cache.step_layout import StepLayout
 from ..generate.sampler import sample_rows
 from .request_state import RequestState
@@ -20,7 +20,7 @@ class EngineStep:
     def __init__(
         self,
         model: PagedModel,
-        kv_cache: PagedKvCache,
+        kv_cache: PagedCache,
         plan: StepPlan,
         requests: Sequence[RequestState],
         start_s: float,

@@ -32,7 +32,8 @@ class BudgetController:
             running = scheduler.queue.running_of(rank)
             decodes += [_decode(each, last_token_s(each.request_id)) for each in running if each.is_decoding]
             prefills += [_prefill(each, threshold) for each in running if not each.is_decoding]
-            room = config.max_num_batched_tokens - sum(each.num_new for each in (*decodes, *prefills))
+            planned: list[DecodeWork | PrefillWork] = [*decodes, *prefills]
+            room = config.max_num_batched_tokens - sum(work.num_new for work in planned)
             for each in scheduler.queue.candidates(rank, config.max_num_seqs):
                 if room <= 0:
                     break
