@@ -19,11 +19,11 @@ class PromptRun:
         raise NotImplementedError("task 3.6.6")
 
     def started(self, request: RequestState) -> None:
-        """Take in a request that was added to the engine, by this run or inside `on_event`."""
+        """From now on, publish events of a request that was added by this run or inside `on_event`."""
         raise NotImplementedError("task 3.6.6")
 
     def publish(self, served: Iterable[RequestState]) -> None:
-        """Hand on the events of the requests that a step served, then of those that were aborted."""
+        """Publish the events of the requests that a step served, then of those that were aborted."""
         raise NotImplementedError("task 3.6.6")
 
     def completions(self) -> list[Completion]:

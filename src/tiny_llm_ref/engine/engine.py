@@ -57,9 +57,9 @@ class Engine(EngineCore):
     ) -> None:
         """Queue a request.
 
-        `priority_class` "batch" takes what interactive requests leave. `arrival_s` None means now;
-        `prompt_idx` None, the number of requests added before. Raises UserError for a request that can
-        never be served, or whose id is in use; nothing else changes then.
+        A request of `priority_class` "batch" runs on spare capacity only. `arrival_s` None means now;
+        `prompt_idx` None, the number of requests added before. Raises UserError, and changes nothing, for a
+        request that can never be served, or whose id is in use.
         """
         tokens = prompt_token_ids(self.tokenizer, prompt, self.model.config)
         asked = Prompt(tokens, sampling, priority=priority, priority_class=priority_class)
@@ -90,11 +90,11 @@ class Engine(EngineCore):
             self._run.started(request)
 
     def step(self) -> list[EngineOutput]:
-        """Plan a step, compute it in one forward pass and one evaluation, and return what is new.
+        """Compute one step, in one forward pass and one evaluation; return what is new.
 
-        An output for each request that got a token; ended ones have a completion and are forgotten. Without
-        requests nothing happens. When computing fails, all requests end, the blocks are laid out anew, and
-        the error goes on.
+        There is an output for each request that got a token; that of a request which has now ended, and has
+        left the engine, has a completion. Returns [] without requests. When anything raises, all requests
+        are dropped, as in `EngineCore.advance`.
         """
         return [request.output() for request in self.advance() if request.has_output]
 
@@ -103,12 +103,12 @@ class Engine(EngineCore):
     ) -> list[Completion]:
         """Answer every prompt (from 3.6.6 on); return one completion per prompt, in prompt order.
 
-        Each is added, with its place in `prompts` as id, when its arrival_s has passed, counted from the
-        call. `on_event` is called as in `batch_generate`: with what is newly computed of a prompt, each
-        token and each end. It may call `add` and `abort`: an added request is served, and its events come
-        with a prompt_idx of its own; an aborted prompt ends with finish_reason "abort". A prompt that cannot
-        be served becomes a completion with finish_reason "error"; without `on_event` such prompts are
-        reported on stderr. Whatever is raised, no request is left. Raises ValueError when the engine has
+        Each is added, with its index in `prompts` as request id, when its arrival_s after the call has
+        passed. `on_event` is called with every chunk, token and end, as in `batch_generate`. It may call
+        `add` and `abort`: an added request is served, and its events have a prompt_idx beyond those of
+        `prompts`; an aborted prompt ends with finish_reason "abort". A prompt that cannot be served becomes
+        a completion with finish_reason "error"; without `on_event` such prompts are reported on stderr.
+        The engine has no requests afterwards, also when an error is raised. Raises ValueError when it has
         requests already.
         """
         if self.has_requests:
