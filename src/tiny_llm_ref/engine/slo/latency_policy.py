@@ -82,8 +82,8 @@ class LatencyPolicy:
         step, in predicted seconds times `safety`, ends inside the slack; at least the progress floor (of
         interactive prompts, if there are any), at most what all of these can take. Batch-class requests get
         nothing before the interactive prompts have all that they can take; with a TTFT SLO, a step with
-        their tokens must also end before the first token of any of these prompts is due. None when no decode has a
-        deadline and no TTFT SLO limits batch-class requests.
+        their tokens must also end before the first token of any of these prompts is due. None when no decode
+        has a deadline and no TTFT SLO limits batch-class requests.
         """
         decodes, batch_decodes = _by_class(decodes)
         prefills, batch_prefills = _by_class(prefills)
