@@ -91,12 +91,9 @@ class Storm:
         self.scheduler.add(request)
 
     def _bound(self, request: Any) -> int | None:
-        """In how many steps a request must be done; None for no bound.
-
-        The first in order gets a token in every step, or every second one when prefills and decodes
+        """The first in order gets a token in every step, or every second one when prefills and decodes
         alternate, so it is done after as many as it has tokens: only policy priority lets others pass.
-        Batch-class requests delay no interactive one beyond that second step, and may wait forever.
-        """
+        Batch-class requests delay no interactive one beyond that second step, and may wait forever."""
         if self.config.policy == "priority" or request.priority_class == "batch":
             return None
         ahead = [life for life in self._open() if life.request.priority_class == "interactive"]

@@ -70,9 +70,8 @@ class Scheduler:
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
         """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
 
-        Returns the plan that `schedule` would make after `commit` if no request were added or ended, with
-        its blocks allocated; None when `plan_next_step` is not certain of it, or when a sequence would have
-        to be preempted. It is committed after `plan`.
+        The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
+        allocated; None when `plan_next_step` is not certain of it, or a sequence would have to be preempted.
         """
         raise NotImplementedError("task 3.4.2")
 

@@ -86,7 +86,7 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     from mlx_lm.utils import load_model
 
     config = checkpoint.config
-    # Otherwise mlx-lm takes defaults: it reads no rope_parameters in qwen2, and ties the embeddings.
+    # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
     settings = {"rope_theta": config.rope_theta, "tie_word_embeddings": config.tie_word_embeddings}
     try:
         network, _ = load_model(checkpoint.path, lazy=True, model_config=settings)

@@ -42,7 +42,7 @@ _WORKLOAD: Final = {
     "--num-long": (3, 1, "long prompts"),
     "--long-tokens": (1024, 1, "tokens of a long prompt"),
     "--long-max-tokens": (16, 1, "tokens of a long prompt's answer"),
-    "--num-short": (10, 2, "short prompts; two in five are there from the start, the rest arrive late"),
+    "--num-short": (10, 2, "short prompts; two in five are there from the start, the others arrive late"),
     "--short-tokens": (24, 1, "tokens of a short prompt"),
     "--max-tokens": (128, 2, "tokens of a short prompt's answer"),
 }

@@ -34,7 +34,7 @@ class BenchTarget:
 
     def run(self, repeat: int) -> None:
         """Measure once more, in a new process. Raises what `run_module` raises."""
-        # OMP_NUM_THREADS as well: all engines must start the same number of threads.
+        # OMP_NUM_THREADS as well: no engine may start more threads than the others.
         threads = str(self.spec.threads)
         environment = {"OMP_NUM_THREADS": threads, "TINY_LLM_THREADS": threads}
         value = run_module(self.module, replace(self.spec, seed=repeat).to_json(), environment)
