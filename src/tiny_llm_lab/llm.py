@@ -20,9 +20,6 @@ from tiny_llm_lab.types import (
     SchedulerConfig,
 )
 
-# Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
-_LONGEST_DEFAULT = 4096
-
 
 class LLM:
     """A model and the engine that serves it."""
@@ -50,7 +47,7 @@ class LLM:
         package = load_serving(solution)
         self.checkpoint = load_checkpoint(model, dtype=dtype)
         built = package.build_model(self.checkpoint)
-        limit = min(built.config.max_position_embeddings, _LONGEST_DEFAULT)
+        limit = min(built.config.max_position_embeddings, SchedulerConfig.max_model_len)
         config = config or SchedulerConfig(max_model_len=limit)
         memory = parse_memory(kv_cache_memory)
         room = num_blocks_for(built.config, self.checkpoint.dtype, block_size, memory)

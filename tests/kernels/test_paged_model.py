@@ -109,7 +109,7 @@ def test_logits_of_some_rows(llm, kernels_on, model_dtype):
     for way, rows in zip(ways[1:], ([], [59, 112, 132], [132, 3, 4, 5, 70], [0]), strict=True):
         got = way.step([60, 53, 20], rows)
         assert_same_bits(got, want[mx.array(rows, mx.int32)], f"rows {rows}")
-        # What the rows that nobody asked for have stored shows in the next step.
+        # What rows have stored whose logits were not asked for shows in the next step.
         assert_same_bits(way.step([5, 0, 13]), want_of_next(llm, model, prompts, dtype), f"after rows {rows}")
 
 

@@ -28,7 +28,7 @@ def request_for(llm, prompt="hello", model=None, max_seq_len=None, clock=None, i
 
 
 def feed(request, tokens):
-    """The first token comes from prefill, the others from decode steps; stops when the request does."""
+    """The first token comes from prefill, the rest from decode steps; stops when the request does."""
     for token in tokens:
         if request.is_done:
             break

@@ -89,7 +89,7 @@ def test_rows_whose_logits_are_wanted(llm, rows):
     assert_close(got, as_float64(everything)[rows], F32_MODEL, legend="[rows, L, V]", dtype=mx.float32)
     some.cache.materialize()
     for i in range(2):
-        # Rows that nobody asks for are stored all the same.
+        # Rows whose logits are not asked for are stored all the same.
         assert_close(some.cache.keys[i], whole.cache.keys[i], F32_MODEL, what=f"keys of layer {i}")
         assert_close(some.cache.values[i], whole.cache.values[i], F32_MODEL, what=f"values of layer {i}")
 

@@ -8,7 +8,7 @@ from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan
 
-pytestmark = pytest.mark.task("3.6.7")
+pytestmark = pytest.mark.task("3.6.8")
 AHEAD = {"async_scheduling": True}
 PROMPTS = mixed_prompts()
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -47,7 +47,7 @@ def test_everybody_takes_one_token_in_the_order_of_the_plan(llm):
     assert llm.plan_next_step(StepPlan({}), [], 0) == {}
 
 
-@pytest.mark.parametrize("case", ["waits", "not in the plan", "chunk goes on", "guess"])
+@pytest.mark.parametrize("case", ["waits", "not in the plan", "chunk goes on", "draft"])
 def test_nothing_is_certain_when(llm, case):
     running = [decoding(llm, "a"), decoding(llm, "b")]
     plan, num_waiting = {"a": 1, "b": 1}, 0
@@ -159,7 +159,7 @@ def test_an_answer_that_ends_by_surprise_takes_nothing_from_others(llm, model):
     done = serve(engine, [cut, prompts[1]])
     assert (done[0].text, done[0].finish_reason) == (texts[0][: texts[0].index(texts[0][5:8])], "stop")
     assert done[1].text == texts[1]
-    assert serve(engine, [cut])[0].text == done[0].text, "alone, with a step under way for nobody"
+    assert serve(engine, [cut])[0].text == done[0].text, "alone, with a step under way that serves no request"
     engine.add("next", [97], replace(LONG, max_tokens=1))
     assert [output.request_id for output in engine.step()] == ["next"], "and that step is forgotten"
 

@@ -14,8 +14,7 @@ from tiny_llm_lab.types.serving import Engine
 
 from .field_flags import Flag, add_field_flags, at_least_one, flag_name, given_fields
 
-# Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
-LONGEST_DEFAULT: Final = 4096
+LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
 _DRAFT: Final = "draft:"
 
@@ -74,14 +73,14 @@ _SCHEDULER_FLAGS: Final = (
 )
 _ENGINE_FLAGS: Final = (
     Flag("block_size", "tokens of one block of the KV cache", kind=at_least_one),
-    Flag("num_speculative_tokens", "guesses of one step, with --speculate", kind=at_least_one),
+    Flag("num_speculative_tokens", "draft tokens of one step, with --speculate", kind=at_least_one),
     Flag("itl_slo_ms", "chunks are sized to keep gaps between tokens below this"),
     Flag("kv_cache_dtype", "of keys and values; auto is the model's"),
     Flag("enable_prefix_caching", "prompts that begin alike are computed once"),
     Flag("async_scheduling", "a step of decodes begins before the one in front is read"),
     Flag(
         "speculate",
-        "guess tokens: off, ngram (looks them up in the text) or draft:MODEL",
+        "how tokens are drafted: off, ngram (looked up in the text) or draft:MODEL",
         metavar="HOW",
         kind=_speculation,
     ),
