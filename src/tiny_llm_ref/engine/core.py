@@ -4,7 +4,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig, StepStats, UserError
+from tiny_llm_lab.types import (
+    Clock,
+    OnStep,
+    PagedModel,
+    Proposer,
+    SchedulerConfig,
+    StepStats,
+    UserError,
+    is_async_scheduling,
+)
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -30,7 +39,7 @@ class EngineCore:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -39,18 +48,19 @@ class EngineCore:
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
         config.max_num_batched_tokens). `async_scheduling` (from task 3.6.7 on) launches a step of decodes
-        before the tokens of the one in front are read; a proposer and a controller, which need them,
-        turn it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
-        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
-        UserError for a controller together with chunk_grid or without chunked prefill: late decodes would
-        leave prompts no chunk that the scheduler may take.
+        before the tokens of the one in front are read, None does so on a GPU; a proposer and a controller,
+        which need them, turn it off. `on_step` is called after every step with its plan and `StepStats`.
+        Sets config, scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling.
+        Raises UserError for a controller together with chunk_grid or without chunked prefill: late decodes
+        would leave prompts no chunk that the scheduler may take.
         """
         if budget_controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
             raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")
         self.model, self.config = model, config
         self.proposer, self.budget_controller = proposer, budget_controller
         self.spec_stats = None if proposer is None else SpecDecodeStats()
-        self.async_scheduling = async_scheduling and proposer is None and budget_controller is None
+        needs_tokens = proposer is not None or budget_controller is not None
+        self.async_scheduling = is_async_scheduling(async_scheduling) and not needs_tokens
         self._cache_shape = (num_blocks, block_size, kv_bits)
         self._enable_prefix_caching = enable_prefix_caching
         self._on_step, self._clock = on_step, clock
