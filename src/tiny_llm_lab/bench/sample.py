@@ -75,6 +75,7 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
         batch_size=spec.batch_size,
         prefill_step=spec.schedule.prefill_step,
         on_event=events.append,
+        async_scheduling=spec.async_scheduling,
     )
     timings = timings_of(spec.requests, completions)
     return Run(spec.requests, timings, chunks_of(events, start_of(spec.requests, completions), timings))
@@ -90,6 +91,7 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
             num_blocks=sum(-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests),
             block_size=_BLOCK_SIZE,
             enable_prefix_caching=False,
+            async_scheduling=spec.async_scheduling,
             on_step=on_step,
         )
 

@@ -24,7 +24,7 @@ from tiny_llm_lab.types import (
 )
 from tiny_llm_lab.types.serving import Engine
 
-from .options import at_least_one
+from .options import add_async_scheduling, at_least_one
 
 # Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
 LONGEST_DEFAULT: Final = 4096
@@ -50,10 +50,10 @@ _SWITCHES: Final = {
     "enable_prefix_caching": "prompts that begin alike are computed once",
     "enable_chunked_prefill": "a prompt may take several steps",
 }
-_EXTRAS: Final = {"async_scheduling": "a step of decodes begins before the one in front is read"}
-_NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, *_EXTRAS, "kv_cache_memory", "speculate")
+_NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, "async_scheduling", "kv_cache_memory", "speculate")
 # Both loops have these, and week 2's names for them.
 _SHARED: Final = {"max_num_seqs": "--batch-size", "max_model_len": "--max-seq-len"}
+_OF_BOTH: Final = (*_SHARED, "async_scheduling")
 _DRAFT: Final = "draft:"
 
 
@@ -66,7 +66,7 @@ class EngineSettings:
     kv_cache_memory: str = _MEMORY_DEFAULT
     kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
-    async_scheduling: bool = False
+    async_scheduling: bool | None = None
     itl_slo_ms: float | None = None
     speculate: str = "off"
     num_speculative_tokens: int = 4
@@ -95,6 +95,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     defaults = {each.name: each.default for each in fields(SchedulerConfig)}
     for name, alias in _SHARED.items():
         _add(parser, name, _NUMBERS[name][1], alias, type=at_least_one, metavar="N")
+    add_async_scheduling(parser)
     for name, (kind, about) in _NUMBERS.items():
         if name not in _SHARED:
             _add(group, name, _about(about, name, defaults), type=kind, metavar="N")
@@ -102,8 +103,6 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
         _add(group, name, _about(about, name, defaults), choices=choices)
     for name, about in _SWITCHES.items():
         _add(group, name, f"{about} (default: on)", action=argparse.BooleanOptionalAction)
-    for name, about in _EXTRAS.items():
-        _add(group, name, f"{about} (default: off)", action=argparse.BooleanOptionalAction)
     _add(
         group,
         "speculate",
@@ -122,7 +121,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
 def check_engine_flags(args: Namespace) -> None:
     """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
     given = _given(args)
-    engine_only = {name: value for name, value in given.items() if name not in _SHARED}
+    engine_only = {name: value for name, value in given.items() if name not in _OF_BOTH}
     if not args.engine and engine_only:
         name, value = next(iter(engine_only.items()))
         raise UserError(f"{_flag(name, value)} is for the engine: add --engine")

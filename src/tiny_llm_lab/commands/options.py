@@ -1,7 +1,7 @@
 """Flags that several commands share, and what they stand for."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -76,6 +76,24 @@ def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
         metavar="N",
         help="most prompt tokens of one prefill chunk (default: %(default)s)",
     )
+
+
+def add_async_scheduling(parser: ArgumentParser) -> None:
+    """--async-scheduling and --no-async-scheduling; not given, they leave no attribute."""
+    parser.add_argument(
+        "--async-scheduling",
+        action=BooleanOptionalAction,
+        default=SUPPRESS,
+        help="begin a step of decodes before the one in front is read (default: on a GPU)",
+    )
+
+
+def async_scheduling(args: Namespace) -> bool | None:
+    """What --async-scheduling says, None when it is not given; raises UserError for mlx-lm."""
+    chosen: bool | None = getattr(args, "async_scheduling", None)
+    if chosen is not None and args.solution == "mlx-lm":
+        raise UserError("mlx-lm always begins a step ahead: leave out --async-scheduling")
+    return chosen
 
 
 def at_least_one(text: str) -> int:

@@ -19,7 +19,12 @@ from tiny_llm_lab.bench.report import document, print_section
 from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Schedule, Spec
 from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
-from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.commands.options import (
+    add_async_scheduling,
+    add_model_arguments,
+    async_scheduling,
+    model_name,
+)
 from tiny_llm_lab.commands.tables import stdout_console
 from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.types import UserError
@@ -54,6 +59,7 @@ _OTHERS: Final = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_async_scheduling(parser)
     parser.add_argument("--engine", action="store_true", help="measure week 3's engine, not week 2's loop")
     for flag, (least, what) in _LISTS.items():
         parser.add_argument(flag, type=at_least(least), nargs="+", default=(), metavar="N", help=what)
@@ -111,6 +117,7 @@ def _spec(args: Namespace, workload: Workload, schedules: Sequence[Schedule]) ->
         schedule=schedules[0],
         batch_size=args.batch_size or len(requests),
         requests=requests,
+        async_scheduling=async_scheduling(args),
     )
     if args.engine:
         for schedule in schedules:
@@ -169,6 +176,7 @@ def _report(
     title = f"{model} · {spec.solution}: {workload} ({facts['cpu']})"
     sections = sections_of(samples, title, workload.long_tokens)
     settings = {"solution": spec.solution, "batch_size": spec.batch_size, "engine": args.engine}
+    settings["async_scheduling"] = spec.async_scheduling
     result = document(
         "chunked-prefill",
         {"model": model, **settings},

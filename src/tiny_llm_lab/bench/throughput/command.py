@@ -11,7 +11,13 @@ from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import Report
 from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
 from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log
-from tiny_llm_lab.commands.options import add_activation_bits, add_model_arguments, model_name
+from tiny_llm_lab.commands.options import (
+    add_activation_bits,
+    add_async_scheduling,
+    add_model_arguments,
+    async_scheduling,
+    model_name,
+)
 from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.native.isa import physical_cores
@@ -50,6 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_numbers(parser, _NUMBERS)
     add_activation_bits(parser)
+    add_async_scheduling(parser)
     parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
@@ -68,9 +75,9 @@ def run(args: Namespace) -> int:
     limits += _limits(args.threads) if limits else []
     if limits and (warning := drift_line(limits)):
         log(warning)
-    settings = {"model": shown_model(spec.model), "prefill_step": spec.schedule.prefill_step} | {
-        name: getattr(args, name) for name in ("solution", "batch", "threads", "repeats", "activation_bits")
-    }
+    settings = {"model": shown_model(spec.model), "prefill_step": spec.schedule.prefill_step}
+    settings |= {name: getattr(args, name) for name in ("solution", "batch", "threads", "repeats")}
+    settings |= {name: getattr(spec, name) for name in ("activation_bits", "async_scheduling")}
     # Settings stand at the top level as well, where scripts have always found them.
     result = settings | result_of(targets, limits, args.batch, skipped)
     if args.json:
@@ -102,6 +109,7 @@ def checked(args: Namespace) -> tuple[Spec, list[str]]:
         batch_size=args.batch,
         requests=at_once(args.batch, args.prompt_len, args.output_len),
         activation_bits=args.activation_bits,
+        async_scheduling=async_scheduling(args),
         threads=args.threads,
     )
     return spec, names

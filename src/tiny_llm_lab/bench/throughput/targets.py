@@ -58,6 +58,7 @@ def baseline_targets(name: str, ours: Spec, prompt_len: int, output_len: int) ->
         requests=at_once(ours.batch_size, prompt_len, output_len),
         schedule=Schedule(prompt_len),
         activation_bits=None,
+        async_scheduling=None,
     )
     if name == MLX_LM:
         return [BenchTarget(spec)]
