@@ -37,7 +37,7 @@ class Engine(EngineCore):
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
