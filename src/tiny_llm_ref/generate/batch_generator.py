@@ -118,12 +118,12 @@ class BatchGenerator:
         start_s = self._clock()
         step = self._inflight or DecodeStep(self.model, self.kv_cache, self.decode_requests)
         self._inflight = self._launch_next(step)
-        sampled = step.read()
+        tokens = dict(zip(step.requests, step.read(), strict=True))
         if self.metrics is not None:
             self.metrics.record_decode_step(self._clock() - start_s)
-        for request, token in zip(step.requests, sampled, strict=True):
-            if not request.is_done:  # when this step was launched its last token was not known
-                request.decode_done(token)
+        for request in self.decode_requests:  # some may have left since the step was launched, or joined
+            if request in tokens:
+                request.decode_done(tokens[request])
                 self._publish(request.take_events())
         self._remove_ended()
         return True
