@@ -35,14 +35,12 @@ def served(request, llm):
     """
     dtype, _, without = request.param.partition(" ")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(native.VARIABLE, "on")
-        native.set_enabled(llm.__name__, not without)
+        patch.setenv(native.VARIABLE, "off" if without else "cpp")
         checkpoint = load_checkpoint("default", dtype=dtype)
         model = llm.build_model(checkpoint)
         prompts = _prompts(checkpoint)
         wanted = llm.batch_generate(model, checkpoint.tokenizer, prompts, max_seq_len=400, batch_size=1)
         yield checkpoint, model, prompts, wanted
-    native.set_enabled(llm.__name__, False)
 
 
 def _prompts(checkpoint):

@@ -6,17 +6,13 @@ import pytest
 from tests.helpers.fuzz import Fuzz
 from tests.helpers.fuzz_engine import Counts
 
-from tiny_llm_lab import native
-
 # More runs than in every test run: TINY_LLM_FUZZ_RUNS=3000, or python -m tests.helpers.fuzz.
 RUNS = int(os.environ.get("TINY_LLM_FUZZ_RUNS", "40"))
 
 
 @pytest.fixture(scope="module")
 def fuzz(llm):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(native.VARIABLE, "on")
-        yield Fuzz(llm)
+    return Fuzz(llm)
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

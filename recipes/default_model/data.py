@@ -14,6 +14,7 @@ from .encoding import CorpusEncoder
 from .questions import ask_loosely, ask_unanswerable
 from .smalltalk import make_small_talk
 from .stories import make_story
+from .strange_facts import make_strange_fact
 
 # What a token counts in the loss. RETRIEVED: an answer's token that its question does not hold, the only
 # ones that need recall. COPIED: a question's token, half of which can be guessed from the notes.
@@ -162,6 +163,7 @@ def _fill_with_notes(rng: random.Random, row: _Row, length: int, mix: Mix, encod
         min(budget, max(9, length - 70)),
         encoder.count,
         filler_share=rng.uniform(0.0, 0.6),
+        strange_fact=make_strange_fact,
         strange_share=mix.strange_facts,
     )
     opened = False

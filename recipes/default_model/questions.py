@@ -4,7 +4,9 @@ import random
 from typing import Final
 
 from tiny_llm_lab.corpus.notes import Fact, Notes, Question, ask, make_fact
-from tiny_llm_lab.corpus.words import NAMES, invented_word
+from tiny_llm_lab.corpus.words import NAMES
+
+from .strange_facts import invented_word
 
 UNKNOWN_ANSWER: Final = "The notes do not say."
 

@@ -64,29 +64,28 @@ def main(argv: list[str] | None = None) -> int:
         return _list_commands()
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}: choose one of {', '.join(COMMANDS)}")
-    module = _load(name)
-    parser = _parser(name, module)
-    module.add_arguments(parser)
+    parser = command_parser(name)
     args, unknown = parser.parse_known_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
     if unknown and "handed_on" not in args:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.handed_on = unknown
-    return int(module.run(args))
+    return int(_load(name).run(args))
 
 
-def _parser(name: str, module: ModuleType) -> CommandParser:
-    examples = [f"  {_RUN} {name} {arguments}\n      {about}" for arguments, about in _examples(module)]
-    return CommandParser(
+def command_parser(name: str) -> CommandParser:
+    """The parser of a command's flags."""
+    module = _load(name)
+    pairs = getattr(module, "EXAMPLES", ())
+    examples = [f"  {_RUN} {name} {arguments}\n      {about}" for arguments, about in pairs]
+    parser = CommandParser(
         prog=f"{_RUN} {name}",
         description=textwrap.fill(module.HELP, shutil.get_terminal_size().columns - 2),
         epilog="\n".join(["examples:", *examples]) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # an error names the flag that was typed
     )
-
-
-def _examples(module: ModuleType) -> list[tuple[str, str]]:
-    return list(getattr(module, "EXAMPLES", ()))
+    module.add_arguments(parser)
+    return parser
 
 
 def _load(name: str) -> ModuleType:

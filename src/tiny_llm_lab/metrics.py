@@ -6,7 +6,7 @@ two tokens of a request; the gaps of all requests are pooled. TPOT is a request'
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -19,8 +19,26 @@ class Spread:
 
     count: int
     p50_s: float
+    p90_s: float
     p99_s: float
     max_s: float
+
+
+@dataclass(frozen=True)
+class Slo:
+    """A request is inside the SLO when its TTFT is at most `ttft_s` and its gaps are at most `itl_s`.
+
+    One late gap in a hundred is allowed, as in a p99 of the request's own gaps: below a hundred gaps, none.
+    """
+
+    itl_s: float
+    ttft_s: float
+
+    def holds(self, timing: Timing) -> bool:
+        """Whether a request with at least one token is inside."""
+        gaps = timing.itl_s
+        num_late = sum(gap > self.itl_s for gap in gaps)
+        return timing.token_s[0] - timing.arrival_s <= self.ttft_s and num_late <= len(gaps) // 100
 
 
 @dataclass(frozen=True)
@@ -46,25 +64,12 @@ def percentile(values: Iterable[float], percent: float) -> float:
     return ordered[math.ceil(percent * len(ordered) / 100) - 1]
 
 
-def weighted_percentile(counts: Mapping[float, int], percent: float) -> float:
-    """`percentile` of a pool in which each value stands `counts[value]` times."""
-    total = sum(counts.values())
-    if total < 1 or not 0 < percent <= 100:
-        raise ValueError("a percentile needs values and a percent above 0 and at most 100")
-    rank = math.ceil(percent * total / 100)
-    seen = 0
-    for value in sorted(counts):
-        seen += counts[value]
-        if seen >= rank:
-            return value
-    raise AssertionError("the counts add up to their total")
-
-
-def spread(values: Sequence[float]) -> Spread | None:
-    """Percentiles and maximum of `values`; None when there are none."""
-    if not values:
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Percentiles and maximum of `values` without those that are None; None when there are none."""
+    ordered = sorted(value for value in values if value is not None)
+    if not ordered:
         return None
-    return Spread(len(values), percentile(values, 50), percentile(values, 99), max(values))
+    return Spread(len(ordered), *(percentile(ordered, percent) for percent in (50, 90, 99, 100)))
 
 
 def pooled_itl(timings: Iterable[Timing]) -> list[float]:

@@ -120,6 +120,7 @@ class FakeModel:
         self.config = replace(
             QWEN3, num_hidden_layers=num_layers, max_position_embeddings=max_position_embeddings
         )
+        self.ops = None
         self.calls: list[Call] = []
         self.log: list[str] = []
         self.caches: list[FakeCache] = []

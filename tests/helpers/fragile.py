@@ -9,7 +9,7 @@ class Fragile:
     """A model that raises `error` as soon as it is set; what is stored by then stays stored."""
 
     def __init__(self, model):
-        self.model, self.config, self.error = model, model.config, None
+        self.model, self.config, self.ops, self.error = model, model.config, model.ops, None
         self.create_kv_cache = model.create_kv_cache
         self.create_paged_kv_cache = model.create_paged_kv_cache
 

@@ -54,14 +54,14 @@ class Fuzz:
         self.llm = llm
         self.models = Models(llm)
         self.counts = Counts()
-        with on_cpu(llm.__name__, True):
-            self.has_kernels = native.kernels(llm.__name__) is not None
+        with on_cpu("cpp"):
+            self.has_kernels = native.can_run()
 
     def run(self, seed: int) -> None:
         """One run. Raises DifferenceError."""
         run = _Run(self, seed)
-        with on_cpu(self.llm.__name__, run.is_native):
-            self.counts.on_kernels += native.kernels(self.llm.__name__) is not None
+        with on_cpu(run.kernels):
+            self.counts.on_kernels += run.model.ops is not None
             try:
                 run.go()
             except Exception as error:
@@ -79,17 +79,17 @@ class _Run:
         turn, place = divmod(seed, len(_LOOPS))
         self.loop = _LOOPS[place]
         self.number = turn * _LOOPS.count(self.loop) + _LOOPS[:place].count(self.loop)
-        self.model_name, self.is_native = MODELS[self.number % len(MODELS)]
-        if self.is_native and not fuzz.has_kernels:
-            self.model_name, self.is_native = "qwen2", False
-        self.model = self.models.of(self.model_name)
-        self.is_exact = self.is_native and self.model_name in INVARIANT
+        self.model_name, self.kernels = MODELS[self.number % len(MODELS)]
+        if self.kernels == "cpp" and not fuzz.has_kernels:
+            self.model_name, self.kernels = "qwen2", "off"
+        self.model = self.models.of(self.model_name, self.kernels)
+        self.is_exact = self.kernels == "cpp" and self.model_name in INVARIANT
         # The 512 tokens that a draft model computes in a pass are far more than other runs have.
         self.is_long = seed % 20 == 7
         self.limit = MAX_POSITIONS if self.is_long else self.rng.choice((12, 24, 40, 64, 100))
         self.kv_bits: int | None = None
         self.block_size = 16
-        self.settings = f"{self.loop}, {self.model_name}, kernels {'on' if self.is_native else 'off'}"
+        self.settings = f"{self.loop}, {self.model_name}, kernels {self.kernels}"
 
     def go(self) -> None:
         if self.loop == "engine":
@@ -183,7 +183,9 @@ class _Run:
             )
             _tell(proposer, prompts, want, len(prompts))
             return proposer
-        return Watched(self.models.proposer(kind, self.model_name, rng), kind == "ngram" or self.is_exact)
+        return Watched(
+            self.models.proposer(kind, self.model_name, self.kernels, rng), kind == "ngram" or self.is_exact
+        )
 
     def _compare(self, served: Served, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> None:
         names = {_id(i, len(prompts) - len(served.added)): prompt for i, prompt in enumerate(prompts)}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import pytest
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
@@ -17,12 +18,12 @@ from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Wei
 # Some letters end an answer, so that ends come at every place of it and not only at the last token.
 EOS_IDS = frozenset({EOS, EOS + 1, *b"AQ~\x07\x9b"})
 MAX_POSITIONS = 640
-# Models whose rows do not depend on their company, bit for bit, on the kernels.
+# Models whose rows do not depend on their company, bit for bit, on the C++ kernels.
 INVARIANT = ("qwen3", "qwen2", "flat", "bfloat16", "packed")
-# Every model with and without kernels, but bfloat16 without: it rounds so much that draws differ.
+# Every model on each set of operators, but bfloat16 on C++ alone: elsewhere rounding changes draws.
 MODELS = (
-    *((name, True) for name in ("mixed packings", *INVARIANT, "mixed packings", "moe")),
-    *((name, False) for name in ("qwen3", "qwen2", "packed", "moe")),
+    *((name, "cpp") for name in ("mixed packings", *INVARIANT, "mixed packings", "moe")),
+    *((name, kernels) for name in ("qwen3", "qwen2", "packed", "moe") for kernels in ("mlx", "off")),
 )
 
 
@@ -37,25 +38,27 @@ class Models:
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
-        self._built: dict[str, Any] = {}
+        self._built: dict[tuple[str, str], Any] = {}
 
-    def of(self, name: str) -> Any:
-        if name not in self._built:
+    def of(self, name: str, kernels: str) -> Any:
+        """The model called `name` on the operators that TINY_LLM_KERNELS=`kernels` stands for."""
+        if (name, kernels) not in self._built:
             config, weights, dtype = _RECIPES[name]()
             config = replace(
                 config, max_position_embeddings=min(MAX_POSITIONS, config.max_position_embeddings)
             )
             checkpoint = Checkpoint(name, Path(name), config, weights, FuzzTokenizer(), dtype)
-            self._built[name] = self._llm.build_model(checkpoint)
-        return self._built[name]
+            with on_cpu(kernels):
+                self._built[name, kernels] = self._llm.build_model(checkpoint)
+        return self._built[name, kernels]
 
-    def proposer(self, kind: str, model_name: str, rng: random.Random) -> Any:
+    def proposer(self, kind: str, model_name: str, kernels: str, rng: random.Random) -> Any:
         """A proposer that needs no answers."""
         if kind == "ngram":
             longest = rng.randint(1, 4)
             return self._llm.NgramProposer(longest, rng.randint(1, longest), rng.randint(1, 9))
         name = {"same model": model_name, "other model": "other", "small model": "small"}[kind]
-        return self._llm.DraftModelProposer(self.of(name), rng.randint(1, 6), QWEN3.vocab_size)
+        return self._llm.DraftModelProposer(self.of(name, kernels), rng.randint(1, 6), QWEN3.vocab_size)
 
 
 class ScriptedProposer:
@@ -114,15 +117,15 @@ class Watched:
 
 
 @contextmanager
-def on_cpu(package: str, is_native: bool) -> Iterator[None]:
-    """On the CPU, with the kernels of `package` where they can run, or without."""
+def on_cpu(kernels: str) -> Iterator[None]:
+    """On the CPU; models that are built meanwhile run on the operators that `kernels` names."""
     before = mx.default_device()
     mx.set_default_device(mx.cpu)
-    native.set_enabled(package, is_native)
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(native.VARIABLE, kernels)
+            yield
     finally:
-        native.set_enabled(package, False)
         mx.set_default_device(before)
 
 

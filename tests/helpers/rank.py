@@ -19,7 +19,6 @@ from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
 from tiny_llm_lab.commands.engine_stats import EngineStats
-from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 _ROOT = Path(__file__).parents[2]
@@ -148,7 +147,6 @@ def main() -> None:
         faulthandler.dump_traceback_later(_TIMEOUT_S, exit=True)
         asked = json.loads(path.read_bytes())
         os.environ[native.VARIABLE] = asked["kernels"]
-        native.set_enabled(PACKAGES[job["solution"]], asked["kernels"] == "on")
         _answer(llm, asked["name"], group, folder / f"{case}-{group.rank()}")
         faulthandler.cancel_dump_traceback_later()
         case += 1

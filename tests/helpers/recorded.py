@@ -20,4 +20,5 @@ def recorded(stall_s: float = 2.0) -> Run:
             Chunk(1, 25, 2.0, 2.0 + stall_s / 2),
             Chunk(1, 25, 2.0 + stall_s / 2, end_s),
         ),
+        facts={"device": "cpu", "dtype": "float32"},
     )

@@ -22,10 +22,7 @@ MODEL = "random:qwen3-shrunk,bits=4"
 
 @pytest.fixture(autouse=True)
 def _kernels_on(monkeypatch):
-    monkeypatch.setenv(native.VARIABLE, "on")
-    native.set_enabled("tiny_llm_ref", True)
-    yield
-    native.set_enabled("tiny_llm_ref", False)
+    monkeypatch.setenv(native.VARIABLE, "cpp")
 
 
 def logits_of(loaded, chunk=70):
@@ -87,6 +84,6 @@ def test_a_model_without_them_is_refused(model):
 @pytest.mark.parametrize("solution", ["ref", "mlx-lm"])
 def test_it_goes_with_our_kernels(monkeypatch, solution):
     if solution == "ref":
-        native.set_enabled("tiny_llm_ref", False)
+        monkeypatch.setenv(native.VARIABLE, "off")
     with pytest.raises(UserError, match="--activation-bits needs our C\\+\\+ kernels on a CPU: leave it out"):
         load(MODEL, solution, "cpu", activation_bits=8)

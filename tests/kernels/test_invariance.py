@@ -146,13 +146,10 @@ def test_rope_and_embedding(copy, threads, dtype):
 @pytest.fixture
 def kernels_on(request, monkeypatch, threads):
     """The reference runs on one copy of the kernels, with two threads."""
-    monkeypatch.setenv(native.VARIABLE, "on")
-    monkeypatch.setenv("TINY_LLM_ISA", request.param)
-    native.set_enabled(PACKAGE, True)
-    assert native.kernels(PACKAGE) is not None
+    monkeypatch.setenv(native.VARIABLE, "cpp")
+    monkeypatch.setattr(native.RUNTIME, "_sets", {PACKAGE: kernel_set(request.param)})
     threads(2)
-    yield request.param
-    native.set_enabled(PACKAGE, False)
+    return request.param
 
 
 on_every_copy = pytest.mark.parametrize("kernels_on", NAMES, indirect=True)

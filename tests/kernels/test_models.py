@@ -19,11 +19,11 @@ NAMES = [
 
 
 @pytest.fixture
-def logits():
+def logits(monkeypatch):
     """Logits of the reference with its kernels on or off."""
 
     def of(name, dtype, is_on):
-        native.set_enabled("tiny_llm_ref", is_on)
+        monkeypatch.setenv(native.VARIABLE, "cpp" if is_on else "off")
         model = load_solution("ref").build_model(load_checkpoint(name, dtype=dtype))
         tokens, cache = random_tokens(3, 1, 70), model.create_kv_cache()
         parts = [model(tokens[:, :69], 0, cache), model(tokens[:, 69:], 69, cache)]
@@ -31,13 +31,7 @@ def logits():
         mx.eval(out)
         return out
 
-    yield of
-    native.set_enabled("tiny_llm_ref", False)
-
-
-@pytest.fixture(autouse=True)
-def _may_run(monkeypatch):
-    monkeypatch.setenv(native.VARIABLE, "on")
+    return of
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,10 +12,12 @@ from tests.kernels.compilers import fake_compiler
 from tiny_llm_lab import native
 from tiny_llm_lab.native import runtime as runtime_module
 from tiny_llm_lab.native.build import CompileError
+from tiny_llm_lab.native.cpp_ops import CppOps, can_read_model
 from tiny_llm_lab.native.isa import physical_cores
+from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.runtime import Runtime
 from tiny_llm_lab.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import QuantizedWeights, UserError
 
 PLAIN_MLX = "; until then everything runs in plain MLX, which is slow on a CPU\n"
 
@@ -29,8 +31,8 @@ def wanted(monkeypatch):
 
 def goes_on_without(runtime: Runtime, capfd: pytest.CaptureFixture[str]) -> str:
     """What is said, once, by a process that can have no kernels."""
-    assert runtime.kernels("tiny_llm_ref") is None
-    assert runtime.kernels("tiny_llm_ref") is None
+    assert runtime.kernels("tiny_llm_ref", {}) is None
+    assert runtime.kernels("tiny_llm_ref", {}) is None
     assert not runtime.can_run()
     lines = capfd.readouterr().err.splitlines(keepends=True)
     assert sum(line.startswith("compiling") for line in lines) <= 1, "what failed is not tried again"
@@ -73,50 +75,85 @@ def test_a_source_that_does_not_compile(package, wanted, tmp_path, monkeypatch, 
     monkeypatch.setattr(wanted, "binding", native.binding)
     if package == "tiny_llm":  # the learner's: the compiler's words are what helps
         with pytest.raises(CompileError, match=r"broken\.cpp:1:.*error"):
-            wanted.kernels(package)
+            wanted.kernels(package, {})
     else:
-        assert wanted.kernels(package) is None
+        assert wanted.kernels(package, {}) is None
         assert "the C++ compiler failed (" in capfd.readouterr().err
 
 
-def test_a_subpackage_has_the_kernels_of_its_package():
-    on = Runtime()
-    on.set_enabled("tiny_llm_ref", False)
-    assert on.kernels("tiny_llm_ref.layers") is None
-    on._sets["tiny_llm_ref"] = native.load("tiny_llm_ref", "plain")
-    assert on.kernels("tiny_llm_ref.layers.deeper") is on._sets["tiny_llm_ref"]
+def test_a_subpackage_has_the_kernels_of_its_package(wanted):
+    wanted._sets["tiny_llm_ref"] = native.load("tiny_llm_ref", "plain")
+    ops = wanted.kernels("tiny_llm_ref.layers.deeper", {})
+    assert isinstance(ops, CppOps) and ops._kernels is wanted._sets["tiny_llm_ref"]
 
 
-def test_off_means_off(wanted, monkeypatch):
-    monkeypatch.setenv(native.VARIABLE, "off")
-    assert wanted.kernels("tiny_llm_ref") is None
-    assert not wanted.can_run()
-    monkeypatch.setenv(native.VARIABLE, "cpp")
-    wanted.set_enabled("tiny_llm_ref", False)
-    assert wanted.kernels("tiny_llm_ref") is None
+# The operators of a model by what is asked for, on a CPU with a compiler and on a GPU; None: plain arrays.
+@pytest.mark.parametrize(
+    ("said", "on_cpu", "on_gpu"),
+    [
+        ("", CppOps, MlxOps),
+        ("auto", CppOps, MlxOps),
+        ("cpp", CppOps, None),
+        ("mlx", MlxOps, MlxOps),
+        ("off", None, None),
+    ],
+)
+def test_the_set_of_a_model(said, on_cpu, on_gpu, monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, said)
+    runtime = Runtime()
+    monkeypatch.setattr(runtime, "binding", native.binding)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.cpu)
+    assert type(runtime.kernels("tiny_llm_ref", {})) is (on_cpu or type(None))
+    assert runtime.can_run() == (on_cpu is CppOps), "16 bits are as good as 32"
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
-    wanted.set_enabled("tiny_llm_ref", True)
-    assert wanted.kernels("tiny_llm_ref") is None
-    assert not wanted.can_run()
+    assert not runtime.can_run()
+    if said == "cpp":
+        message = "^TINY_LLM_KERNELS=cpp runs on a CPU only: add --device cpu, or choose auto or mlx$"
+        with pytest.raises(UserError, match=message):
+            runtime.kernels("tiny_llm_ref", {})
+    else:
+        assert type(runtime.kernels("tiny_llm_ref", {})) is (on_gpu or type(None))
 
 
-def test_modes(monkeypatch, wanted):
+def test_without_its_variable_the_mode_is_auto(monkeypatch):
     monkeypatch.delenv(native.VARIABLE)
     assert kernels_mode() == "auto"
-    for said, mode in {"": "auto", "auto": "auto", "cpp": "cpp", "on": "cpp", "off": "off"}.items():
-        monkeypatch.setenv(native.VARIABLE, said)
-        assert kernels_mode() == mode
-    monkeypatch.setenv(native.VARIABLE, "banana")
-    for ask in (wanted.can_run, lambda: wanted.kernels("tiny_llm_ref")):
-        with pytest.raises(UserError, match=r"^TINY_LLM_KERNELS=banana: choose auto, cpp or off$"):
+
+
+@pytest.mark.parametrize("said", ["banana", "on", "MLX", " cpp"])
+def test_a_mode_that_does_not_exist(said, wanted, monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, said)
+    for ask in (wanted.can_run, lambda: wanted.kernels("tiny_llm_ref", {})):
+        with pytest.raises(UserError, match=f"^TINY_LLM_KERNELS={said}: choose auto, cpp, mlx or off$"):
             ask()
+
+
+def test_which_weights_the_kernels_read():
+    def reads(bits=4, group=64, **other):
+        names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        kinds = dict.fromkeys(names, (bits, group)) | other
+        blank = mx.zeros((1, 1))
+        return can_read_model(
+            {
+                f"model.layers.0.x.{name}.weight": QuantizedWeights(blank, blank, blank, kind[1], kind[0])
+                if kind[0]
+                else blank
+                for name, kind in kinds.items()
+            }
+        )
+
+    assert all(reads(bits) for bits in (0, 4, 8))
+    assert not reads(3) and not reads(4, 16)
+    assert reads(down_proj=(8, 32)), "down stands alone"
+    assert not reads(v_proj=(8, 64)), "q, k and v come from one operator"
+    assert not reads(up_proj=(0, 64)), "so do gate and up"
 
 
 @pytest.mark.parametrize("said", ["abc", "0", "-1", "100000", "2.5", "٣"])
 def test_a_number_of_threads_that_cannot_be(said, wanted, monkeypatch):
     monkeypatch.setenv(native.THREADS_VARIABLE, said)
     message = f"^TINY_LLM_THREADS={said}: give a whole number from 1 to {MAX_THREADS}$"
-    for ask in (wanted.binding, wanted.can_run, lambda: wanted.kernels("tiny_llm_ref")):
+    for ask in (wanted.binding, wanted.can_run, lambda: wanted.kernels("tiny_llm_ref", {})):
         with pytest.raises(UserError, match=message):
             ask()
 
@@ -150,7 +187,7 @@ FEW_THREADS = """
 import resource
 from pathlib import Path
 from tiny_llm_lab import native
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import QuantizedWeights, UserError
 binding = native.binding()
 native.set_num_threads(2)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -184,17 +221,17 @@ from tiny_llm_lab import native
 mx.set_default_device(mx.cpu)
 x = mx.ones((4, 64))
 if sys.argv[1] == "after":
-    mx.eval(native.kernels("tiny_llm_ref").linear(x, [x])[0])
+    mx.eval(native.load("tiny_llm_ref").linear(x, [x])[0])
 child = os.fork()
 if child == 0:
     try:
-        print(native.kernels("tiny_llm_ref").linear(x, [x])[0][0, 0].item(), flush=True)
+        print(native.load("tiny_llm_ref").linear(x, [x])[0][0, 0].item(), flush=True)
     except ValueError as error:
         print(error, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
 if sys.argv[1] == "after":
-    print(native.kernels("tiny_llm_ref").linear(x, [x])[0][0, 0].item())
+    print(native.load("tiny_llm_ref").linear(x, [x])[0][0, 0].item())
 """
 
 

@@ -5,29 +5,22 @@ import numpy as np
 import pytest
 from tests.helpers.tolerance import EXACT, as_float64, assert_close
 from tests.helpers.toy import random_array
-from tests.kernels.conftest import NAMES
+from tests.kernels.conftest import NAMES, kernel_set
 
-from tiny_llm_lab import native
+from tiny_llm_lab.native.cpp_ops import CppOps
 
-PACKAGE = "tiny_llm_ref"
 V = 5000
 
 
 @pytest.fixture(params=NAMES)
-def both(request, monkeypatch, llm):
-    """both(name, scores, setting): a cut without kernels and with one copy of them."""
-    monkeypatch.setenv(native.VARIABLE, "on")
-    monkeypatch.setenv("TINY_LLM_ISA", request.param)
+def both(request, llm):
+    """both(name, scores, setting): a cut without operators and with one copy of the kernels."""
+    ops = CppOps(kernel_set(request.param))
 
     def run(name, scores, setting):
-        results = []
-        for is_on in (False, True):
-            native.set_enabled(PACKAGE, is_on)
-            results.append(np.array(getattr(llm, name)(scores, setting)))
-        return results
+        return [np.array(getattr(llm, name)(scores, setting, by)) for by in (None, ops)]
 
-    yield run
-    native.set_enabled(PACKAGE, False)
+    return run
 
 
 # Spreads from nearly flat, where a nucleus has thousands of tokens, to peaked.

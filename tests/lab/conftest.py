@@ -11,7 +11,5 @@ from tiny_llm_lab import native
 def kernels_on() -> Iterator[None]:
     """The reference runs on its C++ kernels where it can: ten times as fast, with the same schedules."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(native.VARIABLE, "on")
-        native.set_enabled("tiny_llm_ref", True)
+        patch.setenv(native.VARIABLE, "cpp")
         yield
-    native.set_enabled("tiny_llm_ref", False)

@@ -11,6 +11,7 @@ from tests.helpers.fake_serving import FakeSolution, loaded
 from tiny_llm_lab import cli
 from tiny_llm_lab.commands import batch_main, batch_report, live_view
 from tiny_llm_lab.commands.progress import BatchProgress
+from tiny_llm_lab.commands.tables import table_lines
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,
@@ -62,7 +63,7 @@ def test_a_narrow_terminal_has_the_answer_and_whole_numbers(width: int) -> None:
         progress.update(PrefillEvent(idx, 1024, 1024, 1.0))
         for number, time_s in enumerate((12.7134, 12.8405, 13.3557)):
             progress.update(TokenEvent(idx, 1, ("brass ", "compass ", "attic")[number], time_s))
-    lines = batch_report.report_lines(progress, width)
+    lines = table_lines(batch_report.COLUMNS, batch_report.request_rows(progress), width)
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     for whole in ("interrupted", "12713.4", "515.2", "brass", "compass", "attic"):
@@ -155,12 +156,12 @@ def test_slots_are_taken_and_given_back_in_place() -> None:
     progress = BatchProgress([Prompt("a")] * 3, batch_size=2, start_s=0.0)
     progress.update(PrefillEvent(0, 5, 5, 1.0))
     progress.update(PrefillEvent(1, 3, 6, 2.0))
-    assert progress.slots == [0, 1] and progress.num_queued == 1
+    assert progress.slots == [0, 1] and progress.count("queued") == 1
     assert [request.phase for request in progress.requests] == ["prefill", "prefill", "queued"]
     progress.update(TokenEvent(0, 4, "hi", 3.0))
     assert progress.requests[0].phase == "decode"
     progress.update(DoneEvent(progress.requests[0].outcome()))
-    assert progress.slots == [None, 1] and progress.num_done == 1
+    assert progress.slots == [None, 1] and progress.count("done") == 1
     progress.update(PrefillEvent(2, 1, 1, 4.0))
     assert progress.slots == [2, 1]
 

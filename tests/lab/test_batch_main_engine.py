@@ -221,7 +221,7 @@ def test_ctrl_c_still_prints_what_there_is(
             "raise max_num_batched_tokens (512) to max_model_len (1024)",
         ),
         (["--engine", "--chunk-grid", "4096"], "chunk_grid (4096) must be at most max_num_batched_tokens"),
-        (["--engine", "--block-size", "0"], "--block-size must be 1 or more, not 0"),
+        (["--engine", "--block-size", "0"], "--block-size: must be 1 or more, not 0"),
         (["--engine", "--kv-cache-memory", "lots"], "'lots' is no amount of memory: write 512M"),
         (["--engine", "--kv-cache-memory", "1K"], "give it more memory, or choose smaller blocks"),
         (["--engine", "--itl-slo-ms", "0"], "--itl-slo-ms must be above 0, not 0"),

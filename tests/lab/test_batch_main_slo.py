@@ -42,7 +42,7 @@ def test_an_slo_changes_no_answer(monkeypatch: pytest.MonkeyPatch, capsys: Captu
         (["--no-enable-chunked-prefill"], "and --no-enable-chunked-prefill"),
         (["--async-scheduling"], "leave out --itl-slo-ms and --speculate"),
         (["--itl-slo-ms", "-3"], "--itl-slo-ms must be above 0, not -3"),
-        (["--block-size", "0"], "--block-size must be 1 or more, not 0"),
+        (["--block-size", "0"], "--block-size: must be 1 or more, not 0"),
         (["--kv-cache-memory", "lots"], "'lots' is no amount of memory"),
     ],
 )

@@ -1,6 +1,5 @@
 """`bench-chunked-prefill`: the workload, the reading of events, the report's arithmetic."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,15 +7,14 @@ import pytest
 from tests.helpers.recorded import recorded
 
 from tiny_llm_lab.bench.chunked.plot import typical
-from tiny_llm_lab.bench.chunked.result import Sample, sections_of, victim_itl
+from tiny_llm_lab.bench.chunked.result import sections_of
 from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
-from tiny_llm_lab.bench.run import Chunk, Run, chunks_of, chunks_of_steps, gaps_during, timings_of
-from tiny_llm_lab.bench.spec import Request, Schedule, prompts_of
+from tiny_llm_lab.bench.latency import contention, victim_itl
+from tiny_llm_lab.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of
+from tiny_llm_lab.bench.spec import UNCHUNKED, Request, Schedule, prompts_of
 from tiny_llm_lab.types import Completion, PrefillEvent, StepPlan, StepStats, Timing, TokenEvent, UserError
 
-WORKLOAD = Workload(
-    num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, short_max_tokens=4
-)
+WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, max_tokens=4)
 
 
 # The workload
@@ -99,13 +97,6 @@ def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole() -> No
         timings_of(requests, [])
 
 
-def test_only_gaps_that_overlap_count() -> None:
-    timing = Timing(0.0, (1.0, 2.0, 4.0, 7.0, 11.0))
-    assert gaps_during([timing], [(4.5, 6.0)]) == [3.0]
-    assert gaps_during([timing], [(2.0, 4.0)]) == [2.0], "gaps that only touch do not"
-    assert gaps_during([timing], [(1.5, 3.0), (3.0, 5.0)]) == [1.0, 2.0, 3.0]
-
-
 def test_spans_and_victims() -> None:
     seen = recorded()
     assert seen.long_spans() == {1: (2.0, 4.0)}
@@ -114,8 +105,11 @@ def test_spans_and_victims() -> None:
     assert overlap_complaint(seen) is None
 
 
-def test_runs_survive_the_way_through_json() -> None:
-    assert Run.from_json(json.loads(json.dumps(recorded().to_json()))) == recorded()
+def test_work_and_memory_are_metrics_where_they_are_known() -> None:
+    assert contention(recorded())["computed_per_useful"] is None
+    known = contention(replace(recorded(), num_computed_tokens=102, peak_bytes=7))
+    # 6 + 50 + 6 tokens of prompts, and 4 + 1 + 1 of answers that are computed.
+    assert (known["computed_per_useful"], known["peak_bytes"]) == (102 / 68, 7)
 
 
 FIRST, LONG, LATE = recorded().timings
@@ -141,11 +135,9 @@ def test_a_run_without_overlap_is_told_apart(
 
 
 def test_medians_spreads_and_ratios() -> None:
-    samples = [
-        Sample(Schedule(25), repeat, recorded(stall)) for repeat, stall in enumerate((1.0, 3.0, 2.0, 2.0))
-    ]
-    samples += [Sample(Schedule(999), repeat, recorded(8.0)) for repeat in range(4)]
-    together, classes = sections_of(samples, "title", long_tokens=50)
+    stalls = [recorded(stall_s) for stall_s in (1.0, 3.0, 2.0, 2.0)]
+    groups = {Schedule(UNCHUNKED): [recorded(8.0)] * 4, Schedule(25): stalls}
+    together, classes = sections_of(groups, "title")
     small, _ = together.rows
     of: dict[str, Any] = small.to_json()["metrics"]
     assert small.name == "prefill_step 25" and len(of["total_s"]["samples"]) == 4
@@ -154,11 +146,16 @@ def test_medians_spreads_and_ratios() -> None:
     assert of["itl_p99_over_p50"]["median"] == 4.0
     assert (of["ttft_long_s"]["median"], of["ttft_short_s"]["median"]) == (2.0, 2.0)
     assert (of["total_s"]["median"], of["output_tokens_per_s"]["median"]) == (5.0, 9 / 5.0)
-    assert of["max_itl_ratio"]["median"] == 0.25
-    said = together.notes[-1]
-    assert "Against unchunked" in said
-    assert "prefill_step 25 had max ITL 0.25x, p50 ITL 1.00x, long TTFT 0.25x, throughput 2.20x" in said
-    assert "shortest total had prefill_step 25" in said
+    ratios = {each.name: each.value for each in together.ratios if each}
+    assert ratios == pytest.approx(
+        {
+            "ITL max, prefill_step 25 / unchunked": 2 / 8,
+            "ITL p50, prefill_step 25 / unchunked": 1.0,
+            "TTFT long, prefill_step 25 / unchunked": 2 / 8,
+            "out tok/s, prefill_step 25 / unchunked": 11 / 5,
+        }
+    )
+    assert together.notes[-1] == "The shortest total has prefill_step 25."
     assert [row.name for row in classes.rows[:2]] == ["prefill_step 25, short", "prefill_step 25, long"]
     short, long = classes.rows[:2]
     # Pooled in each run: gaps of the early and the late request, and of the long one.
@@ -167,19 +164,18 @@ def test_medians_spreads_and_ratios() -> None:
 
 
 def test_a_schedule_that_still_cuts_is_not_called_unchunked() -> None:
-    samples = [Sample(Schedule(25), 0, recorded()), Sample(Schedule(40), 0, recorded())]
-    together, _ = sections_of(samples, "title", long_tokens=50)
-    assert "Against prefill_step 40" in together.notes[-1]
-    assert together.columns[-1].title == "max ITL vs prefill_step 40"
-    alone, _ = sections_of(samples[:1], "title", long_tokens=50)
-    assert "nothing to compare" in alone.notes[-1]
+    groups = {Schedule(25): [recorded()], Schedule(40): [recorded()]}
+    together, _ = sections_of(groups, "title")
+    assert together.ratios[0] and together.ratios[0].name == "ITL max, prefill_step 25 / prefill_step 40"
+    alone, _ = sections_of({Schedule(25): [recorded()]}, "title")
+    assert not alone.ratios, "nothing to compare"
 
 
 def test_an_engine_cuts_at_its_threshold_or_its_budget() -> None:
     schedules = [Schedule(budget=512), Schedule(budget=64), Schedule(budget=512, threshold=32)]
     assert [each.max_chunk for each in schedules] == [512, 64, 32]
-    samples = [Sample(each, 0, recorded()) for each in schedules]
-    names = [row.name for row in sections_of(samples, "title", long_tokens=50)[0].rows]
+    groups = {each: [recorded()] for each in schedules}
+    names = [row.name for row in sections_of(groups, "title")[0].rows]
     assert names == ["budget 512, threshold 32", "budget 64", "budget 512"]
 
 

@@ -2,41 +2,23 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 from tests.helpers.recorded import recorded
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.bench.child import CrashError, parse_output
-from tiny_llm_lab.bench.chunked import command
-from tiny_llm_lab.bench.chunked.workload import Workload
-from tiny_llm_lab.bench.spec import Schedule, Spec
-from tiny_llm_lab.commands.cli_errors import UnwrittenError
+from tiny_llm_lab.bench import sweep
+from tiny_llm_lab.bench.chunked import workload
+from tiny_llm_lab.bench.run import Run
+from tiny_llm_lab.bench.spec import Spec
+from tiny_llm_lab.commands import tables
+from tiny_llm_lab.commands.cli_errors import CrashError, UnwrittenError
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
-WORKLOAD = Workload(
-    num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, short_max_tokens=4
-)
-
-
-def test_what_a_child_says() -> None:
-    assert parse_output('noise\n{"a": 1}\n', "") == {"a": 1}
-    with pytest.raises(UserError, match="too long"):
-        parse_output('{"error": "too long"}', "")
-    with pytest.raises(UnwrittenError, match=r"TODO 2\.7\.1"):
-        parse_output('{"todo": "TODO 2.7.1: write it"}', "")
-    for stdout in ("", "Killed", "[1]"):
-        with pytest.raises(CrashError, match="out of memory"):
-            parse_output(stdout, "out of memory\n")
-
-
-def test_a_spec_survives_the_way_to_the_child() -> None:
-    spec = Spec("default", "ref", None, None, Schedule(32), 7, WORKLOAD.requests(1.0, 2.0), seed=3)
-    assert Spec.from_json(spec.to_json()) == spec
 
 
 class Children:
@@ -46,18 +28,17 @@ class Children:
         self.specs: list[Spec] = []
         self.last, self.then = last, then
 
-    def __call__(self, module: str, request: str) -> dict[str, Any]:
-        spec = Spec.from_json(request)
+    def __call__(self, measure: object, spec: Spec, threads: int) -> Run:
         self.specs.append(spec)
         if len(self.specs) == self.last and self.then is not None:
             raise self.then
         stall_s = 8.0 if spec.schedule.max_chunk >= 1024 else 1.0
-        facts = {"device": "cpu", "dtype": "float32"}
-        return recorded(stall_s).to_json() | {"facts": facts}
+        return recorded(stall_s)
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, children: Children, out: Path, *argv: str) -> int:
-    monkeypatch.setattr(command, "run_module", children)
+    for module in (sweep, workload):
+        monkeypatch.setattr(module, "run_fresh", children)
     steps = [] if "--engine" in argv else ["--prefill-steps", "32", "999999"]
     return cli.main(["bench-chunked-prefill", *steps, "--out", str(out), *argv])
 
@@ -66,7 +47,7 @@ def test_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     children = Children()
     assert bench(monkeypatch, children, tmp_path / "new" / "folder") == 0
     out = capsys.readouterr().out
-    assert "max ITL vs unchunked" in out and "prefill_step 32 had max ITL 0.12x" in out
+    assert "ITL max, prefill_step 32 / unchunked: 0.125" in out
     calibration, *measured = children.specs
     assert not any(request.arrival_s for request in calibration.requests) and calibration.batch_size == 1
     assert len({spec.requests for spec in measured}) == 1, "every step must see the same arrivals"
@@ -108,7 +89,7 @@ def test_an_engine_is_swept_over_budgets_and_thresholds(
     pairs = [(spec.schedule.budget, spec.schedule.threshold) for spec in measured]
     assert pairs == [(64, 0), (64, 32), (9999, 0), (9999, 32)]
     out = capsys.readouterr().out
-    assert "budget 64, threshold 32, long" in out and "max ITL vs unchunked" in out
+    assert "budget 64, threshold 32, long" in out and "ITL max, budget 64 / budget 9999" in out
 
 
 @pytest.mark.parametrize("engine", [(), ("--engine",)])
@@ -127,27 +108,27 @@ def test_no_number_is_cut_at_80_columns(
 ) -> None:
     def shown(width: int) -> list[str]:
         console = Console(width=width, force_terminal=True, color_system=None)
-        monkeypatch.setattr(command, "stdout_console", lambda: console)
+        monkeypatch.setattr(tables, "stdout_console", lambda: console)
         assert bench(monkeypatch, Children(), tmp_path, "--repeats", "1") == 0
         return capsys.readouterr().out.splitlines()
 
     wide, narrow = shown(240), shown(80)
     numbers = [sorted(re.findall(r"\d+\.\d+x?", " ".join(lines))) for lines in (wide, narrow)]
     assert numbers[0] == numbers[1] and len(numbers[0]) > 20
-    tables = [
+    shown_tables = [
         line
         for line in narrow
         if line.lstrip().startswith(("variant", "prefill_step")) and " had " not in line
     ]
-    assert max(map(len, tables)) <= 80 and not any("…" in line for line in narrow)
-    assert "ITL max ms" in "".join(tables) and "max ITL vs unchunked" in "".join(tables)
+    assert max(map(len, shown_tables)) <= 80 and not any("…" in line for line in narrow)
+    assert "ITL max ms" in "".join(shown_tables)
 
 
 def test_ctrl_c_reports_once_every_step_was_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert bench(monkeypatch, Children(4, KeyboardInterrupt()), tmp_path) == 130
-    assert "max ITL 0.12x" in capsys.readouterr().out
+    assert "prefill_step 32 / unchunked: 0.125" in capsys.readouterr().out
     assert bench(monkeypatch, Children(3, KeyboardInterrupt()), tmp_path) == 130
     assert capsys.readouterr().out == ""
 
@@ -176,14 +157,14 @@ def test_a_run_without_overlap_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     class Alone(Children):
-        def __call__(self, module: str, request: str) -> dict[str, Any]:
-            value = super().__call__(module, request)
-            value["requests"][2]["arrival_s"] = 0.0
-            return value
+        def __call__(self, measure: object, spec: Spec, threads: int) -> Run:
+            run = super().__call__(measure, spec, threads)
+            first, long, late = run.timings
+            return replace(run, timings=(first, long, replace(late, arrival_s=0.0)))
 
     assert bench(monkeypatch, Alone(), tmp_path) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("error: prefill_step 32, repeat 0: no short prompt arrived")
+    assert last.startswith("error: ref prefill_step 32, repeat 0: no short prompt arrived")
 
 
 @pytest.mark.parametrize(

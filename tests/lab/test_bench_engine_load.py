@@ -1,41 +1,26 @@
 """bench-engine under load: serving in time, what latencies come to, and who is compared with whom."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
+from tests.helpers.recorded import recorded
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab import load_solution
 from tiny_llm_lab.bench.engine import peers, slo
 from tiny_llm_lab.bench.engine.config import BenchConfig
-from tiny_llm_lab.bench.engine.peers import (
-    CountingNetwork,
-    is_loss,
-    metrics_of,
-    run_ours,
-    useful_tokens,
-    workload,
-)
-from tiny_llm_lab.bench.engine.slo import (
-    POLICY,
-    STATIC,
-    UNCHUNKED,
-    Load,
-    bursts,
-    goodput_metrics,
-    is_inside,
-    long_prompt,
-    scheduler_for,
-    sized,
-)
-from tiny_llm_lab.bench.report import Metrics, Ratio, Row, samples_of
+from tiny_llm_lab.bench.engine.slo import STATIC, Load, bursts, goodput_metrics, is_inside, sized
+from tiny_llm_lab.bench.report import Ratio
 from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.spec import Request
+from tiny_llm_lab.bench.sample import CountingNetwork, config_of, measure
+from tiny_llm_lab.bench.spec import Request, Schedule, Spec
+from tiny_llm_lab.commands import options
 from tiny_llm_lab.simulate.traffic import LengthKind
-from tiny_llm_lab.types import StepSample, Timing
+from tiny_llm_lab.types import StepTimeError, Timing
 
+SPEC = Spec("toy", "ref")
 PAIR = (Request("early", 1, 2),)
 
 
@@ -43,25 +28,32 @@ def load(requests: tuple[Request, ...] = PAIR, **others: Any) -> Load:
     return Load(requests, **{"itl_slo_s": 0.5, "ttft_slo_s": 1.0, "decode_s": 0.1, "token_s": 0.001} | others)
 
 
-METRICS = goodput_metrics(Run(PAIR, (Timing(0.0, (1.0, 2.0)),)), load())
-
-
 def config(**others: Any) -> BenchConfig:
     model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
     checkpoint: Any = None
-    return BenchConfig(None, model, checkpoint, **others)
+    return BenchConfig(None, model, checkpoint, SPEC, **others)
 
 
-def test_our_engine_serves_requests_that_arrive_and_counts_what_it_computes() -> None:
-    llm: Any = load_solution("ref")
-    checkpoint = toy_checkpoint()
-    own = BenchConfig(llm, llm.build_model(checkpoint), checkpoint, chunk=8)
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+
+
+@pytest.mark.usefixtures("toy")
+def test_an_engine_serves_requests_that_arrive_and_counts_what_it_computes() -> None:
     requests = (Request("early", 4, 3), Request("long", 20, 2, 0.01))
-    run, num_computed, peak_bytes = run_ours(own, requests)
-    assert num_computed == useful_tokens(requests) == 4 + 2 + 20 + 1 and peak_bytes > 0
+    run = measure(replace(SPEC, requests=requests, batch_size=2, schedule=Schedule(budget=10)))
+    assert run.num_computed_tokens == 4 + 2 + 20 + 1 and run.peak_bytes is not None and run.peak_bytes > 0
     assert [len(timing.token_s) for timing in run.timings] == [3, 2]
     assert run.timings[1].arrival_s == 0.01 < run.timings[1].token_s[0]
     assert sum(chunk.num_tokens for chunk in run.chunks if chunk.prompt_idx == 1) == 20
+
+
+def test_mlx_lm_is_counted_with_its_padding() -> None:
+    requests = (Request("early", 4, 3), Request("early", 12, 3))
+    spec = Spec("default", "mlx-lm", requests=requests, batch_size=2, schedule=Schedule(32))
+    computed = measure(spec).num_computed_tokens
+    assert computed is not None and computed >= 4 + 12 + 2 * 2
 
 
 def test_latencies_of_two_requests() -> None:
@@ -87,8 +79,8 @@ def test_a_load_is_sized_to_the_machine() -> None:
     # A request is 0.1 s of prompt and ten eighths of a decode step: 0.2 s, at 60 % of the machine 3 a second.
     assert sized(kinds, 0.08 / 8, 0.001, load_s=20) == (60, pytest.approx(3.0))
     assert sized(kinds, 0.08 / 8, 0.001, load_s=0.1)[0] == 12, "fewer say nothing"
-    assert long_prompt(config(load_s=5.0), 1e-6) == 1536
-    assert long_prompt(config(load_s=5.0), 1.0) == 128
+    fast, slow = bursts(config(load_s=5.0), 0.01, 1e-6), bursts(config(load_s=5.0), 0.01, 1.0)
+    assert (fast.ttft_slo_s, slow.ttft_slo_s) == (pytest.approx(4 * 1536e-6), pytest.approx(4 * 128.0))
 
 
 def test_bursts_are_seeded_fit_the_model_and_have_two_tokens_at_least() -> None:
@@ -99,79 +91,64 @@ def test_bursts_are_seeded_fit_the_model_and_have_two_tokens_at_least() -> None:
     assert all(request.max_tokens >= 2 and request.num_tokens <= 4096 for request in found.requests)
 
 
-@pytest.mark.parametrize("budget", STATIC)
-def test_a_fixed_budget_has_a_token_for_each_running_request(budget: int) -> None:
-    scheduler = scheduler_for(load(), f"budget {budget}")
-    assert scheduler.max_num_batched_tokens == budget >= scheduler.max_num_seqs
-
-
 def test_whole_prompts_are_not_cut_and_the_policy_may_cut_them() -> None:
-    whole, policy = scheduler_for(load(), UNCHUNKED), scheduler_for(load(), POLICY)
+    whole, *fixed, policy = [config_of(spec) for spec in slo.specs_of(SPEC, load())]
     assert (whole.enable_chunked_prefill, policy.enable_chunked_prefill) == (False, True)
     assert whole.max_num_batched_tokens == policy.max_num_batched_tokens == 3 + 32
+    assert tuple(each.max_num_batched_tokens for each in fixed) == STATIC
+    assert all(each.max_num_batched_tokens >= each.max_num_seqs for each in fixed), "a token for each"
 
 
+@pytest.mark.usefixtures("toy")
 def test_the_policy_serves_a_load_and_says_how_well_it_predicted() -> None:
-    llm: Any = load_solution("ref")
-    checkpoint = toy_checkpoint()
-    own = BenchConfig(llm, llm.build_model(checkpoint), checkpoint)
-    samples = [StepSample(n, n * n, n, 0.001 * n) for n in (1, 2, 4, 8)]
-    given = load((Request("early", 8, 4), Request("early", 40, 3)), samples=samples)
-    metrics = {name: slo.run(own, given, name) for name in (UNCHUNKED, "budget 16", POLICY)}
-    assert all(each["total_s"] for each in metrics.values()) and len(given.errors) == 1
+    given = load((Request("early", 8, 4), Request("early", 40, 3)))
+    whole, budget, *_, policy = [measure(spec) for spec in slo.specs_of(SPEC, given)]
+    assert all(run.total_s > 0 for run in (whole, budget, policy))
+    assert policy.prediction_error is not None and policy.prediction_error.count > 0
+    assert whole.prediction_error is None and budget.prediction_error is None
+
+
+def served(itl_s: float, num_good: int) -> Run:
+    """Ten requests in ten seconds; `num_good` of them have their first token in time."""
+    ttfts = [0.5 if number < num_good else 2.0 for number in range(10)]
+    return Run(PAIR * 10, tuple(Timing(10 - itl_s - ttft, (10 - itl_s, 10.0)) for ttft in ttfts))
 
 
 def test_the_policy_is_compared_with_the_best_budget_inside_the_slo() -> None:
-    def run(goodput: float, itl_s: float) -> list[Any]:
-        return [METRICS | {"goodput": goodput, "itl_p99_s": itl_s, "itl_max_s": itl_s}]
-
-    runs = {
-        UNCHUNKED: run(1.0, 9.0),
-        "budget 64": run(1.5, 0.4),
-        "budget 128": run(2.0, 0.5),
-        "budget 512": run(9.0, 2.0),  # the most, but its p99 ITL is outside
-        POLICY: run(3.0, 0.5),
-    }
-
-    def report(changes: dict[str, Any], **others: Any) -> Any:
-        rows = [Row(name, samples_of(each)) for name, each in (runs | changes).items()]
-        return slo.section(rows, load(**others))
-
-    ratios = {each.name: each.value for each in report({}).ratios}
-    assert ratios == {
-        "goodput, policy / budget 128, the best fixed one inside the ITL SLO": 1.5,
-        "max ITL, policy / budget 128, the best fixed one inside the ITL SLO": 1.0,
-        "goodput, policy / whole prompts": 3.0,
-        "max ITL, policy / whole prompts": 0.5 / 9.0,
-    }
-    none = report({"budget 64": run(1, 2), "budget 128": run(1, 2)})
-    assert "No fixed budget" in none.notes[1] and len(none.ratios) == 2
-    told = report({}, errors=[SimpleNamespace(count=9, p50=p50, p90=0.3) for p50 in (0.1, 0.2, 0.4)])
-    assert told.notes[1] == "Step-time prediction error of the policy: p50 20.0%, p90 30.0%."
-    assert told.data["policy_errors"][0] == [9, 0.1, 0.3]
+    whole, *fixed, policy = slo.specs_of(SPEC, load())
+    inside = {64: (0.4, 3), 128: (0.5, 4)}
+    runs = {whole: [served(9.0, 0)], **{spec: [served(2.0, 0)] for spec in fixed}, policy: [served(0.5, 6)]}
+    for spec in fixed:
+        if spec.schedule.budget in inside:
+            runs[spec] = [served(*inside[spec.schedule.budget])]
+    report = slo.section(runs, load())
+    found = {each.name: each.value for each in report.ratios if each}
+    assert report.notes[-1].startswith("Of the fixed budgets inside the ITL SLO, budget 128 has the best")
+    assert found["goodput/s, SLO policy / budget 128"] == pytest.approx(6 / 4, rel=0.2)
+    assert found["ITL max, SLO policy / budget 128"] == pytest.approx(1.0)
+    assert found["ITL max, SLO policy / whole prompts"] == pytest.approx(0.5 / 9.0)
+    none = slo.section({**runs, **{spec: [served(2.0, 0)] for spec in fixed}}, load())
+    assert "No fixed budget" in none.notes[-1]
+    errors = [replace(served(0.5, 6), prediction_error=StepTimeError(9, p50, 0.3)) for p50 in (0.1, 0.2, 0.4)]
+    told = slo.section({**runs, policy: errors[:1]}, load())
+    assert told.notes[1] == "Step-time prediction error of the policy: p50 10.0%, p90 30.0%."
+    assert told.data["policy_errors"] == [[9, 0.1, 0.3]]
+    thrice = slo.section({spec: own * 3 for spec, own in runs.items()} | {policy: errors}, load())
+    assert thrice.notes[1] == "Step-time prediction error of the policy: p50 20.0%, p90 30.0%."
 
 
-def test_peers_get_streams_long_prompts_and_short_ones_behind() -> None:
-    requests = workload(config(streams=3), first_tokens_s=1.0)
-    assert tuple(each.kind for each in requests) == ("early",) * 3 + ("long", "late", "late") * 2
-    assert [each.arrival_s for each in requests[2:7]] == [0.0, 1.2, 1.2, 1.2, 2.2]
-    assert [each.prompt_len for each in requests[3:6]] == [512, 32, 32]
-    assert max(each.num_tokens for each in requests) == 516
-    assert useful_tokens(requests) == 3 * (32 + 63) + 2 * (512 + 3) + 4 * (32 + 7)
-    assert [each.kind for each in workload(config(streams=3), None)] == ["early"] * 3
-
-
-def three() -> Run:
-    requests = (Request("early", 10, 3), Request("long", 10, 3, 2.0), Request("late", 10, 3, 3.0))
-    times = (Timing(0.0, (1.0, 2.0, 6.0)), Timing(2.0, (6.0, 7.0, 8.0)), Timing(3.0, (8.0, 9.0, 10.0)))
-    return Run(requests, times)
-
-
-def test_the_metrics_of_a_run_among_peers() -> None:
-    found = metrics_of(three(), num_computed_tokens=54, peak_bytes=7.0)
-    assert (found["total_s"], found["output_tokens_per_s"], found["computed_per_useful"]) == (10.0, 0.9, 1.5)
-    assert (found["itl_p99_s"], found["itl_max_s"]) == (4.0, 4.0), "of the stream, while the long one waits"
-    assert (found["ttft_short_s"], found["ttft_long_s"]) == (5.0, 4.0)
+def test_peers_get_streams_long_prompts_and_short_ones_that_come_late() -> None:
+    own = config(streams=4)
+    workload = peers.workload_of(own)
+    kinds = [each.kind for each in workload.requests()]
+    assert [kinds.count(kind) for kind in ("early", "long", "late")] == [4, 2, 6]
+    assert {each.prompt_len for each in workload.requests() if each.kind == "long"} == {512}
+    ours, *theirs = peers.specs_of(own, workload)
+    assert (ours.solution, ours.schedule, ours.batch_size) == ("ref", Schedule(budget=128 + 12), 12)
+    assert [(each.solution, each.schedule.prefill_step) for each in theirs] == [
+        ("mlx-lm", 128),
+        ("mlx-lm", 2048),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,22 +162,20 @@ def test_the_metrics_of_a_run_among_peers() -> None:
     ],
 )
 def test_less_is_better_except_for_speed(metric: str, value: float, loses: bool) -> None:
-    assert is_loss(metric, Ratio("x", value, value, value)) is loses
+    assert peers.is_loss(metric, Ratio("x", value, value, value)) is loses
 
 
 def test_a_report_of_peers_says_where_ours_loses() -> None:
-    ours = metrics_of(Run(PAIR, (Timing(0.0, (1.0, 2.0)),)), 2, 30.0)
-    theirs = {**ours, "peak_bytes": 10.0, "output_tokens_per_s": 0.5}
+    def report(ours_peak: int, theirs_peak: int) -> Any:
+        runs = [replace(recorded(), peak_bytes=peak) for peak in (ours_peak, theirs_peak)]
+        specs = [replace(SPEC, variant=name) for name in ("engine", "mlx-lm 128")]
+        return peers.section({spec: [run] for spec, run in zip(specs, runs, strict=True)}, "x")
 
-    def report(*metrics: Metrics) -> Any:
-        names = ("engine", "mlx-lm 128")
-        rows = [Row(name, samples_of([each])) for name, each in zip(names, metrics, strict=True)]
-        return peers.section(rows, "x", [], {})
-
-    found = report(ours, theirs)
-    assert found.notes == ["engine loses in: peak MB, engine / mlx-lm 128."]
-    assert found.columns[2].cell(found.rows[0].samples["itl_p99_s"]) == "-", "no long prompt"
-    assert "engine loses nowhere." in report(theirs, theirs).notes
+    found = report(30, 10)
+    assert found.notes[-1] == "ref engine loses in: peak MB, ref engine / ref mlx-lm 128."
+    assert found.notes[0] == "ref engine computes in float32, ref mlx-lm 128 computes in float32."
+    assert found.columns[1].cell(found.rows[0].samples["computed_per_useful"]) == "-", "not counted"
+    assert report(10, 10).notes[-1] == "ref engine loses nowhere."
 
 
 def test_a_counted_network_counts_padding_and_passes_everything_on() -> None:

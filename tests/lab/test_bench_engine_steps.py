@@ -24,6 +24,7 @@ from tiny_llm_lab.bench.engine.config import BenchConfig
 from tiny_llm_lab.bench.engine.steps import COUNTS, ahead, decoding, mixed, paged, scheduler
 from tiny_llm_lab.bench.harness import Variant
 from tiny_llm_lab.bench.report import Section
+from tiny_llm_lab.bench.spec import Spec
 from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.simulate.cost import load_calibration
 from tiny_llm_lab.steps import calibration
@@ -51,7 +52,7 @@ class Clock:
 def config(**others: Any) -> BenchConfig:
     model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
     checkpoint: Any = None
-    return BenchConfig(REF, model, checkpoint, **others)
+    return BenchConfig(REF, model, checkpoint, Spec("default", "ref"), **others)
 
 
 def ratios(section: Section) -> dict[str, float]:
@@ -146,7 +147,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Section]:
         monkeypatch.setattr(steps, "_dense", lambda *_: MagicMock())
         monkeypatch.setattr(chunks, "time_steps", lambda run, known, rounds: [[0.01]] * len(known))
         plain = config()
-        return experiment(Sized(plain.llm, plain.model, plain.checkpoint, context=512))
+        return experiment(Sized(plain.llm, plain.model, plain.checkpoint, plain.spec, context=512))
 
     return run
 

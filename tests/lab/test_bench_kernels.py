@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 from tests.helpers.tolerance import as_float64, assert_close, rounding
 
-from tiny_llm_lab import native
 from tiny_llm_lab.bench.harness import Variant
 from tiny_llm_lab.bench.kernels.command import row_counts
 from tiny_llm_lab.bench.kernels.comparison import Cost, KernelComparison, section_of, written
@@ -17,12 +16,6 @@ from tiny_llm_lab.native.limits import Limits
 from tiny_llm_lab.types import UserError
 
 LIMITS = Limits(2, 10.0, 100.0, None, None)
-
-
-@pytest.fixture
-def _switch():
-    yield
-    native.set_enabled("tiny_llm_ref", False)
 
 
 def compared(cost: Cost, todos: dict[str, str] | None = None, **seconds: tuple[float, ...]) -> Section:
@@ -99,7 +92,6 @@ def test_an_unwritten_variant_is_todo_and_another_error_is_not() -> None:
         written([Variant("x", lambda: fail(RuntimeError("broken")))])
 
 
-@pytest.mark.usefixtures("_switch")
 def test_all_versions_compute_the_same() -> None:
     made = products(3, ["tiny_llm_ref"], outputs=16, inner=64, rotated=0)
     # Words, scales and biases; x and the result.

@@ -6,18 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.helpers.throughput import LIMITS, SAMPLE, SPEC
+from tests.helpers.throughput import LIMITS, SPEC, run_of_spec
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.bench.peers import PeerTimes, num_kv_numbers, num_read_weights, run_of
 from tiny_llm_lab.bench.run import Run, chunks_of
-from tiny_llm_lab.bench.sample import kv_bytes_per_token, weights_bytes
-from tiny_llm_lab.bench.spec import Request, Schedule, at_once
+from tiny_llm_lab.bench.sample import measure, weights_bytes
+from tiny_llm_lab.bench.spec import Request, Schedule, Spec, at_once
 from tiny_llm_lab.bench.throughput.rates import needed_output_len, rates_of
-from tiny_llm_lab.bench.throughput.result import drift_line, limits_line, result_of
-from tiny_llm_lab.bench.throughput.targets import BenchTarget, our_targets
+from tiny_llm_lab.bench.throughput.result import drift_line, limits_line, result_of, section_of
+from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.parameters import parameter_shapes
+from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.native import limits
+from tiny_llm_lab.native.limits import Limits
 from tiny_llm_lab.types import Event, PrefillEvent, Timing, TokenEvent, UserError
 
 
@@ -73,19 +75,23 @@ def test_the_shortest_answer(batch: int, step: int, needed: int) -> None:
 def test_the_shortest_answer_is_enough_for_the_reference() -> None:
     needed = needed_output_len(3, 16, 8)
     spec = replace(SPEC, batch_size=3, schedule=Schedule(8), requests=at_once(3, 16, needed))
-    (target,) = our_targets(spec)
-    target.run(0)
-    steps = target.samples[0]["decode_tok_s"] * target.samples[0]["decode_step_s"]
-    assert steps == pytest.approx(3), "every counted step has a token of each request"
+    rates = rates_of(measure(spec))
+    assert rates.decode_tok_s * rates.decode_step_s == pytest.approx(3), (
+        "every counted step has a token of each request"
+    )
 
 
 def test_a_peer_is_reckoned_like_ours() -> None:
     spec = replace(SPEC, requests=at_once(3, 40, 6))
+    config = read_config(find_folder(SPEC.model) / "config.json")[0]
     steps_s = [9.0, 0.5, 0.5, 0.5, 0.5]  # the first is not counted, as with ours
-    alone = rates_of(run_of(spec, PeerTimes([4.0, 2.0, 1.0], steps_s, 1, 1, "")))
+    run = run_of(spec, config, PeerTimes([4.0, 2.0, 1.0], steps_s, 0.5, 2, "1.2"))
+    assert run.weights_bytes == num_read_weights(config) // 2 and run.facts == {"version": "1.2"}
+    assert run.kv_bytes_per_token == 2 * num_kv_numbers(config)
+    alone = rates_of(run)
     assert alone.prefill_tok_s == 20.0 and alone.decode_tok_s == 6.0
     assert alone.context == pytest.approx(40 + (2 + 3 + 4 + 5) / 4)
-    together = rates_of(run_of(spec, PeerTimes([6.0], steps_s, 1, 1, "")))
+    together = rates_of(run_of(spec, config, PeerTimes([6.0], steps_s, 1, 1, "")))
     assert together.prefill_tok_s == 20.0 and together.decode_tok_s == 6.0
 
 
@@ -95,40 +101,42 @@ def test_bytes_that_a_step_reads() -> None:
     norms = sum(math.prod(size) for _, size in parameter_shapes(tied.config) if len(size) == 1)
     # Four bits, and for each 64 of them two numbers of float32.
     assert weights_bytes(tied) == numbers // 2 + numbers // 64 * 8 + norms * 4
-    assert kv_bytes_per_token(tied) == num_kv_numbers(tied.config) * 4 == 3 * 2 * 2 * 32 * 4
+    run = measure(SPEC)
+    assert run.weights_bytes == weights_bytes(tied)
+    assert run.kv_bytes_per_token == num_kv_numbers(tied.config) * 4 == 3 * 2 * 2 * 32 * 4
     untied = load_checkpoint("random:qwen2.5-shrunk,bits=32", "cpu")
     embedding = untied.config.vocab_size * untied.config.hidden_size
     everything = sum(math.prod(size) for _, size in parameter_shapes(untied.config))
     assert weights_bytes(untied) == (everything - embedding) * 4
 
 
-def target(name: str, variant: str = "", **changes: Any) -> BenchTarget:
-    return BenchTarget(replace(SPEC, solution=name, variant=variant), samples=[SAMPLE | changes])
+def peer(variant: str, prefill_s: float, step_s: float) -> dict[Spec, list[Run]]:
+    spec = replace(SPEC, solution="p", variant=variant)
+    return {spec: [run_of_spec(spec, prefill_s, step_s)]}
+
+
+def report(runs: dict[Spec, list[Run]], limits: list[Limits]) -> dict[str, Any]:
+    settings = {"model": "m", "batch": 1, "threads": 2, "repeats": 1}
+    return result_of(runs, section_of(runs, limits, settings).rows, limits)
 
 
 def test_shares_ratios_and_the_best_variant() -> None:
-    ours = target("o")
-    ours.samples += [SAMPLE | {"prefill_tok_s": 300.0}, SAMPLE | {"prefill_tok_s": 200.0}]
-    peers = [
-        target("p", "x", prefill_tok_s=50.0, decode_tok_s=5.0),
-        target("p", "y", prefill_tok_s=20.0, decode_tok_s=40.0),
-    ]
-    result = result_of([ours, *peers], [LIMITS, replace(LIMITS, read_gb_s=10.0)], 1, {})
-    assert result["prefill_tok_s"] == 200.0
-    assert result["spread"]["prefill_tok_s"] == {"min": 100.0, "max": 300.0}
+    # Prompts of 16 tokens, a decode step of a tenth of a second.
+    runs = {SPEC: [run_of_spec(SPEC, prefill_s) for prefill_s in (0.16, 16 / 300, 0.08)]}
+    runs |= peer("x", prefill_s=0.32, step_s=0.2) | peer("y", prefill_s=0.8, step_s=0.025)
+    result = report(runs, [LIMITS, replace(LIMITS, read_gb_s=10.0)])
+    assert result["prefill_tok_s"] == pytest.approx(200.0)
+    assert result["spread"]["prefill_tok_s"] == pytest.approx({"min": 100.0, "max": 300.0})
     assert result["limit_gb_s"] == 20.0 and [each["read_gb_s"] for each in result["limits"]] == [20.0, 10.0]
-    # 0.9 GB of weights and 0.1 GB of keys and values in a tenth of a second: 10 GB/s.
-    assert result["share_of_limit"] == pytest.approx(0.5)
-    peer = result["peers"]["p"]
-    assert peer["best_variant"] == {"prefill_tok_s": "x", "decode_tok_s": "y"}
-    assert peer["ratio"] == {"prefill_tok_s": 4.0, "decode_tok_s": 0.25}
-    assert [variant["variant"] for variant in peer["variants"]] == ["x", "y"]
+    # 0.9 GB of weights and 2 MB for each of 24.5 tokens, in a tenth of a second.
+    assert result["share_of_limit"] == pytest.approx((0.9 + 24.5 * 0.002) / 0.1 / 20)
+    found = result["peers"]["p"]
+    assert found["best_variant"] == {"prefill_tok_s": "x", "decode_tok_s": "y"}
+    assert found["ratio"] == pytest.approx({"prefill_tok_s": 4.0, "decode_tok_s": 0.25})
 
 
 def test_a_gpu_has_no_share_of_the_cpu_limit() -> None:
-    ours = target("o")
-    ours.samples[0]["facts"] = {"device": "gpu"}
-    result = result_of([ours], [LIMITS], 1, {})
+    result = report({SPEC: [run_of_spec(SPEC, facts={"device": "gpu"})]}, [LIMITS])
     assert result["limit_gb_s"] is None and result["share_of_limit"] is None
 
 

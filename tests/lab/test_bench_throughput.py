@@ -3,18 +3,19 @@
 import json
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from tests.helpers.throughput import LIMITS, SAMPLE
+from tests.helpers.throughput import LIMITS, run_of_spec
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.bench.child import CrashError
-from tiny_llm_lab.bench.flags import random_bits
-from tiny_llm_lab.bench.peers import PEERS, PeerTimes, run_of
+from tiny_llm_lab.bench import sweep
+from tiny_llm_lab.bench.flags import flags_of, random_bits
+from tiny_llm_lab.bench.peers.registry import PEERS
+from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Spec
-from tiny_llm_lab.bench.throughput import command, targets
+from tiny_llm_lab.bench.throughput import command
 from tiny_llm_lab.bench.throughput.rates import MIN_STEPS
+from tiny_llm_lab.commands.cli_errors import CrashError
 from tiny_llm_lab.native import limits
 from tiny_llm_lab.types import UserError
 
@@ -41,22 +42,19 @@ class Children:
     """Stands in for the processes; `fail` maps a variant to what its process ends with."""
 
     def __init__(self, fail: dict[str, Exception] | None = None) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.asked: list[Spec] = []
         self.fail = fail or {}
 
-    def __call__(self, module: str, request: str, environment: object = None) -> dict[str, Any]:
-        value = json.loads(request)
-        self.asked.append((module.rpartition(".")[2], value))
-        if failure := self.fail.get(value["variant"] or value["solution"]):
+    def __call__(self, measure: object, spec: Spec, threads: int) -> Run:
+        assert threads == spec.threads > 0, "no engine may have more threads than the others"
+        self.asked.append(spec)
+        if failure := self.fail.get(spec.variant or spec.solution):
             raise failure
-        spec = Spec.from_json(request)
-        steps_s = [0.1] * (spec.requests[0].max_tokens - 1)
-        kept = {key: SAMPLE[key] for key in ("weights_bytes", "kv_bytes_per_token", "facts")}
-        return run_of(spec, PeerTimes([0.16], steps_s, 1, 1, "")).to_json(**kept)
+        return run_of_spec(spec)
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, children: Children, *argv: str) -> int:
-    monkeypatch.setattr(targets, "run_module", children)
+    monkeypatch.setattr(sweep, "run_fresh", children)
     monkeypatch.setattr(command, "measure", lambda threads: LIMITS)
     return cli.main([*TINY, "--repeats", "2", *argv])
 
@@ -81,15 +79,15 @@ def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     installed(monkeypatch, True)
     children = Children()
     assert bench(monkeypatch, children, "--baselines", "torch,mlx-lm") == 0
-    turns = [value["variant"] or value["solution"] for _, value in children.asked]
+    turns = [spec.variant or spec.solution for spec in children.asked]
     order = ["ref", "bfloat16", "float32", "mlx-lm"]
     assert turns == order + order[::-1], "forwards, then backwards"
-    assert [value["seed"] for _, value in children.asked] == [0] * 4 + [1] * 4
-    lengths = {value["solution"]: value["requests"][0]["max_tokens"] for _, value in children.asked}
-    slow = targets.SLOW_OUTPUT_LEN
+    assert [spec.seed for spec in children.asked] == [0] * 4 + [1] * 4
+    lengths = {spec.solution: spec.requests[0].max_tokens for spec in children.asked}
+    slow = command.SLOW_OUTPUT_LEN
     assert lengths == {"ref": 32, "torch": 32, "mlx-lm": slow}, "mlx-lm is slow on a CPU"
     captured = capsys.readouterr()
-    assert f"answers of {targets.SLOW_OUTPUT_LEN} tokens, not as ours" in captured.err
+    assert f"answers of {command.SLOW_OUTPUT_LEN} tokens, not as ours" in captured.err
     assert "torch bfloat16" in captured.out and "1.00x" in captured.out
 
 
@@ -99,7 +97,7 @@ def test_rounded_activations_take_turns_with_exact_ones(
     installed(monkeypatch, True)
     children = Children()
     assert bench(monkeypatch, children, "--activation-bits", "8", "--baselines", "mlx-lm", "--json") == 0
-    turns = [(value["solution"], value["activation_bits"]) for _, value in children.asked]
+    turns = [(spec.solution, spec.activation_bits) for spec in children.asked]
     order: list[tuple[str, int | None]] = [("ref", 8), ("ref", None), ("mlx-lm", None)]
     assert turns == order + order[::-1]
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -111,7 +109,7 @@ def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: C
     installed(monkeypatch, True)
     children = Children()
     assert bench(monkeypatch, children, "--no-async-scheduling", "--baselines", "mlx-lm", "--json") == 0
-    asked = {value["solution"]: value["async_scheduling"] for _, value in children.asked}
+    asked = {spec.solution: spec.async_scheduling for spec in children.asked}
     assert asked == {"ref": False, "mlx-lm": None}
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["async_scheduling"] is False
 
@@ -123,7 +121,8 @@ def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: 
     captured = capsys.readouterr()
     assert "torch float32 is left out: MemoryError: too big" in captured.err
     result = json.loads(captured.out)
-    assert [variant["variant"] for variant in result["peers"]["torch"]["variants"]] == ["bfloat16"]
+    assert [row["name"] for row in result["sections"][0]["rows"]] == ["ref", "torch bfloat16"]
+    assert result["peers"]["torch"]["best_variant"]["decode_tok_s"] == "bfloat16"
     assert result["skipped"] == {"torch float32": "MemoryError: too big"}
 
 
@@ -147,7 +146,7 @@ def test_without_a_compiler_there_are_rates_but_no_limits(
 ) -> None:
     limits._compiled.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(targets, "run_module", Children())
+    monkeypatch.setattr(sweep, "run_fresh", Children())
     assert cli.main([*TINY, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("no C++ compiler: install g++ or clang") == 1
@@ -189,5 +188,7 @@ def test_a_random_model_has_4_bits_unless_it_says_otherwise(model: str, bits: st
     assert random_bits(model) == model + bits
     parser = ArgumentParser()
     command.add_arguments(parser)
-    assert command.checked(parser.parse_args(["--model", model], Namespace()))[0].model == model + bits
+    args = parser.parse_args(["--model", model], Namespace())
+    sizes = command.Sizes(**flags_of(args, command.Sizes))
+    assert command.checked(args, sizes)[0].model == model + bits
     assert "default: 4" in " ".join(parser.format_help().split())

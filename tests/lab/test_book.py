@@ -13,6 +13,7 @@ import pytest
 from tiny_llm_lab import load_solution
 from tiny_llm_lab.course import book
 from tiny_llm_lab.course.book_checks import command_problems, formula_problems
+from tiny_llm_lab.course.book_page import Page
 from tiny_llm_lab.course.book_pages import days_table, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.types import PrefillEvent, Prompt, SamplingParams, TokenEvent
@@ -95,7 +96,7 @@ def test_a_living_link_is_not_reported(copy: Course) -> None:
     ],
 )
 def test_a_command_line_that_its_parser_rejects_is_found(line: str, complaint: str) -> None:
-    found = command_problems("introduction.md", f"\n```bash\n{line}\n```\n")
+    found = command_problems(Page(Path("introduction.md"), f"\n```bash\n{line}\n```\n"))
     assert len(found) == 1
     assert complaint in found[0]
 
@@ -115,7 +116,7 @@ def test_every_page_is_checked(copy: Course) -> None:
 def test_good_commands_and_other_blocks_are_not_reported() -> None:
     good = "./pdmw run test --week 2 -- -k chunked -x | cat # why\ngit status\n./pdmw run python -c pass"
     text = f"```bash\n{good}\n```\n```text\n./pdmw run fly\n```\nProse that says `pdm run fly`.\n"
-    assert command_problems("introduction.md", text) == []
+    assert command_problems(Page(Path("introduction.md"), text)) == []
 
 
 @pytest.mark.parametrize(
@@ -123,12 +124,13 @@ def test_good_commands_and_other_blocks_are_not_reported() -> None:
     [("\\\\[ o = 1 \\\\]", "\\\\["), ("with \\( i \\) tokens", "\\("), ("x \\cdot y", "\\cdot")],
 )
 def test_raw_latex_is_found(line: str, formula: str) -> None:
-    found = formula_problems({Path("page.md"): f"one\n{line}\n"})
+    found = formula_problems(Page(Path("page.md"), f"one\n{line}\n"))
     assert found == [f"page.md:2: raw LaTeX {formula}: write the formula as plain text"]
 
 
 def test_latex_in_code_is_not_reported() -> None:
-    assert formula_problems({Path("page.md"): "`\\cdot` and\n\n```text\n\\[ o = 1 \\]\n```\n"}) == []
+    text = "`\\cdot` and\n\n```text\n\\[ o = 1 \\]\n```\n"
+    assert formula_problems(Page(Path("page.md"), text)) == []
 
 
 @pytest.mark.parametrize("name", ["docs/commands.md", "results/README.md"])
@@ -166,6 +168,8 @@ class CountingModel:
     """No layers; its clock is the number of tokens that went through it."""
 
     config = SimpleNamespace(num_hidden_layers=0, max_position_embeddings=4096, vocab_size=8)
+
+    ops = None
 
     def __init__(self) -> None:
         self.num_tokens = 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab.course.book_names import name_problems
+from tiny_llm_lab.course.book_page import Page
 from tiny_llm_lab.course.book_results import read_results, results_table, with_results
 from tiny_llm_lab.course.book_samples import mark_problems, occurs, sample_problems
 from tiny_llm_lab.types import UserError
@@ -32,8 +33,12 @@ def test_a_sample_occurs_in_the_output_whatever_its_figures(sample: str, output:
     assert occurs(sample, output) is expected
 
 
-def page(mark: str, text: str = "right") -> dict[Path, str]:
-    return {Path("README.md"): f"{mark}\n\n```text\n{text}\n```\n"}
+def readme(text: str) -> Page:
+    return Page(Path("README.md"), text)
+
+
+def page(mark: str, text: str = "right") -> Page:
+    return readme(f"{mark}\n\n```text\n{text}\n```\n")
 
 
 def test_a_sample_that_its_command_does_not_print_is_found() -> None:
@@ -44,23 +49,20 @@ def test_a_sample_that_its_command_does_not_print_is_found() -> None:
         return "this is right\n"
 
     mark = "<!-- output of: ./pdmw run main --raw -->"
-    assert sample_problems(page(mark), ROOT, run) == []
-    found = sample_problems(page(mark, "wrong"), ROOT, run)
+    assert list(sample_problems(page(mark), ROOT, run)) == []
+    found = list(sample_problems(page(mark, "wrong"), ROOT, run))
     assert found == ["README.md: `./pdmw run main --raw` prints something else: show what it prints"]
     assert [words[1:] for words in asked] == [["-m", "tiny_llm_lab", "main", "--raw"]] * 2
 
 
 def test_the_program_above_is_the_python_block_before_the_sample() -> None:
-    pages = {
-        Path("README.md"): "```python\nprint(6 * 7)\n```\n\n"
-        "<!-- output of: the program above -->\n\n```text\nthe answer\n```\n"
-    }
-    found = sample_problems(pages, ROOT)  # really run
+    text = (
+        "```python\nprint(6 * 7)\n```\n\n<!-- output of: the program above -->\n\n```text\nthe answer\n```\n"
+    )
+    found = list(sample_problems(readme(text), ROOT))  # really run
     assert found == ["README.md: `the program above` prints something else: show what it prints"]
-    pages = {
-        path: text.replace("the answer", "42").replace("6 * 7", "40 + 2") for path, text in pages.items()
-    }
-    assert sample_problems(pages, ROOT) == []
+    text = text.replace("the answer", "42").replace("6 * 7", "40 + 2")
+    assert list(sample_problems(readme(text), ROOT)) == []
 
 
 @pytest.mark.parametrize("drawn", ["<svg/>", "<svg>other</svg>"])
@@ -71,26 +73,26 @@ def test_a_picture_that_its_command_no_longer_draws_is_found(tmp_path: Path, dra
         Path(command[command.index("--svg") + 1]).write_text(drawn)
         return ""
 
-    pages = {Path("README.md"): "<!-- drawn by: ./pdmw run trace --svg kept.svg -->\n\n![x](kept.svg)\n"}
-    assert bool(sample_problems(pages, tmp_path, run)) is (drawn != "<svg/>")
+    page = readme("<!-- drawn by: ./pdmw run trace --svg kept.svg -->\n\n![x](kept.svg)\n")
+    assert bool(list(sample_problems(page, tmp_path, run))) is (drawn != "<svg/>")
     assert (tmp_path / "kept.svg").read_text() == "<svg/>"
 
 
 def test_every_sample_of_the_readme_needs_a_mark() -> None:
-    assert mark_problems({Path("README.md"): "```text\nhello\n```\n"}, []) == [
+    assert list(mark_problems(readme("```text\nhello\n```\n"), [])) == [
         "README.md: 1 sample output(s) without a line <!-- output of: COMMAND -->"
     ]
-    assert mark_problems(page("<!-- output of: ./pdmw run main -->"), []) == []
+    assert list(mark_problems(page("<!-- output of: ./pdmw run main -->"), [])) == []
 
 
 def test_a_mark_names_a_command_of_this_program_and_one_in_prose_is_no_mark() -> None:
-    assert len(mark_problems(page("<!-- output of: cat README.md -->"), [])) == 1
-    assert sample_problems({Path("page.md"): "a line `<!-- output of: COMMAND -->`\n"}, ROOT) == []
+    assert len(list(mark_problems(page("<!-- output of: cat README.md -->"), []))) == 1
+    assert list(sample_problems(readme("a line `<!-- output of: COMMAND -->`\n"), ROOT)) == []
 
 
 def test_a_recorded_sample_needs_its_results() -> None:
-    assert mark_problems(page("<!-- recorded: ladder -->"), ["ladder"]) == []
-    assert len(mark_problems(page("<!-- recorded: ladder -->"), ["other"])) == 1
+    assert list(mark_problems(page("<!-- recorded: ladder -->"), ["ladder"])) == []
+    assert len(list(mark_problems(page("<!-- recorded: ladder -->"), ["other"]))) == 1
 
 
 @pytest.mark.parametrize(
@@ -107,9 +109,8 @@ def test_a_recorded_sample_needs_its_results() -> None:
         ("`engine/core.py` `PromptRun`", "there is no PromptRun in src/tiny_llm_ref/engine/core.py"),
     ],
 )
-def test_a_name_that_does_not_exist_is_found(tmp_path: Path, text: str, complaint: str | None) -> None:
-    written = tmp_path / "page.md"
-    written.write_text(f"\n{text}\n")
+def test_a_name_that_does_not_exist_is_found(text: str, complaint: str | None) -> None:
+    written = Page(Path("page.md"), f"\n{text}\n")
     assert name_problems(written, ROOT) == ([f"page.md:2: {complaint}"] if complaint else [])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from recipes.default_model.strange_facts import make_strange_fact
 
 import tiny_llm_lab.models
 from tiny_llm_lab.corpus.chatml import render_prompt
@@ -92,7 +93,9 @@ def test_notes_for_training_hold_no_held_out_combination() -> None:
     rng = random.Random(5)
     seen = 0
     for _ in range(3000):
-        notes = make_notes(rng, 60, lambda text: len(text.split()), strange_share=0.2)
+        notes = make_notes(
+            rng, 60, lambda text: len(text.split()), strange_fact=make_strange_fact, strange_share=0.2
+        )
         seen += len(notes.facts)
         assert not any(is_held_out(fact) for fact in facts_in(notes.text))
         assert not any(is_held_out(fact) for fact in notes.facts)

@@ -13,6 +13,7 @@ from recipes.default_model.encoding import CorpusEncoder
 from recipes.default_model.questions import ask_unanswerable
 from recipes.default_model.smalltalk import make_small_talk
 from recipes.default_model.stories import make_story
+from recipes.default_model.strange_facts import make_strange_fact
 from recipes.default_model.tokenizer import train_tokenizer
 
 import tiny_llm_lab.models
@@ -71,6 +72,6 @@ def test_the_fast_encoder_of_training_agrees_with_the_tokenizer() -> None:
     rng = random.Random(9)
     for _ in range(300):
         turn, story = make_small_talk(rng), make_story(rng)
-        notes = make_notes(rng, 100, fast.count, strange_share=0.3)
+        notes = make_notes(rng, 100, fast.count, strange_fact=make_strange_fact, strange_share=0.3)
         for text in (turn.user, turn.assistant, story.request, story.text, notes.text, "user\n", "\n"):
             assert fast.encode(text) == tokenizer.encode(text).ids

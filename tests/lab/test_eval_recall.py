@@ -41,7 +41,7 @@ def test_recall_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Non
 
 @pytest.mark.parametrize(
     ("argv", "complaint"), [(["--context", "5000"], "at most"), (["--context", "2"], "64 or more"),
-                            (["--count", "0"], "--count must be 1 or more")],
+                            (["--count", "0"], "--count: must be 1 or more, not 0")],
 )  # fmt: skip
 def test_recall_refuses_what_it_cannot_ask(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture, argv: list[str], complaint: str

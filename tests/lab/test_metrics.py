@@ -3,6 +3,7 @@
 import pytest
 
 from tiny_llm_lab.metrics import (
+    Slo,
     Spread,
     decode_rate,
     e2e_s,
@@ -11,7 +12,6 @@ from tiny_llm_lab.metrics import (
     spread,
     summarize,
     tpot_s,
-    weighted_percentile,
 )
 from tiny_llm_lab.types import Completion, Timing
 
@@ -44,8 +44,9 @@ def test_percentile_of_nothing_is_an_error(values: list[float], percent: float) 
 
 def test_one_stall_shows_in_p99_and_max_but_not_in_the_median() -> None:
     gaps = [0.01] * 14 + [1.0]
-    assert spread(gaps) == Spread(count=15, p50_s=0.01, p99_s=1.0, max_s=1.0)
-    assert spread([]) is None
+    assert spread(gaps) == Spread(count=15, p50_s=0.01, p90_s=0.01, p99_s=1.0, max_s=1.0)
+    assert spread([]) is spread([None]) is None
+    assert spread([None, 2.0]) == spread([2.0])
 
 
 def test_ttft_runs_from_arrival_and_tpot_leaves_it_out() -> None:
@@ -81,7 +82,7 @@ def test_a_failed_request_counts_as_failed_and_nowhere_else() -> None:
     assert summary.output_tokens_per_s == 0.75
     assert summary.ttft_median_s == 1.0
     assert summary.tpot_median_s == 1.5
-    assert summary.itl == Spread(2, 1.0, 2.0, 2.0)
+    assert summary.itl == Spread(2, 1.0, 2.0, 2.0, 2.0)
 
 
 def test_a_run_without_tokens_has_no_latencies() -> None:
@@ -89,14 +90,13 @@ def test_a_run_without_tokens_has_no_latencies() -> None:
     assert summary.itl is None and summary.ttft_median_s is None and summary.output_tokens_per_s is None
 
 
-@pytest.mark.parametrize("percent", [1, 50, 75, 90, 99, 100])
-def test_weighted_percentile_is_that_of_the_pool_written_out(percent: float) -> None:
-    counts = {0.03: 7, 0.01: 150, 0.5: 2, 0.02: 41}
-    pool = [value for value, count in counts.items() for _ in range(count)]
-    assert weighted_percentile(counts, percent) == percentile(pool, percent)
-
-
-@pytest.mark.parametrize(("counts", "percent"), [({}, 50), ({1.0: 1}, 0), ({1.0: 1}, 101)])
-def test_weighted_percentile_of_nothing_is_an_error(counts: dict[float, int], percent: float) -> None:
-    with pytest.raises(ValueError, match="percentile"):
-        weighted_percentile(counts, percent)
+@pytest.mark.parametrize(
+    ("num_gaps", "num_late", "want"),
+    [(99, 0, True), (99, 1, False), (100, 1, True), (201, 2, True), (201, 3, False)],
+)
+def test_one_gap_in_a_hundred_may_be_late(num_gaps: int, num_late: int, want: bool) -> None:
+    times = [1.0]
+    for gap in [0.5] * num_late + [0.125] * (num_gaps - num_late):
+        times.append(times[-1] + gap)
+    assert Slo(itl_s=0.125, ttft_s=1.0).holds(Timing(0.0, tuple(times))) == want
+    assert not Slo(itl_s=0.125, ttft_s=0.9).holds(Timing(0.0, tuple(times)))

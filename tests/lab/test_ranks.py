@@ -61,7 +61,7 @@ def test_ranks_on_the_kernels_say_what_one_process_says(
 ) -> None:
     checkpoint, llm = load_checkpoint(name, dtype="float32"), load_solution("ref")
     want = rank.of_model(llm, llm.build_model(checkpoint), checkpoint.tokenizer, name)
-    rank.check_answers(ranks_of(2).answers(name, kernels="on"), want)
+    rank.check_answers(ranks_of(2).answers(name, kernels="cpp"), want)
 
 
 def command_says(*argv: str, stdin: str = "Where is the key?") -> subprocess.CompletedProcess[str]:

@@ -4,15 +4,14 @@ import argparse
 import json
 
 import pytest
-from tests.helpers.simulating import simulation_config
+from tests.helpers.simulating import MEASURED, forty_chats
 
 from tiny_llm_lab import cli
 from tiny_llm_lab.commands.tables import table_lines
 from tiny_llm_lab.models.shapes import SHAPES
 from tiny_llm_lab.simulate import command
 from tiny_llm_lab.simulate.cluster import simulate
-from tiny_llm_lab.simulate.outcome import Slo
-from tiny_llm_lab.simulate.report import COLUMNS, outcome_row
+from tiny_llm_lab.simulate.command import COLUMNS, outcome_row
 from tiny_llm_lab.solution import load_scheduling
 
 Capture = pytest.CaptureFixture[str]
@@ -34,8 +33,8 @@ def test_the_header_of_a_wide_table(capsys: Capture) -> None:
 
 
 def test_at_80_columns_no_number_is_cut_and_every_number_has_its_header() -> None:
-    outcome = simulate(load_scheduling("ref"), simulation_config())
-    row = outcome_row("8192", 123.4, outcome, Slo(0.05, 2.0))
+    setting = forty_chats(budget="8192", rate=123.4)
+    row = outcome_row(setting, simulate(load_scheduling("ref"), setting, MEASURED))
     lines = table_lines(COLUMNS, [row], 80)
     assert max(map(len, lines)) <= 80
     *heads, numbers = lines[:3]
@@ -68,8 +67,8 @@ def test_help_explains_every_option_and_names_the_shapes() -> None:
 
 def test_command_as_json_is_the_same_every_time(capsys: Capture) -> None:
     documents = []
-    for extra in ([], ["--step-by-step"]):
-        assert cli.main([*SMALL, "--json", "--budget", "slo", "--noise", "0.1", *extra]) == 0
+    for _ in range(2):
+        assert cli.main([*SMALL, "--json", "--budget", "slo", "--noise", "0.1"]) == 0
         documents.append(json.loads(capsys.readouterr().out))
     assert documents[0]["runs"] == documents[1]["runs"]
     assert documents[0]["settings"]["itl_slo_ms"] == 50 and documents[0]["step_cost"]["overhead_s"] == 0.001

@@ -98,6 +98,10 @@ def test_the_svg_has_every_request_and_step() -> None:
     # The chart under the requests is to scale: 17 tokens are as high as it is.
     heights = {title: float(box.get("height", 0)) for title, box in zip(titles, boxes, strict=True)}
     assert heights["step 2: 16 (prefill)"] == pytest.approx(16 * heights["step 2: 1 (decode)"], rel=0.01)
+    # The prompt's tokens stand on those of the decode.
+    decode, prefill = (boxes[titles.index(f"step 2: {part}")] for part in ("1 (decode)", "16 (prefill)"))
+    ends = float(prefill.get("y", 0)) + float(prefill.get("height", 0))
+    assert ends == pytest.approx(float(decode.get("y", 0)), abs=0.2)
     names = [node.findtext(f"{SVG}title") for node in root.iter(f"{SVG}text")]
     assert {"A", "B & <b>"} <= set(names)
 

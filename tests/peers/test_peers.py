@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.bench.peers import PEERS
 from tiny_llm_lab.bench.peers.gguf_file import find_or_make
+from tiny_llm_lab.bench.peers.registry import PEERS
+from tiny_llm_lab.bench.sample import measure
 from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
-from tiny_llm_lab.bench.throughput.targets import baseline_targets
+from tiny_llm_lab.bench.throughput.command import baseline_specs
+from tiny_llm_lab.bench.throughput.rates import rates_of
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.parameters import parameter_shapes
 from tiny_llm_lab.models.registry import find_folder
@@ -18,9 +20,9 @@ SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 2, a
 @pytest.mark.parametrize("name", list(PEERS))
 def test_a_peer_runs(name: str) -> None:
     assert PEERS[name].missing() is None, f"{name} is not installed: see CONTRIBUTING.md"
-    for peer in baseline_targets(name, SPEC, 8, 8):
-        peer.run(0)
-        assert peer.samples[0]["prefill_tok_s"] > 0 and peer.samples[0]["decode_tok_s"] > 0
+    for spec in baseline_specs(name, SPEC, 8, 8):
+        rates = rates_of(measure(spec))
+        assert rates.prefill_tok_s > 0 and rates.decode_tok_s > 0
 
 
 @pytest.mark.parametrize("name", ["qwen3-shrunk", "qwen2.5-shrunk"])

@@ -24,14 +24,11 @@ def kernels(pytestconfig):
 
 
 @pytest.fixture
-def kernels_on(llm, monkeypatch):
-    """The models of the solution under test run on its C++ kernels."""
+def kernels_on(monkeypatch):
+    """Models of the solution under test that are built now run on its C++ kernels."""
     from tiny_llm_lab import native
 
-    monkeypatch.setenv(native.VARIABLE, "on")
-    native.set_enabled(llm.__name__, True)
-    yield
-    native.set_enabled(llm.__name__, False)
+    monkeypatch.setenv(native.VARIABLE, "cpp")
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ class Counted:
     """A model that counts its forward passes."""
 
     def __init__(self, model):
-        self.model, self.config, self.num_calls = model, model.config, 0
+        self.model, self.config, self.ops, self.num_calls = model, model.config, model.ops, 0
         self.create_paged_kv_cache, self.create_kv_cache = model.create_paged_kv_cache, model.create_kv_cache
 
     def __call__(self, *args, **kwargs):

@@ -100,7 +100,7 @@ def test_one_forward_pass_a_step(llm, model):
     calls = []
 
     class Watched:
-        config = model.config
+        config, ops = model.config, model.ops
         create_paged_kv_cache = staticmethod(model.create_paged_kv_cache)
         create_kv_cache = staticmethod(model.create_kv_cache)
 
@@ -175,7 +175,7 @@ def test_bad_requests_are_their_own_problem(llm, model):
 @pytest.mark.task("3.6.4")
 def test_an_error_gives_all_memory_back(llm, model):
     class Failing:
-        config = model.config
+        config, ops = model.config, model.ops
         create_paged_kv_cache = staticmethod(model.create_paged_kv_cache)
         create_kv_cache = staticmethod(model.create_kv_cache)
 

@@ -5,14 +5,17 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import RequestKvCache
+from tiny_llm_lab.types import KernelOps, RequestKvCache
 
 
 class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
-    def __init__(self) -> None:
-        """Start empty, with offset = 0; storage is allocated by the first update."""
+    def __init__(self, ops: KernelOps | None = None) -> None:
+        """Start empty, with offset = 0; storage is allocated by the first update.
+
+        `ops` (from day 2.5 on) are the model's operators, which then write and grow the storage.
+        """
         raise NotImplementedError("task 2.1.1")
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
@@ -51,11 +54,18 @@ class BatchingKvCache:
     grow; a request that joins or leaves moves one row.
     """
 
-    def __init__(self, max_active_requests: int, max_seq_len: int | None = None, headroom: int = 0) -> None:
+    def __init__(
+        self,
+        max_active_requests: int,
+        max_seq_len: int | None = None,
+        headroom: int = 0,
+        ops: KernelOps | None = None,
+    ) -> None:
         """Start without requests: offset = [], the tokens stored by row.
 
         A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
-        it must: layers with different ones do not all copy what they store in the same step.
+        it must: layers with different ones do not all copy what they store in the same step. `ops` are the
+        model's operators, which then write and grow the storage.
         """
         raise NotImplementedError("task 2.6.1")
 

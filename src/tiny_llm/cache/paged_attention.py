@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KvCache
+from tiny_llm_lab.types import KernelOps, KvCache
 
 from .step_layout import StepLayout
 
@@ -18,6 +18,7 @@ class PagedAttention:
     """
 
     layout: StepLayout
+    ops: KernelOps | None = None  # of the model
 
     def __call__(
         self,

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import ModelConfig
+from tiny_llm_lab.types import KernelOps, ModelConfig
 
 from .paged_attention import PagedLayer
 from .step_layout import StepLayout
@@ -21,11 +21,13 @@ class PagedKvCache:
         block_size: int = 16,
         dtype: mx.Dtype = mx.float32,
         kv_bits: int | None = None,
+        ops: KernelOps | None = None,
     ) -> None:
         """keys[i] and values[i] of layer i: [num_blocks, G, block_size, D] of `dtype`, zeros.
 
         kv_bits=8 (from task 3.2.5 on) stores int8 instead, and key_scales[i] and value_scales[i] are
         [num_blocks, G, block_size] float32; with None both lists are empty. Raises UserError for other bits.
+        `ops` are the model's operators, which then store and attend.
         """
         raise NotImplementedError("task 3.1.3")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import EngineOutput, SamplingParams
+from tiny_llm_lab.types import EngineOutput, KernelOps, SamplingParams
 
 from ..generate.answer import Answer
 from .sequence import TokenSequence
@@ -13,9 +13,9 @@ from .sequence import TokenSequence
 class RequestState:
     """A sequence and its answer, side by side; keys and values lie in the engine's blocks."""
 
-    def __init__(self, sequence: TokenSequence, answer: Answer) -> None:
+    def __init__(self, sequence: TokenSequence, answer: Answer, ops: KernelOps | None = None) -> None:
         """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
-        sampler, the `Sampler` of the answer's sampling parameters.
+        sampler, the `Sampler` of the answer's sampling parameters on the model's operators `ops`.
         """
         raise NotImplementedError("task 3.6.1")
 

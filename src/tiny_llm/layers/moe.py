@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import ModelConfig, Weight
+from tiny_llm_lab.types import KernelOps, ModelConfig, Weight
 
 
 def route(
@@ -43,9 +43,12 @@ class QwenMoE:
     Sparse experts: Shazeer et al. 2017, arXiv 1701.06538, eq. 1.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, Weight], ops: KernelOps | None = None
+    ) -> None:
         """`weights` hold gate.weight [N, E], and stacked for all experts switch_mlp.gate_proj.weight and
-        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
+        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I]. With `ops` the products
+        and the experts are computed by these operators.
         """
         raise NotImplementedError("task 3.9.2")
 

@@ -22,6 +22,11 @@ class RoPE:
         """
         raise NotImplementedError("task 1.2.1")
 
+    @property
+    def periods(self) -> mx.array:
+        """Positions for each pair to turn by a radian: [dims / 2] float32."""
+        raise NotImplementedError("task 1.2.1")
+
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
         """Cosines and sines [P, dims / 2] of positions 0 to P - 1, float32, with P of num_positions or more.
 

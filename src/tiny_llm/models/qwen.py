@@ -1,18 +1,18 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, KernelOps, ModelConfig, RequestKvCache, Weight
 
 from ..cache.paged_attention import LayerCache
 from ..cache.paged_kv_cache import PagedKvCache
 from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
+from .fused import AllSum
 
 Weights = Mapping[str, Weight]
-AllSum = Callable[[mx.array], mx.array]
 
 
 class QwenMultiHeadAttention:
@@ -59,14 +59,20 @@ class QwenTransformerBlock:
     """One layer: attention and feed-forward, each behind a norm and around a residual."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, rope: RoPE, all_sum: AllSum | None = None
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        rope: RoPE,
+        all_sum: AllSum | None = None,
+        ops: KernelOps | None = None,
     ) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
         input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.9 on a layer with
         mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
 
         `all_sum` (day 3.9) adds an array up over all ranks: the output of attention and that of the
-        feed-forward are then this rank's parts of a sum. None: they are whole.
+        feed-forward are then this rank's parts of a sum. None: they are whole. `ops` (from day 2.5 on)
+        compute the layer where the mask is causal.
         """
         raise NotImplementedError("task 1.5.3")
 
@@ -90,10 +96,17 @@ class QwenTransformerBlock:
 class QwenModel:
     """A decoder-only Qwen: embedding, layers, final norm and output head."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        all_sum: AllSum | None = None,
+        ops: KernelOps | None = None,
+    ) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
         on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
-        `all_sum` (day 3.9) the layers hold one rank's part of their weights.
+        `all_sum` (day 3.9) the layers hold one rank's part of their weights. `ops` (from day 2.5 on) are the
+        operators that model, caches and samplers run on; None: the layers of week 1. Sets config and ops.
         """
         raise NotImplementedError("task 1.5.4")
 
@@ -128,5 +141,5 @@ class QwenModel:
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:
-    """The model of a loaded checkpoint."""
+    """The model of a loaded checkpoint; from day 2.5 on, on the operators that `kernels` gives."""
     raise NotImplementedError("task 1.5.4")

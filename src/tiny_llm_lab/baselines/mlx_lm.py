@@ -5,11 +5,11 @@ Its own loops, masks, caches and kernels; ours are the prompts' arrivals, the li
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm import sample_utils
-from mlx_lm.generate import BatchGenerator, generate_step
-from mlx_lm.utils import maybe_set_recommended_wired_limit
+from mlx_lm.generate import BatchGenerator, generate_step, wired_limit
 
 from tiny_llm_lab.baselines.answer import Answer, check_limits
 from tiny_llm_lab.baselines.mlx_lm_model import MlxLmModel, build_model
@@ -49,32 +49,28 @@ def stream_generate(
     mlx-lm computes the last prompt token by itself; events of the chunks come with the first token.
     `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front.
     """
-    network_model = _of_mlx_lm(model)
+    network = _network(model)
     limit = model.config.max_position_embeddings if max_seq_len is None else max_seq_len
     check_limits(model.config, limit, prefill_step)
     tokens = prompt_token_ids(tokenizer, prompt, model.config)
     arrival = Arrival(0, Prompt(tokens, sampling), time.perf_counter())
     answer = Answer(arrival, tokens, tokenizer, limit, time.perf_counter)
+    stream = _stream()
     steps = generate_step(
         mx.array(answer.tokens),
-        network_model.network,
-        _stream(),
+        network,
+        stream,
         max_tokens=answer.max_tokens,
         sampler=_sampler(sampling),
         prefill_step_size=prefill_step,
         prompt_progress_callback=lambda done, _: answer.computed(done) if done else None,
     )
-    old_limit = maybe_set_recommended_wired_limit()  # as BatchGenerator does: it counts on Metal
-    try:
+    with wired_limit(network, [stream]):  # as BatchGenerator does: it counts on Metal
         for token, _ in steps:
             answer.accept(int(token))
             yield from answer.take_events()
             if answer.finish_reason is not None:
                 return
-    finally:
-        if old_limit is not None:
-            mx.synchronize()
-            mx.set_wired_limit(old_limit)
 
 
 def batch_generate(
@@ -99,7 +95,7 @@ def batch_generate(
     arrivals = Arrivals(prompts, sampling, clock)
     check_limits(model.config, max_seq_len, batch_size, prefill_step)
     generator = BatchGenerator(
-        _of_mlx_lm(model).network,
+        _network(model),
         completion_batch_size=batch_size,
         prefill_batch_size=batch_size,
         prefill_step_size=prefill_step,
@@ -168,10 +164,10 @@ class _BatchRun:
             self._on_event(event)
 
 
-def _of_mlx_lm(model: Model) -> MlxLmModel:
+def _network(model: Model) -> Any:
     if not isinstance(model, MlxLmModel):
         raise UserError("this model is not of mlx-lm: build it with build_model of the same solution")
-    return model
+    return model.network
 
 
 def _stream() -> mx.Stream:

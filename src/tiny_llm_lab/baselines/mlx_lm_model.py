@@ -4,40 +4,40 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
 import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+from mlx_lm.utils import load_model
 
-from tiny_llm_lab.types import Checkpoint, KvCache, ModelConfig, QuantizedWeights, RequestKvCache, UserError
+from tiny_llm_lab.types import (
+    Checkpoint,
+    KernelOps,
+    KvCache,
+    ModelConfig,
+    QuantizedWeights,
+    RequestKvCache,
+    UserError,
+)
 
 
-class MlxLmKvCache:
-    """One layer's cache of mlx-lm, for one request."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    @property
-    def offset(self) -> int:
-        return int(self.inner.offset)
-
-    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        return cast(tuple[mx.array, mx.array], self.inner.update_and_fetch(key, value))
+class MlxLmKvCache(KVCache):
+    """One layer's cache of mlx-lm, for one request, with the methods of the seam that it lacks."""
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        return cast(tuple[mx.array, mx.array], self.inner.keys_and_values())
+        return cast(tuple[mx.array, mx.array], self.keys_and_values())
 
     def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
-        mask = self.inner.make_mask(num_new_tokens, return_array=False)
+        mask = self.make_mask(num_new_tokens, return_array=False)
         return cast(mx.array | Literal["causal"] | None, mask)
 
     def materialize(self) -> None:
-        if not self.inner.empty():
-            mx.eval(self.inner.keys, self.inner.values)
+        if not self.empty():
+            mx.eval(self.keys, self.values)
 
     def rewind(self, n: int) -> None:
-        self.inner.trim(n)
+        self.trim(n)
 
     def release(self) -> None:
-        self.inner.keys = self.inner.values = None
-        self.inner.offset = 0
+        self.keys = self.values = None
+        self.offset = 0
 
 
 class MlxLmModel:
@@ -45,6 +45,7 @@ class MlxLmModel:
 
     def __init__(self, config: ModelConfig, network: Any) -> None:
         self.config = config
+        self.ops: KernelOps | None = None  # its network chooses its own
         self.network = network
 
     def __call__(
@@ -54,37 +55,25 @@ class MlxLmModel:
         cache: Sequence[KvCache] | None = None,
         logits_to_keep: int | None = None,
     ) -> mx.array:
-        inner = None if cache is None else [self._unwrapped(layer) for layer in cache]
-        held = 0 if inner is None else inner[0].offset
+        if cache is not None and not all(isinstance(layer, MlxLmKvCache) for layer in cache):
+            raise ValueError("this cache is not of mlx-lm: use model.create_kv_cache()")
+        held = 0 if cache is None else cache[0].offset
         # mlx-lm takes positions from the cache alone.
         if offset != held:
             raise ValueError(f"offset {offset} does not match a cache of {held} tokens")
-        hidden = self.network.model(tokens, cache=inner)
+        hidden = self.network.model(tokens, cache=cache)
         if logits_to_keep is not None:
             hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
-        head = (
-            self.network.model.embed_tokens.as_linear
-            if self.config.tie_word_embeddings
-            else self.network.lm_head
-        )
+        is_tied = self.config.tie_word_embeddings
+        head = self.network.model.embed_tokens.as_linear if is_tied else self.network.lm_head
         return cast(mx.array, head(hidden))
 
     def create_kv_cache(self) -> list[RequestKvCache]:
-        from mlx_lm.models.cache import make_prompt_cache
-
-        return [MlxLmKvCache(layer) for layer in make_prompt_cache(self.network)]
-
-    @staticmethod
-    def _unwrapped(layer: KvCache) -> Any:
-        if not isinstance(layer, MlxLmKvCache):
-            raise ValueError("this cache is not of mlx-lm: use model.create_kv_cache()")
-        return layer.inner
+        return [MlxLmKvCache() for _ in self.network.layers]
 
 
 def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     """The network that mlx-lm builds for the checkpoint's folder, on the checkpoint's own arrays."""
-    from mlx_lm.utils import load_model
-
     config = checkpoint.config
     # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
     settings = {"rope_theta": config.rope_theta, "tie_word_embeddings": config.tie_word_embeddings}

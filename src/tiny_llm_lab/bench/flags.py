@@ -1,19 +1,32 @@
-"""Flags that several benchmarks share, and the settings that their results name."""
+"""Flags that are declared as fields of a dataclass, and the names that results give to settings."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import field, fields
 from pathlib import Path
+from typing import cast
 
 from tiny_llm_lab.models.registry import RANDOM_PREFIX
 
-Numbers = Mapping[str, tuple[int | None, int, str]]  # flag -> default, least value, help
+
+def count(default: int | None, least: int, about: str) -> int:
+    """A field that is a flag: a whole number of `least` or more; `about` explains a default of None."""
+    shown = about if default is None else f"{about} (default: %(default)s)"
+    return cast(int, field(default=default, metadata={"least": least, "help": shown}))
 
 
-def add_numbers(parser: ArgumentParser, numbers: Numbers) -> None:
-    """A whole number for every flag; a default of None is explained by the help text."""
-    for flag, (default, least, what) in numbers.items():
-        about = what if default is None else f"{what} (default: %(default)s)"
-        parser.add_argument(flag, type=at_least(least), default=default, help=about, metavar="N")
+def add_flags(parser: ArgumentParser, settings: type) -> None:
+    """A flag for every `count` of a dataclass."""
+    for each in fields(settings):
+        if about := each.metadata.get("help"):
+            flag = f"--{each.name.replace('_', '-')}"
+            kind = at_least(each.metadata["least"])
+            parser.add_argument(flag, type=kind, default=each.default, help=about, metavar="N")
+
+
+def flags_of(args: Namespace, settings: type) -> dict[str, int]:
+    """The values of those flags by name, to make the dataclass and to be shown in results."""
+    return {each.name: getattr(args, each.name) for each in fields(settings) if "help" in each.metadata}
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -25,12 +38,6 @@ def at_least(least: int) -> Callable[[str], int]:
         return value
 
     return number
-
-
-def values_of(args: Namespace, flags: Numbers) -> dict[str, int]:
-    """The values of `flags` by name, as results show them."""
-    names = [flag[2:].replace("-", "_") for flag in flags]
-    return {name: getattr(args, name) for name in names}
 
 
 def random_bits(model: str) -> str:

@@ -2,14 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import mlx.core as mx
 
 from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.types import Clock
+
+from .report import NO_AIM, TIME, Aim, Ratio, Row, Section
 
 _SLOW_RUNS = 2
 
@@ -20,6 +23,16 @@ class Variant:
 
     name: str
     run: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Versus:
+    """A ratio to report: its name, the names of the two variants, and its aim."""
+
+    name: str
+    over: str
+    under: str
+    aim: Aim = NO_AIM
 
 
 def time_variants(
@@ -50,3 +63,17 @@ def time_variants(
         if number >= 0 or took_s > slow_s:
             own.append(took_s)
     return {name: tuple(values) for name, values in seconds.items()}
+
+
+def timed_section(
+    name: str,
+    title: str,
+    seconds: Mapping[str, Sequence[float]],
+    ratios: Iterable[Versus],
+    notes: Sequence[str] = (),
+    **data: Any,
+) -> Section:
+    """A comparison of times, as `time_variants` returns them."""
+    rows = [Row(variant, {TIME.key: values}) for variant, values in seconds.items()]
+    found = [Ratio.of(each.name, seconds[each.over], seconds[each.under], each.aim) for each in ratios]
+    return Section(name, title, (TIME,), rows, found, notes, data)

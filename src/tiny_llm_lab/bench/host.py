@@ -1,7 +1,6 @@
 """The facts about a machine without which a measured time means nothing; no paths, no names of people."""
 
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -35,28 +34,16 @@ def _gpu() -> dict[str, Any] | None:
     info = mx.device_info()
     return {
         "name": info.get("device_name"),
-        "cores": _apple_gpu_cores(),
         "memory_bytes": info.get("memory_size"),
         "recommended_working_set_bytes": info.get("max_recommended_working_set_size"),
     }
 
 
-def _apple_gpu_cores() -> int | None:
-    said = _output("system_profiler", "-json", "SPDisplaysDataType")
-    try:
-        cores = [int(gpu["sppci_cores"]) for gpu in json.loads(said or "")["SPDisplaysDataType"]]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return max(cores, default=None)
-
-
 def _cpu_model() -> str:
     if platform.system() == "Darwin":
         return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 

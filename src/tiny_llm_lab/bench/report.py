@@ -1,15 +1,14 @@
 """What every benchmark reports: rows of samples, ratios, notes; one JSON schema and one kind of table."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from rich.console import Console
 
 from tiny_llm_lab.commands import tables
-from tiny_llm_lab.interleave import interleave
 
 SCHEMA: Final = 1
 
@@ -19,13 +18,13 @@ Metrics = Mapping[str, float | None]  # of one run, by name
 
 @dataclass(frozen=True)
 class Column:
-    """How a metric is shown: the median of its samples times `scale`, and how their spread is added."""
+    """How a metric is shown: the median of its samples times `scale`, with their spread if they have one."""
 
     key: str
     title: str
     spec: str = ".1f"
     scale: float = 1.0
-    spread: Literal["none", "below", "beside"] = "none"
+    has_spread: bool = False
     unit: str = ""
 
     def cell(self, samples: Samples) -> str:
@@ -36,12 +35,11 @@ class Column:
         if not known:
             return ""
         low, middle, high = (format(value, self.spec) for value in (min(known), median(known), max(known)))
-        if self.spread == "none" or low == high:
-            return middle + self.unit
-        return f"{middle}{self.unit}{' ' if self.spread == 'beside' else chr(10)}({low}-{high})"
+        spread = f" ({low}-{high})" if self.has_spread and low != high else ""
+        return middle + self.unit + spread
 
 
-TIME: Final = Column("seconds", "ms median (min-max)", ".3f", 1e3, "beside")
+TIME: Final = Column("seconds", "ms median (min-max)", ".3f", 1e3, has_spread=True)
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,12 @@ class Row:
 
     name: str
     samples: Mapping[str, Samples]
+
+    @classmethod
+    def of_runs(cls, name: str, runs: Iterable[Metrics]) -> "Row":
+        """One sample of every run."""
+        each = list(runs)
+        return cls(name, {key: [run[key] for run in each] for key in each[0]})
 
     def median(self, key: str) -> float:
         """The median of a metric that every round has measured."""
@@ -66,6 +70,17 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Aim:
+    """The bounds that a ratio should keep; None: there is none."""
+
+    at_most: float | None = None
+    at_least: float | None = None
+
+
+NO_AIM: Final = Aim()
+
+
+@dataclass(frozen=True)
 class Ratio:
     """How one variant compares with another: the ratio of medians, and the least and largest of a round."""
 
@@ -73,42 +88,50 @@ class Ratio:
     value: float
     low: float
     high: float
-    at_most: float | None = None
-    at_least: float | None = None
+    aim: Aim = NO_AIM
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        over: Samples,
-        under: Samples,
-        at_most: float | None = None,
-        at_least: float | None = None,
-    ) -> "Ratio | None":
+    def of(cls, name: str, over: Samples, under: Samples, aim: Aim = NO_AIM) -> "Ratio | None":
         """`over` / `under`, paired by round; None where a sample is missing or the divisor is 0."""
         pairs = [(a, b) for a, b in zip(over, under, strict=True) if a is not None and b]
         if not pairs or len(pairs) < len(over):
             return None
         each = [a / b for a, b in pairs]
         value = median(a for a, _ in pairs) / median(b for _, b in pairs)
-        return cls(name, value, min(each), max(each), at_most, at_least)
+        return cls(name, value, min(each), max(each), aim)
 
     @property
     def is_met(self) -> bool | None:
         """Whether the aim is met; None when there is none."""
-        if self.at_most is None and self.at_least is None:
+        if self.aim == NO_AIM:
             return None
-        is_low_enough = self.at_most is None or self.value <= self.at_most
-        return is_low_enough and (self.at_least is None or self.value >= self.at_least)
+        is_low_enough = self.aim.at_most is None or self.value <= self.aim.at_most
+        return is_low_enough and (self.aim.at_least is None or self.value >= self.aim.at_least)
 
     def line(self) -> str:
         """The ratio as one line of text."""
-        aims = (("at most", self.at_most), ("at least", self.at_least))
-        said = [f"{sign} {limit:g}" for sign, limit in aims if limit is not None]
-        aim = f", aim {' and '.join(said)}: {'met' if self.is_met else 'MISSED'}" if said else ""
+        limits = [f"{key.replace('_', ' ')} {value:g}" for key, value in asdict(self.aim).items() if value]
+        aim = f", aim {' and '.join(limits)}: {'met' if self.is_met else 'MISSED'}" if limits else ""
         # A ratio of a single pair has no spread.
         spread = "" if self.low == self.high else f" ({self.low:.3f} to {self.high:.3f})"
         return f"{self.name}: {self.value:.3f}{spread}{aim}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat, the aims beside the numbers."""
+        numbers = {"name": self.name, "value": self.value, "low": self.low, "high": self.high}
+        return numbers | asdict(self.aim) | {"is_met": self.is_met}
+
+
+def ratios_of(over: Row, under: Row, columns: Iterable[Column]) -> list[Ratio | None]:
+    """How one row compares with another in each of these columns."""
+    return [
+        Ratio.of(
+            f"{each.title.removesuffix(' ms')}, {over.name} / {under.name}",
+            over.samples[each.key],
+            under.samples[each.key],
+        )
+        for each in columns
+    ]
 
 
 @dataclass(frozen=True)
@@ -129,52 +152,10 @@ class Section:
             "name": self.name,
             "title": self.title,
             "rows": [row.to_json() for row in self.rows],
-            "ratios": [asdict(each) | {"is_met": each.is_met} for each in self.ratios if each],
+            "ratios": [ratio.to_json() for ratio in self.ratios if ratio],
             "notes": list(self.notes),
             "data": dict(self.data),
         }
-
-
-@dataclass(frozen=True)
-class Versus:
-    """A ratio to report: its name, the names of the two variants, and the aims of `Ratio`."""
-
-    name: str
-    over: str
-    under: str
-    at_most: float | None = None
-    at_least: float | None = None
-
-
-def timed_section(
-    name: str,
-    title: str,
-    seconds: Mapping[str, Sequence[float]],
-    ratios: Iterable[Versus],
-    notes: Sequence[str] = (),
-    **data: Any,
-) -> Section:
-    """A comparison of times, as `time_variants` returns them."""
-    rows = [Row(variant, {TIME.key: values}) for variant, values in seconds.items()]
-    found = [
-        Ratio.of(each.name, seconds[each.over], seconds[each.under], each.at_most, each.at_least)
-        for each in ratios
-    ]
-    return Section(name, title, (TIME,), rows, found, notes, data)
-
-
-def measured_rows(variants: Mapping[str, Callable[[], Metrics]], rounds: int) -> list[Row]:
-    """A row for each variant, measured once a round, interleaved."""
-    runs: dict[str, list[Metrics]] = {name: [] for name in variants}
-    for _, name in interleave(list(variants), rounds):
-        runs[name].append(variants[name]())
-    return [Row(name, samples_of(each)) for name, each in runs.items()]
-
-
-def samples_of(runs: Iterable[Metrics]) -> dict[str, Samples]:
-    """By metric, one sample of every run."""
-    each = list(runs)
-    return {key: [run[key] for run in each] for key in each[0]}
 
 
 class Report:
@@ -191,22 +172,21 @@ class Report:
             print_section(console, section)
             console.print()
 
-    def end(self, benchmark: str, settings: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> None:
-        """Print the JSON, if it is wanted."""
+    def end(
+        self, benchmark: str, settings: Mapping[str, Any], host: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """The JSON object, printed if it is wanted; `more` are top-level keys of its own."""
+        result = {
+            "schema": SCHEMA,
+            "benchmark": benchmark,
+            "settings": dict(settings),
+            "host": dict(host),
+            "sections": [section.to_json() for section in self._sections],
+            **more,
+        }
         if self._is_json:
-            print(json.dumps(document(benchmark, settings, host, self._sections, **more)))
-
-
-def document(
-    benchmark: str,
-    settings: Mapping[str, Any],
-    host: Mapping[str, Any],
-    sections: Sequence[Section] = (),
-    **more: Any,
-) -> dict[str, Any]:
-    """The JSON object that a benchmark prints or writes; `more` are top-level keys of its own."""
-    head = {"schema": SCHEMA, "benchmark": benchmark, "settings": dict(settings), "host": dict(host)}
-    return {**head, "sections": [section.to_json() for section in sections], **more}
+            print(json.dumps(result))
+        return result
 
 
 def print_section(console: Console, section: Section) -> None:
@@ -222,16 +202,12 @@ def table_lines(section: Section, width: int) -> Iterator[str]:
     while rest:
         for count in range(len(rest), 0, -1):
             titles = [name, *(tables.Column(column.title) for column in rest[:count])]
-            cells = [line for row in section.rows for line in _cells(row, rest[:count])]
+            cells = [
+                [row.name, *(column.cell(row.samples.get(column.key, ())) for column in rest[:count])]
+                for row in section.rows
+            ]
             lines = tables.table_lines(titles, cells, width=None)
             if max(map(len, lines)) <= width:
                 break
         yield from lines
         rest = rest[count:]
-
-
-def _cells(row: Row, columns: Sequence[Column]) -> Iterator[list[str]]:
-    """The row, and below it the spreads that have a line of their own."""
-    cells = [column.cell(row.samples.get(column.key, ())).split("\n") for column in columns]
-    for line in range(max(map(len, cells))):
-        yield [row.name if line == 0 else "", *(cell[line] if line < len(cell) else "" for cell in cells)]

@@ -1,8 +1,7 @@
 """What one run of requests left behind: when each token came and when each chunk was computed."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tiny_llm_lab.types import (
@@ -12,6 +11,7 @@ from tiny_llm_lab.types import (
     PrefillEvent,
     StepPlan,
     StepStats,
+    StepTimeError,
     Timing,
     UserError,
 )
@@ -31,11 +31,17 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Run:
-    """One run; times are seconds from its start."""
+    """One run; times are seconds from its start. What an engine does not tell stays 0 or None."""
 
     requests: tuple[Request, ...]
     timings: tuple[Timing, ...]
     chunks: tuple[Chunk, ...] = ()
+    weights_bytes: int = 0  # that a decode step reads
+    kv_bytes_per_token: int = 0
+    facts: dict[str, str] = field(default_factory=dict)  # such as device, dtype and version
+    num_computed_tokens: int | None = None  # padding and rejected tokens included
+    peak_bytes: int | None = None  # above the weights
+    prediction_error: StepTimeError | None = None  # of the latency policy's step times
 
     @property
     def total_s(self) -> float:
@@ -70,23 +76,14 @@ class Run:
         """Requests that were decoding while a long prompt was in prefill."""
         return sorted({idx for span in self.long_spans().values() for idx in self.decoding_during(span)})
 
-    def to_json(self, **more: Any) -> dict[str, Any]:
-        """The run, and `more` keys."""
+    def to_json(self) -> dict[str, Any]:
+        """When every token came and every chunk was computed."""
         requests = [
             asdict(request) | {"token_s": list(timing.token_s)}
             for request, timing in zip(self.requests, self.timings, strict=True)
         ]
         chunks = [[chunk.prompt_idx, chunk.num_tokens, chunk.start_s, chunk.end_s] for chunk in self.chunks]
-        return {"requests": requests, "chunks": chunks, **more}
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Run":
-        """The inverse of `to_json`."""
-        given = [dict(request) for request in value["requests"]]
-        times = [tuple(request.pop("token_s")) for request in given]
-        requests = tuple(Request(**request) for request in given)
-        timings = (Timing(each.arrival_s, token_s) for each, token_s in zip(requests, times, strict=True))
-        return Run(requests, tuple(timings), tuple(Chunk(*chunk) for chunk in value["chunks"]))
+        return {"requests": requests, "chunks": chunks}
 
 
 def timings_of(requests: Sequence[Request], completions: Sequence[Completion]) -> tuple[Timing, ...]:
@@ -159,13 +156,3 @@ def chunks_of_steps(
                     end_s = max(end_s, timings[idx].token_s[0])
                 found.append(Chunk(idx, num_new, stats.start_s - start_s, end_s))
     return tuple(found)
-
-
-def gaps_during(timings: Iterable[Timing], spans: Sequence[tuple[float, float]]) -> list[float]:
-    """Every gap between two tokens that has a part in common with one of the spans (start, end)."""
-    return [
-        after - before
-        for timing in timings
-        for before, after in pairwise(timing.token_s)
-        if any(before < end and after > start for start, end in spans)
-    ]

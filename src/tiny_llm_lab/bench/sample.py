@@ -1,7 +1,5 @@
-"""One measurement of a solution in a fresh process: `python -m tiny_llm_lab.bench.sample < spec.json`."""
+"""One measurement of a solution or of another engine: what runs in a process of its own."""
 
-import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -10,10 +8,10 @@ import mlx.core as mx
 from tiny_llm_lab.commands.options import Loaded, load
 from tiny_llm_lab.models.parameters import EMBEDDING
 from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.steps.calibration import calibrate
 from tiny_llm_lab.types import (
     Checkpoint,
     Event,
-    OnStep,
     PagedModel,
     QuantizedWeights,
     SchedulerConfig,
@@ -22,20 +20,20 @@ from tiny_llm_lab.types import (
     UserError,
     Weight,
 )
-from tiny_llm_lab.types.serving import Engine
 
-from .child import reply
-from .peers import num_kv_numbers
+from .peers import num_kv_numbers, run_peer
+from .peers.registry import PEERS
 from .run import Run, chunks_of, chunks_of_steps, start_of, timings_of
 from .spec import Request, Spec, prompts_of
 
-MODULE: Final = "tiny_llm_lab.bench.sample"
 _WARM_UP_CHUNKS, _WARM_UP_CHUNK, _WARM_UP_SHORT, _WARM_UP_ANSWER = 2, 128, 8, 3
 _BLOCK_SIZE: Final = 16
 
 
-def measure(spec: Spec) -> dict[str, Any]:
-    """Load, warm up, serve the requests once: the run, and facts about what was loaded."""
+def measure(spec: Spec) -> Run:
+    """Load, warm up, serve the requests once."""
+    if peer := PEERS.get(spec.solution):
+        return run_peer(spec, peer.measure)
     loaded = load(spec.model, spec.solution, spec.device, spec.dtype, activation_bits=spec.activation_bits)
     limit = loaded.model.config.max_position_embeddings
     if spec.longest > limit:
@@ -44,11 +42,23 @@ def measure(spec: Spec) -> dict[str, Any]:
         )
     serve = _serve_with_loop if spec.schedule.prefill_step else _serve_with_engine
     serve(loaded, replace(spec, requests=_warm_up(spec)))
-    return serve(loaded, spec).to_json(
+    held_bytes = free_memory()
+    run = serve(loaded, spec)
+    return replace(
+        run,
         weights_bytes=weights_bytes(loaded.checkpoint),
-        kv_bytes_per_token=kv_bytes_per_token(loaded.checkpoint),
+        kv_bytes_per_token=num_kv_numbers(loaded.checkpoint.config) * loaded.checkpoint.dtype.size,
         facts={"device": _last(mx.default_device().type), "dtype": _last(loaded.checkpoint.dtype)},
+        peak_bytes=mx.get_peak_memory() - held_bytes,
     )
+
+
+def free_memory() -> int:
+    """Give back what the run before has left, begin a new peak; returns the bytes that are still held."""
+    mx.synchronize()
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    return int(mx.get_active_memory())
 
 
 def _last(name: object) -> str:
@@ -64,13 +74,30 @@ def _warm_up(spec: Spec) -> tuple[Request, ...]:
     return tuple(Request("early", min(size, longest.prompt_len), answer) for size in sizes)
 
 
+class CountingNetwork:
+    """A network that counts the tokens it is given, padding included, and is otherwise the one inside."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.num_tokens = 0
+
+    def __call__(self, tokens: mx.array, *args: Any, **kwargs: Any) -> Any:
+        self.num_tokens += tokens.size
+        return self._network(tokens, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+
 def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
     # Token times need no extra synchronisation: a token is a Python int, so its step has been computed.
     events: list[Event] = []
+    model: Any = loaded.model
+    counted = CountingNetwork(model.network) if spec.solution == "mlx-lm" else None
     completions = loaded.solution.batch_generate(
-        loaded.model,
+        type(model)(model.config, counted) if counted else model,
         loaded.checkpoint.tokenizer,
-        prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed),
+        prompts_of(spec.requests, model.config.vocab_size, spec.seed),
         max_seq_len=spec.longest,
         batch_size=spec.batch_size,
         prefill_step=spec.schedule.prefill_step,
@@ -78,24 +105,41 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
         async_scheduling=spec.async_scheduling,
     )
     timings = timings_of(spec.requests, completions)
-    return Run(spec.requests, timings, chunks_of(events, start_of(spec.requests, completions), timings))
+    chunks = chunks_of(events, start_of(spec.requests, completions), timings)
+    return Run(spec.requests, timings, chunks, num_computed_tokens=counted.num_tokens if counted else None)
 
 
 def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
-    def make(on_step: OnStep) -> Engine:
-        return load_serving(spec.solution).Engine(
-            cast(PagedModel, loaded.model),
-            loaded.checkpoint.tokenizer,
-            config_of(spec),
-            # All requests fit at once: none is ever preempted.
-            num_blocks=sum(-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests),
-            block_size=_BLOCK_SIZE,
-            enable_prefix_caching=False,
-            async_scheduling=spec.async_scheduling,
-            on_step=on_step,
-        )
-
-    return serve(make, spec.requests, loaded.model.config.vocab_size, spec.seed)[0]
+    llm, steps = load_serving(spec.solution), list[tuple[StepPlan, StepStats]]()
+    controller = None
+    if spec.schedule.itl_slo_s:
+        step_time = llm.StepTimeModel(calibrate(loaded.model, llm, block_size=_BLOCK_SIZE))
+        controller = llm.BudgetController(llm.LatencyPolicy(step_time, spec.schedule.itl_slo_s))
+    # All running requests fit: none is ever preempted.
+    num_blocks = [-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests]
+    engine = llm.Engine(
+        cast(PagedModel, loaded.model),
+        loaded.checkpoint.tokenizer,
+        config_of(spec),
+        num_blocks=min(sum(num_blocks), spec.batch_size * max(num_blocks)),
+        block_size=_BLOCK_SIZE,
+        enable_prefix_caching=False,
+        budget_controller=controller,
+        async_scheduling=spec.async_scheduling,
+        on_step=lambda plan, stats: steps.append((plan, stats)),
+    )
+    try:
+        completions = engine.generate(prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed))
+    finally:
+        engine.release()
+    timings = timings_of(spec.requests, completions)
+    return Run(
+        spec.requests,
+        timings,
+        chunks_of_steps(steps, spec.requests, start_of(spec.requests, completions), timings),
+        num_computed_tokens=sum(plan.total_num_scheduled_tokens for plan, _ in steps),
+        prediction_error=controller.policy.model.error() if controller else None,
+    )
 
 
 def config_of(spec: Spec) -> SchedulerConfig:
@@ -105,22 +149,8 @@ def config_of(spec: Spec) -> SchedulerConfig:
         max_num_seqs=spec.batch_size,
         max_model_len=spec.longest,
         long_prefill_token_threshold=spec.schedule.threshold,
+        enable_chunked_prefill=spec.schedule.is_chunked,
     )
-
-
-def serve(
-    make: Callable[[OnStep], Engine], requests: Sequence[Request], vocab_size: int, seed: int = 0
-) -> tuple[Run, int]:
-    """The run of `requests` on a new engine, released at the end, and the number of tokens it computed."""
-    steps: list[tuple[StepPlan, StepStats]] = []
-    engine = make(lambda plan, stats: steps.append((plan, stats)))
-    try:
-        completions = engine.generate(prompts_of(requests, vocab_size, seed))
-    finally:
-        engine.release()
-    timings = timings_of(requests, completions)
-    chunks = chunks_of_steps(steps, requests, start_of(requests, completions), timings)
-    return Run(tuple(requests), timings, chunks), sum(plan.total_num_scheduled_tokens for plan, _ in steps)
 
 
 def weights_bytes(checkpoint: Checkpoint) -> int:
@@ -129,16 +159,7 @@ def weights_bytes(checkpoint: Checkpoint) -> int:
     return sum(_num_bytes(weight) for name, weight in checkpoint.weights.items() if name != skipped)
 
 
-def kv_bytes_per_token(checkpoint: Checkpoint) -> int:
-    """Bytes of keys and values of one stored token, in all layers, as wide as the activations."""
-    return num_kv_numbers(checkpoint.config) * checkpoint.dtype.size
-
-
 def _num_bytes(weight: Weight) -> int:
     if isinstance(weight, QuantizedWeights):
         return weight.weight.nbytes + weight.scales.nbytes + weight.biases.nbytes
     return weight.nbytes
-
-
-if __name__ == "__main__":
-    sys.exit(reply(lambda text: measure(Spec.from_json(text))))

@@ -1,13 +1,15 @@
 """All that decides a measurement: requests, schedule, model and engine."""
 
-import json
+from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from tiny_llm_lab.types import Prompt, SamplingParams
+
+UNCHUNKED: Final = 999_999  # tokens: more than any prompt has
 
 # early: decoding when the first long prompt comes; late: a short prompt that arrives with or after it.
 Kind = Literal["early", "long", "late"]
@@ -34,11 +36,19 @@ class Schedule:
     prefill_step: int = 0
     budget: int = 0  # max_num_batched_tokens
     threshold: int = 0  # long_prefill_token_threshold
+    is_chunked: bool = True  # enable_chunked_prefill
+    itl_slo_s: float = 0.0  # above 0 the engine's latency policy sets the budget of each step
 
     @property
     def name(self) -> str:
+        if self.max_chunk >= UNCHUNKED:
+            return "unchunked"
         if self.prefill_step:
             return f"prefill_step {self.prefill_step}"
+        if self.itl_slo_s:
+            return "SLO policy"
+        if not self.is_chunked:
+            return "whole prompts"
         return f"budget {self.budget}" + (f", threshold {self.threshold}" if self.threshold else "")
 
     @property
@@ -53,29 +63,30 @@ class Spec:
 
     model: str
     solution: str
-    device: str | None
-    dtype: str | None
-    schedule: Schedule
-    batch_size: int
-    requests: tuple[Request, ...]
+    device: str | None = None
+    dtype: str | None = None
+    schedule: Schedule = Schedule()
+    batch_size: int = 1
+    requests: tuple[Request, ...] = ()
     seed: int = 0
     activation_bits: int | None = None
     async_scheduling: bool | None = None  # None: as the loop or the engine decides
-    threads: int = 0
+    threads: int = 0  # 0: as many as the engine takes by itself
     variant: str = ""
+
+    @classmethod
+    def from_args(cls, args: Namespace, model: str, **others: Any) -> "Spec":
+        """The model and solution of a command; `others` are fields of their own."""
+        return cls(model, args.solution, args.device, args.dtype, **others)
+
+    @property
+    def title(self) -> str:
+        """Solution and variant."""
+        return f"{self.solution} {self.variant}".strip()
 
     @property
     def longest(self) -> int:
         return max(request.num_tokens for request in self.requests)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Spec":
-        value = json.loads(text)
-        requests = tuple(Request(**request) for request in value.pop("requests"))
-        return Spec(**value | {"schedule": Schedule(**value["schedule"]), "requests": requests})
 
 
 def at_once(batch: int, prompt_len: int, output_len: int) -> tuple[Request, ...]:

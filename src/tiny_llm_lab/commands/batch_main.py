@@ -3,14 +3,15 @@
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, cast
 
 from tiny_llm_lab import ranks
 from tiny_llm_lab.corpus.recall import recall_questions
 from tiny_llm_lab.solution import load_serving
-from tiny_llm_lab.types import Event, EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
+from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
 
 from .batch_report import as_json, print_report
 from .chat import as_chat
@@ -23,11 +24,9 @@ from .engine_options import (
     build_engine,
     check_engine_flags,
     engine_settings,
-    reject_loop_flags,
-    reject_own_decisions,
 )
 from .engine_stats import EngineStats
-from .live_view import choose_view
+from .live_view import live_view
 from .options import (
     Loaded,
     add_kernel_arguments,
@@ -82,12 +81,11 @@ def run(args: Namespace) -> int:
     check_engine_flags(args)
     async_scheduling(args)
     if args.engine:
-        reject_loop_flags(args.argv, ("--prefill-step",))
+        if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
+            raise UserError("--prefill-step is not for the engine: leave it out, or leave --engine out")
         import_solution(args.solution)
         load_serving(args.solution)  # a solution without an engine costs no download
     num_ranks = args.tensor_parallel_size
-    if num_ranks > 1:
-        reject_own_decisions(args)
     if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
         return code
     prompts = _read(args, sampling) if args.prompts else None
@@ -97,59 +95,53 @@ def run(args: Namespace) -> int:
     prompts = _in_template(tokenizer, prompts or mixed_prompts(tokenizer, limit, sampling), args.raw)
     settings = _loop_settings(args, limit) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()
-    _tell([model_name(args), args.solution, plural(len(prompts), "prompt")], told)
-    counted = None
+    first = [model_name(args), args.solution, plural(len(prompts), "prompt")]
+    log(" · ".join([*first, *(f"{name} {value}".rstrip() for name, value in told.items())]))
     if served is None:
-        progress, total_s, interrupted = serve(loaded, prompts, settings)
+        done = serve(loaded, prompts, settings)
     else:
         draft = load_from_args(args, served.draft_model).model if served.draft_model else None
-        progress, total_s, interrupted, counted = serve_with_engine(
-            loaded, args.solution, prompts, served, draft
-        )
+        done = serve_with_engine(loaded, args.solution, prompts, served, draft)
     if args.json:
         named = {"model": model_name(args), "solution": args.solution, "tensor_parallel_size": num_ranks}
-        document = as_json(progress, total_s, named | settings)
-        print(json.dumps(document | ({"engine": counted[0]} if counted else {}), indent=1))
+        document = as_json(done.progress, done.total_s, named | settings)
+        print(json.dumps(document | ({"engine": done.counts} if done.counts else {}), indent=1))
     else:
-        _print_tables(progress, total_s, counted)
-    if interrupted:
+        print_report(done.progress, done.total_s)
+        if done.counts is not None:
+            print_parts(done.counts_line)
+    if done.is_interrupted:
         return EXIT_INTERRUPTED
-    failed = any(request.status == "error" for request in progress.requests)
+    failed = any(request.status == "error" for request in done.progress.requests)
     log("next: ./pdmw run bench-chunked-prefill")
     # Another rank that fails would end the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
 
 
-def _print_tables(
-    progress: BatchProgress, total_s: float, counted: tuple[dict[str, Any], str] | None
-) -> None:
-    print_report(progress, total_s)
-    if counted is not None:
-        print_parts(counted[1])
+@dataclass(frozen=True)
+class Served:
+    """What became of all requests, also after Ctrl-C, and what an engine counted, for JSON and as a line."""
+
+    progress: BatchProgress
+    total_s: float
+    is_interrupted: bool
+    counts: dict[str, Any] | None = None
+    counts_line: str = ""
 
 
-def _tell(parts: list[str], settings: Mapping[str, object]) -> None:
-    log(" · ".join([*parts, *(f"{name} {value}".rstrip() for name, value in settings.items())]))
-
-
-def serve(
-    loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]
-) -> tuple[BatchProgress, float, bool]:
-    """Run the solution's loop under a view; returns what became of all requests, also after Ctrl-C."""
+def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]) -> Served:
+    """Run the solution's loop under a view."""
     # A cache row costs memory even while it is empty: none for requests that are not there.
     num_rows = min(settings["batch_size"], len(prompts))
-
-    def generate(on_event: EventCallback) -> object:
-        return loaded.solution.batch_generate(
-            loaded.model,
-            loaded.checkpoint.tokenizer,
-            prompts,
-            on_event=on_event,
-            clock=time.perf_counter,
-            **(settings | {"batch_size": num_rows}),
-        )
-
-    return _watch(prompts, num_rows, generate)
+    generate = partial(
+        loaded.solution.batch_generate,
+        loaded.model,
+        loaded.checkpoint.tokenizer,
+        prompts,
+        clock=time.perf_counter,
+        **(settings | {"batch_size": num_rows}),
+    )
+    return _watch(prompts, num_rows, lambda on_event: generate(on_event=on_event))
 
 
 def serve_with_engine(
@@ -158,8 +150,8 @@ def serve_with_engine(
     prompts: list[Prompt],
     settings: EngineSettings,
     draft: Model | None = None,
-) -> tuple[BatchProgress, float, bool, tuple[dict[str, Any], str]]:
-    """The same through the solution's engine, with what it counted, for JSON and as a line."""
+) -> Served:
+    """The same through the solution's engine, with what it counted."""
     checkpoint, config = loaded.checkpoint, settings.config
     llm = load_serving(solution)
     stats = EngineStats()
@@ -170,27 +162,21 @@ def serve_with_engine(
         log(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
     try:
         num_slots = min(config.max_num_seqs, len(prompts))
-        watched = _watch(prompts, num_slots, lambda on_event: engine.generate(prompts, on_event))
-        return *watched, (stats.as_json(engine), stats.line(engine))
+        served = _watch(prompts, num_slots, lambda on_event: engine.generate(prompts, on_event))
+        return replace(served, counts=stats.as_json(engine), counts_line=stats.line(engine))
     finally:
         engine.release()
 
 
-def _watch(
-    prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]
-) -> tuple[BatchProgress, float, bool]:
+def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]) -> Served:
     progress = BatchProgress(prompts, num_slots, time.perf_counter())
-    interrupted = False
-    with choose_view(progress) as view:
-
-        def on_event(event: Event) -> None:
-            view.show(event, progress.update(event))
-
+    is_interrupted = False
+    with live_view(progress) as show:
         try:
-            generate(on_event)
+            generate(lambda event: show(event, progress.update(event)))
         except KeyboardInterrupt:
-            interrupted = True
-    return progress, time.perf_counter() - progress.start_s, interrupted
+            is_interrupted = True
+    return Served(progress, time.perf_counter() - progress.start_s, is_interrupted)
 
 
 def _loop_settings(args: Namespace, limit: int) -> dict[str, Any]:

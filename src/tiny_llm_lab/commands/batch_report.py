@@ -8,11 +8,11 @@ from tiny_llm_lab.types import Completion
 
 from .cli_errors import plural
 from .progress import BatchProgress, Status
-from .tables import KEEP, Column, print_parts, print_table, table_lines
+from .tables import KEEP, Column, print_parts, print_table
 
 _TEXT_HEAD: Final = 48
 _STYLES: Final[dict[Status, str]] = {"error": "red", "interrupted": "yellow"}
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("prompt", KEEP),
     Column("status", KEEP, is_left=True),
     Column("in tok", 2),
@@ -29,23 +29,17 @@ _COLUMNS: Final = (
 def print_report(progress: BatchProgress, total_s: float) -> None:
     """The table and the total line, on stdout."""
     styles = [_STYLES.get(request.status, "") for request in progress.requests]
-    print_table(_COLUMNS, request_rows(progress), styles)
+    print_table(COLUMNS, request_rows(progress), styles)
     print_parts(total_line(run_summary(progress, total_s), _num_interrupted(progress)))
-
-
-def report_lines(progress: BatchProgress, width: int | None) -> list[str]:
-    """The table of `print_report` in `width` characters, or as wide as needed."""
-    return table_lines(_COLUMNS, request_rows(progress), width)
 
 
 def request_rows(progress: BatchProgress) -> list[list[str]]:
     """One row per request, in prompt order."""
-    rows = []
-    for request in progress.requests:
-        done = request.outcome()
-        text = done.error or _head(done.text)
-        rows.append([str(done.prompt_idx), request.status, *_numbers(done), text])
-    return rows
+    ends = [(request.status, request.outcome()) for request in progress.requests]
+    return [
+        [str(done.prompt_idx), status, *_numbers(done), done.error or _head(done.text)]
+        for status, done in ends
+    ]
 
 
 def total_line(summary: RunSummary, num_interrupted: int = 0) -> str:

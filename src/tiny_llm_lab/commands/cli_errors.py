@@ -25,6 +25,10 @@ class UnwrittenError(Exception):
     """A process of its own came upon an unwritten task; the message is its `todo_line`."""
 
 
+class CrashError(Exception):
+    """A process of its own ended without an answer; the message is what it said."""
+
+
 def log(line: str = "") -> None:
     """Talk to the person: stderr, so that stdout stays data."""
     print(line, file=sys.stderr, flush=True)
@@ -41,25 +45,20 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(run)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
-            code = _run_or_help(run, *args, **kwargs)
+            try:
+                code = run(*args, **kwargs)
+            except SystemExit as end:
+                if end.code:
+                    raise
+                code = 0  # argparse ends so after --help
             sys.stdout.flush()  # now: at exit a full disk or a closed pipe would be a traceback
-            return code
         except (Exception, KeyboardInterrupt) as error:
             code, line = _ending(error)
             if line:
                 log(line)
-            return code
+        return code
 
     return wrapped
-
-
-def _run_or_help(run: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
-    try:
-        return run(*args, **kwargs)
-    except SystemExit as end:
-        if end.code:
-            raise
-        return 0  # argparse ends so after --help, which is still to be flushed
 
 
 def todo_line(error: BaseException) -> str | None:
@@ -75,7 +74,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
             return EXIT_USAGE, f"error: {error}"
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED, "interrupted"
-        case UnwrittenError():
+        case UnwrittenError() | CrashError():
             return EXIT_FAILED, str(error)
         case SyntaxError(filename=str(path)):
             return EXIT_USAGE, f"error: {_shown(path)}:{error.lineno}: {error.msg}: mend that line first"

@@ -1,59 +1,23 @@
 """The flags of an engine, named as vLLM names them, and the engine that they ask for."""
 
-import argparse
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, cast, get_args
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.kv_memory import is_share, num_blocks_for, num_engine_blocks, parse_memory
 from tiny_llm_lab.solution import Serving
 from tiny_llm_lab.steps.calibration import calibrate
-from tiny_llm_lab.types import (
-    Model,
-    OnStep,
-    PagedModel,
-    Policy,
-    Proposer,
-    SchedulerConfig,
-    StepMode,
-    Tokenizer,
-    UserError,
-)
+from tiny_llm_lab.types import Model, OnStep, PagedModel, Proposer, SchedulerConfig, Tokenizer, UserError
 from tiny_llm_lab.types.serving import Engine
 
-from .options import add_async_scheduling, at_least_one
+from .field_flags import Flag, add_field_flags, at_least_one, flag_name, given_fields
+from .options import add_async_scheduling
 
 # Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
 LONGEST_DEFAULT: Final = 4096
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
-_MEMORY_DEFAULT: Final = "1G"
-_NUMBERS: Final = {
-    "max_num_batched_tokens": (int, "tokens of one step, decodes included"),
-    "max_num_seqs": (int, f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"),
-    "max_model_len": (int, f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"),
-    "long_prefill_token_threshold": (int, "tokens of one prompt in one step; 0 is off"),
-    "max_num_partial_prefills": (int, "requests that compute their prompts at a time; 0 is any"),
-    "chunk_grid": (int, "chunks end at multiples of this; 0 is off"),
-    "block_size": (int, "tokens of one block of the KV cache (default: 16)"),
-    "num_speculative_tokens": (at_least_one, "guesses of one step, with --speculate (default: 4)"),
-    "itl_slo_ms": (float, "chunks are sized to keep gaps between tokens below this (default: off)"),
-}
-_CHOICES: Final = {
-    "policy": (get_args(Policy), "who goes first"),
-    "step_mode": (get_args(StepMode), "whether chunks and decodes share steps"),
-    "kv_cache_dtype": (("auto", "int8"), "of keys and values; auto is the model's (default: auto)"),
-}
-_SWITCHES: Final = {
-    "enable_prefix_caching": "prompts that begin alike are computed once",
-    "enable_chunked_prefill": "a prompt may take several steps",
-}
-_NAMES: Final = (*_NUMBERS, *_CHOICES, *_SWITCHES, "async_scheduling", "kv_cache_memory", "speculate")
-# Both loops have these, and week 2's names for them.
-_SHARED: Final = {"max_num_seqs": "--batch-size", "max_model_len": "--max-seq-len"}
-_OF_BOTH: Final = (*_SHARED, "async_scheduling")
 _DRAFT: Final = "draft:"
 
 
@@ -63,8 +27,8 @@ class EngineSettings:
 
     config: SchedulerConfig = SchedulerConfig()
     block_size: int = 16
-    kv_cache_memory: str = _MEMORY_DEFAULT
-    kv_cache_dtype: str = "auto"
+    kv_cache_memory: str = "1G"
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
     enable_prefix_caching: bool = True
     async_scheduling: bool | None = None
     itl_slo_ms: float | None = None
@@ -78,9 +42,8 @@ class EngineSettings:
 
     def shown(self) -> dict[str, Any]:
         """Every setting by name, those of the scheduler first."""
-        config = {each.name: getattr(self.config, each.name) for each in fields(self.config)}
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "config"}
-        return config | own
+        own = asdict(self)
+        return own.pop("config") | own
 
     def changed(self) -> dict[str, Any]:
         """Those that are not the defaults."""
@@ -88,55 +51,77 @@ class EngineSettings:
         return {name: value for name, value in self.shown().items() if value != defaults[name]}
 
 
+def _speculation(text: str) -> str:
+    if text in ("off", "ngram") or text.removeprefix(_DRAFT) not in ("", text):
+        return text
+    raise ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
+
+
+_MOST_SEQS: Final = f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
+_LONGEST: Final = f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"
+# Both loops have these, and week 2's names for them.
+_SHARED_FLAGS: Final = (
+    Flag("max_num_seqs", _MOST_SEQS, kind=at_least_one, alias="--batch-size"),
+    Flag("max_model_len", _LONGEST, kind=at_least_one, alias="--max-seq-len"),
+)
+_SCHEDULER_FLAGS: Final = (
+    Flag("max_num_batched_tokens", "tokens of one step, decodes included"),
+    Flag("long_prefill_token_threshold", "tokens of one prompt in one step; 0 is off"),
+    Flag("max_num_partial_prefills", "requests that compute their prompts at a time; 0 is any"),
+    Flag("chunk_grid", "chunks end at multiples of this; 0 is off"),
+    Flag("policy", "who goes first"),
+    Flag("step_mode", "whether chunks and decodes share steps"),
+    Flag("enable_chunked_prefill", "a prompt may take several steps"),
+)
+_ENGINE_FLAGS: Final = (
+    Flag("block_size", "tokens of one block of the KV cache", kind=at_least_one),
+    Flag("num_speculative_tokens", "guesses of one step, with --speculate", kind=at_least_one),
+    Flag("itl_slo_ms", "chunks are sized to keep gaps between tokens below this"),
+    Flag("kv_cache_dtype", "of keys and values; auto is the model's"),
+    Flag("enable_prefix_caching", "prompts that begin alike are computed once"),
+    Flag(
+        "speculate",
+        "guess tokens: off, ngram (looks them up in the text) or draft:MODEL",
+        metavar="HOW",
+        kind=_speculation,
+    ),
+    Flag(
+        "kv_cache_memory",
+        "a rank's keys and values: 512M, 2G, or 0.5 of what is free (default: 1G at most)",
+        metavar="SIZE",
+    ),
+)
+
+
 def add_engine_arguments(parser: ArgumentParser) -> None:
     """--engine, and the flags that go with it; a flag that was not given leaves no attribute."""
+    add_field_flags(parser, SchedulerConfig, _SHARED_FLAGS)
+    add_async_scheduling(parser)
     group = parser.add_argument_group("week 3's engine")
     group.add_argument("--engine", action="store_true", help="serve with the engine, whose flags follow")
-    defaults = {each.name: each.default for each in fields(SchedulerConfig)}
-    for name, alias in _SHARED.items():
-        _add(parser, name, _NUMBERS[name][1], alias, type=at_least_one, metavar="N")
-    add_async_scheduling(parser)
-    for name, (kind, about) in _NUMBERS.items():
-        if name not in _SHARED:
-            _add(group, name, _about(about, name, defaults), type=kind, metavar="N")
-    for name, (choices, about) in _CHOICES.items():
-        _add(group, name, _about(about, name, defaults), choices=choices)
-    for name, about in _SWITCHES.items():
-        _add(group, name, f"{about} (default: on)", action=argparse.BooleanOptionalAction)
-    _add(
-        group,
-        "speculate",
-        "guess tokens: off, ngram (looks them up in the text) or draft:MODEL (default: off)",
-        type=_speculation,
-        metavar="HOW",
-    )
-    _add(
-        group,
-        "kv_cache_memory",
-        f"a rank's keys and values: 512M, 2G, or 0.5 of what is free (default: {_MEMORY_DEFAULT} at most)",
-        metavar="SIZE",
-    )
+    add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
+    add_field_flags(group, EngineSettings, _ENGINE_FLAGS)
 
 
 def check_engine_flags(args: Namespace) -> None:
     """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
-    given = _given(args)
-    engine_only = {name: value for name, value in given.items() if name not in _OF_BOTH}
+    config, own = given_fields(args, SchedulerConfig), given_fields(args, EngineSettings)
+    shared = [flag.field for flag in _SHARED_FLAGS] + ["async_scheduling"]
+    engine_only = [item for item in (config | own).items() if item[0] not in shared]
     if not args.engine and engine_only:
-        name, value = next(iter(engine_only.items()))
-        raise UserError(f"{_flag(name, value)} is for the engine: add --engine")
-    if given.get("block_size", 1) < 1:
-        raise UserError(f"--block-size must be 1 or more, not {given['block_size']}")
-    slo_ms = given.get("itl_slo_ms")
-    if given.get("async_scheduling") and (slo_ms is not None or given.get("speculate", "off") != "off"):
+        raise UserError(f"{flag_name(*engine_only[0])} is for the engine: add --engine")
+    slo_ms = own.get("itl_slo_ms")
+    if own.get("async_scheduling") and (slo_ms is not None or own.get("speculate", "off") != "off"):
         raise UserError("--async-scheduling plans without tokens: leave out --itl-slo-ms and --speculate")
     if slo_ms is not None and not slo_ms > 0:
         raise UserError(f"--itl-slo-ms must be above 0, not {slo_ms:g}")
-    if slo_ms is not None and (given.get("chunk_grid") or not given.get("enable_chunked_prefill", True)):
+    if slo_ms is not None and (config.get("chunk_grid") or not config.get("enable_chunked_prefill", True)):
         raise UserError(
             "--itl-slo-ms sizes the chunks: leave out --chunk-grid and --no-enable-chunked-prefill"
         )
-    parse_memory(given.get("kv_cache_memory", _MEMORY_DEFAULT))
+    parse_memory(own.get("kv_cache_memory", EngineSettings.kv_cache_memory))
+    if args.tensor_parallel_size > 1:
+        _reject_own_decisions(args)
 
 
 def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
@@ -147,13 +132,10 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     check_engine_flags(args)
     if not args.engine:
         return None
-    given = _given(args)
-    if given.get("max_model_len", 1) > limit:
+    given = {"max_model_len": min(limit, LONGEST_DEFAULT)} | given_fields(args, SchedulerConfig)
+    if given["max_model_len"] > limit:
         raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
-    given.setdefault("max_model_len", min(limit, LONGEST_DEFAULT))
-    known = {each.name for each in fields(SchedulerConfig)}
-    config = SchedulerConfig(**{name: value for name, value in given.items() if name in known})
-    return EngineSettings(config, **{name: value for name, value in given.items() if name not in known})
+    return EngineSettings(SchedulerConfig(**given), **given_fields(args, EngineSettings))
 
 
 def build_engine(
@@ -202,14 +184,7 @@ def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model
     return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None
 
 
-def reject_loop_flags(argv: Sequence[str], flags: Sequence[str]) -> None:
-    """Raise UserError when one of `flags`, which the engine has no use for, is in `argv`."""
-    for flag in flags:
-        if any(arg.split("=")[0] == flag for arg in argv):
-            raise UserError(f"{flag} is not for the engine: leave it out, or leave --engine out")
-
-
-def reject_own_decisions(args: Namespace) -> None:
+def _reject_own_decisions(args: Namespace) -> None:
     """Raise UserError for flags by which each rank would decide for itself: ranks must decide alike."""
     if hasattr(args, "itl_slo_ms"):
         raise UserError(
@@ -221,27 +196,3 @@ def reject_own_decisions(args: Namespace) -> None:
             f"--kv-cache-memory {args.kv_cache_memory} is a share, and of each rank's own free memory: with "
             "--tensor-parallel-size say how much a rank may have, such as 512M"
         )
-
-
-def _given(args: Namespace) -> dict[str, Any]:
-    """The engine's flags on the command line, by the name of their setting."""
-    return {name: getattr(args, name) for name in _NAMES if hasattr(args, name)}
-
-
-def _add(group: argparse._ActionsContainer, name: str, about: str, *aliases: str, **how: Any) -> None:
-    group.add_argument(_flag(name), *aliases, default=argparse.SUPPRESS, help=about, **how)
-
-
-def _speculation(text: str) -> str:
-    if text in ("off", "ngram") or text.removeprefix(_DRAFT) not in ("", text):
-        return text
-    raise argparse.ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
-
-
-def _about(about: str, name: str, defaults: dict[str, Any]) -> str:
-    return about if "default:" in about else f"{about} (default: {defaults[name]})"
-
-
-def _flag(name: str, value: object = None) -> str:
-    """The flag of a setting; a switch that is False was turned off by its --no- form."""
-    return ("--no-" if value is False else "--") + name.replace("_", "-")

@@ -32,14 +32,12 @@ class EngineStats:
     def line(self, engine: Engine) -> str:
         """The same for people."""
         values = self.as_json(engine)
-        parts = [
-            f"{values['num_steps']} steps",
-            f"{values['num_computed_prompt_tokens']} prompt tokens computed",
-            f"prefix cache hit rate {_percent(values['prefix_hit_rate'], engine.prefix_cache)}",
-            f"preemptions {values['num_preemptions']}",
-            f"acceptance rate {_percent(values['acceptance_rate'], engine.spec_stats)}",
-        ]
-        return " · ".join(parts)
+        shares = (values["prefix_hit_rate"], values["acceptance_rate"])
+        hits, accepted = map(_percent, shares, (engine.prefix_cache, engine.spec_stats))
+        return (
+            f"{self.num_steps} steps · {self.num_prompt_tokens} prompt tokens computed · "
+            f"prefix cache hit rate {hits} · preemptions {self.num_preemptions} · acceptance rate {accepted}"
+        )
 
 
 def _percent(share: float | None, source: object) -> str:

@@ -2,8 +2,7 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -13,6 +12,7 @@ from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, Use
 
 from .chat import as_chat
 from .cli_errors import log
+from .field_flags import at_least_one
 from .options import (
     Loaded,
     add_kernel_arguments,
@@ -27,90 +27,52 @@ HELP = "Measure how many questions about held-out facts in the prompt are answer
 ANSWER_TOKENS: Final = 16
 
 
-@dataclass(frozen=True)
-class WrongAnswer:
-    """A question that was missed."""
-
-    number: int
-    expected: str
-    said: str
-
-
-@dataclass(frozen=True)
-class RecallResult:
-    """The measurement and all that decides it."""
-
-    share: float
-    num_right: int
-    count: int
-    seed: int
-    context: int
-    prefill_step: int
-    model: str
-    solution: str
-    activation_bits: int | None
-    wrong: tuple[WrongAnswer, ...]
-
-
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_kernel_arguments(parser)
-    parser.add_argument(
-        "--seed", type=int, default=0, help="which questions are drawn (default: %(default)s)"
-    )
-    parser.add_argument("--count", type=int, default=100, help="questions (default: %(default)s)")
-    parser.add_argument(
-        "--context", type=int, default=512, help="tokens of a prompt, at most (default: %(default)s)"
-    )
+    for flag, kind, default, about in (
+        ("--seed", int, 0, "which questions are drawn"),
+        ("--count", at_least_one, 100, "questions"),
+        ("--context", int, 512, "tokens of a prompt, at most"),
+        ("--batch-size", at_least_one, 5, "requests at a time"),
+    ):
+        parser.add_argument(flag, type=kind, default=default, help=f"{about} (default: %(default)s)")
     add_prefill_step(parser)
-    parser.add_argument("--batch-size", type=int, default=5, help="requests at a time (default: %(default)s)")
     parser.add_argument("--show-wrong", action="store_true", help="list the questions that were missed")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: Namespace) -> int:
-    if args.count < 1:
-        raise UserError("--count must be 1 or more")
     loaded = load_from_args(args)
     questions = _questions(loaded, args)
-    completions = _answer(loaded, questions, args)
-    result = judge(questions, completions, args)
+    result = judge(questions, _answer(loaded, questions, args))
+    asked = {name: getattr(args, name) for name in ("seed", "context", "prefill_step")}
+    asked |= {"model": model_name(args), "solution": args.solution, "activation_bits": args.activation_bits}
     if args.json:
-        print(json.dumps(asdict(result), indent=1))
+        print(json.dumps(result | asked, indent=1))
         return 0
-    print(
-        f"recall {result.share:.3f} ({result.num_right} of {result.count}) · seed {result.seed} · "
-        f"context {result.context} · prefill_step {result.prefill_step} · {result.model} · {result.solution}"
-        + (f" · {result.activation_bits}-bit activations" if result.activation_bits else "")
-    )
-    for wrong in result.wrong if args.show_wrong else ():
-        print(f"{wrong.number}: expected {wrong.expected!r}, said {wrong.said!r}")
-    if result.wrong and not args.show_wrong:
+    parts = [f"recall {result['share']:.3f} ({result['num_right']} of {result['count']})"]
+    parts += [f"{name} {asked[name]}" for name in ("seed", "context", "prefill_step")]
+    parts += [asked["model"], asked["solution"]]
+    parts += [f"{args.activation_bits}-bit activations"] if args.activation_bits else []
+    print(" · ".join(parts))
+    if args.show_wrong:
+        for wrong in result["wrong"]:
+            print(f"{wrong['number']}: expected {wrong['expected']!r}, said {wrong['said']!r}")
+    elif result["wrong"]:
         log("next: --show-wrong lists what was missed")
     return 0
 
 
-def judge(questions: list[RecallQuestion], completions: list[Completion], args: Namespace) -> RecallResult:
+def judge(questions: list[RecallQuestion], completions: list[Completion]) -> dict[str, Any]:
     """Compare word for word; a request that failed is a wrong answer."""
-    pairs = enumerate(zip(questions, completions, strict=True))
-    wrong = tuple(
-        WrongAnswer(number, question.answer, done.error or done.text)
-        for number, (question, done) in pairs
+    wrong = [
+        {"number": number, "expected": question.answer, "said": done.error or done.text}
+        for number, (question, done) in enumerate(zip(questions, completions, strict=True))
         if done.error or done.text != question.answer
-    )
-    num_right = len(questions) - len(wrong)
-    return RecallResult(
-        share=num_right / len(questions),
-        num_right=num_right,
-        count=len(questions),
-        seed=args.seed,
-        context=args.context,
-        prefill_step=args.prefill_step,
-        model=model_name(args),
-        solution=args.solution,
-        activation_bits=args.activation_bits,
-        wrong=wrong,
-    )
+    ]
+    count, num_right = len(questions), len(questions) - len(wrong)
+    return {"share": num_right / count, "num_right": num_right, "count": count, "wrong": wrong}
 
 
 def _questions(loaded: Loaded, args: Namespace) -> list[RecallQuestion]:

@@ -5,15 +5,14 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tiny_llm_lab import native
+from tiny_llm_lab.metrics import decode_rate, e2e_s
 from tiny_llm_lab.native.limits import measure
 from tiny_llm_lab.native.ops import Note
 from tiny_llm_lab.native.profile import profile, table
-from tiny_llm_lab.solution import PACKAGES
-from tiny_llm_lab.types import Event, SamplingParams, TokenEvent, UserError
+from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
 
 from .chat import as_chat
 from .cli_errors import EXIT_INTERRUPTED, log, plural
@@ -65,25 +64,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-@dataclass
-class Pace:
-    """When tokens reached the screen, from the moment the question was put."""
-
-    start_s: float = field(default_factory=time.perf_counter)
-    token_s: list[float] = field(default_factory=list)
-
-    def tick(self) -> None:
-        self.token_s.append(time.perf_counter() - self.start_s)
-
-    def line(self, num_prompt_tokens: int) -> str:
-        if not self.token_s:
-            return f"prompt {plural(num_prompt_tokens)} · no answer"
-        count, span_s = len(self.token_s), self.token_s[-1] - self.token_s[0]
-        rate = f" · then {(count - 1) / span_s:.1f} tok/s" if count > 1 and span_s > 0 else ""
-        ttft_ms = self.token_s[0] * 1000
-        return f"prompt {plural(num_prompt_tokens)} · answer {plural(count)} · TTFT {ttft_ms:.0f} ms{rate}"
-
-
 def run(args: Namespace) -> int:
     sampling, settings = sampling_from_args(args), _loop_settings(args)
     if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
@@ -94,19 +74,21 @@ def run(args: Namespace) -> int:
     num_prompt_tokens = _checked_length(loaded, prompt)
     if args.prompt is None:
         log(f"> {question}\n")
-    pace = Pace()
+    start_s, token_s = time.perf_counter(), list[float]()
     try:
         with _profiled(args) as notes:
-            _print_stream(start_loop(loaded, args.loop, prompt, sampling, settings), pace)
+            _print_stream(start_loop(loaded, args.loop, prompt, sampling, settings), token_s)
     except KeyboardInterrupt:
         print(flush=True)
-        log(f"interrupted · {pace.line(num_prompt_tokens)}")
+        log(f"interrupted · {_latencies(num_prompt_tokens, Timing(start_s, tuple(token_s)))}")
         return EXIT_INTERRUPTED
-    log(f"\n{model_name(args)} · {args.solution} · {pace.line(num_prompt_tokens)}")
-    if len(pace.token_s) == sampling.max_tokens:
+    timing = Timing(start_s, tuple(token_s))
+    log(f"\n{model_name(args)} · {args.solution} · {_latencies(num_prompt_tokens, timing)}")
+    if len(token_s) == sampling.max_tokens:
         log(f"cut at --max-tokens {sampling.max_tokens}")
     if args.profile:
-        _say_profile(notes, pace.token_s[-1] if pace.token_s else 0.0)
+        limits = measure(native.binding().num_threads())
+        log("\n" + "\n".join(table(notes, e2e_s(timing) or 0.0, limits)))
     log("next: ./pdmw run batch-main")
     return 0
 
@@ -114,14 +96,9 @@ def run(args: Namespace) -> int:
 def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
     if not args.profile:
         return nullcontext([])
-    if native.kernels(PACKAGES[args.solution]) is None:
+    if not native.can_run():
         raise UserError("--profile times the C++ kernels, and none run here: use a CPU and a C++ compiler")
     return profile()
-
-
-def _say_profile(notes: list[Note], total_s: float) -> None:
-    limits = measure(native.binding().num_threads())
-    log("\n" + "\n".join(table(notes, total_s, limits)))
 
 
 def start_loop(
@@ -151,11 +128,22 @@ def _loop_settings(args: Namespace) -> dict[str, Any]:
     return {"prefill_step": args.prefill_step} | ({} if chosen is None else {"async_scheduling": chosen})
 
 
-def _print_stream(events: Iterable[Event], pace: Pace) -> None:
+def _latencies(num_prompt_tokens: int, timing: Timing) -> str:
+    """How long the answer took, from the moment the question was put."""
+    if timing.ttft_s is None:
+        return f"prompt {plural(num_prompt_tokens)} · no answer"
+    parts = [f"prompt {plural(num_prompt_tokens)}", f"answer {plural(len(timing.token_s))}"]
+    parts += [f"TTFT {timing.ttft_s * 1000:.0f} ms"]
+    rate = decode_rate(timing)
+    return " · ".join([*parts, f"then {rate:.1f} tok/s"] if rate else parts)
+
+
+def _print_stream(events: Iterable[Event], token_s: list[float]) -> None:
+    """Print the answer as it comes; `token_s` gets the time of each token."""
     for event in events:
         if isinstance(event, TokenEvent):
             if event.token_id is not None:
-                pace.tick()
+                token_s.append(time.perf_counter())
             sys.stdout.write(event.text)
             sys.stdout.flush()
     print(flush=True)

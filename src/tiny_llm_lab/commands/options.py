@@ -1,7 +1,6 @@
 """Flags that several commands share, and what they stand for."""
 
-import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -13,6 +12,8 @@ from tiny_llm_lab.models.weights import with_activation_bits
 from tiny_llm_lab.native.settings import MAX_THREADS
 from tiny_llm_lab.solution import PACKAGES, Solution
 from tiny_llm_lab.types import Checkpoint, Model, UserError
+
+from .field_flags import at_least_one
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,6 @@ def async_scheduling(args: Namespace) -> bool | None:
     return chosen
 
 
-def at_least_one(text: str) -> int:
-    """The type of a flag that counts: a whole number of 1 or more."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-    if value < 1:
-        raise ArgumentTypeError(f"must be 1 or more, not {value}")
-    return value
-
-
 def model_name(args: Namespace) -> str:
     """--model, with --bits written into the name of a random model, where they belong."""
     name = str(args.model)
@@ -129,15 +119,8 @@ def import_solution(name: str) -> Solution:
 
 def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
-    return load(
-        model or model_name(args),
-        args.solution,
-        args.device,
-        args.dtype,
-        args.threads,
-        num_ranks,
-        args.activation_bits,
-    )
+    name, bits = model or model_name(args), args.activation_bits
+    return load(name, args.solution, args.device, args.dtype, args.threads, num_ranks, bits)
 
 
 def load(
@@ -164,22 +147,13 @@ def load(
     checkpoint = load_checkpoint(model, device, dtype)
     if activation_bits is not None:
         checkpoint = _rounding(checkpoint, solution, activation_bits)
-    if _uses_kernels(PACKAGES[solution]):
-        native.kernels(PACKAGES[solution])  # compiled now, and not while the first request waits
     if num_ranks > 1:
         return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))
 
 
-def _uses_kernels(package: str) -> bool:
-    """Whether a module of `package` has imported the C++ kernels; in week 1 there is nothing to compile."""
-    modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith(f"{package}.")]
-    values = (value for module in modules for value in vars(module).values())
-    return any(value is native or value is native.kernels for value in values)
-
-
 def _rounding(checkpoint: Checkpoint, solution: str, bits: int) -> Checkpoint:
-    if solution == "mlx-lm" or native.kernels(PACKAGES[solution]) is None:
+    if solution == "mlx-lm" or not native.can_run():
         raise UserError("--activation-bits needs our C++ kernels on a CPU: leave it out")
     weights = with_activation_bits(checkpoint.weights, bits)
     if all(weights[name] is weight for name, weight in checkpoint.weights.items()):

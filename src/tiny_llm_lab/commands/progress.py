@@ -65,13 +65,9 @@ class BatchProgress:
         ]
         self.slots: list[int | None] = [None] * batch_size
 
-    @property
-    def num_queued(self) -> int:
-        return sum(request.phase == "queued" for request in self.requests)
-
-    @property
-    def num_done(self) -> int:
-        return sum(request.phase == "done" for request in self.requests)
+    def count(self, phase: Phase) -> int:
+        """How many requests are in `phase`."""
+        return sum(request.phase == phase for request in self.requests)
 
     @property
     def num_tokens(self) -> int:

@@ -4,29 +4,17 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
 from .prompt_text import cleaned
 
-_NUMBER: Final = (int, float)
-# What an object may hold besides `prompt`: fields of SamplingParams, its arrival, its urgency, its class.
-_FIELDS: Final[dict[str, tuple[type, ...]]] = {
-    "max_tokens": (int,),
-    "temperature": _NUMBER,
-    "top_k": (int,),
-    "top_p": _NUMBER,
-    "min_p": _NUMBER,
-    "seed": (int,),
-    "stop": (str, list),
-    "ignore_eos": (bool,),
-    "arrival_s": _NUMBER,
-    "priority": (int,),
-    "priority_class": (str,),
-}
+# What an object may hold besides `prompt`; no command shows log probabilities.
+_SAMPLING: Final = [each.name for each in fields(SamplingParams) if each.name != "logprobs"]
+_FIELDS: Final = (*_SAMPLING, "arrival_s", "priority", "priority_class")
 
 
 def read_prompts(source: str, sampling: SamplingParams, raw: bool = False) -> list[Prompt]:
@@ -93,29 +81,20 @@ def _prompt(entry: object, sampling: SamplingParams, raw: bool) -> Prompt:
     if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
         raise UserError('expected a string or an object with a string "prompt"')
     given: dict[str, Any] = {key: value for key, value in entry.items() if key != "prompt"}
-    for key, value in given.items():
-        _check(key, value)
-    arrival_s, priority = float(given.pop("arrival_s", 0.0)), given.pop("priority", 0)
-    priority_class = given.pop("priority_class", "interactive")
+    if unknown := [key for key in given if key not in _FIELDS]:
+        raise UserError(f"unknown field {unknown[0]!r}: known are prompt, {', '.join(_FIELDS)}")
+    own = {key: given.pop(key) for key in list(given) if key not in _SAMPLING}
+    _check(**own)
+    if isinstance(given.get("stop"), list):
+        given["stop"] = tuple(given["stop"])
+    return Prompt(cleaned(entry["prompt"], raw, "it"), replace(sampling, **given), **own)
+
+
+def _check(arrival_s: object = 0.0, priority: object = 0, priority_class: object = "interactive") -> None:
+    # True is an int to Python, but not what an entry means by a number.
+    if type(arrival_s) not in (int, float) or not 0 <= cast(float, arrival_s) < math.inf:
+        raise UserError(f"arrival_s must be 0 or more seconds, not {json.dumps(arrival_s)}")
+    if type(priority) is not int:
+        raise UserError(f"priority must be a whole number, not {json.dumps(priority)}")
     if priority_class not in PRIORITY_CLASSES:
         raise UserError(f"priority_class is {' or '.join(PRIORITY_CLASSES)}, not {priority_class!r}")
-    if isinstance(given.get("stop"), str):
-        given["stop"] = [given["stop"]]
-    if "stop" in given:
-        given["stop"] = tuple(given["stop"])
-    text = cleaned(entry["prompt"], raw, "it")
-    return Prompt(text, replace(sampling, **given), arrival_s, priority, priority_class)
-
-
-def _check(key: str, value: object) -> None:
-    if key not in _FIELDS:
-        raise UserError(f"unknown field {key!r}: known are prompt, {', '.join(_FIELDS)}")
-    kinds = _FIELDS[key]
-    # True is an int to Python, but nobody means one by it.
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise UserError(f"{key} must be {wanted}, not {json.dumps(value)}")
-    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-        raise UserError(f"{key} must hold strings only")
-    if key == "arrival_s" and not (isinstance(value, _NUMBER) and math.isfinite(value) and value >= 0):
-        raise UserError("arrival_s must be 0 or more seconds")

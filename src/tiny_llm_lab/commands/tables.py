@@ -15,17 +15,17 @@ A table that is too wide becomes narrower in this order:
 `print_parts` breaks a closing line of parts between them. Without a width, as in a pipe, nothing folds.
 """
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len, chop_cells
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
+from rich.table import Table
 from rich.text import Text
 
 KEEP: Final = 100
-_GAP: Final = "  "
+_GAP: Final = 2
 _BETWEEN: Final = " · "
 _LEAST_TEXT: Final = 16
 _PIPE_WIDTH: Final = 240  # for those who print with rich: wide enough that no row breaks
@@ -49,7 +49,7 @@ Cells = Sequence[str]
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Cells], width: int | None) -> list[str]:
     """The table as lines of at most `width` characters; None is as wide as needed."""
-    return [line for block in _blocks(columns, rows, width) for line in block]
+    return [line.plain for line in _lines(columns, rows, width)]
 
 
 def stdout_console() -> Console:
@@ -67,11 +67,8 @@ def stdout_width() -> int | None:
 def print_table(columns: Sequence[Column], rows: Sequence[Cells], styles: Sequence[str] = ()) -> None:
     """The table on stdout; `styles` holds a rich style for each row, "" for none."""
     console = stdout_console()
-    blocks = _blocks(columns, rows, stdout_width())
-    of_block = ["bold", *styles, *[""] * len(blocks)]
-    for block, style in zip(blocks, of_block, strict=False):
-        for line in block:
-            console.print(Text(line, style), soft_wrap=True)
+    for line in _lines(columns, rows, stdout_width(), styles):
+        console.print(line, soft_wrap=True)
 
 
 def print_parts(line: str) -> None:
@@ -93,104 +90,93 @@ def part_lines(line: str, width: int | None) -> list[str]:
     return lines
 
 
-def _blocks(columns: Sequence[Column], rows: Sequence[Cells], width: int | None) -> list[list[str]]:
-    """The lines of the header, of each row, and of the note on what is left out."""
-    flat = [" ".join(column.title.split("\n")) for column in columns]
-    shown = list(range(len(columns)))
-    if width is None or sum(_natural(flat, rows, shown)) + len(_GAP) * (len(shown) - 1) <= width:
-        return _grid(columns, flat, rows, shown, _natural(flat, rows, shown))
-    stacked = [column.title for column in columns]
-    while (widths := _fitted(columns, stacked, rows, shown, width)) is None:
-        optional = [idx for idx in shown if columns[idx].priority < KEEP]
-        if not optional:
-            return _records(flat, rows, width)
-        shown.remove(min(optional, key=lambda idx: (columns[idx].priority, -idx)))
-    left_out = [title for idx, title in enumerate(flat) if idx not in shown]
-    note = textwrap.wrap(f"left out at {width} columns: {', '.join(left_out)}", width) if left_out else []
-    return [*_grid(columns, stacked, rows, shown, widths), note]
+@dataclass(frozen=True)
+class _Filled:
+    """A column with its cells, one for each row."""
 
+    column: Column
+    title: str
+    cells: Cells
 
-def _natural(titles: Sequence[str], rows: Sequence[Cells], shown: Sequence[int]) -> list[int]:
-    """The width at which nothing folds, for each of the `shown` columns."""
-    return [max(_width_of(titles[idx]), *(cell_len(row[idx]) for row in rows), 0) for idx in shown]
+    @property
+    def natural(self) -> int:
+        """The width at which nothing folds."""
+        return max(map(cell_len, [*self.title.split("\n"), *self.cells]))
 
-
-def _fitted(
-    columns: Sequence[Column], titles: Sequence[str], rows: Sequence[Cells], shown: Sequence[int], width: int
-) -> list[int] | None:
-    """Widths that fit into `width`, with text columns folded as far as that needs; None when none do."""
-    widths = _natural(titles, rows, shown)
-    excess = sum(widths) + len(_GAP) * (len(shown) - 1) - width
-    for place, idx in enumerate(shown):
-        if columns[idx].is_text and excess > 0:
-            least = max(_LEAST_TEXT, _width_of(titles[idx]))
-            given = max(0, min(excess, widths[place] - least))
-            widths[place] -= given
-            excess -= given
-    return widths if excess <= 0 else None
-
-
-def _grid(
-    columns: Sequence[Column],
-    titles: Sequence[str],
-    rows: Sequence[Cells],
-    shown: Sequence[int],
-    widths: Sequence[int],
-) -> list[list[str]]:
-    heads = [titles[idx].split("\n") for idx in shown]
-    height = max(map(len, heads), default=0)
-    cells = [[*[""] * (height - len(head)), *head] for head in heads]  # titles stand on the rule
-    blocks = [_lines(columns, shown, widths, cells)]
-    for row in rows:
-        cells = [list(_folded(row[idx], size)) for idx, size in zip(shown, widths, strict=True)]
-        blocks.append(_lines(columns, shown, widths, cells))
-    return blocks
+    @property
+    def least(self) -> int:
+        """The width that is needed: a text may fold, but not its title."""
+        title = max(map(cell_len, self.title.split("\n")))
+        return min(self.natural, max(_LEAST_TEXT, title)) if self.column.is_text else self.natural
 
 
 def _lines(
-    columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], cells: Sequence[Sequence[str]]
-) -> list[str]:
-    """Cells of one or more lines each, side by side."""
-    lines = []
-    for number in range(max(map(len, cells), default=0)):
-        parts = []
-        for idx, size, cell in zip(shown, widths, cells, strict=True):
-            text = cell[number] if number < len(cell) else ""
-            room = " " * (size - cell_len(text))
-            parts.append(text + room if columns[idx].is_text or columns[idx].is_left else room + text)
-        lines.append(_GAP.join(parts).rstrip())
+    columns: Sequence[Column], rows: Sequence[Cells], width: int | None, styles: Sequence[str] = ()
+) -> list[Text]:
+    cells = [[row[idx] for row in rows] for idx in range(len(columns))]
+    flat = [_Filled(column, column.title.replace("\n", " "), cells[i]) for i, column in enumerate(columns)]
+    natural = [filled.natural for filled in flat]
+    if width is None or _total(natural) <= width:
+        return _grid(flat, natural, styles)
+    shown = [_Filled(column, column.title, cells[idx]) for idx, column in enumerate(columns)]
+    left_out: set[str] = set()
+    while _total([filled.least for filled in shown]) > width:
+        optional = [filled for filled in reversed(shown) if filled.column.priority < KEEP]
+        if not optional:
+            return _records(flat, width)
+        dropped = min(optional, key=lambda filled: filled.column.priority)
+        shown.remove(dropped)
+        left_out.add(dropped.title)
+    lines = _grid(shown, _fitted(shown, width), styles)
+    if left_out:
+        names = ", ".join(filled.title for filled in flat if filled.column.title in left_out)
+        lines += _wrapped(f"left out at {width} columns: {names}", width)
     return lines
 
 
-def _records(titles: Sequence[str], rows: Sequence[Cells], width: int) -> list[list[str]]:
+def _fitted(shown: Sequence[_Filled], width: int) -> list[int]:
+    """Widths that add up to `width`, with text columns folded as far as that needs."""
+    widths = [filled.natural for filled in shown]
+    for idx, filled in enumerate(shown):
+        excess = _total(widths) - width
+        widths[idx] -= max(0, min(excess, filled.natural - filled.least))
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _grid(shown: Sequence[_Filled], widths: Sequence[int], styles: Sequence[str]) -> list[Text]:
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for filled, size in zip(shown, widths, strict=True):
+        justify: JustifyMethod = "left" if filled.column.is_text or filled.column.is_left else "right"
+        table.add_column(Text(filled.title), justify=justify, width=size, overflow="fold")
+    for idx, row in enumerate(zip(*(filled.cells for filled in shown), strict=True)):
+        table.add_row(*map(Text, row), style=styles[idx] if idx < len(styles) else None)
+    return _rendered(table, _total(widths))
+
+
+def _records(shown: Sequence[_Filled], width: int) -> list[Text]:
     """`title: value` lines, a blank line after each row; empty cells are not told."""
-    blocks: list[list[str]] = [[]]
-    for row in rows:
-        block = []
-        for title, value in zip(titles, row, strict=True):
-            if value:
-                block += list(_folded(f"{title}: {value}", width))
-        blocks.append([*block, ""])
-    return blocks
+    lines: list[Text] = []
+    for row in zip(*(filled.cells for filled in shown), strict=True):
+        for filled, value in zip(shown, row, strict=True):
+            lines += _wrapped(f"{filled.title}: {value}", width) if value else []
+        lines.append(Text())
+    return lines
 
 
-def _folded(text: str, width: int) -> Iterator[str]:
-    """Lines of at most `width` cells, broken between words where that is possible."""
-    if cell_len(text) <= width:
-        yield text  # with all its blanks
-        return
-    line = ""
-    for word in text.split(" "):
-        joined = f"{line} {word}" if line else word
-        if cell_len(joined) <= width:
-            line = joined
-            continue
-        if line:
-            yield line
-        *full, line = chop_cells(word, width) or [""]
-        yield from full
-    yield line
+def _wrapped(text: str, width: int) -> list[Text]:
+    return _rendered(Text(text, overflow="fold"), width)
 
 
-def _width_of(title: str) -> int:
-    return max(map(cell_len, title.split("\n")))
+def _rendered(shown: Table | Text, width: int) -> list[Text]:
+    """The lines of what rich makes of it, without the blanks at their ends."""
+    lines = [
+        Text.assemble(*((segment.text, segment.style or "") for segment in line))
+        for line in Console(width=width).render_lines(shown, pad=False)
+    ]
+    for line in lines:
+        line.rstrip()
+    return lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .filler import make_filler
-from .words import ADJECTIVES, NAMES, PLACES, THINGS, invented_word
+from .words import ADJECTIVES, NAMES, PLACES, THINGS
 
 HELD_OUT_ONE_IN: Final = 10
 
@@ -70,18 +70,6 @@ def make_fact(rng: random.Random, name: str, held_out: bool) -> Fact:
             return fact
 
 
-def make_strange_fact(rng: random.Random, name: str) -> Fact:
-    """A training fact with an invented name, and perhaps an invented thing or place."""
-    while True:
-        base = make_fact(rng, name, held_out=False)
-        strange_name = invented_word(rng, 2).capitalize() if rng.random() < 0.6 else base.name
-        thing = invented_word(rng, 2) if rng.random() < 0.4 else base.thing
-        place = invented_word(rng, 2) if rng.random() < 0.4 else base.place
-        fact = Fact(strange_name, base.adjective, thing, base.preposition, place)
-        if not is_held_out(fact):
-            return fact
-
-
 def make_notes(
     rng: random.Random,
     budget: int,
@@ -89,13 +77,15 @@ def make_notes(
     *,
     held_out: bool = False,
     filler_share: float = 0.4,
+    strange_fact: Callable[[random.Random, str], Fact] | None = None,
     strange_share: float = 0.0,
     separator: str | None = None,
 ) -> Notes:
     """Notes of at most about `budget` tokens by `count`; each name is in at most one fact.
 
-    There is always at least one fact, however small the budget. `separator` stands between sentences; it
-    is drawn when not given, and then a line break is counted as the space it might have been.
+    There is always at least one fact, however small the budget. `strange_fact` makes `strange_share` of the
+    facts. `separator` stands between sentences; it is drawn when not given, and then a line break is counted
+    as the space it might have been.
     """
     names = rng.sample(NAMES, len(NAMES))
     sentences: list[str] = []
@@ -104,8 +94,8 @@ def make_notes(
         fact: Fact | None = None
         if names and rng.random() >= filler_share:
             name = names.pop()
-            strange = rng.random() < strange_share
-            fact = make_strange_fact(rng, name) if strange else make_fact(rng, name, held_out)
+            is_strange = rng.random() < strange_share
+            fact = strange_fact(rng, name) if strange_fact and is_strange else make_fact(rng, name, held_out)
             if fact.name in facts:
                 continue
         sentence = fact.sentence if fact else make_filler(rng)

@@ -4,7 +4,6 @@ Every word here is meant to be one token of the default tokenizer (with its lead
 without). They are short and plain for that reason: a long word costs several merges of the vocabulary.
 """
 
-import random
 from typing import Final
 
 NAMES: Final[tuple[str, ...]] = tuple(
@@ -77,10 +76,3 @@ ANIMALS: Final[tuple[str, ...]] = tuple(
 )
 
 ALL_SLOT_WORDS: Final[tuple[str, ...]] = ADJECTIVES + THINGS + tuple(place for _, place in PLACES)
-
-
-def invented_word(rng: random.Random, syllables: int) -> str:
-    """A word that no list holds, so that recall is learnt for spellings rather than for known words."""
-    starts, vowels, ends = "bdfgklmnprstvz", "aeiou", ("", "", "n", "r", "l", "s", "m")
-    parts = [rng.choice(starts) + rng.choice(vowels) + rng.choice(ends) for _ in range(syllables)]
-    return "".join(parts)

@@ -10,7 +10,8 @@ from shutil import which
 
 from tiny_llm_lab.course.book_checks import command_problems, formula_problems, link_problems
 from tiny_llm_lab.course.book_names import name_problems
-from tiny_llm_lab.course.book_pages import book_folder, missing_chapters, read_pages, stale_pages
+from tiny_llm_lab.course.book_page import Page, read_pages
+from tiny_llm_lab.course.book_pages import book_folder, missing_chapters, stale_pages
 from tiny_llm_lab.course.book_results import read_results
 from tiny_llm_lab.course.book_samples import mark_problems, sample_problems
 from tiny_llm_lab.course.manifest import Course, load_course
@@ -44,27 +45,23 @@ def run(args: Namespace) -> int:
 
 def problems(course: Course) -> list[str]:
     """Everything wrong with the pages, one line each; runs the commands whose output they show."""
-    return page_problems(course) + sample_problems(read_pages(course), course.root)
+    samples = (problem for page in read_pages(course) for problem in sample_problems(page, course.root))
+    return [*page_problems(course), *samples]
 
 
 def page_problems(course: Course) -> list[str]:
     """What can be found wrong with the pages without running what they show."""
-    stale = [
+    results = read_results(course.root)
+    found = [
         f"{path.relative_to(course.root)}: a generated part is stale: `./pdmw run book` writes it anew"
         for path in stale_pages(course)
     ]
-    pages = read_pages(course)
-    results = read_results(course.root)
+    found += missing_chapters(course)
     commands = "\n".join(result.command for result in results.values())
-    found = [
-        *stale,
-        *missing_chapters(course),
-        *(problem for path, text in pages.items() for problem in command_problems(path.name, text)),
-        *command_problems("results", f"```bash\n{commands}\n```"),
-        *formula_problems(pages),
-        *mark_problems(pages, list(results)),
-        *name_problems(course.root / "docs" / "structure.md", course.root),
-    ]
+    found += command_problems(Page(Path("results"), f"```bash\n{commands}\n```"))
+    for page in read_pages(course):
+        found += [*command_problems(page), *formula_problems(page), *mark_problems(page, results)]
+        found += name_problems(page, course.root) if page.name == "structure.md" else []
     with tempfile.TemporaryDirectory() as folder:
         command = [mdbook(), "build", "--dest-dir", folder, str(book_folder(course))]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -4,7 +4,7 @@ import argparse
 import importlib
 from collections.abc import Iterator
 
-from tiny_llm_lab.cli import COMMANDS
+from tiny_llm_lab.cli import COMMANDS, command_parser
 
 _INTRODUCTION = """# Commands
 
@@ -32,9 +32,7 @@ def commands_page() -> str:
 
 
 def _section(name: str) -> str:
-    module = importlib.import_module(COMMANDS[name])
-    parser = argparse.ArgumentParser(prog=name, add_help=False)
-    module.add_arguments(parser)
+    module, parser = importlib.import_module(COMMANDS[name]), command_parser(name)
     rows = list(_rows(parser))
     table = ["| flag | meaning |\n| --- | --- |", *rows, ""] if rows else []
     examples = [f"- `./pdmw run {name} {line}`: {about}" for line, about in getattr(module, "EXAMPLES", ())]
@@ -43,12 +41,11 @@ def _section(name: str) -> str:
 
 def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:  # argparse has no public way to list them
-        if action.help == argparse.SUPPRESS:
+        if argparse.SUPPRESS in (action.help, action.dest) or action.dest == "help":
             continue
-        names = (
-            ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{action.metavar or action.dest}`"
-        )
-        values = "" if action.nargs == 0 or not action.option_strings else f" {_values(action)}"
+        flags = [f"`{flag}`" for flag in action.option_strings]
+        names = ", ".join(flags) or f"`{action.metavar or action.dest}`"
+        values = "" if action.nargs == 0 or not flags else f" {_values(action)}"
         text = (action.help or "") % {**vars(action), "prog": parser.prog}
         if "--threads" in action.option_strings:  # the one default that is another on every machine
             text = text.replace(f"default: {action.default})", "default: one a core)")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tiny_llm_lab.course.book_page import Page
+
 _CODE = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE = re.compile(r"[\w*.\-]+(?:/[\w*.\-]*)*")
@@ -35,29 +37,31 @@ class Names:
         return member in self.members.get(owner, ()) or any(self._is_member(base, member) for base in bases)
 
 
-def name_problems(page: Path, root: Path) -> list[str]:
+def name_problems(page: Page, root: Path) -> list[str]:
     """Files of a page that do not exist, names behind a file that it lacks, and names defined nowhere."""
     names = defined_names(root)
-    found = []
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        file: Path | None = None
-        folders: list[Path] = []  # a file's name may stand alone behind its folder's
-        for match in _CODE.finditer(line):
-            word = match[1]
-            if _is_file(word):
-                files = _existing(word, [*(root / base for base in _ROOTS), *folders])
-                file = files[0] if len(files) == 1 and files[0].is_file() else None
-                folders += [path if path.is_dir() else path.parent for path in files]
-                if not files:
-                    found.append(f"{page.name}:{number}: there is no file {word}")
-            elif _NAME.fullmatch(word):
-                is_there = names.has(word) if file is None else names.has(word) and _is_in(word, file)
-                if not is_there:
-                    place = f" in {file.relative_to(root)}" if file else ""
-                    found.append(f"{page.name}:{number}: there is no {word}{place}")
-            if line[match.end() :].startswith((";", ".", ":")):
-                file = None  # another thought begins
-    return found
+    return [
+        f"{page.name}:{number}: there is no {missing}"
+        for number, line in enumerate(page.text.splitlines(), 1)
+        for missing in _missing(line, names, root)
+    ]
+
+
+def _missing(line: str, names: Names, root: Path) -> Iterator[str]:
+    file: Path | None = None
+    folders: list[Path] = []  # a file's name may stand alone behind its folder's
+    for match in _CODE.finditer(line):
+        word = match[1]
+        if _is_file(word):
+            files = _existing(word, [*(root / base for base in _ROOTS), *folders])
+            file = files[0] if len(files) == 1 and files[0].is_file() else None
+            folders += [path if path.is_dir() else path.parent for path in files]
+            if not files:
+                yield f"file {word}"
+        elif _NAME.fullmatch(word) and not (names.has(word) and (file is None or _is_in(word, file))):
+            yield f"{word} in {file.relative_to(root)}" if file else word
+        if line[match.end() :].startswith((";", ".", ":")):
+            file = None  # another thought begins
 
 
 def defined_names(root: Path) -> Names:
@@ -75,30 +79,27 @@ def defined_names(root: Path) -> Names:
 
 
 def _collect(tree: ast.Module, names: Names) -> None:
+    names.defined |= _bound(tree)
     for node in ast.walk(tree):
-        names.defined.update(_bound(node))
         if isinstance(node, ast.ClassDef):
-            members = {name for inner in ast.walk(node) for name in _bound(inner)}
-            names.members.setdefault(node.name, set()).update(members - {node.name})
+            names.members.setdefault(node.name, set()).update(_bound(node) - {node.name})
             names.bases.setdefault(node.name, []).extend(
                 base.id for base in node.bases if isinstance(base, ast.Name) and base.id != node.name
             )
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a node defines."""
-    if isinstance(node, ast.ClassDef | ast.FunctionDef):
-        yield node.name
-    elif isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        yield node.id
-    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        yield node.attr
-    elif (
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("TINY_LLM_")
-    ):
-        yield node.value  # a variable of the environment
+def _bound(tree: ast.AST) -> set[str]:
+    """The names of classes, functions, parameters and variables, those of the environment included."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Constant(value=str(name)) if name.startswith("TINY_LLM_"):
+                names.add(name)
+    return names
 
 
 def _is_file(word: str) -> bool:

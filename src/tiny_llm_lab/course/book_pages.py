@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.book_commands import commands_page
+from tiny_llm_lab.course.book_page import markdown_table, read_pages
 from tiny_llm_lab.course.book_results import read_results, results_page, with_results
 from tiny_llm_lab.course.manifest import Course, Day
 
@@ -19,21 +20,10 @@ def book_folder(course: Course) -> Path:
     return course.root / "book"
 
 
-def read_pages(course: Course) -> dict[Path, str]:
-    """The texts of all pages that have generated or checked parts: those of the book, README and docs."""
-    paths = [
-        course.root / "README.md",
-        course.root / "CONTRIBUTING.md",
-        *sorted((course.root / "docs").glob("*.md")),
-        *sorted((book_folder(course) / "src").rglob("*.md")),
-    ]
-    return {path: path.read_text(encoding="utf-8") for path in paths if path.exists()}
-
-
 def stale_pages(course: Course) -> dict[Path, str]:
     """Pages whose generated parts are not right, each with its right text."""
-    pages, results = read_pages(course), read_results(course.root)
-    right = {path: with_results(_with_tables(text, course), results) for path, text in pages.items()}
+    results = read_results(course.root)
+    right = {page.path: with_results(_with_tables(page.text, course), results) for page in read_pages(course)}
     right[course.root / "docs" / "commands.md"] = commands_page()
     right[course.root / "results" / "README.md"] = results_page(results)
     return {path: text for path, text in right.items() if _text(path) != text}
@@ -41,18 +31,19 @@ def stale_pages(course: Course) -> dict[Path, str]:
 
 def task_table(day: Day) -> str:
     """The tasks of a day as a Markdown table."""
-    rows = [["Task", "About", "You write", "File", "Lines"], ["---", "---", "---", "---", "--:"]]
+    rows = []
     for task in day.tasks:
         parts = [_listed(task.symbols), *(["extend " + _listed(task.grows)] if task.grows else [])]
         names = "<br>".join(filter(None, parts))
         files = "<br>".join(f"`{name}`" for name in (task.file, task.kernel) if name)
         rows.append([task.id, task.title, names, files, str(task.lines or "")])
-    return _table(rows)
+    titles = ("Task", "About", "You write", "File", "Lines")
+    return markdown_table(titles, (*["---"] * 4, "--:"), rows)
 
 
 def days_table(course: Course) -> str:
     """The days: what each adds to which folders, in which languages, and whether it has its chapter."""
-    rows = [["Day", "Title", "Folders", "Besides Python", "Page"], ["---"] * 5]
+    rows = []
     for day in course.days:
         files = [name for task in day.tasks for name in (task.file, task.kernel) if name]
         folders = dict.fromkeys(f"`{name.rpartition('/')[0]}/`" for name in files)
@@ -61,7 +52,7 @@ def days_table(course: Course) -> str:
         text = _text(book_folder(course) / "src" / day.chapter)
         page = "missing" if text is None else "tasks only" if _NO_CHAPTER in text else "chapter"
         rows.append([day.id, day.title, ", ".join(folders), ", ".join(languages), page])
-    return _table(rows)
+    return markdown_table(("Day", "Title", "Folders", "Besides Python", "Page"), ["---"] * 5, rows)
 
 
 def missing_chapters(course: Course) -> list[str]:
@@ -99,10 +90,6 @@ def _listed(names: Sequence[str]) -> str:
         f"`{owner}`: {', '.join(found)}" if owner else ", ".join(found) for owner, found in groups.items()
     )
     return "; ".join(listed)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _text(path: Path) -> str | None:

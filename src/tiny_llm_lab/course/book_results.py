@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiny_llm_lab.course.book_page import markdown_table
 from tiny_llm_lab.types import UserError
 
 SCHEMA = 1
@@ -79,9 +80,8 @@ def results_table(result: Result, columns: Sequence[str] = (), *, has_spread: bo
     columns = columns or known
     found = {(figure.case, figure.what): _cell(figure, has_spread) for figure in result.figures}
     cases = dict.fromkeys(figure.case for figure in result.figures)
-    rows = [["", *columns], ["---", *["--:"] * len(columns)]]
-    rows += [[case, *(found.get((case, column), "") for column in columns)] for case in cases]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    rows = [[case, *(found.get((case, column), "") for column in columns)] for case in cases]
+    return markdown_table(["", *columns], ["---", *["--:"] * len(columns)], rows)
 
 
 def _read(path: Path) -> Result:

@@ -12,15 +12,17 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from tiny_llm_lab.course.book_page import Page
 
 _MARK = re.compile(
     r"^<!-- (?P<kind>output of|drawn by|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?",
     re.DOTALL | re.MULTILINE,
 )
-_PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _ABOVE = "the program above"
 # Every text block of these pages shows what a command prints.
 _ALL_MARKED = ("README.md", "setup.md")
@@ -32,58 +34,47 @@ Run = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True)
 class Sample:
-    """A marked output or drawing: its page, the kind and source of the mark, and the text that follows."""
+    """A marked output or drawing: the kind and source of the mark, and the text that follows."""
 
-    page: str
     kind: str
     source: str
     text: str
     program: str  # the Python block before it, or ""
 
 
-def samples(page: str, text: str) -> Iterator[Sample]:
+def samples(page: Page) -> Iterator[Sample]:
     """Every marked sample of a page."""
-    for match in _MARK.finditer(text):
-        programs = _PROGRAM.findall(text[: match.start()])
-        yield Sample(
-            page, match["kind"], match["source"], match["text"] or "", programs[-1] if programs else ""
-        )
+    programs = [block for block in page.blocks() if block.language == "python"]
+    for match in _MARK.finditer(page.text):
+        above = [block.code for block in programs if block.start < match.start()]
+        yield Sample(match["kind"], match["source"], match["text"] or "", above[-1] if above else "")
 
 
-def mark_problems(pages: dict[Path, str], results: Sequence[str]) -> list[str]:
+def mark_problems(page: Page, results: Collection[str]) -> Iterator[str]:
     """Text blocks without a mark where one is needed, and recorded samples without their results."""
-    found = []
-    for path, text in pages.items():
-        marked = list(samples(path.name, text))
-        missing = text.count("```text\n") - sum(bool(sample.text) for sample in marked)
-        if path.name in _ALL_MARKED and missing:
-            found.append(
-                f"{path.name}: {missing} sample output(s) without a line <!-- output of: COMMAND -->"
+    marked = list(samples(page))
+    missing = page.text.count("```text\n") - sum(bool(sample.text) for sample in marked)
+    if page.name in _ALL_MARKED and missing:
+        yield f"{page.name}: {missing} sample output(s) without a line <!-- output of: COMMAND -->"
+    for sample in marked:
+        if sample.kind == "recorded":
+            if sample.source not in results:
+                yield f"{page.name}: a recorded sample needs results/{sample.source}.json, which is not there"
+        elif not sample.source.startswith(("./pdmw run ", _ABOVE)):
+            yield (
+                f"{page.name}: a sample comes from `{sample.source}`: "
+                f"name a command as ./pdmw run …, or {_ABOVE}"
             )
-        found += [
-            f"{path.name}: a sample comes from `{sample.source}`: name a command as ./pdmw run …, or {_ABOVE}"
-            for sample in marked
-            if sample.kind != "recorded" and not sample.source.startswith(("./pdmw run ", _ABOVE))
-        ]
-        found += [
-            f"{path.name}: a recorded sample names results/{sample.source}.json, which does not exist"
-            for sample in marked
-            if sample.kind == "recorded" and sample.source not in results
-        ]
-    return found
 
 
-def sample_problems(pages: dict[Path, str], root: Path, run: Run | None = None) -> list[str]:
+def sample_problems(page: Page, root: Path, run: Run | None = None) -> Iterator[str]:
     """Samples that are not what their command prints or draws; runs the commands in `root`."""
-    run = run or _runner(root)
-    found = []
-    for path, text in pages.items():
-        for sample in samples(path.name, text):
-            if sample.kind == "output of" and not occurs(sample.text, run(_command(sample))):
-                found.append(f"{path.name}: `{sample.source}` prints something else: show what it prints")
-            elif sample.kind == "drawn by" and not _is_drawn(sample, root, run):
-                found.append(f"{path.name}: the picture is stale: {sample.source}")
-    return found
+    run = run or partial(_run, root)
+    for sample in samples(page):
+        if sample.kind == "output of" and not occurs(sample.text, run(_command(sample))):
+            yield f"{page.name}: `{sample.source}` prints something else: show what it prints"
+        elif sample.kind == "drawn by" and not _is_drawn(sample, root, run):
+            yield f"{page.name}: the picture is stale: {sample.source}"
 
 
 def occurs(sample: str, output: str) -> bool:
@@ -110,11 +101,8 @@ def _is_drawn(sample: Sample, root: Path, run: Run) -> bool:
         return drawn.exists() and kept.exists() and drawn.read_bytes() == kept.read_bytes()
 
 
-def _runner(root: Path) -> Run:
-    def run(command: Sequence[str]) -> str:
-        done = subprocess.run(
-            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_RUN_S, check=False
-        )
-        return done.stdout.decode(errors="replace")
-
-    return run
+def _run(root: Path, command: Sequence[str]) -> str:
+    done = subprocess.run(
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_RUN_S, check=False
+    )
+    return done.stdout.decode(errors="replace")

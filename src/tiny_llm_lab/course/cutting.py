@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_llm_lab.course.symbols import functions, is_private
+from tiny_llm_lab.course.source import Source, is_private, last_line
 
 LINE_LENGTH = 110
 KERNEL_SUFFIXES = (".cpp", ".h", ".metal")
@@ -81,22 +81,18 @@ def kernel_names(source: str, task_id: str) -> list[str]:
 
 
 def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:
-    for function in functions(ast.parse(source)):
-        if function.name in task_of:
-            node = function.node
-            pad = " " * node.body[0].col_offset
-            yield Cut(
-                function.first_body_line,
-                node.end_lineno or node.lineno,
-                f'{pad}raise NotImplementedError("task {task_of[function.name]}")',
-            )
+    for name, function in Source(source).functions.items():
+        if name in task_of:
+            pad = " " * function.node.body[0].col_offset
+            todo = f'{pad}raise NotImplementedError("task {task_of[name]}")'
+            yield Cut(function.first_body_line, last_line(function.node), todo)
 
 
 def _private(tree: ast.Module) -> Iterator[Cut]:
     for node in [*tree.body, *(inner for c in tree.body if isinstance(c, ast.ClassDef) for inner in c.body)]:
         if _defines_only_private(node):
             decorators = getattr(node, "decorator_list", [])
-            yield Cut(min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno or node.lineno)
+            yield Cut(min([node.lineno, *(d.lineno for d in decorators)]), last_line(node))
 
 
 def _defines_only_private(node: ast.stmt) -> bool:
@@ -116,18 +112,16 @@ def _unused_imports(source: str) -> Iterator[Cut]:
             continue
         kept = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
         if len(kept) < len(node.names):
-            yield Cut(node.lineno, node.end_lineno or node.lineno, _import(node, kept) if kept else None)
+            node.names = kept
+            yield Cut(node.lineno, last_line(node), _import(node) if kept else None)
 
 
-def _import(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> str:
-    listed = [alias.name + (f" as {alias.asname}" if alias.asname else "") for alias in names]
-    if isinstance(node, ast.Import):
-        return f"import {', '.join(listed)}"
-    head = f"from {'.' * node.level}{node.module or ''} import "
-    one_line = head + ", ".join(listed)
-    if len(one_line) <= LINE_LENGTH:
-        return one_line
-    return "\n".join([f"{head}(", *(f"    {name}," for name in listed), ")"])
+def _import(node: ast.Import | ast.ImportFrom) -> str:
+    line = ast.unparse(node)
+    if len(line) <= LINE_LENGTH:
+        return line
+    head, _, names = line.partition(" import ")
+    return "\n".join([f"{head} import (", *(f"    {name}," for name in names.split(", ")), ")"])
 
 
 def _applied(source: str, cuts: list[Cut]) -> str:

@@ -43,23 +43,36 @@ class Day:
     tasks: tuple[Task, ...]
 
 
+Item = TypeVar("Item", Task, Day)
+
+
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong version of the reference: `find`, which occurs once in `file`, becomes `swap`."""
+    """A wrong version of a source file: `find`, which occurs once in `file`, becomes `swap`.
 
-    task: str
+    The tests of `task` must reject one of the reference, the test files `tests` one of anything given.
+    """
+
     says: str
     file: str
     find: str
     swap: str
+    task: str = ""
+    tests: str = ""
 
-    def apply(self, source: str) -> str:
-        """`source` with the mistake made."""
+    def __post_init__(self) -> None:
+        if bool(self.task) == bool(self.tests):
+            raise UserError(f"[[mistake]] {self.says}: it needs `task` or `tests`, and not both")
+
+    def apply(self, path: Path) -> str:
+        """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
+        source = path.read_text(encoding="utf-8") if path.exists() else ""
         count = source.count(self.find)
         if count != 1:
+            owner = f" of task {self.task}" if self.task else ""
             raise UserError(
-                f"stale mistake of task {self.task} ({self.says}): its `find` occurs {count} times in "
-                f"{self.file}, not once; mend it in tests/known_mistakes.toml"
+                f"stale mistake{owner} ({self.says}): its `find` occurs {count} times in {self.file}, "
+                "not once; mend it in its known_mistakes.toml"
             )
         return source.replace(self.find, self.swap)
 
@@ -84,17 +97,12 @@ class Course:
         return self.root / "src" / "tiny_llm"
 
     def task(self, task_id: str) -> Task:
-        found = next((task for task in self.tasks if task.id == task_id), None)
-        if found is None:
-            raise UserError(f"there is no task {task_id!r}: course.toml has {self._span(self.tasks)}")
-        return found
+        span = f"{self.tasks[0].id} to {self.tasks[-1].id}" if self.tasks else "none"
+        return _with_this_id(self.tasks, task_id, f"there is no task {task_id!r}: course.toml has {span}")
 
     def day(self, day_id: str) -> Day:
-        found = next((day for day in self.days if day.id == day_id), None)
-        if found is None:
-            listed = ", ".join(day.id for day in self.days)
-            raise UserError(f"there is no day {day_id!r}: the course has {listed}")
-        return found
+        listed = ", ".join(day.id for day in self.days)
+        return _with_this_id(self.days, day_id, f"there is no day {day_id!r}: the course has {listed}")
 
     def week(self, week: int) -> tuple[Day, ...]:
         found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
@@ -131,11 +139,14 @@ class Course:
     def mistakes(self) -> list[Mistake]:
         """The known mistakes, in the order of their file; none without a file."""
         path = self.root / "tests" / "known_mistakes.toml"
-        return _mistakes(path) if path.exists() else []
+        return read_mistakes(path) if path.exists() else []
 
-    @staticmethod
-    def _span(items: Sequence[Task]) -> str:
-        return f"{items[0].id} to {items[-1].id}" if items else "none"
+
+def _with_this_id(items: Sequence[Item], id_: str, complaint: str) -> Item:
+    for item in items:
+        if item.id == id_:
+            return item
+    raise UserError(complaint)
 
 
 def _day_id(week: int | None, day: str) -> str:
@@ -169,6 +180,11 @@ def load_course(root: Path | None = None) -> Course:
     return Course(root, tuple(days))
 
 
+def read_mistakes(path: Path) -> list[Mistake]:
+    """The known mistakes in a file. Raises UserError when it is malformed."""
+    return [_built(Mistake, row, "mistake") for row in _read(path, {"mistake"}).get("mistake", [])]
+
+
 def _read(path: Path, tables: set[str]) -> dict[str, Any]:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -195,10 +211,6 @@ def _task(row: dict[str, Any]) -> Task:
     if not (task.file or task.kernel):
         raise UserError(f"course.toml: task {task.id} has neither a file nor a kernel")
     return _with_id(task, task.id, r"\d+\.\d+\.\d+", "W.D.N")
-
-
-def _mistakes(path: Path) -> list[Mistake]:
-    return [_built(Mistake, row, "mistake") for row in _read(path, {"mistake"}).get("mistake", [])]
 
 
 def _built(kind: Callable[..., T], row: dict[str, Any], table: str) -> T:

@@ -12,7 +12,7 @@ from tiny_llm_lab.course.checking.explain import Explainer
 from tiny_llm_lab.course.grading import Grader
 from tiny_llm_lab.course.manifest import load_course, repository
 from tiny_llm_lab.course.precompile import precompile
-from tiny_llm_lab.course.selection import LONG, TASK, Selection
+from tiny_llm_lab.course.selection import FLAGS, LONG, TASK, Selection
 from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.course.time_limit import LIMIT_S, OWN_LIMIT, TimeLimit
 from tiny_llm_lab.solution import PACKAGES, load_solution
@@ -22,10 +22,8 @@ from tiny_llm_lab.types import UserError
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiny-llm")
     group.addoption("--solution", default="mine", choices=list(PACKAGES), help="whose code to test")
-    group.addoption("--week", type=int, help="only the tests of this week's tasks")
-    group.addoption("--day", help="only the tests of this day's tasks: --week 2 --day 7, or --day 2.7")
-    group.addoption("--task", help="only the tests of this task: --task 2.7.3")
-    group.addoption("--full", action="store_true", help="also the tests that take minutes")
+    for flag, settings in FLAGS.items():
+        group.addoption(flag, **settings)
     group.addoption(
         "--time-limit",
         type=float,

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.course.selection import FLAGS
 
 HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
 
 # pytest's own options that need all tests in one process, or say how many there are.
 _SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
+_SOURCE = Path(__file__).resolve().parents[2]
 IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 
 
@@ -22,10 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"All other arguments are pytest's, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
         "chunk. Several days run in several processes; -n0 runs them in one."
     )
-    parser.add_argument("--week", type=int, help="only this week")
-    parser.add_argument("--day", help="only this day of the week (or --day 2.7)")
-    parser.add_argument("--task", help="only this task, as in --task 2.7.3")
-    parser.add_argument("--full", action="store_true", help="also the tests that take minutes")
+    for flag, settings in FLAGS.items():
+        parser.add_argument(flag, **settings)
     parser.set_defaults(handed_on=[])
 
 
@@ -75,9 +75,8 @@ def pytest_command(solution: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "--solution", solution]
 
 
-def environment() -> dict[str, str]:
-    """Of a process that runs tests: it finds the packages, and orders sets alike every time."""
+def environment(source: Path = _SOURCE) -> dict[str, str]:
+    """Of a process that runs tests: it finds the packages in `source`, and orders sets alike every time."""
     # The packages are found whether or not the project is installed, and from any directory.
-    source = str(Path(__file__).resolve().parents[2])
-    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}

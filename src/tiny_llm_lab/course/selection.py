@@ -1,5 +1,7 @@
 """Which tests run: those of the tasks asked for, and the long ones only when asked for."""
 
+from typing import Any
+
 import pytest
 
 from tiny_llm_lab.course.manifest import Course, Task
@@ -8,6 +10,15 @@ from tiny_llm_lab.types import UserError
 TASK = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
 LONG = "long: takes seconds or minutes; runs with --full, or when its week, day or task is asked for"
 _COUNTS = "tiny_llm_left_out"  # what a worker of pytest-xdist tells the process that reports
+
+
+# The flags that choose tests: those of `test` and `test-ref`, which hand them on to pytest.
+FLAGS: dict[str, dict[str, Any]] = {
+    "--week": {"type": int, "help": "only the tests of this week"},
+    "--day": {"help": "only the tests of this day: --week 2 --day 7, or --day 2.7"},
+    "--task": {"help": "only the tests of this task, as in --task 2.7.3"},
+    "--full": {"action": "store_true", "help": "also the tests that take minutes"},
+}
 
 
 class Selection:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.symbols import functions, modules, owners, reject_unowned
+from tiny_llm_lab.course.source import Source, exercises, modules
 from tiny_llm_lab.types import UserError
 
 HELP = "Generate the starter src/tiny_llm from the reference, or --check that it is up to date."
@@ -37,20 +37,23 @@ def run(args: argparse.Namespace) -> int:
         path = course.starter / name
         if name in edited:
             path.rename(_free_name(path))
-        _write(path, wanted.get(name))
+        if name in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[name], encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)
     print(f"{len(stale)} of {len(wanted)} files of src/tiny_llm written", file=sys.stderr)
     return 0
 
 
 def starter(course: Course) -> dict[str, str]:
     """Every file of the pristine starter, by its path in the package."""
-    files = {}
-    for name, owned in owners(course).items():
-        path = course.reference / name
-        reject_unowned(owned, path)
-        source = path.read_text(encoding="utf-8")
-        task_of = {symbol: task.id for symbol, task in owned.items()}
-        files[name] = _opening(source) if path.name == "__init__.py" else starter_source(source, task_of)
+    files = {
+        name: source.text.replace("the answers", "yours", 1)
+        if name.endswith("__init__.py")
+        else starter_source(source.text, source.task_ids())
+        for name, source in exercises(course).items()
+    }
     kernels = cut_kernels(course.reference / "kernels")
     return files | {f"kernels/{name}": text for name, text in kernels.items()}
 
@@ -76,17 +79,17 @@ def is_untouched(path: Path, wanted: str | None = None) -> bool:
         return True
     if path.suffix in KERNEL_SUFFIXES:
         return cut_kernel(text, path.suffix == ".metal") == text
+    source = Source(text)
     try:
-        tree = ast.parse(text)
+        tree = source.tree
     except SyntaxError:
         return False
     if path.name == "__init__.py":
         return all(isinstance(node, ast.ImportFrom | ast.Assign | ast.Expr) for node in tree.body)
     if not _assignments(tree) <= _assignments(ast.parse(wanted or "")):
         return False
-    task_of = {function.name: "?" for function in functions(tree)}
     # Tasks may have been renumbered since the file was written.
-    return _without_ids(starter_source(text, task_of)) == _without_ids(text)
+    return _without_ids(starter_source(text, dict.fromkeys(source.functions, "?"))) == _without_ids(text)
 
 
 def _assignments(tree: ast.Module) -> set[str]:
@@ -97,10 +100,6 @@ def _without_ids(text: str) -> str:
     return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
 
 
-def _opening(source: str) -> str:
-    return source.replace("the answers", "yours", 1)
-
-
 def _free_name(path: Path) -> Path:
     """A name for a backup that replaces no older one."""
     names = (path.with_name(f"{path.name}.backup{number}") for number in itertools.count(1))
@@ -109,11 +108,3 @@ def _free_name(path: Path) -> Path:
 
 def _read(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
-
-
-def _write(path: Path, text: str | None) -> None:
-    if text is None:
-        path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from tiny_llm_lab.course.symbols import is_private, modules
+from tiny_llm_lab.course.source import is_private, modules
 
 _DEFINITION = re.compile(r"^(?:class|def) (\w+)|^(\w+)(?=:| =)", flags=re.MULTILINE)
 

@@ -1,18 +1,17 @@
-"""What compiled kernels offer to Python: the operators of a package, and the bridge that makes them."""
+"""What compiled C++ offers to Python: the operators of a package, and the bridge that makes them."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Weight
+from tiny_llm_lab.types import Offsets, Weight
 
-Offsets = int | list[int]  # stored tokens before the new ones: one number, or one for each row of the batch
 Note = tuple[str, float, float, float]  # operator, seconds, bytes it must move, operations it must do
 
 
-class KernelOps(Protocol):
-    """The operators of one package for one instruction set; the class KernelSet of binding.cpp.
+class KernelSet(Protocol):
+    """The C++ of one package for one instruction set; the class of that name in binding.cpp.
 
     Floats are float32, float16 or bfloat16 and results have the dtype of the first array unless stated.
     Operators are lazy like MLX's own. A call with wrong shapes or dtypes raises ValueError at once.
@@ -171,7 +170,7 @@ class KernelOps(Protocol):
 class MakeKernelSet(Protocol):
     """The constructor of KernelSet."""
 
-    def __call__(self, path: str) -> KernelOps: ...
+    def __call__(self, path: str) -> KernelSet: ...
 
 
 class Binding(Protocol):

@@ -5,53 +5,68 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.native.build import BuildError, CompileError, binding_library, build, kernel_library
+from tiny_llm_lab.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.native.isa import ISAS, available, physical_cores, selected_isa
-from tiny_llm_lab.native.ops import Binding, KernelOps
+from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.native.ops import Binding, KernelSet
 from tiny_llm_lab.native.self_test import first_wrong
-from tiny_llm_lab.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
+from tiny_llm_lab.native.settings import MAX_THREADS, VARIABLE, kernels_mode, num_threads_wanted
 from tiny_llm_lab.solution import PACKAGES
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import KernelOps, UserError, Weight
 
 
 class Runtime:
     """One per process, `RUNTIME`, because MLX's scheduler, the thread pool and libraries are one per process.
 
-    Holds the operators of each package, None where they cannot or must not run; the bridge to MLX, once it is
+    Holds the C++ of each package, None where it cannot be built; the bridge to MLX, once it is
     loaded, or why it could not be built; the number of threads asked for; and the warnings already printed.
     """
 
     def __init__(self) -> None:
-        self._sets: dict[str, KernelOps | None] = {}
+        self._sets: dict[str, KernelSet | None] = {}
         self._binding: Binding | None = None
         self._failure: BuildError | None = None
         self._num_threads: int | None = None
         self._warnings: set[str] = set()
         self._is_forked = False
 
-    def kernels(self, package: str) -> KernelOps | None:
-        """The operators of `package`; None on a GPU, with TINY_LLM_KERNELS=off, or if none can be built.
+    def kernels(self, package: str, weights: Mapping[str, Weight]) -> KernelOps | None:
+        """The operators of a model of `package` with these `weights`; None: plain arrays.
 
-        A subpackage names its package. Raises UserError for a setting that does not exist, in a forked child
-        of a process that has computed, and with the compiler's words if the learner's C++ does not compile.
+        By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused
+        operators; "off", None; "auto" is mlx on a GPU and cpp on a CPU.
+        A subpackage names its package. Raises UserError for a setting that does not exist or has no meaning
+        here, in a forked child of a process that has computed, and with the compiler's words if the learner's
+        C++ does not compile.
         """
-        if mx.default_device() != mx.cpu:
+        mode = kernels_mode()
+        on_cpu = mx.default_device() == mx.cpu
+        if mode == "off":
             return None
-        name = package.partition(".")[0]
-        try:
-            return self._sets[name]
-        except KeyError:
+        if mode == "mlx" or (mode == "auto" and not on_cpu):
+            return MlxOps(widens=on_cpu)
+        if not on_cpu:
+            raise UserError(f"{VARIABLE}=cpp runs on a CPU only: add --device cpu, or choose auto or mlx")
+        made = self._kernel_set(package.partition(".")[0])
+        if made is None:
+            return None
+        return CppOps(made) if can_read_model(weights) else UnevenCppOps(made, MlxOps(widens=True))
+
+    def _kernel_set(self, name: str) -> KernelSet | None:
+        if name not in self._sets:
             self._sets[name] = self._checked(name)
-            return self._sets[name]
+        return self._sets[name]
 
     def can_run(self) -> bool:
-        """Whether kernels are wanted here and can be built: what decides the dtype of a model on a CPU."""
-        if mx.default_device() != mx.cpu or kernels_mode() == "off":
+        """Whether C++ kernels are wanted here and can be built: what decides a model's dtype on a CPU."""
+        if mx.default_device() != mx.cpu or kernels_mode() in ("mlx", "off"):
             return False
         try:
             self.binding()
@@ -59,12 +74,6 @@ class Runtime:
             self._warn(error)
             return False
         return True
-
-    def set_enabled(self, package: str, is_enabled: bool) -> None:
-        """Let the kernels of a package be used, or not, for what follows in this process."""
-        self._sets.pop(package, None)
-        if not is_enabled:
-            self._sets[package] = None
 
     def set_num_threads(self, count: int) -> None:
         """Use `count` threads, now and whenever kernels are loaded. Raises UserError."""
@@ -94,14 +103,12 @@ class Runtime:
             self._failure = error
             raise
 
-    def load(self, package: str, isa_name: str | None = None) -> KernelOps:
+    def load(self, package: str, isa_name: str | None = None) -> KernelSet:
         """A package's kernels for an instruction set, by default the selected one; not tested first."""
         return self._built(package, isa_name or selected_isa().name)[1]
 
-    def _checked(self, name: str) -> KernelOps | None:
+    def _checked(self, name: str) -> KernelSet | None:
         self._refuse_after_fork()
-        if kernels_mode() == "off":
-            return None
         try:
             self.binding()  # first: no code of a learner is in it, so what fails here is the compiler
         except BuildError as error:
@@ -115,13 +122,13 @@ class Runtime:
             self._warn(error)
             return None
 
-    def _first_right(self, package: str) -> KernelOps | None:
+    def _first_right(self, package: str) -> KernelSet | None:
         """The kernels for the selected instruction set, or for the next one that computes the right thing."""
         names = [isa.name for isa in available()]
         candidates = names[names.index(selected_isa().name) :]
         return next((made for isa in candidates if (made := self._tested(package, isa)) is not None), None)
 
-    def _tested(self, package: str, isa_name: str) -> KernelOps | None:
+    def _tested(self, package: str, isa_name: str) -> KernelSet | None:
         """The kernels, if they compute the right thing on this machine: the verdict is kept beside them."""
         path, made = self._built(package, isa_name)
         verdict = path.with_suffix(".tested")
@@ -136,7 +143,7 @@ class Runtime:
                 verdict.touch()
         return made
 
-    def _built(self, package: str, isa_name: str) -> tuple[Path, KernelOps]:
+    def _built(self, package: str, isa_name: str) -> tuple[Path, KernelSet]:
         isa = next(isa for isa in ISAS if isa.name == isa_name)
         path = build(kernel_library(_folder(package), isa))
         return path, self.binding().KernelSet(str(path))

@@ -5,14 +5,14 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.native.ops import KernelOps
+from tiny_llm_lab.native.ops import KernelSet
 from tiny_llm_lab.types import QuantizedWeights, Weight
 
 # Far above every rounding, far below every mistake.
 _ALLOWED = 1e-3
 
 
-def first_wrong(kernels: KernelOps) -> str | None:
+def first_wrong(kernels: KernelSet) -> str | None:
     """The name of the first operator that is wrong, or None. An unwritten one is not wrong."""
     for name, got, want in _cases(kernels):
         try:
@@ -28,7 +28,7 @@ def first_wrong(kernels: KernelOps) -> str | None:
     return None
 
 
-def _cases(k: KernelOps) -> Iterator[tuple[str, mx.array, mx.array]]:
+def _cases(k: KernelSet) -> Iterator[tuple[str, mx.array, mx.array]]:
     def draw(seed: int, *shape: int) -> mx.array:
         return mx.random.normal(shape, key=mx.random.key(seed))
 
@@ -66,7 +66,7 @@ def _cases(k: KernelOps) -> Iterator[tuple[str, mx.array, mx.array]]:
 
 
 def _of_pages(
-    k: KernelOps, q: mx.array, key: mx.array, value: mx.array, causal: mx.array
+    k: KernelSet, q: mx.array, key: mx.array, value: mx.array, causal: mx.array
 ) -> Iterator[tuple[str, mx.array, mx.array]]:
     """The 3 new tokens among 70 once more in pages, and a request that shares them but for the last 6."""
     keys, values = pools = _pool_of(key), _pool_of(value)

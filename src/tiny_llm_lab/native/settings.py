@@ -10,15 +10,15 @@ THREADS_VARIABLE: Final = "TINY_LLM_THREADS"
 # Many more threads than cores only wait for each other.
 MAX_THREADS: Final = max(256, 4 * (os.cpu_count() or 1))
 
-Mode = Literal["auto", "cpp", "off"]
-_MODES: Final[dict[str, Mode]] = {"": "auto", "auto": "auto", "cpp": "cpp", "on": "cpp", "off": "off"}
+Mode = Literal["auto", "cpp", "mlx", "off"]
+_MODES: Final[dict[str, Mode]] = {mode: mode for mode in ("auto", "cpp", "mlx", "off")}
 
 
 def kernels_mode() -> Mode:
-    """TINY_LLM_KERNELS; unset means auto, and "on" is another name of "cpp". Raises UserError."""
-    said = os.environ.get(VARIABLE, "")
+    """TINY_LLM_KERNELS; unset or empty means auto. Raises UserError."""
+    said = os.environ.get(VARIABLE) or "auto"
     if said not in _MODES:
-        raise UserError(f"{VARIABLE}={said}: choose auto, cpp or off")
+        raise UserError(f"{VARIABLE}={said}: choose auto, cpp, mlx or off")
     return _MODES[said]
 
 

@@ -1,7 +1,7 @@
 """Requests over replicas: routing, one run, and the highest rate that stays inside the SLOs."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from tiny_llm_lab.solution import Scheduling
@@ -9,10 +9,10 @@ from tiny_llm_lab.steps.shapes import StepGrid, work_of
 from tiny_llm_lab.types import StepSample
 from tiny_llm_lab.types.serving import BudgetController
 
+from .cost import StepCost
 from .outcome import Outcome, outcome
-from .replica import Replica
-from .setting import ReplicaConfig, Route, SimulationConfig
-from .stats import RunStats
+from .replica import Replica, ReplicaStats
+from .setting import Setting
 from .traffic import SimRequest
 
 _CALIBRATION_STEPS: Final = StepGrid(
@@ -26,51 +26,38 @@ _LARGEST_FACTOR: Final = 2.0**14
 _CLOSE_ENOUGH: Final = 1.02
 
 
-def simulate(llm: Scheduling, config: SimulationConfig) -> Outcome:
-    """Replay the requests of `config` with the scheduler of `llm`."""
-    replica = config.replica
-    make_controller = _controllers(llm, config) if config.budget == "slo" else None
-    if config.budget != "slo":
-        scheduler = replace(replica.scheduler, max_num_batched_tokens=config.budget)
-        replica = replace(replica, scheduler=scheduler)
-    stats = replay(
-        llm, config.requests(), replica, config.num_replicas, config.route, config.slo.itl_s, make_controller
-    )
-    return outcome(stats, config.slo, config.num_replicas)
+def simulate(llm: Scheduling, setting: Setting, cost: StepCost) -> Outcome:
+    """Replay the requests of `setting` with the scheduler of `llm`."""
+    make_controller = _controllers(llm, setting, cost) if setting.fixed_budget is None else None
+    return outcome(replay(llm, setting.traffic(), setting, cost, make_controller), setting.slo)
 
 
 def replay(
     llm: Scheduling,
     requests: Sequence[SimRequest],
-    config: ReplicaConfig,
-    num_replicas: int,
-    route: Route,
-    itl_slo_s: float,
+    setting: Setting,
+    cost: StepCost,
     make_controller: Callable[[], BudgetController] | None = None,
-) -> RunStats:
-    """Send `requests`, in order of arrival, to replicas of `config`, and run until all have finished.
+) -> list[ReplicaStats]:
+    """Send `requests`, in order of arrival, to the replicas, and run until all have finished.
 
     round-robin takes the replicas in turn; least-loaded the one with the fewest unfinished requests at the
     arrival, the first of equals. `make_controller` makes a replica's controller; None: budgets are fixed.
     """
     replicas = [
-        Replica(llm, config, itl_slo_s, make_controller() if make_controller else None)
-        for _ in range(num_replicas)
+        Replica(llm, setting, cost, make_controller() if make_controller else None)
+        for _ in range(setting.replicas)
     ]
     for request in requests:
-        if route == "round-robin":
-            chosen = replicas[request.number % num_replicas]
-            chosen.run_until(request.arrival_s)
-        else:
+        chosen = replicas[request.number % len(replicas)]
+        if setting.route == "least-loaded":
             for replica in replicas:
                 replica.run_until(request.arrival_s)
             chosen = min(replicas, key=lambda replica: replica.num_unfinished(request.arrival_s))
         chosen.submit(request)
-    total = RunStats()
     for replica in replicas:
-        replica.run_until(float("inf"))
-        total.add(replica.stats)
-    return total
+        replica.run_until(math.inf)
+    return [replica.stats for replica in replicas]
 
 
 def find_capacity(is_inside: Callable[[float], bool], first_rate: float = 1.0) -> float:
@@ -79,15 +66,14 @@ def find_capacity(is_inside: Callable[[float], bool], first_rate: float = 1.0) -
     `is_inside` should hold below some rate and not above. 0.0 when it does not hold at a 16,384th of
     `first_rate`, infinity when it holds at 16,384 times as much.
     """
-    good, bad = 0.0, float("inf")
-    rate = first_rate
-    while good == 0.0 or bad == float("inf"):
+    good, bad, rate = 0.0, math.inf, first_rate
+    while good == 0.0 or bad == math.inf:
         if is_inside(rate):
             good, rate = rate, rate * 2
         else:
             bad, rate = rate, rate / 2
         if good > first_rate * _LARGEST_FACTOR:
-            return float("inf")
+            return math.inf
         if bad < first_rate / _LARGEST_FACTOR:
             return 0.0
     while bad / good > _CLOSE_ENOUGH:
@@ -99,13 +85,14 @@ def find_capacity(is_inside: Callable[[float], bool], first_rate: float = 1.0) -
     return good
 
 
-def _controllers(llm: Scheduling, config: SimulationConfig) -> Callable[[], BudgetController]:
+def _controllers(llm: Scheduling, setting: Setting, cost: StepCost) -> Callable[[], BudgetController]:
     """Makes budget controllers, fitted to steps as a calibration would measure them."""
-    steps = [work_of(step) for step in _CALIBRATION_STEPS.steps()]
-    samples = [StepSample(*work, config.replica.cost.seconds(*work)) for work in steps]
+    works = [work_of(step) for step in _CALIBRATION_STEPS.steps()]
+    samples = [StepSample(*work, cost.seconds(*work)) for work in works]
+    slo = setting.slo
 
     def make_controller() -> BudgetController:
-        model, slo = llm.StepTimeModel(samples), config.slo
-        return llm.BudgetController(llm.LatencyPolicy(model, slo.itl_s, slo.ttft_s, safety=config.safety))
+        model = llm.StepTimeModel(samples)
+        return llm.BudgetController(llm.LatencyPolicy(model, slo.itl_s, slo.ttft_s, safety=setting.safety))
 
     return make_controller

@@ -35,11 +35,8 @@ class Roofline:
 
     def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         linear_s = max(self.weight_s, self.token_s * num_tokens)
-        return (
-            self.overhead_s
-            + linear_s
-            + max(self.attended_s * attention_tokens, self.stored_s * kv_tokens_read)
-        )
+        attention_s = max(self.attended_s * attention_tokens, self.stored_s * kv_tokens_read)
+        return self.overhead_s + linear_s + attention_s
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,6 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
     Operations: two per weight of the layers and token, 4 * layers * heads * head_dim per attended pair.
     The head's arithmetic and the embedding's bytes are small and left out.
     """
-    if min(gb_per_s, tflop_per_s) <= 0 or overhead_s < 0:
-        raise UserError("--gb-s and --tflop-s must be above 0, --overhead-ms 0 or more")
     attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
     in_layers = shape.layers * (attention + 3 * shape.hidden * shape.inner)
     num_bytes = (in_layers + shape.vocab * shape.hidden) * shape.bits / 8

@@ -1,6 +1,7 @@
 """Arrivals and lengths of requests, drawn from one seed."""
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
@@ -48,16 +49,11 @@ def parse_lengths(text: str) -> tuple[LengthKind, ...]:
     """A name of LENGTHS, or "fixed:PROMPT:OUTPUT". Raises UserError for anything else."""
     if text in LENGTHS:
         return LENGTHS[text]
-    name, *numbers = text.split(":")
-    if (
-        name != "fixed"
-        or len(numbers) != 2
-        or not all(n.isascii() and n.isdigit() and int(n) for n in numbers)
-    ):
-        raise UserError(
-            f"--lengths {text}: choose one of {', '.join(LENGTHS)}, or fixed:PROMPT:OUTPUT as in fixed:9:5"
-        )
-    return (LengthKind(1.0, int(numbers[0]), 0.0, int(numbers[1]), 0.0),)
+    fixed = re.fullmatch(r"fixed:0*([1-9][0-9]*):0*([1-9][0-9]*)", text)
+    if fixed is None:
+        choices = ", ".join(LENGTHS)
+        raise UserError(f"--lengths {text}: choose one of {choices}, or fixed:PROMPT:OUTPUT as in fixed:9:5")
+    return (LengthKind(1.0, int(fixed[1]), 0.0, int(fixed[2]), 0.0),)
 
 
 def draw_requests(
@@ -83,11 +79,10 @@ def draw_requests(
     requests = _draw_stream(
         num_requests - num_batch, rate * (1 - batch_share), burstiness, kinds, seed, max_len
     )
-    if num_batch == 0:
-        return requests
-    batch = _draw_stream(num_batch, rate * batch_share, burstiness, kinds, seed + _BATCH_SEED, max_len)
-    requests += [replace(each, priority_class="batch") for each in batch]
-    requests.sort(key=lambda each: each.arrival_s)
+    if num_batch:
+        batch = _draw_stream(num_batch, rate * batch_share, burstiness, kinds, seed + _BATCH_SEED, max_len)
+        requests += [replace(each, priority_class="batch") for each in batch]
+        requests.sort(key=lambda each: each.arrival_s)
     return [replace(each, number=number) for number, each in enumerate(requests)]
 
 

@@ -4,47 +4,37 @@ import json
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from tiny_llm_lab.commands.cli_errors import log, plural
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 
-from .requests import PRESETS, TraceRequest, check_requests, parse_request
+from .requests import FORM, PRESETS, Preset, check_requests, parse_request
 from .run import max_trace_len, trace_run
 from .svg import as_svg
 from .text import print_timeline
 from .timeline import Timeline
 
 HELP = "Draw a run of the engine: which request computed how many tokens in which step."
-_REQUEST: Final = "NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS"
 _BUDGET: Final = 512
 _NUM_SEQS: Final = 64
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--request",
-        action="append",
-        default=[],
-        metavar=_REQUEST,
-        help="a request, repeatable; the prompt is random tokens, the answer always has MAX_TOKENS tokens; "
-        "a fifth number is the priority (lower first)",
+    what = (
+        "a request, repeatable; the prompt is random tokens, the answer always has MAX_TOKENS tokens; "
+        "a fifth number is the priority (lower first)"
     )
+    add("--request", action="append", default=[], metavar=FORM, help=what)
     presets = "; ".join(f"{name}: {preset.description}" for name, preset in PRESETS.items())
     add("--preset", choices=list(PRESETS), help=f"{presets} (default without --request: spike)")
     what = f"most tokens of a step (default: the preset's, or {_BUDGET})"
     add("--max-num-batched-tokens", "--budget", dest="budget", type=int, metavar="TOKENS", help=what)
     what = "most prompt tokens of a request in a step; 0 = off (default: the preset's, or 0)"
-    add(
-        "--long-prefill-token-threshold",
-        "--threshold",
-        dest="threshold",
-        type=int,
-        metavar="TOKENS",
-        help=what,
-    )
+    names = ("--long-prefill-token-threshold", "--threshold")
+    add(*names, dest="threshold", type=int, metavar="TOKENS", help=what)
     add("--max-num-seqs", type=int, help=f"most requests that run at a time (default: {_NUM_SEQS})")
     add("--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)")
     add("--solution", default="ref", choices=list(PACKAGES), help="whose engine (default: %(default)s)")
@@ -53,12 +43,23 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    requests, config = _requests_and_config(args)
-    steps = trace_run(requests, config, solution=args.solution)
-    timeline = Timeline(requests, steps, config.max_num_batched_tokens)
-    title = _title(args, config)
+    name, preset = _preset(args)
+    check_requests(preset.requests, max_trace_len())
+    budget = preset.budget if args.budget is None else args.budget
+    config = SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(_NUM_SEQS, budget) if args.max_num_seqs is None else args.max_num_seqs,
+        max_model_len=max_trace_len(),
+        long_prefill_token_threshold=preset.threshold if args.threshold is None else args.threshold,
+        policy=args.policy,
+    )
+    steps = trace_run(preset.requests, config, solution=args.solution)
+    timeline = Timeline(preset.requests, steps, budget)
+    title = (
+        f"{name}budget {budget}, threshold {config.long_prefill_token_threshold or 'off'}, {config.policy}"
+    )
     if args.json:
-        print(json.dumps(_document(timeline, config, args.solution)))
+        print(json.dumps({"settings": asdict(config) | {"solution": args.solution}} | timeline.as_json()))
     else:
         print_timeline(timeline, title)
     if args.svg is not None:
@@ -66,38 +67,14 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _requests_and_config(args: Namespace) -> tuple[list[TraceRequest], SchedulerConfig]:
+def _preset(args: Namespace) -> tuple[str, Preset]:
+    """The preset with its name for the title, or the requests that are given."""
     if args.request and args.preset:
         raise UserError("--preset brings its own requests: leave out --preset or --request")
-    preset = None if args.request else PRESETS[args.preset or "spike"]
-    requests = list(preset.requests) if preset else [parse_request(text) for text in args.request]
-    check_requests(requests, max_trace_len())
-    budget, threshold = (preset.budget, preset.threshold) if preset else (_BUDGET, 0)
-    budget = budget if args.budget is None else args.budget
-    return requests, SchedulerConfig(
-        max_num_batched_tokens=budget,
-        max_num_seqs=min(_NUM_SEQS, budget) if args.max_num_seqs is None else args.max_num_seqs,
-        max_model_len=max_trace_len(),
-        long_prefill_token_threshold=threshold if args.threshold is None else args.threshold,
-        policy=args.policy,
-    )
-
-
-def _title(args: Namespace, config: SchedulerConfig) -> str:
-    name = "" if args.request else f"{args.preset or 'spike'}: "
-    threshold = config.long_prefill_token_threshold or "off"
-    return f"{name}budget {config.max_num_batched_tokens}, threshold {threshold}, {config.policy}"
-
-
-def _document(timeline: Timeline, config: SchedulerConfig, solution: str) -> dict[str, Any]:
-    requests = []
-    for request in timeline.requests:
-        ttft_steps, costs = timeline.ttft_steps(request), timeline.decode_costs(request)
-        requests.append(asdict(request) | {"ttft_steps": ttft_steps, "decode_step_costs": costs})
-    settings = asdict(config) | {"solution": solution}
-    return {
-        "settings": settings, "requests": requests, "steps": timeline.steps, "totals": timeline.totals
-    }  # fmt: skip
+    if args.request:
+        return "", Preset("", [parse_request(text) for text in args.request], _BUDGET)
+    name = args.preset or "spike"
+    return f"{name}: ", PRESETS[name]
 
 
 def _write(path: Path, text: str) -> None:

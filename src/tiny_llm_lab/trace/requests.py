@@ -1,12 +1,15 @@
 """Which requests a trace runs: presets, and what `--request` describes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tiny_llm_lab.types import UserError
 
+FORM: Final = "NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS"
 # A step is a column of the picture.
-_MAX_STEPS = 10_000
+_MAX_STEPS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,17 @@ class TraceRequest:
     priority: int = 0  # lower = more urgent, with policy "priority"
 
 
+def parse_request(text: str) -> TraceRequest:
+    """NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS, and perhaps :PRIORITY. Raises UserError for anything else."""
+    name, *numbers = text.split(":")
+    are_numbers = all(re.fullmatch(r"\s*[+-]?[0-9]+\s*", number) for number in numbers)
+    if len(numbers) not in (3, 4) or not are_numbers or not name.strip() or not name.isprintable():
+        raise UserError(
+            f"--request takes {FORM}, all but the name numbers, and perhaps :PRIORITY, not {text!r}"
+        )
+    return TraceRequest(name.strip(), *map(int, numbers))
+
+
 @dataclass(frozen=True)
 class Preset:
     """Requests with the budget and threshold that show something."""
@@ -30,7 +44,7 @@ class Preset:
     threshold: int = 0
 
 
-PRESETS = {
+PRESETS: Final = {
     "spike": Preset(
         "a long prompt arrives while another request decodes",
         [TraceRequest("decode", 0, 1, 16), TraceRequest("long", 1, 256, 2)],
@@ -43,28 +57,11 @@ PRESETS = {
     ),
     "storm": Preset(
         "a long prompt arrives in each of five steps while two requests decode",
-        [
-            *(TraceRequest(f"victim-{i}", 0, 1, 60) for i in (1, 2)),
-            *(TraceRequest(f"long-{i}", i, 256, 2) for i in range(1, 6)),
-        ],
+        [TraceRequest(f"victim-{i}", 0, 1, 60) for i in (1, 2)]
+        + [TraceRequest(f"long-{i}", i, 256, 2) for i in range(1, 6)],
         budget=1024,
     ),
 }
-
-
-def parse_request(text: str) -> TraceRequest:
-    """NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS, and perhaps :PRIORITY. Raises UserError for anything else."""
-    name, *numbers = text.split(":")
-    try:
-        values = [int(number) for number in numbers]
-    except ValueError:
-        values = []
-    if len(values) not in (3, 4) or not name.strip() or not name.isprintable():
-        raise UserError(
-            f"--request takes NAME:ARRIVAL_STEP:PROMPT_LEN:MAX_TOKENS, all but the name numbers, "
-            f"and perhaps :PRIORITY, not {text!r}"
-        )
-    return TraceRequest(name.strip(), *values)
 
 
 def check_requests(requests: Sequence[TraceRequest], max_len: int) -> None:

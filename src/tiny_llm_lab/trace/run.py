@@ -6,18 +6,8 @@ from functools import cache
 
 from tiny_llm_lab.models.loading import load_checkpoint
 from tiny_llm_lab.solution import load_serving
-from tiny_llm_lab.types import (
-    Checkpoint,
-    OnStep,
-    Policy,
-    SamplingParams,
-    SchedulerConfig,
-    StepPlan,
-    UserError,
-)
-from tiny_llm_lab.types.serving import Engine
+from tiny_llm_lab.types import Checkpoint, Policy, SamplingParams, SchedulerConfig, UserError
 
-from .recorder import PlanRecorder
 from .requests import TraceRequest
 
 _BLOCK_SIZE = 16
@@ -79,13 +69,22 @@ def trace_run(
     """`schedule_trace` with a whole configuration, and with the default model or that of `checkpoint`."""
     if any(request.arrival_step < 0 for request in requests):
         raise UserError("an arrival step must be 0 or more: steps are counted from 0")
-    checkpoint = checkpoint or _default_checkpoint()
-    recorder, draw = PlanRecorder(), random.Random(0)
-    engine = _engine(solution, config, requests, checkpoint, recorder)
-    vocabulary = range(3, min(2000, checkpoint.config.vocab_size))
+    package, checkpoint = load_serving(solution), checkpoint or _default_checkpoint()
+    num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
+    steps: list[dict[str, int]] = []
+    engine = package.Engine(
+        package.build_model(checkpoint),
+        checkpoint.tokenizer,
+        config,
+        num_blocks=max(1, num_blocks),
+        block_size=_BLOCK_SIZE,
+        enable_prefix_caching=False,
+        on_step=lambda plan, _: steps.append(dict(plan.num_scheduled_tokens)),
+    )
+    vocabulary, draw = range(3, min(2000, checkpoint.config.vocab_size)), random.Random(0)
     queue = sorted(requests, key=lambda request: request.arrival_step)
     while queue or engine.has_requests:
-        while queue and queue[0].arrival_step <= len(recorder.plans):
+        while queue and queue[0].arrival_step <= len(steps):
             request = queue.pop(0)
             prompt = [draw.choice(vocabulary) for _ in range(request.prompt_len)]
             sampling = SamplingParams(max_tokens=request.max_tokens, ignore_eos=True)
@@ -93,34 +92,14 @@ def trace_run(
         if engine.has_requests:
             engine.step()
         else:
-            recorder(StepPlan({}))
+            steps.append({})
     engine.release()
-    return recorder.steps
+    return steps
 
 
 def max_trace_len() -> int:
     """Positions of the default model: the most tokens of a traced prompt and its answer."""
     return int(_default_checkpoint().config.max_position_embeddings)
-
-
-def _engine(
-    solution: str,
-    config: SchedulerConfig,
-    requests: Sequence[TraceRequest],
-    checkpoint: Checkpoint,
-    on_step: OnStep,
-) -> Engine:
-    package = load_serving(solution)
-    num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
-    return package.Engine(
-        package.build_model(checkpoint),
-        checkpoint.tokenizer,
-        config,
-        num_blocks=max(1, num_blocks),
-        block_size=_BLOCK_SIZE,
-        enable_prefix_caching=False,
-        on_step=on_step,
-    )
 
 
 @cache

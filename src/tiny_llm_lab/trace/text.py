@@ -87,11 +87,8 @@ def _rows(timeline: Timeline) -> Iterator[tuple[str, Text]]:
 
 def _bars(timeline: Timeline) -> Iterator[tuple[str, Text]]:
     """The totals as bars, the budget as the line on which the highest possible bar ends."""
-    top = timeline.budget if timeline.shows_budget else max(timeline.totals)
-    if timeline.shows_budget:
-        yield "budget", Text(f"{top} ".ljust(len(timeline.totals), "┄"), "red")
-    else:
-        yield "", Text("")
+    top, line = timeline.top, f"{timeline.top} ".ljust(len(timeline.totals), "┄")
+    yield ("budget", Text(line, "red")) if timeline.shows_budget else ("", Text(""))
     for row in reversed(range(_BAR_ROWS)):
         # In eighths of a row; a step that computes anything shows.
         eighths = [-(-total * 8 * _BAR_ROWS // top) - 8 * row for total in timeline.totals]
@@ -107,12 +104,9 @@ def _glyph(cell: Cell, largest: int) -> str:
 
 
 def _legend(timeline: Timeline) -> Text:
-    return Text.assemble(
-        ("▁▄█", _STYLES["prefill"]),
-        f" prefill, █ = {timeline.largest_chunk}   ",
-        ("1", _STYLES["decode"]),
-        " decode   ",
-        ("·", _STYLES["waiting"]),
-        " waiting",
-        "" if timeline.shows_budget else f"   budget {timeline.budget} is above the picture",
-    )
+    signs = {"prefill": "▁▄█", "decode": "1", "waiting": "·"}
+    names = {"prefill": f"prefill, █ = {timeline.largest_chunk}", "decode": "decode", "waiting": "waiting"}
+    parts = [Text.assemble((signs[kind], _STYLES[kind]), f" {name}") for kind, name in names.items()]
+    if not timeline.shows_budget:
+        parts.append(Text(f"budget {timeline.budget} is above the picture"))
+    return Text("   ").join(parts)

@@ -1,9 +1,10 @@
 """What a traced run shows: the tokens and the waiting of every request, step by step."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Literal
+from itertools import chain
+from typing import Literal, NamedTuple
 
 from .requests import TraceRequest
 
@@ -19,8 +20,7 @@ def short_name(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[:8]}…{name[-7:]}"
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """What one request did in one step: computed `num_tokens`, or waited (0)."""
 
     step: int
@@ -45,10 +45,8 @@ class Timeline:
     def prefill_totals(self) -> list[int]:
         """The prompt tokens of each step."""
         totals = [0] * len(self.steps)
-        for request in self.requests:
-            for cell in self.cells(request):
-                if cell.kind == "prefill":
-                    totals[cell.step] += cell.num_tokens
+        for cell in chain.from_iterable(map(self.cells, self.requests)):
+            totals[cell.step] += cell.num_tokens * (cell.kind == "prefill")
         return totals
 
     @cached_property
@@ -60,6 +58,11 @@ class Timeline:
     def shows_budget(self) -> bool:
         """Whether the budget is near enough to the largest step to be drawn to scale with it."""
         return self.budget <= _OFF_SCALE * max(self.totals)
+
+    @cached_property
+    def top(self) -> int:
+        """The tokens at the top of the totals: the budget, or the largest step."""
+        return self.budget if self.shows_budget else max(self.totals)
 
     def cells(self, request: TraceRequest) -> Iterator[Cell]:
         """One cell a step, from the request's arrival to its last token."""
@@ -81,3 +84,11 @@ class Timeline:
     def decode_costs(self, request: TraceRequest) -> list[int]:
         """All tokens of each step that brought the request a token, the first token excepted."""
         return [self.totals[cell.step] for cell in self.cells(request) if cell.kind == "decode"]
+
+    def as_json(self) -> dict[str, object]:
+        """The requests with what the run was for each, the steps and their totals."""
+        requests = [
+            asdict(each) | {"ttft_steps": self.ttft_steps(each), "decode_step_costs": self.decode_costs(each)}
+            for each in self.requests
+        ]
+        return {"requests": requests, "steps": self.steps, "totals": self.totals}

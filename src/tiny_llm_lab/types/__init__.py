@@ -19,6 +19,7 @@ from tiny_llm_lab.types.engine import (
     TokenLogprobs,
 )
 from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.kernel_ops import KernelOps, LayerWeights, Offsets, Rotary
 from tiny_llm_lab.types.model import (
     Checkpoint,
     Detokenizer,
@@ -26,10 +27,8 @@ from tiny_llm_lab.types.model import (
     Model,
     ModelConfig,
     PagedModel,
-    QuantizedWeights,
     RequestKvCache,
     Tokenizer,
-    Weight,
 )
 from tiny_llm_lab.types.prompt_tokens import prompt_token_ids, require_room
 from tiny_llm_lab.types.request import (
@@ -48,6 +47,7 @@ from tiny_llm_lab.types.request import (
     TokenEvent,
 )
 from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
+from tiny_llm_lab.types.weight import QuantizedWeights, Weight
 
 __all__ = [
     "PRIORITY_CLASSES",
@@ -65,9 +65,12 @@ __all__ = [
     "Event",
     "EventCallback",
     "FinishReason",
+    "KernelOps",
     "KvCache",
+    "LayerWeights",
     "Model",
     "ModelConfig",
+    "Offsets",
     "OnStep",
     "PagedModel",
     "Policy",
@@ -78,6 +81,7 @@ __all__ = [
     "Proposer",
     "QuantizedWeights",
     "RequestKvCache",
+    "Rotary",
     "SamplingParams",
     "SchedulerConfig",
     "StepCoefficients",

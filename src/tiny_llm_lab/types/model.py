@@ -7,6 +7,9 @@ from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.kernel_ops import KernelOps
+from tiny_llm_lab.types.weight import Weight
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -37,27 +40,6 @@ class ModelConfig:
         """Whether the feed-forward of `layer`, counted from 0, is a mixture of experts."""
         is_step = (layer + 1) % self.decoder_sparse_step == 0
         return self.num_experts > 0 and is_step and layer not in self.mlp_only_layers
-
-
-@dataclass(frozen=True)
-class QuantizedWeights:
-    """An [O, I] matrix in MLX's affine packing: w = scale * q + bias, one pair per group along I.
-
-    weight [O, I * bits / 32] uint32, lowest bits first; scales and biases [O, I / group_size]. Those of
-    N experts are stacked: all three have one more axis in front, [N, O, ...].
-    `activation_bits` 8 asks for products in 8-bit integers: each group of x is rounded to them with a scale
-    of its own. Only the C++ kernels heed it, and only for 4-bit weights. None: x as it is.
-    """
-
-    weight: mx.array
-    scales: mx.array
-    biases: mx.array
-    group_size: int
-    bits: int
-    activation_bits: int | None = None
-
-
-Weight = mx.array | QuantizedWeights
 
 
 class Detokenizer(Protocol):
@@ -140,6 +122,7 @@ class Model(Protocol):
     """A language model behind the seam."""
 
     config: ModelConfig
+    ops: KernelOps | None  # what it computes with, and what its caches and samplers use; None: plain arrays
 
     def __call__(
         self,

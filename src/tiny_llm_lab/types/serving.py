@@ -7,6 +7,7 @@ from tiny_llm_lab.types.draft import Proposer
 from tiny_llm_lab.types.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
 from tiny_llm_lab.types.model import PagedModel, Tokenizer
 from tiny_llm_lab.types.request import Clock, Completion, EventCallback, PriorityClass, Prompt, SamplingParams
+from tiny_llm_lab.types.step_time import StepTimeError
 
 
 class BlockPool(Protocol):
@@ -58,6 +59,7 @@ class StepTimeModel(Protocol):
 
     def predict(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int = 0) -> float: ...
     def record(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int, seconds: float) -> None: ...
+    def error(self) -> StepTimeError: ...
 
 
 class LatencyPolicy(Protocol):

@@ -5,8 +5,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import RequestKvCache
+from tiny_llm_lab.types import KernelOps, RequestKvCache
 
 # Storage grows in multiples of this many tokens, and at least doubles.
 _STEP = 64
@@ -15,8 +14,12 @@ _STEP = 64
 class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
-    def __init__(self) -> None:
-        """Start empty, with offset = 0; storage is allocated by the first update."""
+    def __init__(self, ops: KernelOps | None = None) -> None:
+        """Start empty, with offset = 0; storage is allocated by the first update.
+
+        `ops` (from day 2.5 on) are the model's operators, which then write and grow the storage.
+        """
+        self.ops = ops
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.offset = 0
@@ -30,9 +33,9 @@ class TinyKvFullCache:
         end = self.offset + key.shape[2]
         self._reserve(key, value, end)
         assert self.keys is not None and self.values is not None
-        if native := kernels(__package__):
-            self.keys = native.append(self.keys, key, self.offset)
-            self.values = native.append(self.values, value, self.offset)
+        if self.ops is not None:
+            self.keys = self.ops.append(self.keys, key, self.offset)
+            self.values = self.ops.append(self.values, value, self.offset)
         else:
             self.keys[:, :, self.offset : end] = key
             self.values[:, :, self.offset : end] = value
@@ -74,8 +77,8 @@ class TinyKvFullCache:
         room = 0 if self.keys is None else self.keys.shape[2]
         if needed > room:
             room, used = max(_whole_steps(needed), 2 * room), [self.offset] * batch
-            self.keys = _grown(self.keys, key, batch, room, used)
-            self.values = _grown(self.values, value, batch, room, used)
+            self.keys = _grown(self.ops, self.keys, key, batch, room, used)
+            self.values = _grown(self.ops, self.values, value, batch, room, used)
 
 
 class BatchingKvCache:
@@ -85,12 +88,20 @@ class BatchingKvCache:
     grow; a request that joins or leaves moves one row.
     """
 
-    def __init__(self, max_active_requests: int, max_seq_len: int | None = None, headroom: int = 0) -> None:
+    def __init__(
+        self,
+        max_active_requests: int,
+        max_seq_len: int | None = None,
+        headroom: int = 0,
+        ops: KernelOps | None = None,
+    ) -> None:
         """Start without requests: offset = [], the tokens stored by row.
 
         A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
-        it must: layers with different ones do not all copy what they store in the same step.
+        it must: layers with different ones do not all copy what they store in the same step. `ops` are the
+        model's operators, which then write and grow the storage.
         """
+        self.ops = ops
         self.max_active_requests = max_active_requests
         self.max_seq_len = max_seq_len
         self.headroom = headroom
@@ -155,9 +166,9 @@ class BatchingKvCache:
         self._require_fit(longest)
         self._grow(key, value, longest, batch)
         assert self.keys is not None and self.values is not None
-        if native := kernels(__package__):
-            self.keys = native.append(self.keys, key, self.offset)
-            self.values = native.append(self.values, value, self.offset)
+        if self.ops is not None:
+            self.keys = self.ops.append(self.keys, key, self.offset)
+            self.values = self.ops.append(self.values, value, self.offset)
         else:
             rows = mx.arange(batch)[:, None]
             columns = mx.array(self.offset)[:, None] + mx.arange(new)
@@ -194,10 +205,13 @@ class BatchingKvCache:
             room = max(_whole_steps(wanted), 2 * room)
             room = room if limit is None else min(room, limit)
         if num_rows > rows:
-            # Rows that nothing is written to cost nothing where storage is not filled with zeros.
-            rows = most_rows if kernels(__package__) else min(max(num_rows, 2 * rows), most_rows)
-        self.keys = _grown(self.keys, key, rows, room, self.offset)
-        self.values = _grown(self.values, value, rows, room, self.offset)
+            rows = (
+                most_rows
+                if self.ops is not None and self.ops.has_free_rows
+                else min(max(num_rows, 2 * rows), most_rows)
+            )
+        self.keys = _grown(self.ops, self.keys, key, rows, room, self.offset)
+        self.values = _grown(self.ops, self.values, value, rows, room, self.offset)
 
 
 def reserve_ahead(layers: Sequence[BatchingKvCache], num_tokens: int, num_computed_tokens: int) -> None:
@@ -215,14 +229,16 @@ def _whole_steps(num_tokens: int) -> int:
     return -(-num_tokens // _STEP) * _STEP
 
 
-def _grown(stored: mx.array | None, like: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
+def _grown(
+    ops: KernelOps | None, stored: mx.array | None, like: mx.array, rows: int, room: int, used: Sequence[int]
+) -> mx.array:
     """Storage [rows, G, room, D] like `like`: what is `used` of the rows of `stored`, and then room.
 
-    The kernels leave the room as memory is, with any numbers or none: zeros for all of it would take a batch
+    C++ kernels leave the room as memory is, with any numbers or none: zeros for all of it would take a batch
     of long rows a second. They read of each row its own tokens only.
     """
-    if native := kernels(__package__):
-        return native.grow(like if stored is None else stored, rows, room, list(used))
+    if ops is not None:
+        return ops.grow(like if stored is None else stored, rows, room, list(used))
     _, groups, _, dim = like.shape
     grown = mx.zeros((rows, groups, room, dim), like.dtype)
     if stored is not None and used:

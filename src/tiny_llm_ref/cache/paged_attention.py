@@ -7,8 +7,7 @@ from typing import Literal, Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import KvCache
+from tiny_llm_lab.types import KernelOps, KvCache
 
 from ..layers.attention import scaled_dot_product_attention_grouped
 from .kv_quantization import dequantize_rows, quantize_rows
@@ -25,6 +24,7 @@ class PagedAttention:
     """
 
     layout: StepLayout
+    ops: KernelOps | None = None  # of the model
 
     def __call__(
         self,
@@ -40,10 +40,10 @@ class PagedAttention:
         blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
         those of the keys and those of the values [num_blocks, G, block_size] float32.
         """
-        if native := kernels(__package__):
+        if self.ops is not None:
             at, factor = self.layout, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
             where = (at.query_starts, at.lengths, at.block_tables)
-            return native.paged_attention(q, keys, values, *where, factor, kv_scales)
+            return self.ops.paged_attention(q, keys, values, *where, factor, kv_scales)
         pools = tuple(zip((keys, values), kv_scales or (None, None), strict=True))
         parts = [self._decodes(q, pools, scale)] if self._single else []
         for r in self._several:
@@ -131,16 +131,16 @@ class PagedLayer:
 
     def _store(self, pools: list[mx.array], scales: list[mx.array], rows: mx.array) -> None:
         if scales:
-            native = kernels(__package__)
-            rows, factors = native.quantize_rows(rows) if native else quantize_rows(rows)
+            ops = self.attention.ops
+            rows, factors = quantize_rows(rows) if ops is None else ops.quantize_rows(rows)
             self._put(scales, factors)
         self._put(pools, rows)
 
     def _put(self, pools: list[mx.array], rows: mx.array) -> None:
         pool, slots = pools[self.index], self.layout.slots
         rows = rows.astype(pool.dtype)
-        if native := kernels(__package__):
-            pools[self.index] = native.append_rows(pool, rows, slots)
+        if self.attention.ops is not None:
+            pools[self.index] = self.attention.ops.append_rows(pool, rows, slots)
         else:
             blocks, places = mx.divmod(slots, pool.shape[2])
             pool[blocks, :, places] = rows[:, :, 0]

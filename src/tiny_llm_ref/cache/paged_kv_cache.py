@@ -4,7 +4,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import ModelConfig, UserError
+from tiny_llm_lab.types import KernelOps, ModelConfig, UserError
 
 from .paged_attention import PagedAttention, PagedLayer
 from .step_layout import StepLayout
@@ -23,15 +23,17 @@ class PagedKvCache:
         block_size: int = 16,
         dtype: mx.Dtype = mx.float32,
         kv_bits: int | None = None,
+        ops: KernelOps | None = None,
     ) -> None:
         """keys[i] and values[i] of layer i: [num_blocks, G, block_size, D] of `dtype`, zeros.
 
         kv_bits=8 (from task 3.2.5 on) stores int8 instead, and key_scales[i] and value_scales[i] are
         [num_blocks, G, block_size] float32; with None both lists are empty. Raises UserError for other bits.
+        `ops` are the model's operators, which then store and attend.
         """
         if kv_bits not in (None, 8):
             raise UserError(f"keys and values have 8 bits or, with None, those of the model: not {kv_bits}")
-        self.num_blocks, self.block_size = num_blocks, block_size
+        self.num_blocks, self.block_size, self.ops = num_blocks, block_size, ops
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         layers = range(config.num_hidden_layers)
         self.keys, self.values = (
@@ -56,7 +58,7 @@ class PagedKvCache:
         Raises ValueError when the layout names a block or a slot that the pool does not have.
         """
         self._require(layout)
-        attention = PagedAttention(layout)
+        attention = PagedAttention(layout, self.ops)
         return [PagedLayer(self, i, layout, attention) for i in range(len(self.keys))]
 
     def materialize(self) -> None:

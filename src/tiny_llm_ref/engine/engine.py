@@ -99,7 +99,7 @@ class Engine(EngineCore):
             arrival_s=arrival_s,
             clock=self._clock,
         )
-        request = RequestState(sequence, answer)
+        request = RequestState(sequence, answer, self.model.ops)
         self.admit(request)
         self._num_added += 1
         if self._run is not None:

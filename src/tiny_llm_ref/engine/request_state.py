@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import EngineOutput, SamplingParams, TokenEvent, TokenLogprobs
+from tiny_llm_lab.types import EngineOutput, KernelOps, SamplingParams, TokenEvent, TokenLogprobs
 
 from ..generate.answer import Answer
 from ..generate.logprobs import read_logprobs, score_tokens
@@ -15,13 +15,13 @@ from .sequence import TokenSequence
 class RequestState:
     """A sequence and its answer, side by side; keys and values lie in the engine's blocks."""
 
-    def __init__(self, sequence: TokenSequence, answer: Answer) -> None:
+    def __init__(self, sequence: TokenSequence, answer: Answer, ops: KernelOps | None = None) -> None:
         """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
-        sampler, the `Sampler` of the answer's sampling parameters.
+        sampler, the `Sampler` of the answer's sampling parameters on the model's operators `ops`.
         """
         self.sequence = sequence
         self.answer = answer
-        self.sampler = Sampler(answer.sampling)
+        self.sampler = Sampler(answer.sampling, ops)
         self.has_output = False
         self._num_prefilled = 0  # tokens of the prompt whose computation was reported
         self._logprobs: list[TokenLogprobs] = []

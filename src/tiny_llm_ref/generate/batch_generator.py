@@ -66,7 +66,7 @@ class BatchGenerator:
         self.pending_prefill_request: Request | None = None
         self.decode_requests: list[Request] = []
         self.kv_cache = [
-            BatchingKvCache(batch_size, max_seq_len, headroom=i)
+            BatchingKvCache(batch_size, max_seq_len, headroom=i, ops=model.ops)
             for i in range(model.config.num_hidden_layers)
         ]
         self._completions: list[Completion] = []

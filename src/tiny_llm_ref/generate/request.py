@@ -64,7 +64,7 @@ class Request(Answer):
         self.prefill_max_step = prefill_max_step
         self.kv_cache = model.create_kv_cache()
         self.offset = 0
-        self.sample = Sampler(sampling)
+        self.sample = Sampler(sampling, model.ops)
 
     @property
     def is_prefill_done(self) -> bool:

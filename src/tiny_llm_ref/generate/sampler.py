@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import KernelOps, SamplingParams
 
 # How many of the highest scores the kernels list: few enough to be found in one walk, and more than a nucleus
 # has, unless a distribution is nearly flat.
@@ -18,9 +17,12 @@ class Sampler:
     So it does not matter in which step a token is drawn, in which company, or whether it was drafted.
     """
 
-    def __init__(self, sampling: SamplingParams = SamplingParams()) -> None:
-        """Sets sampling, of which temperature, top_k, top_p, min_p and seed count."""
-        self.sampling = sampling
+    def __init__(self, sampling: SamplingParams = SamplingParams(), ops: KernelOps | None = None) -> None:
+        """Sets sampling, of which temperature, top_k, top_p, min_p and seed count.
+
+        `ops` (from day 2.5 on) are the model's operators, which find the likeliest tokens faster.
+        """
+        self.sampling, self.ops = sampling, ops
         self._first_key = _mixed(sampling.seed)
 
     @property
@@ -35,7 +37,7 @@ class Sampler:
         Otherwise row i is drawn from the softmax of `scores(logits)[i]` with `key(position + i)`.
         """
         if self.is_greedy:
-            return most_likely(logits)
+            return most_likely(logits, self.ops)
         scores = self.scores(logits)
         # Row by row: a draw must not depend on how many rows are drawn with it.
         rows = range(logits.shape[0])
@@ -48,7 +50,7 @@ class Sampler:
         Raises ValueError when greedy.
         """
         s = self.sampling
-        return truncated_logits(logits, s.temperature, s.top_p, s.top_k, s.min_p)
+        return truncated_logits(logits, s.temperature, s.top_p, s.top_k, s.min_p, self.ops)
 
     def key(self, position: int) -> mx.array:
         """The random key of one position: no two positions and, in practice, no two seeds share one."""
@@ -63,7 +65,7 @@ def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> 
     """
     if not parts:
         return mx.zeros((0,), mx.uint32)
-    likeliest = most_likely(logits)
+    likeliest = most_likely(logits, parts[0][0].ops)
     if all(sampler.is_greedy for sampler, _, _ in parts):
         return likeliest
     draws, first = [], 0
@@ -74,14 +76,18 @@ def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> 
     return mx.concatenate(draws)
 
 
-def most_likely(logits: mx.array) -> mx.array:
+def most_likely(logits: mx.array, ops: KernelOps | None = None) -> mx.array:
     """The likeliest token of each row of logits [n, V] -> [n] uint32; of equal ones the lowest."""
-    native = kernels(__package__)
-    return native.argmax(logits) if native else mx.argmax(logits, axis=-1)
+    return mx.argmax(logits, axis=-1) if ops is None else ops.argmax(logits)
 
 
 def truncated_logits(
-    logits: mx.array, temp: float, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
+    logits: mx.array,
+    temp: float,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    ops: KernelOps | None = None,
 ) -> mx.array:
     """What a sampler draws from: logits [..., V] / temp -> scores [..., V] float32, -inf where cut.
 
@@ -91,10 +97,10 @@ def truncated_logits(
     if temp <= 0:
         raise ValueError(f"temperature {temp} has no distribution")
     scores = logits.astype(mx.float32) / temp
-    return apply_min_p(apply_top_p(apply_top_k(scores, top_k), top_p), min_p)
+    return apply_min_p(apply_top_p(apply_top_k(scores, top_k, ops), top_p, ops), min_p)
 
 
-def apply_top_k(scores: mx.array, top_k: int) -> mx.array:
+def apply_top_k(scores: mx.array, top_k: int, ops: KernelOps | None = None) -> mx.array:
     """Keep the `top_k` highest scores [..., V] of each row, set the others to -inf; 0 keeps all.
 
     Scores that tie with the k-th highest are kept as well.
@@ -102,13 +108,12 @@ def apply_top_k(scores: mx.array, top_k: int) -> mx.array:
     vocab = scores.shape[-1]
     if not 0 < top_k < vocab:
         return scores
-    native = kernels(__package__)
-    if native and top_k <= _LISTED:
-        return _at_least(native.top_k(scores, top_k)[..., -1:], scores)
+    if ops is not None and ops.lists_top_k and top_k <= _LISTED:
+        return _at_least(ops.top_k(scores, top_k)[..., -1:], scores)
     return _at_least(mx.min(mx.topk(scores, top_k, axis=-1), axis=-1, keepdims=True), scores)
 
 
-def apply_top_p(scores: mx.array, top_p: float) -> mx.array:
+def apply_top_p(scores: mx.array, top_p: float, ops: KernelOps | None = None) -> mx.array:
     """Keep the smallest set of likeliest tokens whose probabilities reach `top_p`; others -inf.
 
     Nucleus sampling (arXiv 1904.09751, section 3.1): the token that crosses `top_p` is kept, so at
@@ -116,7 +121,7 @@ def apply_top_p(scores: mx.array, top_p: float) -> mx.array:
     """
     if top_p >= 1:
         return scores
-    if (threshold := _nucleus_end(scores, top_p)) is not None:
+    if (threshold := _nucleus_end(scores, top_p, ops)) is not None:
         return _at_least(threshold, scores)
     order = mx.argsort(-scores, axis=-1)
     probs = mx.softmax(mx.take_along_axis(scores, order, axis=-1), axis=-1)
@@ -141,20 +146,19 @@ def _at_least(threshold: mx.array, scores: mx.array) -> mx.array:
     return mx.where(scores >= threshold, scores, -mx.inf)
 
 
-def _nucleus_end(scores: mx.array, top_p: float) -> mx.array | None:
+def _nucleus_end(scores: mx.array, top_p: float, ops: KernelOps | None) -> mx.array | None:
     """The lowest score [..., 1] of each row's nucleus from its highest scores alone: no sort of all of them.
 
-    None without kernels, or when a nucleus is larger than that or ends within scores that tie, which a
-    threshold cannot part.
+    None unless `ops` list those, or when a nucleus is larger than that or ends within scores that tie, which
+    a threshold cannot part.
     """
-    native = kernels(__package__)
-    if native is None or scores.dtype != mx.float32 or scores.shape[-1] <= _LISTED:
+    if ops is None or not ops.lists_top_k or scores.dtype != mx.float32 or scores.shape[-1] <= _LISTED:
         return None
-    highest = native.top_k(scores, _LISTED)
+    highest = ops.top_k(scores, _LISTED)
     if mx.all(highest[..., -1] == -mx.inf).item():
         probs = mx.softmax(highest, axis=-1)  # top-k has left nothing besides
     else:
-        probs = native.top_k(mx.softmax(scores, axis=-1), _LISTED)
+        probs = ops.top_k(mx.softmax(scores, axis=-1), _LISTED)
     size = mx.sum(mx.cumsum(probs, axis=-1) - probs < top_p, axis=-1, keepdims=True)
     last = mx.take_along_axis(highest, size - 1, axis=-1)
     # Beyond the list stands its own last entry, which is not below itself.

@@ -2,7 +2,6 @@
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
 from tiny_llm_lab.types import QuantizedWeights, Weight
 
 from .quantize import quantized_linear
@@ -26,8 +25,6 @@ def linear(x: mx.array, w: Weight, bias: mx.array | None = None) -> mx.array:
     """
     if isinstance(w, QuantizedWeights):
         return quantized_linear(x, w, bias)
-    if native := kernels(__package__):
-        return native.linear(x, [w], [bias])[0]
     out = x @ w.T
     return out if bias is None else out + bias
 

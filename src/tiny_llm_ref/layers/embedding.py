@@ -2,7 +2,6 @@
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels, supports_packing
 from tiny_llm_lab.types import QuantizedWeights, Weight
 
 from .basics import linear
@@ -21,9 +20,6 @@ class Embedding:
     def __call__(self, tokens: mx.array) -> mx.array:
         """Look up tokens [B, L] integer -> [B, L, embedding_dim]."""
         w = self.weight
-        is_readable = not isinstance(w, QuantizedWeights) or supports_packing(w.bits, w.group_size)
-        if is_readable and (native := kernels(__package__)):
-            return native.embedding(tokens, w)
         if not isinstance(w, QuantizedWeights):
             return w[tokens]
         flat = tokens.reshape(-1)

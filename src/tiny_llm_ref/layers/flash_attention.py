@@ -4,8 +4,6 @@ import math
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
-
 from .attention import Mask
 
 # Stored tokens that are looked at together.
@@ -35,8 +33,6 @@ def flash_attention(
     if isinstance(mask, str) and mask != "causal":
         raise ValueError(f'{mask!r} is no mask: pass None, "causal" or an array')
     factor = 1 / math.sqrt(dim) if scale is None else scale
-    if not isinstance(mask, mx.array) and (native := kernels(__package__)):
-        return native.attention(query, key, value, stored, mask == "causal", factor)
     rows = (query.astype(mx.float32) * factor).reshape(batch, groups, -1, dim)
     # The paper's names: the running maximum m, the running sum l, and what the output so far is rescaled by.
     m = mx.full((*rows.shape[:3], 1), -mx.inf)

@@ -7,8 +7,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import ModelConfig, QuantizedWeights, Weight
+from tiny_llm_lab.types import KernelOps, ModelConfig, QuantizedWeights, Weight
 
 from .basics import linear, silu, softmax
 
@@ -25,8 +24,12 @@ def route(
     float32. The K largest are chosen, largest first; their numbers are the weights, float32, divided by
     their sum if `norm_topk_prob` (Qwen3: yes). Experts are uint32.
     """
-    scores = softmax(linear(x, gate).astype(mx.float32))
-    experts = mx.argsort(-scores, axis=-1)[..., :num_experts_per_tok]
+    return _largest(linear(x, gate), num_experts_per_tok, norm_topk_prob)
+
+
+def _largest(scores: mx.array, num_experts: int, norm_topk_prob: bool) -> tuple[mx.array, mx.array]:
+    scores = softmax(scores.astype(mx.float32))
+    experts = mx.argsort(-scores, axis=-1)[..., :num_experts]
     weights = mx.take_along_axis(scores, experts, axis=-1)
     if norm_topk_prob:
         weights = weights / mx.sum(weights, axis=-1, keepdims=True)
@@ -72,11 +75,14 @@ class QwenMoE:
     Sparse experts: Shazeer et al. 2017, arXiv 1701.06538, eq. 1.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, Weight], ops: KernelOps | None = None
+    ) -> None:
         """`weights` hold gate.weight [N, E], and stacked for all experts switch_mlp.gate_proj.weight and
-        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
+        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I]. With `ops` the products
+        and the experts are computed by these operators.
         """
-        self.config = config
+        self.config, self.ops = config, ops
         self.gate = weights["gate.weight"]
         self.w_gate, self.w_up, self.w_down = (
             weights[f"switch_mlp.{part}_proj.weight"] for part in ("gate", "up", "down")
@@ -89,10 +95,13 @@ class QwenMoE:
         """
         if x.size == 0:
             return x
-        config, flat = self.config, x.reshape(-1, x.shape[-1])
-        experts, weights = route(flat, self.gate, config.num_experts_per_tok, config.norm_topk_prob)
-        by_expert = kernels(__package__) is not None or not _can_gather(x.dtype)
-        outputs = self._one_by_one(flat, experts) if by_expert else self._gathered(flat, experts)
+        flat, how = x.reshape(-1, x.shape[-1]), (self.config.num_experts_per_tok, self.config.norm_topk_prob)
+        if self.ops is not None:
+            experts, weights = _largest(self.ops.linear(flat, [self.gate])[0], *how)
+            out = self.ops.expert_mlp(flat, experts, weights, self.w_gate, self.w_up, self.w_down)
+            return out.reshape(x.shape)
+        experts, weights = route(flat, self.gate, *how)
+        outputs = self._gathered(flat, experts) if _can_gather(x.dtype) else self._one_by_one(flat, experts)
         outputs = outputs.reshape(*experts.shape, -1).astype(mx.float32)
         return mx.sum(outputs * weights[..., None], axis=-2).astype(x.dtype).reshape(x.shape)
 
@@ -108,7 +117,7 @@ class QwenMoE:
         return out if place is None else out[place]
 
     def _one_by_one(self, x: mx.array, experts: mx.array) -> mx.array:
-        """The same, one expert after the other: the C++ kernels, and 16 bits on a CPU, know no gather.
+        """The same, one expert after the other: on a CPU nothing gathers 16 bits.
 
         Which experts are used must be known now, so this waits for the router.
         """

@@ -2,8 +2,6 @@
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
-
 # The tables grow in multiples of this many positions, and at least double.
 _STEP = 256
 
@@ -21,6 +19,8 @@ class RoPE:
             raise ValueError(f"RoPE needs an even number of dimensions, not {dims}")
         self.seq_len = seq_len
         self.traditional = traditional
+        self.base: float | None = base
+        self.magnitude = 1.0
         self._frequencies = base ** (-mx.arange(0, dims, 2, dtype=mx.float32) / dims)
         self._cos = self._sin = mx.zeros((0, dims // 2))
 
@@ -37,8 +37,6 @@ class RoPE:
         if offsets and min(offsets) < 0:
             raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
         cos, sin = self.tables(max(offsets, default=0) + length)
-        if native := kernels(__package__):
-            return native.rope(x, offset, cos, sin, self.traditional)
         cos, sin = _at(offsets, length, cos), _at(offsets, length, sin)
         wide = x.astype(mx.float32)
         if self.traditional:
@@ -51,6 +49,11 @@ class RoPE:
         else:
             out = mx.concatenate(turned, axis=-1)
         return out.astype(x.dtype)
+
+    @property
+    def periods(self) -> mx.array:
+        """Positions for each pair to turn by a radian: [dims / 2] float32."""
+        return 1 / self._frequencies
 
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
         """Cosines and sines [P, dims / 2] of positions 0 to P - 1, float32, with P of num_positions or more.

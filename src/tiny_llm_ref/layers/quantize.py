@@ -2,7 +2,6 @@
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels, supports_packing
 from tiny_llm_lab.types import QuantizedWeights
 
 # Output rows that are decoded at a time: bounds the float copy of the weights to a few MB.
@@ -47,8 +46,6 @@ def quantized_matmul(
     inner = logical[1] if transpose_b else logical[0]
     if a.shape[-1] != inner:
         raise ValueError(f"a has {a.shape[-1]} columns but the packed matrix takes {inner}")
-    if transpose_b and supports_packing(bits, group_size) and (native := kernels(__package__)):
-        return native.linear(a, [QuantizedWeights(b, scales, biases, group_size, bits)])[0]
     wide = a.astype(mx.float32)
     parts = []
     for first in range(0, logical[0], _ROWS_PER_BLOCK):
@@ -65,8 +62,6 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
 
     The model calls this for every projection, so speed counts: MLX's own operator may be used.
     """
-    if supports_packing(w.bits, w.group_size) and (native := kernels(__package__)):
-        return native.linear(x, [w], [bias])[0]
     if x.size == 0:  # MLX's CPU operator divides by the number of rows
         return mx.zeros((*x.shape[:-1], w.weight.shape[0]), x.dtype)
     # On MLX's CPU backend 16-bit activations are both slower and wrong by several percent.

@@ -5,6 +5,7 @@ from functools import partial
 
 import mlx.core as mx
 
+from tiny_llm_lab.native import kernels
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
 
 from .qwen import QwenModel
@@ -110,7 +111,7 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    return QwenModel(part.config, part.weights, all_sum)
+    return QwenModel(part.config, part.weights, all_sum, kernels(__package__, part.weights))
 
 
 def _all_sum(group: mx.distributed.Group, x: mx.array) -> mx.array:

@@ -1,12 +1,11 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, KernelOps, ModelConfig, RequestKvCache, Weight
 
 from ..cache.kv_cache import TinyKvFullCache
 from ..cache.paged_attention import LayerCache, PagedLayer
@@ -17,10 +16,9 @@ from ..layers.embedding import Embedding
 from ..layers.layer_norm import RMSNorm
 from ..layers.moe import QwenMoE
 from ..layers.positional_encoding import RoPE
-from .fused import LayerParts, can_fuse, fused_layer
+from .fused import AllSum, FusedLayer
 
 Weights = Mapping[str, Weight]
-AllSum = Callable[[mx.array], mx.array]
 # Layers that are planned before the first of them begins to be computed.
 _AHEAD = 4
 
@@ -72,9 +70,6 @@ class QwenMultiHeadAttention:
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
         if isinstance(mask, mx.array):
-            if isinstance(offset, list) and kernels(__package__):
-                # Behind the end of a shorter row nothing was written, and 0 times infinity is not a number.
-                v = mx.where(mask[:, :, -1, :, None], v, mx.zeros((), v.dtype))
             mask = mask[..., mask.shape[-2] - q.shape[2] :, :]
         out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
         return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
@@ -103,27 +98,28 @@ class QwenTransformerBlock:
     """One layer: attention and feed-forward, each behind a norm and around a residual."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, rope: RoPE, all_sum: AllSum | None = None
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        rope: RoPE,
+        all_sum: AllSum | None = None,
+        ops: KernelOps | None = None,
     ) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
         input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.9 on a layer with
         mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
 
         `all_sum` (day 3.9) adds an array up over all ranks: the output of attention and that of the
-        feed-forward are then this rank's parts of a sum. None: they are whole.
+        feed-forward are then this rank's parts of a sum. None: they are whole. `ops` (from day 2.5 on)
+        compute the layer where the mask is causal.
         """
         size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
-        self.mlp = _feed_forward(config, _below("mlp.", weights))
+        self.mlp = _feed_forward(config, _below("mlp.", weights), ops)
         self.input_layernorm = RMSNorm(size, _vector(weights, "input_layernorm"), eps)
         self.post_attention_layernorm = RMSNorm(size, _vector(weights, "post_attention_layernorm"), eps)
         self.all_sum = all_sum or (lambda part: part)
-        self.parts = LayerParts(config, weights, rope, self.mlp, self.all_sum, is_whole=all_sum is None)
-
-    @cached_property
-    def _is_fusable(self) -> bool:
-        """Whether the kernels can compute this layer as a whole (from day 2.5 on)."""
-        return can_fuse(self.parts.weights)
+        self.fused = None if ops is None else FusedLayer(ops, config, weights, rope, self.mlp, all_sum)
 
     def __call__(
         self,
@@ -139,9 +135,8 @@ class QwenTransformerBlock:
         x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
         (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
         """
-        native = kernels(__package__)
-        if native and self._is_fusable and _is_causal(mask, x.shape[1]):
-            return fused_layer(native, self.parts, x, offset, cache, keep, rows)
+        if self.fused is not None and _is_causal(mask, x.shape[1]):
+            return self.fused(x, offset, cache, keep, rows)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
         out = self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask, keep))
         x = x[:, start:]
@@ -154,19 +149,26 @@ class QwenTransformerBlock:
 class QwenModel:
     """A decoder-only Qwen: embedding, layers, final norm and output head."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        all_sum: AllSum | None = None,
+        ops: KernelOps | None = None,
+    ) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
         on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
-        `all_sum` (day 3.9) the layers hold one rank's part of their weights.
+        `all_sum` (day 3.9) the layers hold one rank's part of their weights. `ops` (from day 2.5 on) are the
+        operators that model, caches and samplers run on; None: the layers of week 1. Sets config and ops.
         """
-        self.config = config
+        self.config, self.ops = config, ops
         # One table serves all layers: the angles depend on the position alone.
         rope = RoPE(config.head_dim, config.max_position_embeddings, config.rope_theta)
         self.embed_tokens = Embedding(
             config.vocab_size, config.hidden_size, weights["model.embed_tokens.weight"]
         )
         self.layers = [
-            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, all_sum)
+            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, all_sum, ops)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
@@ -192,48 +194,52 @@ class QwenModel:
         length = tokens.shape[1]
         if cache is not None and cache[0].offset != offset:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
-        # Fused layers count each row's tokens themselves.
-        is_fused = kernels(__package__) is not None and all(layer._is_fusable for layer in self.layers)
-        mask: Mask = "causal" if cache is None or is_fused else cache[0].attention_mask(length)
+        # Operators count each row's tokens themselves.
+        mask: Mask = "causal" if cache is None or self.ops is not None else cache[0].attention_mask(length)
         if rows is not None and list(rows) == list(range(len(tokens))):
             rows = None  # as in a step of decodes: picking all of them would only copy
         chosen = None if rows is None else mx.array(list(rows), mx.int32)
-        x = self.embed_tokens(tokens)
+        ops, table = self.ops, self.embed_tokens.weight
+        x = self.embed_tokens(tokens) if ops is None else ops.embedding(tokens, table)
         for i, layer in enumerate(self.layers):
             # A token without logits is needed for the last layer's keys and values only.
             wanted = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
             x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
-            if is_fused and i % _AHEAD == 0 and i + 1 < len(self.layers):
-                mx.async_eval(x)  # the kernels begin while Python still plans the layers behind
+            if ops is not None and ops.starts_early and i % _AHEAD == 0 and i + 1 < len(self.layers):
+                mx.async_eval(x)  # the operators begin while Python still plans the layers behind
+        if ops is not None:
+            normed = ops.rms_norm(x, self.norm.weight, self.norm.eps)[1]
+            return ops.linear(normed, [table if self.lm_head is None else self.lm_head])[0]
         x = self.norm(x)
         return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty `TinyKvFullCache` per layer."""
-        return [TinyKvFullCache() for _ in self.layers]
+        return [TinyKvFullCache(self.ops) for _ in self.layers]
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedKvCache:
         """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
-        return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits)
+        return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits, self.ops)
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:
-    """The model of a loaded checkpoint."""
-    return QwenModel(checkpoint.config, checkpoint.weights)
+    """The model of a loaded checkpoint; from day 2.5 on, on the operators that `kernels` gives."""
+    ops = kernels(__package__, checkpoint.weights)
+    return QwenModel(checkpoint.config, checkpoint.weights, ops=ops)
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
     """A norm's weight or a projection's bias: never quantized."""
-    vector = weights[f"{module}.{kind}"]
-    assert isinstance(vector, mx.array)
-    return vector
+    found = weights[f"{module}.{kind}"]
+    assert isinstance(found, mx.array)
+    return found
 
 
-def _feed_forward(config: ModelConfig, weights: Weights) -> QwenMLP | QwenMoE:
+def _feed_forward(config: ModelConfig, weights: Weights, ops: KernelOps | None) -> QwenMLP | QwenMoE:
     if "gate.weight" in weights:
-        return QwenMoE(config, weights)
+        return QwenMoE(config, weights, ops)
     return QwenMLP(*(weights[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
 
 

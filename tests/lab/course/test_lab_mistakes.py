@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.checking.lab_mistakes import LabMistake, lab_mistakes, try_lab_mistakes
+from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import Verdict
-from tiny_llm_lab.course.manifest import load_course, repository
+from tiny_llm_lab.course.manifest import Mistake, load_course, repository
 from tiny_llm_lab.types import UserError
 
-WRONG = LabMistake("tests/test_sums.py", "less", "sums.py", "a + b", "a - b")
+WRONG = Mistake("less", "sums.py", "a + b", "a - b", tests="tests/test_sums.py")
 ROW = "[[mistake]]\n" + "".join(f'{name} = "x"\n' for name in ("tests", "says", "file", "find"))
 
 
@@ -53,10 +53,10 @@ def test_tests_that_fail_anyway_catch_nothing(root: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [replace(WRONG, find="a * b"), replace(WRONG, file="no.py")])
-def test_a_stale_mistake_is_an_error(tmp_path: Path, wrong: LabMistake) -> None:
+def test_a_stale_mistake_is_an_error(tmp_path: Path, wrong: Mistake) -> None:
     (tmp_path / "sums.py").write_text("a + b")
     with pytest.raises(UserError, match=r"stale mistake \(less\): its `find` occurs 0 times"):
-        wrong.apply(tmp_path)
+        wrong.apply(tmp_path / wrong.file)
 
 
 def test_the_file_of_known_mistakes(tmp_path: Path) -> None:
@@ -64,7 +64,10 @@ def test_the_file_of_known_mistakes(tmp_path: Path) -> None:
     path = tmp_path / "tests/lab/known_mistakes.toml"
     path.parent.mkdir(parents=True)
     path.write_text(ROW + 'swap = "y"\n')
-    assert lab_mistakes(tmp_path) == [LabMistake("x", "x", "x", "x", "y")]
+    assert lab_mistakes(tmp_path) == [Mistake("x", "x", "x", "y", tests="x")]
+    path.write_text(ROW.replace("tests =", "task =") + 'swap = "y"\ntests = "x"\n')
+    with pytest.raises(UserError, match="it needs `task` or `tests`, and not both"):
+        lab_mistakes(tmp_path)
     path.write_text(ROW)
     with pytest.raises(UserError, match="missing 1 required positional argument: 'swap'"):
         lab_mistakes(tmp_path)

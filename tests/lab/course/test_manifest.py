@@ -6,7 +6,7 @@ import pytest
 
 from tiny_llm_lab.course.checking.audit import answer_lines, complaints
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.symbols import owners
+from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.types import UserError
 
 
@@ -46,8 +46,7 @@ def test_a_malformed_manifest_is_one_line(tree: Path, old: str, new: str, says: 
 
 def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path) -> None:
     edit(tree, 'symbols = ["twice"]', 'symbols = ["twice", "Counter.step"]')
-    owned = owners(load_course(tree))["sums.py"]
-    assert {name: task.id for name, task in owned.items()} == {
+    assert reference_sources(load_course(tree))["sums.py"].task_ids() == {
         "twice": "1.1.1",
         "Counter.step": "1.1.1",
         "Counter.__init__": "1.2.1",
@@ -105,8 +104,9 @@ def test_the_manifest_of_this_repository_can_be_read() -> None:
     course = load_course()
     assert {"tiny_llm", "tiny_llm_ref"} == {course.starter.name, course.reference.name}
     assert "2.7.3" in {task.id for task in course.tasks}
-    assert owners(course)["generate/request.py"]["Request.try_prefill"].id == "2.7.3"
-    assert owners(course)["generate/answer.py"]["Answer.accept"].id == "2.6.2"
+    sources = reference_sources(course)
+    assert sources["generate/request.py"].task_ids()["Request.try_prefill"] == "2.7.3"
+    assert sources["generate/answer.py"].task_ids()["Answer.accept"] == "2.6.2"
 
 
 KERNEL = """

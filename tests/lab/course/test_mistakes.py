@@ -9,7 +9,7 @@ from tiny_llm_lab.course.checking.mistakes import Verdict, try_mistakes
 from tiny_llm_lab.course.manifest import Mistake, load_course
 from tiny_llm_lab.types import UserError
 
-WRONG = Mistake("1.1.1", "one is added", "sums.py", "return 2 * x", "return 2 * x + 1")
+WRONG = Mistake("one is added", "sums.py", "return 2 * x", "return 2 * x + 1", task="1.1.1")
 
 
 def test_every_kind_of_verdict(tree: Path) -> None:
@@ -19,7 +19,7 @@ def test_every_kind_of_verdict(tree: Path) -> None:
         dataclasses.replace(WRONG, swap="return 2 *"),
         dataclasses.replace(WRONG, swap="return 2 * y"),
         dataclasses.replace(WRONG, swap='raise NotImplementedError("task 1.1.1")'),
-        Mistake("1.2.1", "counts by twos", "sums.py", "self.n += 1", "self.n += 2"),
+        Mistake("counts by twos", "sums.py", "self.n += 1", "self.n += 2", task="1.2.1"),
     ]
     findings = list(try_mistakes(load_course(tree), mistakes))
     caught, missed, invalid = Verdict.CAUGHT, Verdict.MISSED, Verdict.INVALID
@@ -64,7 +64,7 @@ def test_the_file_of_known_mistakes(tree: Path) -> None:
     path = tree / "tests" / "known_mistakes.toml"
     row = '[[mistake]]\ntask = "1.1.1"\nsays = "s"\nfile = "sums.py"\nfind = "a"\nswap = "b"\n'
     path.write_text(row)
-    assert course.mistakes() == [Mistake("1.1.1", "s", "sums.py", "a", "b")]
+    assert course.mistakes() == [Mistake("s", "sums.py", "a", "b", task="1.1.1")]
     path.write_text(row + 'why = "no such key"\n')
     with pytest.raises(UserError, match="unexpected keyword argument 'why'"):
         course.mistakes()

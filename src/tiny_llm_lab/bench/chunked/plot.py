@@ -10,10 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
+from tiny_llm_lab.bench.latency import victim_itl
 from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Schedule
-
-from .result import victim_itl
 
 _PANEL_INCHES: Final = (12.0, 2.3)
 _CHUNK_COLORS: Final = ("#f5c77e", "#fbe3bb")  # alternating, so that neighbours can be told apart
@@ -21,14 +20,15 @@ _LINE_COLOR: Final = "#1f5fa8"
 _MAX_COLOR: Final = "#b5261e"
 
 
-def draw(runs: Mapping[Schedule, Run], title: str, path: Path) -> None:
-    """Write a PNG with one panel per run, in their order."""
+def draw(groups: Mapping[Schedule, Sequence[Run]], title: str, path: Path) -> None:
+    """Write a PNG with one panel per schedule, smallest chunks first, each showing its typical run."""
     width, height = _PANEL_INCHES
     # Figure without pyplot: no window system, no global state.
-    figure = Figure(figsize=(width, height * len(runs) + 1), layout="constrained")
-    grid = figure.subplots(len(runs), 1, sharex=True, sharey=True, squeeze=False)
-    for axes, (schedule, run) in zip(grid[:, 0], runs.items(), strict=True):
-        _panel(axes, schedule.name, run)
+    figure = Figure(figsize=(width, height * len(groups) + 1), layout="constrained")
+    grid = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)
+    schedules = sorted(groups, key=lambda each: (each.max_chunk, each.budget))
+    for axes, schedule in zip(grid[:, 0], schedules, strict=True):
+        _panel(axes, schedule.name, typical(groups[schedule]))
     _legend(grid[0, 0])
     grid[-1, 0].set_xlabel("seconds since the start of the run")
     figure.suptitle(title, fontsize=11)
@@ -59,11 +59,7 @@ def _panel(axes: Axes, name: str, run: Run) -> None:
     axes.set_ylabel("ITL (ms)")
     axes.grid(axis="y", which="major", alpha=0.3)
     said = f"{len(chunks)} chunks of long prompts, longest gap {longest_ms:.0f} ms"
-    axes.set_title(
-        f"{name}: {said}",
-        loc="left",
-        fontsize=10,
-    )
+    axes.set_title(f"{name}: {said}", loc="left", fontsize=10)
 
 
 def _legend(axes: Axes) -> None:

@@ -8,14 +8,15 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from tiny_llm_lab import native
-from tiny_llm_lab.bench.report import Column, Row, Samples, Section, Versus, timed_section
+from tiny_llm_lab.bench.harness import Versus, timed_section
+from tiny_llm_lab.bench.report import Column, Row, Samples, Section
+from tiny_llm_lab.bench.sample import free_memory
 from tiny_llm_lab.metrics import percentile
 from tiny_llm_lab.steps.calibration import THOROUGH, samples_of, time_steps
 from tiny_llm_lab.steps.runner import StepRunner
 from tiny_llm_lab.steps.shapes import Step, chunk, decodes, work_of
 
-from .config import BenchConfig, free_memory
+from .config import BenchConfig
 
 _DEPTHS: Final = (0, 1024, 2048, 4096)
 _MAX_LEN, _MAX_CHUNK = 2560, 512
@@ -110,7 +111,7 @@ def memory(config: BenchConfig) -> Section:
     length = min(config.memory_tokens, config.limit)
     sizes = [*(size for size in _SIZES if size < length), length]
     # Bytes of a chunk's scores in float32; kernels compute them in tiles.
-    one = 0 if native.kernels(config.llm.__name__) else 4 * config.model.config.num_attention_heads * length
+    one = 0 if config.model.ops is not None else 4 * config.model.config.num_attention_heads * length
     with config.runner([chunk(0, length)]) as runner:
         runner.run(chunk(0, min(length, _SIZES[0])))
         rows = [memory_row(runner, length, size) for size in sizes if one * size <= _MOST_SCORES]

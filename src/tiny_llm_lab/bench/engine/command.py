@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.bench.flags import add_numbers, random_bits, shown_model, values_of
+from tiny_llm_lab.bench.flags import add_flags, flags_of, shown_model
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import Report, Section
 from tiny_llm_lab.commands.cli_errors import log
-from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
+from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments
 from tiny_llm_lab.types import UserError
 
 from .chunks import chunk_position, memory
@@ -30,15 +30,6 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "slo": slo,
     "peers": peers,
 }
-_NUMBERS: Final = {
-    "--rounds": (9, 1, "rounds of interleaved steps"),
-    "--repeats": (1, 1, "rounds of interleaved runs under load"),
-    "--context": (512, 1, "stored tokens of a decode"),
-    "--streams": (8, 1, "decodes"),
-    "--chunk": (128, 1, "tokens of a chunk"),
-    "--memory-tokens": (16_384, 1, "tokens of the prompt whose memory is measured, or as many as fit"),
-    "--seed": (0, 0, "of tokens and arrivals"),
-}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -50,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=list(EXPERIMENTS),
         help="may be given several times (default: all of them)",
     )
-    add_numbers(parser, _NUMBERS)
+    add_flags(parser, BenchConfig)
     parser.add_argument(
         "--load-s", type=float, default=5.0, help="seconds of one run under load (default: %(default)s)"
     )
@@ -73,18 +64,19 @@ def run(args: Namespace) -> int:
         section = EXPERIMENTS[name](config)
         report.add(section)
         if name == "chunk-position" and args.calibration_out:
-            try:
-                args.calibration_out.write_text(
-                    json.dumps(section.data["calibration"]) + "\n", encoding="utf-8"
-                )
-            except OSError as error:
-                said = f"cannot write {args.calibration_out}: {error.strerror}: choose another file"
-                raise UserError(said) from None
+            _write(args.calibration_out, json.dumps(section.data["calibration"]) + "\n")
     settings = {
-        "model": shown_model(random_bits(model_name(args))),
+        "model": shown_model(config.spec.model),
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
         **{name: getattr(args, name) for name in ("solution", "threads", "activation_bits", "load_s")},
-        **values_of(args, _NUMBERS),
+        **flags_of(args, BenchConfig),
     }
     report.end("engine", settings, facts)
     return 0
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}: choose another file") from None

@@ -2,16 +2,16 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
 
-import mlx.core as mx
 import numpy as np
 
-from tiny_llm_lab.bench.flags import random_bits
+from tiny_llm_lab.bench.flags import count, flags_of, random_bits
 from tiny_llm_lab.bench.harness import Variant, time_variants
+from tiny_llm_lab.bench.spec import Spec
 from tiny_llm_lab.commands.options import load_from_args, model_name
 from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.steps.runner import StepRunner
@@ -24,19 +24,23 @@ _NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepL
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """`llm` is the solution's package, `model` what it built of `checkpoint`; the rest are flags."""
+    """`llm` is the solution's package, `model` what it built of `checkpoint`; the rest are flags.
+
+    `spec` names the same model for the experiments that run in fresh processes.
+    """
 
     llm: Any
     model: Any
     checkpoint: Checkpoint
-    rounds: int = 9  # of interleaved steps
-    repeats: int = 1  # of interleaved runs under load
-    context: int = 512  # stored tokens of a decode
-    streams: int = 8  # decodes
-    chunk: int = 128
+    spec: Spec
     load_s: float = 5.0  # planned length of a run under load
-    memory_tokens: int = 16_384  # of the prompt whose memory is measured
-    seed: int = 0
+    rounds: int = count(9, 1, "rounds of interleaved steps")
+    repeats: int = count(1, 1, "rounds of interleaved runs under load")
+    context: int = count(512, 1, "stored tokens of a decode")
+    streams: int = count(8, 1, "decodes")
+    chunk: int = count(128, 1, "tokens of a chunk")
+    memory_tokens: int = count(16_384, 1, "tokens of the prompt whose memory is measured, or as many as fit")
+    seed: int = count(0, 0, "of tokens and arrivals")
 
     @classmethod
     def from_args(cls, args: Namespace) -> "BenchConfig":
@@ -45,23 +49,25 @@ class BenchConfig:
             raise UserError(
                 "mlx-lm has no Engine: choose --solution ref or mine; --experiment peers compares it"
             )
-        loaded = load_from_args(args, random_bits(model_name(args)))
+        name = random_bits(model_name(args))
+        loaded = load_from_args(args, name)
         llm = TaskNames(cast(ModuleType, loaded.solution))  # not every part is exported
         missing = [name for name in _NEEDED if not hasattr(llm, name)]
         if missing:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
-        flags = {each.name: getattr(args, each.name) for each in fields(cls)[3:]}
-        return cls(llm, loaded.model, loaded.checkpoint, **flags)
+        own = {"activation_bits": args.activation_bits, "threads": args.threads or 0, "seed": args.seed}
+        spec = Spec.from_args(args, name, **own)
+        return cls(llm, loaded.model, loaded.checkpoint, spec, args.load_s, **flags_of(args, cls))
 
     @property
     def limit(self) -> int:
         """The most tokens of one request."""
         return int(self.model.config.max_position_embeddings)
 
-    def prompts(self, count: int, length: int) -> list[list[int]]:
-        """`count` prompts of `length` random tokens."""
+    def prompts(self, number: int, length: int) -> list[list[int]]:
+        """`number` prompts of `length` random tokens."""
         draw = np.random.default_rng(self.seed)
-        prompts: list[list[int]] = draw.integers(0, self.model.config.vocab_size, (count, length)).tolist()
+        prompts: list[list[int]] = draw.integers(0, self.model.config.vocab_size, (number, length)).tolist()
         return prompts
 
     def runner(self, steps: Sequence[Step]) -> StepRunner:
@@ -77,20 +83,17 @@ class BenchConfig:
             ]
             return time_variants(variants, self.rounds)
 
-    def engine(self, config: SchedulerConfig, num_tokens: int, **others: Any) -> Any:
-        """An engine without prefix cache whose blocks hold `num_tokens` tokens of config's requests."""
-        # Each request may leave most of its last block empty.
-        num_blocks = -(-num_tokens // BLOCK_SIZE) + config.max_num_seqs
-        shape = {"num_blocks": num_blocks, "block_size": BLOCK_SIZE, "enable_prefix_caching": False}
-        return self.llm.Engine(self.model, self.checkpoint.tokenizer, config, **shape, **others)
-
     def decoding_engine(self, streams: int, length: int, **others: Any) -> Any:
         """An engine with `streams` requests that all decode at `context`, up to `length` tokens."""
         self.require_room(length, "--context and --rounds")
         config = SchedulerConfig(
             max_num_batched_tokens=streams * self.context, max_num_seqs=streams, max_model_len=length
         )
-        engine = self.engine(config, streams * length, **others)
+        shape = {"num_blocks": streams * -(-length // BLOCK_SIZE), "block_size": BLOCK_SIZE}
+        tokenizer = self.checkpoint.tokenizer
+        engine = self.llm.Engine(
+            self.model, tokenizer, config, enable_prefix_caching=False, **shape, **others
+        )
         for number, tokens in enumerate(self.prompts(streams, self.context)):
             engine.add(str(number), tokens, exactly(length - self.context))
         engine.step()  # all prompts in one step, so that all requests have equally many tokens
@@ -105,11 +108,3 @@ class BenchConfig:
 def exactly(max_tokens: int) -> SamplingParams:
     """Greedy answers of exactly `max_tokens` tokens."""
     return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-
-
-def free_memory() -> int:
-    """Give back what the run before has left, begin a new peak; returns the bytes that are still held."""
-    mx.synchronize()
-    mx.clear_cache()
-    mx.reset_peak_memory()
-    return int(mx.get_active_memory())

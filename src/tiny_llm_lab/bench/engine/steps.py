@@ -6,15 +6,15 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
-from tiny_llm_lab.bench.harness import Variant, time_variants
-from tiny_llm_lab.bench.report import Column, Ratio, Row, Section, Versus, timed_section
+from tiny_llm_lab.bench.harness import Variant, Versus, time_variants, timed_section
+from tiny_llm_lab.bench.report import Aim, Column, Ratio, Row, Section
 from tiny_llm_lab.steps.shapes import chunk, decodes
 from tiny_llm_lab.types import Prompt, SchedulerConfig
 
 from .config import BLOCK_SIZE, BenchConfig, exactly
 
 # Aims of a mixed step over its chunk alone, and of the engine's speed over that of dense rows.
-_MOST_MIXED, _LEAST_PAGED = 1.15, 0.95
+_MIXED_AIM, _PAGED_AIM = Aim(at_most=1.15), Aim(at_least=0.95)
 _PREFILL_STEP: Final = 512
 _WARM_UPS: Final = 2
 _AHEAD_STEPS: Final = 16  # in one turn: time can only be gained between two of them
@@ -23,7 +23,7 @@ COUNTS: Final = (8, 64, 512)
 _STORED: Final = BLOCK_SIZE - 2
 _PLANNED: Final = 8  # in one turn: one alone is too short for the clock
 _PLAN_COLUMNS: Final = (
-    Column("plan_s", "ms/step (min-max)", ".3f", 1e3, "beside"),
+    Column("plan_s", "ms/step (min-max)", ".3f", 1e3, has_spread=True),
     Column("plan_s_per_request", "µs/request", ".2f", 1e6),
     Column("model_s", "model ms", ".3f", 1e3),
     Column("share", "share", ".2%"),
@@ -40,7 +40,7 @@ def mixed(config: BenchConfig) -> Section:
         alone, together, apart = (f"{name} at {stored}" for name in ("chunk", "mixed", "two steps"))
         steps |= {alone: [piece], together: [piece + riders], apart: [piece, riders]}
         ratios += [
-            Versus(f"mixed / chunk alone, chunk at {stored}", together, alone, at_most=_MOST_MIXED),
+            Versus(f"mixed / chunk alone, chunk at {stored}", together, alone, _MIXED_AIM),
             Versus(f"mixed / chunk, then decodes, chunk at {stored}", together, apart),
         ]
     what = f"a chunk of {config.chunk} tokens with {config.streams} decodes at context {config.context}"
@@ -67,7 +67,7 @@ def paged(config: BenchConfig) -> Section:
         "paged",
         f"paged: a decode step of {config.streams} streams at context {config.context}",
         seconds,
-        [Versus("speed of the engine / of the dense batch", names[1], names[0], at_least=_LEAST_PAGED)],
+        [Versus("speed of the engine / of the dense batch", names[1], names[0], _PAGED_AIM)],
         [f"{around:.1%} of the engine's step is not the forward pass: planning, text and accounting."],
     )
 
@@ -92,20 +92,26 @@ def _dense(config: BenchConfig, length: int) -> Any:
 def ahead(config: BenchConfig) -> Section:
     """Decode steps that begin before the previous one is read, against steps that wait for it."""
     length = config.context + (config.rounds + 1) * _AHEAD_STEPS + 2
-    steps: dict[str, tuple[float, ...]] = {}
-    ratios, saved = [], []
-    for streams in sorted({1, config.streams}):
-        usual, faster = (f"{name}, {streams} streams" for name in ("each read first", "a step ahead"))
-        with ExitStack() as stack:
-            variants = []
-            for name in (usual, faster):
-                engine = config.decoding_engine(streams, length, async_scheduling=name == faster)
+    names = {
+        streams: (f"each read first, {streams} streams", f"a step ahead, {streams} streams")
+        for streams in sorted({1, config.streams})
+    }
+    with ExitStack() as stack:
+        variants = []
+        for streams, pair in names.items():
+            for name, is_ahead in zip(pair, (False, True), strict=True):
+                engine = config.decoding_engine(streams, length, async_scheduling=is_ahead)
                 stack.callback(engine.release)
                 variants.append(Variant(name, partial(_repeat, engine.step, _AHEAD_STEPS)))
-            seconds = time_variants(variants, config.rounds)
-        steps |= {name: tuple(each / _AHEAD_STEPS for each in seconds[name]) for name in (usual, faster)}
-        ratios.append(Versus(f"speed a step ahead / each read first, {streams} streams", usual, faster))
-        saved.append(f"{(median(steps[usual]) - median(steps[faster])) * 1e3:.2f} ms")
+        seconds = time_variants(variants, config.rounds)
+    steps = {name: [value / _AHEAD_STEPS for value in values] for name, values in seconds.items()}
+    ratios = [
+        Versus(f"speed a step ahead / each read first, {streams} streams", *pair)
+        for streams, pair in names.items()
+    ]
+    saved = [
+        f"{(median(steps[usual]) - median(steps[faster])) * 1e3:.2f} ms" for usual, faster in names.values()
+    ]
     title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn"
     return timed_section("ahead", title, steps, ratios, [f"Saved in a step: {', '.join(saved)}."])
 

@@ -7,10 +7,10 @@ from typing import Final
 import mlx.core as mx
 
 from tiny_llm_lab import native
-from tiny_llm_lab.bench.flags import add_numbers
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import Report
 from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.commands.field_flags import at_least_one
 from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
@@ -28,7 +28,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--solution", choices=["mine", "ref"], default="ref", help="mine adds your kernels")
     parser.add_argument("--op", choices=OPS, default="all", help="quantized matmul, attention, or both")
     parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
-    add_numbers(parser, {"--threads": (physical_cores(), 1, "of the kernels on a CPU")})
+    about = "of the kernels on a CPU (default: %(default)s)"
+    parser.add_argument("--threads", type=at_least_one, default=physical_cores(), metavar="N", help=about)
     parser.add_argument("--json", action="store_true", help="print one line of JSON and no tables")
 
 

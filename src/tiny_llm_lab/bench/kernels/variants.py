@@ -72,7 +72,6 @@ def attention(
         flash_attention = _names(packages[-1]).flash_attention_metal
         variants.append(Variant("Metal kernel", partial(flash_attention, q, k, v, causal=True)))
     else:
-        native.set_enabled(packages[0], False)  # the oracle is the version in plain MLX
         oracle = _names(packages[0])
         variants.insert(0, Variant("oracle", lambda: oracle.flash_attention(q, k, v, mask="causal")))
         for package in packages:

@@ -1,17 +1,17 @@
 """llama.cpp, through the low-level functions of llama-cpp-python."""
 
 import ctypes
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from tiny_llm_lab.bench.peers import WARM_UP_TOKENS, PeerTimes, answer
-from tiny_llm_lab.bench.peers.gguf_file import find_or_make
 from tiny_llm_lab.bench.spec import Spec
 from tiny_llm_lab.types import ModelConfig, UserError
+
+from . import WARM_UP_TOKENS, PeerTimes
+from .gguf_file import find_or_make
 
 _BYTES_PER_WEIGHT: Final = {"Q4_0": 18 / 32, "BF16": 2.0}
 _KV_BYTES: Final = 2  # llama.cpp keeps keys and values in float16 unless told not to
@@ -94,7 +94,3 @@ def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
     ]
     weight_bytes = _BYTES_PER_WEIGHT[spec.variant.split()[0]]
     return PeerTimes(prefill_s, steps_s, weight_bytes, _KV_BYTES, str(engine.api.__version__))
-
-
-if __name__ == "__main__":
-    sys.exit(answer(measure))

@@ -1,12 +1,12 @@
 """PyTorch on the CPU, with the model of transformers."""
 
-import sys
 import time
 from typing import Any, Final
 
-from tiny_llm_lab.bench.peers import WARM_UP_TOKENS, PeerTimes, answer
 from tiny_llm_lab.bench.spec import Spec
 from tiny_llm_lab.types import ModelConfig
+
+from . import WARM_UP_TOKENS, PeerTimes
 
 _FIELDS: Final = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
@@ -39,7 +39,3 @@ def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
         run(min(request.prompt_len, WARM_UP_TOKENS), 2)
         prefill_s, *steps_s = run(request.prompt_len, request.max_tokens - 1)
     return PeerTimes([prefill_s], steps_s, dtype.itemsize, dtype.itemsize, torch.__version__)
-
-
-if __name__ == "__main__":
-    sys.exit(answer(measure))

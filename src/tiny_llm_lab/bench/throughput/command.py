@@ -1,16 +1,20 @@
 """`bench`: tokens per second of a solution, beside the limits of the machine and beside other engines."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.bench.child import CrashError
-from tiny_llm_lab.bench.flags import add_numbers, random_bits, shown_model
+from tiny_llm_lab.bench.flags import add_flags, count, flags_of, random_bits, shown_model
 from tiny_llm_lab.bench.host import host_facts
+from tiny_llm_lab.bench.peers.registry import PEERS
 from tiny_llm_lab.bench.report import Report
+from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log
+from tiny_llm_lab.bench.sweep import Sweep
+from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.commands.options import (
     add_activation_bits,
     add_async_scheduling,
@@ -18,43 +22,42 @@ from tiny_llm_lab.commands.options import (
     async_scheduling,
     model_name,
 )
-from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.native.limits import Limits, measure
 from tiny_llm_lab.types import UserError
 
-from .rates import MIN_STEPS, needed_output_len
+from .rates import MIN_STEPS, needed_output_len, rates_of
 from .result import drift_line, result_of, section_of
-from .targets import (
-    BASELINES,
-    MLX_LM,
-    SLOW_OUTPUT_LEN,
-    SLOW_PROMPT_LEN,
-    BenchTarget,
-    baseline_targets,
-    our_targets,
-)
 
 HELP = "Measure prefill and decode, beside the limits of the machine and beside other engines."
+MLX_LM: Final = "mlx-lm"
+BASELINES: Final = (MLX_LM, *PEERS)
+# A CPU computes two or three tokens per second with mlx-lm; its rate hardly depends on these lengths.
+SLOW_PROMPT_LEN: Final = 16
+SLOW_OUTPUT_LEN: Final = 8
 # What a peer needs: its first token, a step that is left out, and enough to measure.
 _MIN_PEER_OUTPUT: Final = MIN_STEPS + 3
 _AS_OURS: Final = "of the baselines (default: as ours, but at most {} for mlx-lm on a CPU)"
-_NUMBERS: Final = {
-    "--prompt-len": (512, 1, "tokens of every prompt"),
-    "--output-len": (32, 1, "tokens of every answer"),
-    "--batch": (1, 1, "requests at a time"),
-    "--repeats": (3, 1, "fresh processes per engine"),
-    "--threads": (physical_cores(), 1, "for every engine"),
-    "--prefill-step": (None, 1, "most tokens of a chunk (default: the whole prompt)"),
-    "--baseline-prompt-len": (None, 1, _AS_OURS.format(SLOW_PROMPT_LEN)),
-    "--baseline-output-len": (None, _MIN_PEER_OUTPUT, _AS_OURS.format(SLOW_OUTPUT_LEN)),
-}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The flags that are numbers."""
+
+    prompt_len: int = count(512, 1, "tokens of every prompt")
+    output_len: int = count(32, 1, "tokens of every answer")
+    batch: int = count(1, 1, "requests at a time")
+    repeats: int = count(3, 1, "fresh processes per engine")
+    threads: int = count(physical_cores(), 1, "for every engine")
+    prefill_step: int | None = count(None, 1, "most tokens of a chunk (default: the whole prompt)")
+    baseline_prompt_len: int | None = count(None, 1, _AS_OURS.format(SLOW_PROMPT_LEN))
+    baseline_output_len: int | None = count(None, _MIN_PEER_OUTPUT, _AS_OURS.format(SLOW_OUTPUT_LEN))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
-    add_numbers(parser, _NUMBERS)
+    add_flags(parser, Sizes)
     add_activation_bits(parser)
     add_async_scheduling(parser)
     parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
@@ -62,96 +65,102 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    spec, names = checked(args)
-    find_folder(spec.model)  # a typo costs no process
-    targets, skipped = _line_up(args, spec, names)
-    facts, limits, report = host_facts(), _limits(args.threads), Report(args.json)
-    try:
-        for repeat, target in interleave(targets, args.repeats):
-            _measure(targets, skipped, target, repeat)
-    except CrashError as crash:
-        log(f"{crash}\nerror: the measuring process of solution {args.solution} crashed, see above")
-        return EXIT_FAILED
-    limits += _limits(args.threads) if limits else []
+    sizes = Sizes(**flags_of(args, Sizes))
+    ours, names = checked(args, sizes)
+    find_folder(ours.model)  # a typo costs no process
+    skipped: dict[str, str] = {}
+    specs = [ours]
+    if ours.variant:
+        specs.append(replace(ours, activation_bits=None, variant="exact activations"))
+    specs += _baselines(ours, sizes, names, skipped)
+    facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
+    sweep = Sweep(specs, num_required=1)
+    sweep.measure(sizes.repeats, _shown)
+    limits += _limits(sizes.threads) if limits else []
     if limits and (warning := drift_line(limits)):
         log(warning)
-    settings = {"model": shown_model(spec.model), "prefill_step": spec.schedule.prefill_step}
-    settings |= {name: getattr(args, name) for name in ("solution", "batch", "threads", "repeats")}
-    settings |= {name: getattr(spec, name) for name in ("activation_bits", "async_scheduling")}
+    settings = {
+        "model": shown_model(ours.model),
+        "solution": ours.solution,
+        "activation_bits": ours.activation_bits,
+        "async_scheduling": ours.async_scheduling,
+        "batch": sizes.batch,
+        "threads": sizes.threads,
+        "repeats": sizes.repeats,
+        "prefill_step": ours.schedule.prefill_step,
+    }
     # Settings stand at the top level as well, where scripts have always found them.
-    result = settings | result_of(targets, limits, args.batch, skipped)
-    if args.json:
-        report.end("throughput", settings, facts, **result)
-    else:
-        report.add(section_of(result, limits))
+    section = section_of(sweep.runs, limits, settings)
+    report.add(section)
+    result = result_of(sweep.runs, section.rows, limits)
+    report.end("throughput", settings, facts, **settings, **result, skipped=skipped | sweep.failures)
     return 0
 
 
-def checked(args: Namespace) -> tuple[Spec, list[str]]:
+def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
     """What to measure of ours, and the names of the baselines; raises UserError for what makes no sense."""
     names = list(dict.fromkeys(filter(None, (name.strip() for name in args.baselines.split(",")))))
     for name in names:
         if name not in BASELINES:
             raise UserError(f"unknown baseline {name!r}: choose of {', '.join(BASELINES)}")
-    step = args.prefill_step or args.prompt_len
-    needed = needed_output_len(args.batch, args.prompt_len, step)
-    if args.output_len < needed:
+    step = sizes.prefill_step or sizes.prompt_len
+    needed = needed_output_len(sizes.batch, sizes.prompt_len, step)
+    if sizes.output_len < needed:
         raise UserError(
-            f"--output-len {args.output_len} leaves fewer than {MIN_STEPS} steps in which all "
-            f"{args.batch} requests decode: take {needed} or more"
+            f"--output-len {sizes.output_len} leaves fewer than {MIN_STEPS} steps in which all "
+            f"{sizes.batch} requests decode: take {needed} or more"
         )
-    spec = Spec(
-        model=random_bits(model_name(args)),
-        solution=args.solution,
-        device=args.device,
-        dtype=args.dtype,
+    spec = Spec.from_args(
+        args,
+        random_bits(model_name(args)),
         schedule=Schedule(step),
-        batch_size=args.batch,
-        requests=at_once(args.batch, args.prompt_len, args.output_len),
+        batch_size=sizes.batch,
+        requests=at_once(sizes.batch, sizes.prompt_len, sizes.output_len),
         activation_bits=args.activation_bits,
         async_scheduling=async_scheduling(args),
-        threads=args.threads,
+        threads=sizes.threads,
+        variant=f"{args.activation_bits}-bit activations" if args.activation_bits else "",
     )
     return spec, names
 
 
-def _line_up(args: Namespace, spec: Spec, names: list[str]) -> tuple[list[BenchTarget], dict[str, str]]:
-    """Our target first, then the baselines; and why some baselines are left out."""
-    targets, skipped = our_targets(spec), dict[str, str]()
+def _baselines(ours: Spec, sizes: Sizes, names: list[str], skipped: dict[str, str]) -> Iterator[Spec]:
+    """Every variant of the baselines; `skipped` gets the reason where one is not installed."""
     for name in names:
-        lengths = _peer_lengths(args, name)
-        try:
-            targets += baseline_targets(name, spec, *lengths)
-        except UserError as error:
-            skipped[name] = str(error)
-            log(f"{name} is left out: {error}")
+        if name in PEERS and (missing := PEERS[name].missing()):
+            skipped[name] = missing
+            log(f"{name} is left out: {missing}")
             continue
-        if lengths != (args.prompt_len, args.output_len):
+        lengths = _peer_lengths(sizes, name, ours.device)
+        if lengths != (sizes.prompt_len, sizes.output_len):
             log(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, not as ours")
-    return targets, skipped
+        yield from baseline_specs(name, ours, *lengths)
 
 
-def _peer_lengths(args: Namespace, name: str) -> tuple[int, int]:
-    on_cpu = args.device == "cpu" or (args.device is None and mx.default_device() == mx.cpu)
-    prompt_len, output_len = args.prompt_len, max(args.output_len, _MIN_PEER_OUTPUT)
+def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> list[Spec]:
+    """A spec for each variant of the baseline `name`."""
+    spec = replace(
+        ours,
+        solution=name,
+        requests=at_once(ours.batch_size, prompt_len, output_len),
+        schedule=Schedule(prompt_len),
+        activation_bits=None,
+        async_scheduling=None,
+    )
+    return [replace(spec, variant=variant) for variant in (PEERS[name].variants if name in PEERS else ("",))]
+
+
+def _peer_lengths(sizes: Sizes, name: str, device: str | None) -> tuple[int, int]:
+    on_cpu = device == "cpu" or (device is None and mx.default_device() == mx.cpu)
+    prompt_len, output_len = sizes.prompt_len, max(sizes.output_len, _MIN_PEER_OUTPUT)
     if name == MLX_LM and on_cpu:
         prompt_len, output_len = min(prompt_len, SLOW_PROMPT_LEN), min(output_len, SLOW_OUTPUT_LEN)
-    return args.baseline_prompt_len or prompt_len, args.baseline_output_len or output_len
+    return sizes.baseline_prompt_len or prompt_len, sizes.baseline_output_len or output_len
 
 
-def _measure(targets: list[BenchTarget], skipped: dict[str, str], target: BenchTarget, repeat: int) -> None:
-    """One run; a peer that cannot do it leaves the list, with the reason. Our own failure is raised."""
-    try:
-        target.run(repeat)
-    except (UserError, CrashError) as error:
-        if target is targets[0]:
-            raise
-        targets.remove(target)
-        skipped[target.title] = str(error).splitlines()[-1]
-        log(f"{target.title} is left out: {skipped[target.title]}")
-    else:
-        rates = "prefill {prefill_tok_s:.1f}, decode {decode_tok_s:.1f} tok/s"
-        log(f"repeat {repeat}, {target.title}: {rates.format(**target.samples[-1])}")
+def _shown(run: Run) -> str:
+    rates = rates_of(run)
+    return f"prefill {rates.prefill_tok_s:.1f}, decode {rates.decode_tok_s:.1f} tok/s"
 
 
 def _limits(threads: int) -> list[Limits]:

@@ -1,19 +1,27 @@
-"""From samples and limits to the keys of the JSON object and to a table."""
+"""From runs and limits to the keys of the JSON object and to a table."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from dataclasses import asdict
 from typing import Any, Final
 
 from tiny_llm_lab.bench.report import Column, Row, Section
+from tiny_llm_lab.bench.run import Run
+from tiny_llm_lab.bench.spec import Spec
 from tiny_llm_lab.native.limits import Limits
 
-from .targets import BenchTarget
+from .rates import rates_of
 
 METRICS: Final = ("prefill_tok_s", "decode_tok_s")
+_LIMITS: Final = {
+    "read_gb_s": "read {} GB/s",
+    "f32_gflop_s": "f32 {} GFLOP/s",
+    "bf16_gflop_s": "bf16 {} GFLOP/s",
+    "int8_gop_s": "int8 {} GOP/s",
+}
 _COLUMNS: Final = (
     Column("prompt_len", "prompt", ".0f"),
-    Column("prefill_tok_s", "prefill tok/s", spread="beside"),
-    Column("decode_tok_s", "decode tok/s", spread="beside"),
+    Column("prefill_tok_s", "prefill tok/s", has_spread=True),
+    Column("decode_tok_s", "decode tok/s", has_spread=True),
     Column("decode_read_gb_s", "GB/s"),
     Column("share_of_limit", "of limit", ".0%"),
     Column("prefill_tok_s_ratio", "ours/this prefill", ".2f", unit="x"),
@@ -22,66 +30,85 @@ _COLUMNS: Final = (
 _NOTICEABLE: Final = 0.2  # of the limits from the start to the end
 
 
+def section_of(
+    runs: Mapping[Spec, Sequence[Run]], limits: Sequence[Limits], settings: Mapping[str, Any]
+) -> Section:
+    """A row for our solution, the first, and one for every variant of every peer."""
+    limit_gb_s, rows = limit_of(runs, limits), list[Row]()
+    for spec, own in runs.items():
+        row = Row.of_runs(spec.title, [asdict(rates_of(run)) for run in own])
+        single = {"prompt_len": [spec.requests[0].prompt_len]}
+        share = [row.median("decode_read_gb_s") / limit_gb_s] if limit_gb_s else []
+        ratios = {f"{key}_ratio": [rows[0].median(key) / row.median(key)] for key in METRICS if rows}
+        rows.append(Row(row.name, {**row.samples, **single, "share_of_limit": share, **ratios}))
+    request = next(iter(runs)).requests[0]
+    title = (
+        f"{settings['model']}: {settings['batch']} x {request.prompt_len} tokens, "
+        f"answers of {request.max_tokens}, {settings['threads']} threads, "
+        f"median (min-max) of {settings['repeats']}"
+    )
+    return Section("throughput", title, _COLUMNS, rows, notes=[limits_line(limits)] if limits else [])
+
+
+def limit_of(runs: Mapping[Spec, Sequence[Run]], limits: Sequence[Limits]) -> float | None:
+    """What a CPU can read, in GB/s; the most that was seen, because with less a share could pass 1."""
+    on_gpu = next(iter(runs.values()))[0].facts.get("device") == "gpu"
+    return None if on_gpu else max((each.read_gb_s for each in limits), default=None)
+
+
 def result_of(
-    targets: Sequence[BenchTarget], limits: Sequence[Limits], batch: int, skipped: Mapping[str, str]
+    runs: Mapping[Spec, Sequence[Run]], rows: Sequence[Row], limits: Sequence[Limits]
 ) -> dict[str, Any]:
-    """All that was measured; `targets` begins with our own, `limits` are those of the start and the end."""
-    ours = targets[0]
-    on_gpu = ours.samples[0]["facts"].get("device") == "gpu"
-    # A limit is the most that was seen: with the lesser one a share could pass 1.
-    limit_gb_s = None if on_gpu else _most(limits, "read_gb_s")
-    summary = _summary(ours, batch, limit_gb_s)
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for target in targets[1:]:
-        if target.samples:
-            variant = {"variant": target.spec.variant, **_summary(target, batch, limit_gb_s)}
-            groups.setdefault(target.spec.solution, []).append(variant)
+    """Our own numbers and the best of each peer by name, for scripts; the rows have all samples."""
+    ours, own = rows[0], next(iter(runs))
+    first, request = runs[own][0], own.requests[0]
+    peers: dict[str, dict[str, Row]] = {}
+    for spec, row in list(zip(runs, rows, strict=True))[1:]:
+        peers.setdefault(spec.solution, {})[spec.variant] = row
+    singles = (*METRICS, "decode_step_s", "decode_read_gb_s")
+    shown = ours.to_json()["metrics"]
     return {
-        **summary,
-        "limit_gb_s": limit_gb_s,
-        **{name: _most(limits, name) for name in ("f32_gflop_s", "bf16_gflop_s", "int8_gop_s")},
-        "limits": [vars(measured) for measured in limits],
-        "peers": {name: _peer(variants, summary) for name, variants in groups.items()},
-        "skipped": dict(skipped),
+        **{key: ours.median(key) for key in singles},
+        "spread": {key: {end: shown[key][end] for end in ("min", "max")} for key in METRICS},
+        "share_of_limit": next(iter(ours.samples["share_of_limit"]), None),
+        "weights_bytes": first.weights_bytes,
+        "prompt_len": request.prompt_len,
+        "output_len": request.max_tokens,
+        "facts": first.facts,
+        "limits": [asdict(measured) for measured in limits],
+        **{
+            name: max((getattr(each, name) or 0.0 for each in limits), default=0.0) or None
+            for name in _LIMITS
+        },
+        "limit_gb_s": limit_of(runs, limits),
+        "peers": {name: _peer(variants, ours) for name, variants in peers.items()},
     }
 
 
-def section_of(result: Mapping[str, Any], limits: Sequence[Limits]) -> Section:
-    """A row for our solution and one for every variant of every peer."""
-    rounding = f", {bits}-bit activations" if (bits := result["activation_bits"]) else ""
-    rows = [_row(result["solution"] + rounding, result)]
-    for name, peer in result["peers"].items():
-        for variant in peer["variants"]:
-            rows.append(_row(f"{name} {variant['variant']}".strip(), variant, result))
-    title = (
-        f"{result['model']}: {result['batch']} x {result['prompt_len']} tokens, "
-        f"answers of {result['output_len']}, {result['threads']} threads, "
-        f"median (min-max) of {result['repeats']}"
-    )
-    return Section("throughput", title, _COLUMNS, rows, notes=[limits_line(limits)] if limits else [])
+def _peer(variants: Mapping[str, Row], ours: Row) -> dict[str, Any]:
+    """The best of a peer's variants for each metric, and how ours compares with it."""
+    best = {key: max(variants, key=lambda name: variants[name].median(key)) for key in METRICS}
+    rates = {key: variants[name].median(key) for key, name in best.items()}
+    return rates | {
+        "ratio": {key: ours.median(key) / rate for key, rate in rates.items()},
+        "best_variant": best,
+    }
 
 
 def limits_line(limits: Sequence[Limits]) -> str:
     """What the machine could do, at the start and at the end."""
     said = []
-    for title, name, unit in (
-        ("read", "read_gb_s", "GB/s"),
-        ("f32", "f32_gflop_s", "GFLOP/s"),
-        ("bf16", "bf16_gflop_s", "GFLOP/s"),
-        ("int8", "int8_gop_s", "GOP/s"),
-    ):
+    for name, text in _LIMITS.items():
         values = [getattr(measured, name) for measured in limits]
         shown = " then ".join(f"{value:.1f}" for value in values if value is not None)
-        said.append(f"{title} none" if None in values else f"{title} {shown} {unit}")
+        said.append(text.format(shown) if shown else f"{text.split()[0]} none")
     return f"Limits with {limits[0].threads} threads, before then after: {', '.join(said)}."
 
 
 def drift_line(limits: Sequence[Limits]) -> str | None:
     """A warning when the machine itself became faster or slower meanwhile; None when it did not."""
-    for title, values in (
-        ("memory bandwidth", [measured.read_gb_s for measured in limits]),
-        ("f32 peak", [measured.f32_gflop_s for measured in limits]),
-    ):
+    for title, name in (("memory bandwidth", "read_gb_s"), ("f32 peak", "f32_gflop_s")):
+        values = [getattr(measured, name) for measured in limits]
         change = max(values) / min(values) - 1
         if change > _NOTICEABLE:
             return (
@@ -89,55 +116,3 @@ def drift_line(limits: Sequence[Limits]) -> str | None:
                 "so absolute rates are unreliable; compare only interleaved ratios"
             )
     return None
-
-
-def _row(name: str, summary: Mapping[str, Any], ours: Mapping[str, Any] | None = None) -> Row:
-    """A row of the table; with `ours` it says how ours compares."""
-    samples = {metric: [sample[metric] for sample in summary["samples"]] for metric in METRICS}
-    single = {key: [summary[key]] for key in ("prompt_len", "decode_read_gb_s", "share_of_limit")}
-    ratios = (
-        {} if ours is None else {f"{metric}_ratio": [ours[metric] / summary[metric]] for metric in METRICS}
-    )
-    return Row(name, samples | single | ratios)
-
-
-def _peer(variants: Sequence[Mapping[str, Any]], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """The best of a peer's variants for each metric, how ours compares with it, and all of them."""
-    best = {metric: max(variants, key=lambda each: float(each[metric])) for metric in METRICS}
-    return {
-        "prompt_len": variants[0]["prompt_len"],
-        "output_len": variants[0]["output_len"],
-        **{metric: best[metric][metric] for metric in METRICS},
-        "spread": {metric: best[metric]["spread"][metric] for metric in METRICS},
-        "ratio": {metric: ours[metric] / best[metric][metric] for metric in METRICS},
-        "best_variant": {metric: best[metric]["variant"] for metric in METRICS},
-        "variants": list(variants),
-    }
-
-
-def _summary(target: BenchTarget, batch: int, limit_gb_s: float | None) -> dict[str, Any]:
-    samples = target.samples
-    of = {metric: [sample[metric] for sample in samples] for metric in METRICS}
-    read_gb_s = median(_read_gb_s(sample, batch) for sample in samples)
-    return {
-        **{metric: median(values) for metric, values in of.items()},
-        "spread": {metric: {"min": min(values), "max": max(values)} for metric, values in of.items()},
-        "decode_step_s": median(sample["decode_step_s"] for sample in samples),
-        "weights_bytes": samples[0]["weights_bytes"],
-        "decode_read_gb_s": read_gb_s,
-        "share_of_limit": None if limit_gb_s is None else read_gb_s / limit_gb_s,
-        "prompt_len": target.spec.requests[0].prompt_len,
-        "output_len": target.spec.requests[0].max_tokens,
-        "facts": samples[0]["facts"],
-        "samples": samples,
-    }
-
-
-def _read_gb_s(sample: Mapping[str, Any], batch: int) -> float:
-    """What a decode step must read, weights once and the keys and values of every request, per second."""
-    kv_bytes = batch * sample["context"] * sample["kv_bytes_per_token"]
-    return float((sample["weights_bytes"] + kv_bytes) / sample["decode_step_s"] / 1e9)
-
-
-def _most(limits: Sequence[Limits], name: str) -> float | None:
-    return max((value for each in limits if (value := getattr(each, name)) is not None), default=None)

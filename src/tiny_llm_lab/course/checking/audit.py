@@ -3,12 +3,11 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.course.symbols import Function, functions, modules, owners, reject_unowned
+from tiny_llm_lab.course.source import Function, Source, exercises, last_line, reference_sources
 from tiny_llm_lab.types import UserError
 
 # `lines` is a size to expect, not a count: it is wrong when it misleads.
@@ -18,18 +17,19 @@ _MISLEADING_FACTOR, _MISLEADING_LINES = 1.5, 5
 def complaints(course: Course) -> list[str]:
     """Everything that is wrong with course.toml and known_mistakes.toml."""
     try:
-        owned = owners(course)
-        for name, tasks in owned.items():
-            reject_unowned(tasks, course.reference / name)
-        mistakes = course.mistakes()
+        sources, mistakes = exercises(course), course.mistakes()
     except UserError as error:
         return [str(error)]
-    owner_of = {symbol: task for tasks in owned.values() for symbol, task in tasks.items()}
+    owner_of = {symbol: task for source in sources.values() for symbol, task in source.task_of.items()}
     measured = answer_lines(course)
     return [
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _faults(course, t, measured[t.id])),
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _growth_faults(course, t, owner_of)),
-        *(f"day {day.id}: {fault}" for day in course.days for fault in _chapter_faults(course, day.chapter)),
+        *(
+            f"day {day.id}: its chapter book/src/{day.chapter} does not exist"
+            for day in course.days
+            if not (course.root / "book" / "src" / day.chapter).exists()
+        ),
         *(fault for mistake in mistakes for fault in _mistake_faults(course, mistake)),
     ]
 
@@ -37,28 +37,27 @@ def complaints(course: Course) -> list[str]:
 def answer_lines(course: Course) -> dict[str, int]:
     """Lines of code in the reference's answer to each task, with the private helpers it brings."""
     counts = {
-        task.id: _num_code_lines((_kernel_answer(course, task) or "").splitlines()) for task in course.tasks
+        task.id: _num_code_lines((kernel_answer(_kernel_source(course, task), task.id) or "").splitlines())
+        for task in course.tasks
     }
-    owned = owners(course)
-    for file, path in modules(course.reference).items():
-        source = path.read_text(encoding="utf-8")
-        by_name = {function.name: function for function in functions(ast.parse(source))}
+    order = [task.id for task in course.tasks]
+    for source in reference_sources(course).values():
         counted: set[str] = set()
-        order = {task.id: i for i, task in enumerate(course.tasks)}
-        for name, task in sorted(owned[file].items(), key=lambda item: order[item[1].id]):
-            for each in _with_helpers(name, by_name):
-                if each not in counted:
-                    counted.add(each)
-                    counts[task.id] += _size(by_name[each], source.splitlines())
+        for name, task in sorted(source.task_of.items(), key=lambda item: order.index(item[1].id)):
+            helpers = [each for each in _with_helpers(name, source.functions) if each not in counted]
+            counted.update(helpers)
+            counts[task.id] += sum(_size(source.functions[each], source) for each in helpers)
     return counts
 
 
 def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
         yield "it has neither symbols nor grows"
-    if task.kernel and _kernel_answer(course, task) is None:
+    if task.kernel and kernel_answer(_kernel_source(course, task), task.id) is None:
         yield f"{task.kernel} has nothing between `BEGIN task {task.id}` and `END task {task.id}`"
-    elif not task.file and (names := _kernel_names(course, task)) != list(task.symbols):
+    elif not task.file and (names := kernel_names(_kernel_source(course, task), task.id)) != list(
+        task.symbols
+    ):
         yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} stand in {names}"
     if not task.hints or not all(hint.strip() for hint in task.hints):
         yield 'it has no hint; add hints = ["..."]'
@@ -85,30 +84,17 @@ def _misleads(stated: int, measured: int) -> bool:
     return high > low * _MISLEADING_FACTOR and high - low > _MISLEADING_LINES
 
 
-def _chapter_faults(course: Course, chapter: str) -> Iterator[str]:
-    if not (course.root / "book" / "src" / chapter).exists():
-        yield f"its chapter book/src/{chapter} does not exist"
-
-
 def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
     try:
         course.task(mistake.task)
-        mistake.apply(_text(course.reference / mistake.file))
-    except (UserError, FileNotFoundError) as error:
+        mistake.apply(course.reference / mistake.file)
+    except UserError as error:
         yield str(error)
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def _kernel_answer(course: Course, task: Task) -> str | None:
+def _kernel_source(course: Course, task: Task) -> str:
     path = course.reference / task.kernel
-    return kernel_answer(_text(path), task.id) if path.is_file() else None
-
-
-def _kernel_names(course: Course, task: Task) -> list[str]:
-    return kernel_names(_text(course.reference / task.kernel), task.id)
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
@@ -125,11 +111,10 @@ def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
                 pending.append(helper)
 
 
-def _size(function: Function, lines: list[str]) -> int:
-    end = function.node.end_lineno or function.node.lineno
-    body = lines[function.first_body_line - 1 : end]
+def _size(function: Function, source: Source) -> int:
+    body = source.text.splitlines()[function.first_body_line - 1 : last_line(function.node)]
     # A helper's signature is the learner's to write as well.
-    return _num_code_lines(body) + (0 if function.is_public else 1)
+    return _num_code_lines(body) + (not function.is_public)
 
 
 def _num_code_lines(lines: list[str]) -> int:

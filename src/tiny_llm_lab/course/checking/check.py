@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from tiny_llm_lab.course import book
 from tiny_llm_lab.course.checking import audit, budget, soundness
-from tiny_llm_lab.course.checking.lab_mistakes import LabFinding, lab_mistakes, try_lab_mistakes
+from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict, try_mistakes
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.run_tests import IN_PARALLEL, environment, pytest_command
@@ -27,6 +27,9 @@ _ON_A_GPU = (
     # Where a CPU computes in 32 bits a GPU's own operator is exact enough, and here that operator is a CPU's.
     *("-k", "not test_quantized_linear_of_16_bits"),
 )
+
+# The thread sanitizer sees a missing fence at once, and on x86 nothing else does.
+_THREADS = ("--isa", "plain", "--sanitizer", "thread", "--calls", "100")
 
 Step = Callable[[Course, argparse.Namespace], Iterable[str]]
 
@@ -73,58 +76,12 @@ def _passes(name: str, course: Course, args: argparse.Namespace) -> bool:
     return not complaints
 
 
-def _ruff(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _tool(course, "ruff", "check", "src", "tests", "recipes")
-
-
-def _mypy(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _tool(course, "mypy", *PACKAGES)
-
-
-def _stubs(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return (f"src/tiny_llm/{name} is stale: run `pdm run stubs`" for name in stale_files(course))
-
-
-def _manifest(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return audit.complaints(course)
-
-
-def _starter(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return soundness.starter_faults(course)
-
-
-def _later_days(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return soundness.later_day_faults(course)
-
-
-def _tests(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _pytest(course, *(["--full"] if args.full else []))
-
-
-def _gpu(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _pytest(course, "-p", "tests.helpers.claims_gpu", *_ON_A_GPU)
-
-
-def _threads(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    """The thread sanitizer sees a missing fence at once, and on x86 nothing else does."""
-    command = ["tests/kernels/sanitize.py", "--isa", "plain", "--sanitizer", "thread", "--calls", "100"]
-    return _output_of_failure(course, [sys.executable, *command])
-
-
 def _mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
     mistakes = [m for m in course.mistakes() if args.task in (None, m.task)]
     return _survivors(try_mistakes(course, mistakes), shows_all=args.task is not None)
 
 
-def _lab_mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _survivors(try_lab_mistakes(course.root, lab_mistakes(course.root)), shows_all=False)
-
-
-def _kernel_mistakes(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return _output_of_failure(course, [sys.executable, "tests/kernels/mistakes.py"])
-
-
-def _survivors(findings: Iterable[Finding | LabFinding], shows_all: bool) -> Iterable[str]:
+def _survivors(findings: Iterable[Finding], shows_all: bool = False) -> Iterable[str]:
     counts: Counter[str] = Counter()
     for finding in findings:
         counts[finding.verdict.value] += 1
@@ -136,22 +93,18 @@ def _survivors(findings: Iterable[Finding | LabFinding], shows_all: bool) -> Ite
     print(", ".join(f"{num} {verdict}" for verdict, num in counts.items()) or "no known mistakes")
 
 
-def _book(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return book.problems(course)
-
-
-def _lines(course: Course, args: argparse.Namespace) -> Iterable[str]:
-    return budget.over_budget(course.root, (*PACKAGES, "tests"))
-
-
 def _pytest(course: Course, *args: str) -> Iterable[str]:
     return _output_of_failure(course, [*pytest_command("ref"), *IN_PARALLEL, "-q", "--color=no", *args])
+
+
+def _program(course: Course, *args: str) -> Iterable[str]:
+    return _output_of_failure(course, [sys.executable, *args])
 
 
 def _tool(course: Course, module: str, *args: str) -> Iterable[str]:
     if importlib.util.find_spec(module) is None:
         return [f"{module} is not installed: run `pdm install`, which brings the development tools"]
-    return _output_of_failure(course, [sys.executable, "-m", module, *args])
+    return _program(course, "-m", module, *args)
 
 
 def _output_of_failure(course: Course, command: list[str]) -> list[str]:
@@ -163,19 +116,21 @@ def _output_of_failure(course: Course, command: list[str]) -> list[str]:
 
 
 STEPS: dict[str, Step] = {
-    "ruff": _ruff,
-    "mypy": _mypy,
-    "stubs": _stubs,
-    "manifest": _manifest,
-    "starter": _starter,
-    "later-days": _later_days,
-    "tests": _tests,
-    "gpu": _gpu,
-    "threads": _threads,
-    "book": _book,
-    "lines": _lines,
+    "ruff": lambda course, _: _tool(course, "ruff", "check", "src", "tests", "recipes"),
+    "mypy": lambda course, _: _tool(course, "mypy", *PACKAGES),
+    "stubs": lambda course, _: (
+        f"src/tiny_llm/{name} is stale: run `pdm run stubs`" for name in stale_files(course)
+    ),
+    "manifest": lambda course, _: audit.complaints(course),
+    "starter": lambda course, _: soundness.starter_faults(course),
+    "later-days": lambda course, _: soundness.later_day_faults(course),
+    "tests": lambda course, args: _pytest(course, *(["--full"] if args.full else [])),
+    "gpu": lambda course, _: _pytest(course, "-p", "tests.helpers.claims_gpu", *_ON_A_GPU),
+    "threads": lambda course, _: _program(course, "tests/kernels/sanitize.py", *_THREADS),
+    "book": lambda course, _: book.problems(course),
+    "lines": lambda course, _: budget.over_budget(course.root, (*PACKAGES, "tests")),
     "mistakes": _mistakes,
-    "lab-mistakes": _lab_mistakes,
-    "kernel-mistakes": _kernel_mistakes,
+    "lab-mistakes": lambda course, _: _survivors(try_lab_mistakes(course.root, lab_mistakes(course.root))),
+    "kernel-mistakes": lambda course, _: _program(course, "tests/kernels/mistakes.py"),
 }
 LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes")

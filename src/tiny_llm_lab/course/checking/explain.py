@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tiny_llm_lab.course.checking.mistakes import mistake_trial
-from tiny_llm_lab.course.checking.sandbox import Worker
+from tiny_llm_lab.course.checking.sandbox import run_trial
 from tiny_llm_lab.course.checking.worker import error_message
 from tiny_llm_lab.course.manifest import Mistake
 from tiny_llm_lab.course.selection import Selection
@@ -38,44 +38,35 @@ class Explainer:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         """Before the reporter shows the failures: those of a task are explained together."""
-        worker = Worker()
-        try:
-            for task, reports in list(self._failed.items())[:_MAX_TASKS]:
+        for task, reports in list(self._failed.items())[:_MAX_TASKS]:
+            wanted = {report.nodeid: _comparable(error_message(report)) for report in reports}
+            try:
                 mistakes = [mistake for mistake in self._course.mistakes() if mistake.task == task]
-                says = self._only_match(worker, mistakes, reports)
-                if says is not None:
-                    self._recognised[task] = says
-                    reports[0].sections.append(("known mistake", f"This is what happens when {says}."))
-        except UserError:
-            return  # an explanation is a gift: without one the failures still stand by themselves
-        finally:
-            worker.close()
+                found = [mistake.says for mistake in mistakes if self._fits(mistake, wanted)]
+            except UserError:
+                return  # an explanation is a gift: without one the failures still stand by themselves
+            if len(found) == 1:
+                self._recognised[task] = found[0]
+                reports[0].sections.append(("known mistake", f"This is what happens when {found[0]}."))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         # Once more at the end: the first failure may stand many screens above.
         for task, says in self._recognised.items():
             terminalreporter.line(f"task {task}: this is what happens when {says}")
 
-    def _only_match(
-        self, worker: Worker, mistakes: Sequence[Mistake], reports: Sequence[pytest.TestReport]
-    ) -> str | None:
-        wanted = {report.nodeid: _comparable(error_message(report)) for report in reports}
-        found = [mistake.says for mistake in mistakes if self._fits(worker, mistake, wanted)]
-        return found[0] if len(found) == 1 else None
-
-    def _fits(self, worker: Worker, mistake: Mistake, wanted: Mapping[str, str]) -> bool:
+    def _fits(self, mistake: Mistake, wanted: Mapping[str, str]) -> bool:
         first, *rest = wanted
         for tests in ([first], rest):  # most mistakes are told apart by one test
             args = [*tests, *self._verbosity]
-            said = self._messages(worker, mistake, args) if tests else {}
+            said = self._messages(mistake, args) if tests else {}
             if any(said.get(test) != wanted[test] for test in tests):
                 return False
         return True
 
-    def _messages(self, worker: Worker, mistake: Mistake, args: Sequence[str]) -> dict[str, str]:
+    def _messages(self, mistake: Mistake, args: Sequence[str]) -> dict[str, str]:
         """By test, how it fails with this mistake; nothing when that takes too long."""
         try:
-            failed = worker.run(mistake_trial(self._course, mistake, args), _LIMIT_S).having("failed")
+            failed = run_trial(mistake_trial(self._course, mistake, args), _LIMIT_S).having("failed")
         except TimeoutError:
             return {}
         return {each.test: _comparable(each.message) for each in failed}

@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Trial, run_trials
-from tiny_llm_lab.course.checking.worker import Result
+from tiny_llm_lab.course.checking.sandbox import LIMIT_S, run_trials
+from tiny_llm_lab.course.checking.worker import Result, Trial
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.types import UserError
 
 # Not wrong but broken: Python that cannot run, C++ that did not compile (within the time limit, perhaps).
 _BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError|Failed: the C\+\+ compiler failed)")
@@ -32,7 +31,8 @@ class Finding:
     by: str
 
     def __str__(self) -> str:
-        return f"{self.verdict.value:<7}  {self.mistake.task}  {self.mistake.says}  ({self.by})"
+        mistake = self.mistake
+        return f"{self.verdict.value:<7}  {mistake.task or mistake.file}  {mistake.says}  ({self.by})"
 
 
 def try_mistakes(course: Course, mistakes: Sequence[Mistake], limit_s: float = LIMIT_S) -> Iterator[Finding]:
@@ -44,10 +44,7 @@ def try_mistakes(course: Course, mistakes: Sequence[Mistake], limit_s: float = L
 
 def mistake_trial(course: Course, mistake: Mistake, pytest_args: Sequence[str]) -> Trial:
     """The reference with one mistake made, and the tests to run on it."""
-    path = course.reference / mistake.file
-    if not path.exists():
-        raise UserError(f"stale mistake of task {mistake.task} ({mistake.says}): there is no {mistake.file}")
-    changed = {mistake.file: mistake.apply(path.read_text(encoding="utf-8"))}
+    changed = {mistake.file: mistake.apply(course.reference / mistake.file)}
     args = ("--solution", "ref", *pytest_args)
     return Trial(course.root, course.reference, course.reference.name, changed, args)
 

@@ -1,121 +1,62 @@
-"""Changed copies of a package, tested in warm processes that can be stopped."""
+"""Changed copies of a package, each tested in a process of its own that can be stopped."""
 
 import multiprocessing
 import os
-import queue
-import shutil
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 
-from tiny_llm_lab.course.checking.worker import Job, Result, serve
+from tiny_llm_lab.course.checking.worker import Result, Trial, serve
 
 # A mutation may loop forever. The tests of a task take a few seconds, compiling kernels some twenty.
 # Processor time, not the clock on the wall: a busy machine must not turn a missed mistake into a caught one.
 LIMIT_S = 60.0
 # For one that waits forever without computing anything.
 _WALL_FACTOR = 10
-_START_LIMIT_S = 120.0
 # More would not help: MLX uses several threads itself.
-_MAX_WORKERS = 2
+_MAX_PROCESSES = 2
+# What takes long to import is imported once, in a server that forks a process for each trial. MLX is not: a
+# forked copy of a process in which it runs hangs.
+_PRELOADED = ["numpy", "pytest", "rich.live", "rich.progress", "transformers.models.auto.tokenization_auto"]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """pytest, run on a copy of the folder `origin` under the name `package` with some files changed."""
-
-    root: Path
-    origin: Path
-    package: str
-    changed: Mapping[str, str]
-    pytest_args: tuple[str, ...]
-
-
-class Worker:
-    """One warm process, started when needed and again after it had to be stopped."""
-
-    def __init__(self) -> None:
-        self._process: BaseProcess | None = None
-        self._jobs: Connection | None = None
-
-    def run(self, trial: Trial, limit_s: float = LIMIT_S) -> Result:
-        """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
-        jobs = self._started()
-        with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
-            _lay_out(trial, Path(folder))
-            jobs.send(Job(trial.root, Path(folder), trial.package, trial.pytest_args, limit_s))
-            return self._answer(jobs, limit_s)
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-        self._process = self._jobs = None
-
-    def _started(self) -> Connection:
-        if self._jobs is None:
-            # A forked copy of a process in which MLX runs hangs.
-            context = multiprocessing.get_context("spawn")
-            self._jobs, theirs = context.Pipe()
-            self._process = context.Process(target=serve, args=(theirs,), daemon=True)
-            self._process.start()
-            theirs.close()
-            if not self._jobs.poll(_START_LIMIT_S):
-                self.close()
-                raise TimeoutError
-            self._jobs.recv()
-        return self._jobs
-
-    def _answer(self, jobs: Connection, limit_s: float) -> Result:
-        if not jobs.poll(limit_s * _WALL_FACTOR):
-            self.close()
-            raise TimeoutError
+def run_trial(trial: Trial, limit_s: float = LIMIT_S) -> Result:
+    """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that PyTorch is missing
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    answer, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
+        process = context.Process(target=serve, args=(theirs, trial, Path(folder), limit_s), daemon=True)
+        process.start()
+        theirs.close()
         try:
-            result = jobs.recv()
+            if not answer.poll(limit_s * _WALL_FACTOR):
+                raise TimeoutError
+            result = answer.recv()
+            assert isinstance(result, Result)
+            return result
         except EOFError:
-            assert self._process is not None
-            self._process.join()
-            ran_out = self._process.exitcode == -signal.SIGXCPU
-            self.close()
-            if ran_out:
+            process.join()
+            if process.exitcode == -signal.SIGXCPU:
                 raise TimeoutError from None
             return Result(error="the process that ran the tests died")
-        assert isinstance(result, Result)
-        return result
+        finally:
+            process.kill()
+            process.join()
 
 
 def run_trials(trials: Iterable[Trial], limit_s: float = LIMIT_S) -> Iterator[Result | TimeoutError]:
-    """The results of many trials, in order, from a few workers at a time."""
-    idle = queue.SimpleQueue[Worker]()
-    workers = [Worker() for _ in range(min(_MAX_WORKERS, os.cpu_count() or 1))]
-    for worker in workers:
-        idle.put(worker)
+    """The results of many trials, in order, from a few processes at a time."""
+    with ThreadPoolExecutor(min(_MAX_PROCESSES, os.cpu_count() or 1)) as pool:
+        yield from pool.map(partial(_result_or_timeout, limit_s), trials)
 
-    def one(trial: Trial) -> Result | TimeoutError:
-        worker = idle.get()
-        try:
-            return worker.run(trial, limit_s)
-        except TimeoutError as error:
-            return error
-        finally:
-            idle.put(worker)
 
+def _result_or_timeout(limit_s: float, trial: Trial) -> Result | TimeoutError:
     try:
-        with ThreadPoolExecutor(len(workers)) as pool:
-            yield from pool.map(one, trials)
-    finally:
-        for worker in workers:
-            worker.close()
-
-
-def _lay_out(trial: Trial, folder: Path) -> None:
-    target = folder / trial.package
-    shutil.copytree(trial.origin, target, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in trial.changed.items():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_text(text, encoding="utf-8")
+        return run_trial(trial, limit_s)
+    except TimeoutError as error:
+        return error

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from tiny_llm_lab.course.checking.mistakes import files_testing
-from tiny_llm_lab.course.checking.sandbox import Trial, run_trials
-from tiny_llm_lab.course.checking.worker import Result
+from tiny_llm_lab.course.checking.sandbox import run_trials
+from tiny_llm_lab.course.checking.worker import Result, Trial
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
 from tiny_llm_lab.course.manifest import Course, Day
+from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.course.stubs import starter
-from tiny_llm_lab.course.symbols import owners
 
 _LIMIT_S = 600.0
 
@@ -39,11 +39,12 @@ def later_day_faults(course: Course) -> Iterator[str]:
 
 def _trial_without_later_days(course: Course, day: Day) -> Trial:
     later = {task.id for each in course.days if course.is_later(each.id, day.id) for task in each.tasks}
-    changed = {}
-    for name, owned in owners(course).items():
-        source = (course.reference / name).read_text(encoding="utf-8")
-        task_of = {symbol: task.id for symbol, task in owned.items() if task.id in later}
-        changed[name] = cut_bodies(source, task_of)
+    changed = {
+        name: cut_bodies(
+            source.text, {symbol: id_ for symbol, id_ in source.task_ids().items() if id_ in later}
+        )
+        for name, source in reference_sources(course).items()
+    }
     kernels = cut_kernels(course.reference / "kernels", cut=later.__contains__)
     changed |= {f"kernels/{name}": text for name, text in kernels.items()}
     args = (*files_testing(course, day.tasks), "--solution", "ref", "--day", day.id)

@@ -1,8 +1,4 @@
-"""A warm process that runs pytest again and again, each time on another version of a package.
-
-Importing MLX and mlx-lm takes seconds, running the tests of one task takes a fraction of one: so the
-libraries stay imported, and only the package under test and the tests are forgotten between runs.
-"""
+"""One process's work: pytest on a changed copy of a package, and what its tests said."""
 
 import contextlib
 import importlib
@@ -10,9 +6,11 @@ import io
 import math
 import os
 import resource
+import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,14 +20,14 @@ import pytest
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of pytest at `root`, with `package` taken from `folder`."""
+class Trial:
+    """pytest, run at `root` on a copy of the folder `origin` under the name `package`, some files changed."""
 
     root: Path
-    folder: Path
+    origin: Path
     package: str
+    changed: Mapping[str, str]
     pytest_args: tuple[str, ...]
-    limit_s: float  # of processor time; a job that takes more ends the process
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a job; `error` says why its tests could not run at all."""
+    """What became of a trial; `error` says why its tests could not run at all."""
 
     tests: tuple[TestResult, ...] = ()
     error: str | None = None
@@ -58,32 +56,32 @@ class Result:
         return [test for test in self.tests if test.outcome == outcome]
 
 
-def serve(jobs: Connection) -> None:
-    """Answer every Job that comes in with a Result; None ends the process."""
-    jobs.send("ready")
-    while (job := jobs.recv()) is not None:
-        jobs.send(run_job(job))
+def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> None:
+    """Run a trial on a copy in the empty `folder`, and send its Result.
 
-
-def run_job(job: Job) -> Result:
-    """Run pytest in this process."""
-    os.chdir(job.root)
-    _limit_processor_time(job.limit_s)
-    before = list(sys.path)
+    A trial that takes more than `limit_s` of processor time ends the process.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), hard))
+    copy = folder / trial.package
+    shutil.copytree(trial.origin, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in trial.changed.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text(text, encoding="utf-8")
+    os.chdir(trial.root)
     # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
-    sys.path[:0] = [str(job.folder), str(job.root)]
+    sys.path[:0] = [str(folder), str(trial.root)]
+    answer.send(_run(trial))
+
+
+def _run(trial: Trial) -> Result:
     recorder = _Recorder()
     try:
-        _forget(job)
-        importlib.invalidate_caches()
-        importlib.import_module(job.package)
+        importlib.import_module(trial.package)
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-            code = pytest.main([*_PYTEST_ARGS, *job.pytest_args], plugins=[recorder])
+            code = pytest.main([*_PYTEST_ARGS, *trial.pytest_args], plugins=[recorder])
     except Exception as error:
         return Result(error=traceback.format_exception_only(error)[-1].strip())
-    finally:
-        sys.path[:] = before
-        _forget(job)
     if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
         said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
@@ -94,6 +92,8 @@ def run_job(job: Job) -> Result:
 _PYTEST_ARGS = (
     *("-p", "tiny_llm_lab.course.plugin", "-p", "no:cacheprovider"),
     *("--capture=sys", "--tb=short", "--color=no"),
+    # A library with a plugin may have been imported before pytest ran.
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
 
 
@@ -123,20 +123,6 @@ def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
     """What a report's error says; "" without an error."""
     crash: Any = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr or "").strip()
-
-
-def _limit_processor_time(limit_s: float) -> None:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + limit_s), hard))
-
-
-def _forget(job: Job) -> None:
-    tests = str(job.root / "tests")
-    for name, module in list(sys.modules.items()):
-        is_named = name.partition(".")[0] in (job.package, "tests")
-        if is_named or (getattr(module, "__file__", None) or "").startswith(tests):
-            del sys.modules[name]
 
 
 def _calm_hypothesis() -> None:

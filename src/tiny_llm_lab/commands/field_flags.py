@@ -1,0 +1,73 @@
+"""Flags made from the fields of a dataclass: the annotation gives the type, the field its default."""
+
+from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace, _ActionsContainer
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What a field does not say about its flag; without a `kind` the annotation says how to read a value."""
+
+    field: str
+    about: str
+    metavar: str = "N"
+    kind: Callable[[str], object] | None = None
+    alias: str | None = None
+
+
+def add_field_flags(group: _ActionsContainer, settings: type, flags: Iterable[Flag]) -> None:
+    """A flag for each field of the dataclass `settings`; one that is not given leaves no attribute."""
+    hints = get_type_hints(settings)
+    defaults = {each.name: each.default for each in fields(settings)}
+    for flag in flags:
+        group.add_argument(
+            flag_name(flag.field),
+            *([flag.alias] if flag.alias else []),
+            default=SUPPRESS,
+            help=flag.about
+            if "(default: " in flag.about
+            else f"{flag.about} (default: {_shown(defaults[flag.field])})",
+            **_reading(hints[flag.field], flag),
+        )
+
+
+def given_fields(args: Namespace, settings: type) -> dict[str, Any]:
+    """The fields of `settings` whose flags were given."""
+    return {each.name: getattr(args, each.name) for each in fields(settings) if hasattr(args, each.name)}
+
+
+def flag_name(field: str, value: object = None) -> str:
+    """The flag of a field; a switch that is False was turned off by its --no- form."""
+    return ("--no-" if value is False else "--") + field.replace("_", "-")
+
+
+def at_least_one(text: str) -> int:
+    """The type of a flag that counts: a whole number of 1 or more."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+    if value < 1:
+        raise ArgumentTypeError(f"must be 1 or more, not {value}")
+    return value
+
+
+def _shown(default: object) -> str:
+    if default == ():
+        return "none"
+    return {"True": "on", "False": "off", "None": "off"}.get(str(default), str(default))
+
+
+def _reading(hint: Any, flag: Flag) -> dict[str, Any]:
+    """The arguments of `add_argument` that say how a value of an annotation is read."""
+    if hint is bool:
+        return {"action": BooleanOptionalAction}
+    if get_origin(hint) is Literal:
+        return {"choices": get_args(hint)}
+    if get_origin(hint) is tuple:
+        return {"action": "append", "metavar": flag.metavar}
+    [kind] = [each for each in get_args(hint) or (hint,) if each is not NoneType]
+    return {"type": flag.kind or kind, "metavar": flag.metavar}

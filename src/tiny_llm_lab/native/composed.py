@@ -1,0 +1,74 @@
+"""A layer's two large operators, made of small ones: for every set that has no single operator for them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import LayerWeights, Offsets, Rotary, Weight
+
+
+class SmallOps(Protocol):
+    """What a layer is made of."""
+
+    def linear(
+        self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
+    ) -> list[mx.array]: ...
+
+    def rms_norm(
+        self, x: mx.array, weight: mx.array, eps: float, delta: mx.array | None = None
+    ) -> tuple[mx.array, mx.array]: ...
+
+    def swiglu(self, gate: mx.array, up: mx.array) -> mx.array: ...
+
+    def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
+        """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
+        ...
+
+
+class ComposedOps:
+    """`qkv_rope` and `attn_out_mlp` of `KernelOps`, by the small operators of the subclass."""
+
+    def qkv_rope(
+        self: SmallOps, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int
+    ) -> Sequence[mx.array]:
+        """See `KernelOps.qkv_rope`."""
+        length, dim = x.shape[1], 2 * rope.periods.size
+        require_positions(rope, offsets, length)
+        normed = self.rms_norm(x, w.norm, w.eps)[1]
+        if kept == length:
+            parts = self.linear(normed, w.qkv, w.biases)
+        else:
+            query = self.linear(normed[:, length - kept :], w.qkv[:1], w.biases[:1])
+            parts = query + self.linear(normed, w.qkv[1:], w.biases[1:])
+        q, k, v = (part.reshape(*part.shape[:2], part.shape[2] // dim, dim) for part in parts)
+        if w.query_norm is not None:
+            q = self.rms_norm(q, w.query_norm, w.eps)[1]
+        if w.key_norm is not None:
+            k = self.rms_norm(k, w.key_norm, w.eps)[1]
+        q = self.rotated(q, rope, _moved(offsets, length - kept))
+        return q, self.rotated(k, rope, offsets), v.transpose(0, 2, 1, 3)
+
+    def attn_out_mlp(self: SmallOps, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
+        """See `KernelOps.attn_out_mlp`."""
+        x, normed = self.rms_norm(x, w.mlp_norm, w.eps, self.linear(attended, [w.out])[0])
+        gated, raised = self.linear(normed, [w.gate, w.up])
+        return x + self.linear(self.swiglu(gated, raised), [w.down])[0]
+
+
+def furthest(offsets: Offsets, length: int) -> int:
+    """The number of positions that `length` tokens behind `offsets` reach."""
+    return (offsets if isinstance(offsets, int) else max(offsets, default=0)) + length
+
+
+def require_positions(rope: Rotary, offsets: Offsets, length: int) -> None:
+    """Raise ValueError for a position that `rope` does not have."""
+    first = offsets if isinstance(offsets, int) else min(offsets, default=0)
+    if first < 0 or furthest(offsets, length) > rope.seq_len:
+        raise ValueError(f"positions must lie in 0 to {rope.seq_len - 1}")
+
+
+def _moved(offsets: Offsets, by: int) -> Offsets:
+    if by == 0:
+        return offsets
+    return offsets + by if isinstance(offsets, int) else [offset + by for offset in offsets]
