@@ -35,7 +35,7 @@ class LLM:
         block_size: int = 16,
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
     ) -> None:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
@@ -145,7 +146,7 @@ def test_the_next_step_begins_before_this_one_is_told(llm, model):
         assert len(output.token_ids) == 1
         num_calls.append(counted.num_calls)
     assert num_calls == [2, 3, 4, 4], "and none begins behind the last token"
-    usual = make_engine(llm, counted := Counted(model))
+    usual = make_engine(llm, counted := Counted(model), async_scheduling=False)
     usual.add("a", [97, 98], LONG)
     usual.step()
     assert counted.num_calls == 1 and not usual.async_scheduling
@@ -200,6 +201,13 @@ def test_an_arrival_waits_for_the_step_under_way_only(llm, model):
     engine.add("b", [98], LONG)
     told = [[output.request_id for output in engine.step()] for _ in range(3)]
     assert told == [["a"], ["a", "b"], ["a", "b"]]
+
+
+@pytest.mark.parametrize(("device", "chosen"), [("cpu", None), ("gpu", None), ("cpu", True), ("gpu", False)])
+def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, model, monkeypatch, device, chosen):
+    monkeypatch.setattr(mx, "default_device", lambda: getattr(mx, device))
+    is_ahead = make_engine(llm, model, async_scheduling=chosen).async_scheduling
+    assert is_ahead is (device == "gpu" if chosen is None else chosen)
 
 
 def test_paced_steps_need_the_tokens_first(llm, model):

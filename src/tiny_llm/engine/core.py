@@ -22,7 +22,7 @@ class EngineCore:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -31,8 +31,8 @@ class EngineCore:
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
         config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
-        before the tokens of the step before are read; a proposer or a controller needs these tokens and
-        turns it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
+        before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
+        these tokens and turns it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
         scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
         UserError for a controller together with chunk_grid or without chunked prefill: its budget may be
         smaller than any chunk that the scheduler could then take.

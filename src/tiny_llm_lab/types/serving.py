@@ -158,7 +158,7 @@ class EngineOptions(TypedDict, total=False):
     enable_prefix_caching: bool
     proposer: Proposer | None
     budget_controller: BudgetController | None
-    async_scheduling: bool
+    async_scheduling: bool | None
     on_step: OnStep | None
     clock: Clock
 

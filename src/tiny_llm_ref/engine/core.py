@@ -4,7 +4,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig, StepStats, UserError
+from tiny_llm_lab.types import (
+    Clock,
+    OnStep,
+    PagedModel,
+    Proposer,
+    SchedulerConfig,
+    StepStats,
+    UserError,
+    is_async_scheduling,
+)
 from tiny_llm_lab.types.serving import BudgetController
 
 from ..cache.block_pool import BlockPool
@@ -30,7 +39,7 @@ class EngineCore:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -39,8 +48,8 @@ class EngineCore:
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
         config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
-        before the tokens of the step before are read; a proposer or a controller needs these tokens and
-        turns it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
+        before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
+        these tokens and turns it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
         scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
         UserError for a controller together with chunk_grid or without chunked prefill: its budget may be
         smaller than any chunk that the scheduler could then take.
@@ -50,7 +59,8 @@ class EngineCore:
         self.model, self.config = model, config
         self.proposer, self.budget_controller = proposer, budget_controller
         self.spec_stats = None if proposer is None else SpecDecodeStats()
-        self.async_scheduling = async_scheduling and proposer is None and budget_controller is None
+        needs_tokens = proposer is not None or budget_controller is not None
+        self.async_scheduling = is_async_scheduling(async_scheduling) and not needs_tokens
         self._cache_shape = (num_blocks, block_size, kv_bits)
         self._enable_prefix_caching = enable_prefix_caching
         self._on_step, self._clock = on_step, clock
