@@ -18,7 +18,8 @@ SCHEDULES = [
 class Engine8(Engine):
     def __init__(self, llm, model, prompts, block_size, dtype):
         super().__init__(llm, model, prompts, block_size, dtype)
-        self.cache = llm.PagedKvCache(model.config, self.cache.num_blocks, block_size, dtype, kv_bits=8, ops=model.ops)
+        num_blocks = self.cache.num_blocks
+        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size, dtype, kv_bits=8, ops=model.ops)
 
 
 @on_every_copy
