@@ -50,6 +50,8 @@ class PagedCache(Protocol):
     block_size: int
     keys: list[mx.array]  # one a layer: [num_blocks, G, block_size, D]
     values: list[mx.array]
+    key_scales: list[mx.array]  # empty unless keys and values have 8 bits: [num_blocks, G, block_size]
+    value_scales: list[mx.array]
 
     @property
     def pools(self) -> list[mx.array]:
