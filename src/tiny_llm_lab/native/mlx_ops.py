@@ -5,6 +5,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 import mlx.core as mx
+import numpy as np
 
 from tiny_llm_lab.native.composed import ComposedOps
 from tiny_llm_lab.native.mlx_pages import MlxPages, put
@@ -211,12 +212,15 @@ def _quantize_rows(x: mx.array) -> tuple[mx.array, mx.array]:
 
 def _visible(lengths: tuple[int, ...], new: int, stored: int) -> mx.array:
     """Which stored tokens each row's new ones see, [B, 1, L, S]."""
-    last = mx.array(lengths, mx.int32)[:, None] - new + mx.arange(new)
-    return (mx.arange(stored) <= last[..., None])[:, None]
+    last = [[[[length - new + i] for i in range(new)]] for length in lengths]
+    return mx.arange(stored) <= mx.array(last, mx.int32)
 
 
 def _places(offsets: tuple[int, ...], groups: int, new: int, room: int) -> mx.array:
-    """Where the tokens behind each row's offset lie in storage [B, G, room] as one axis, [B * G * L]."""
-    heads = mx.arange(len(offsets) * groups).reshape(-1, groups, 1) * room
-    tokens = mx.array(offsets, mx.int32)[:, None, None] + mx.arange(new)
-    return (heads + tokens).astype(mx.uint32).reshape(-1)
+    """Where the tokens behind each row's offset lie in storage [B, G, room] as one axis, [B * G * L].
+
+    NumPy counts them: a GPU would start four operators for some dozens of numbers.
+    """
+    heads = np.arange(len(offsets) * groups).reshape(-1, groups, 1) * room
+    tokens = np.array(offsets)[:, None, None] + np.arange(new)
+    return mx.array((heads + tokens).astype(np.uint32).reshape(-1))

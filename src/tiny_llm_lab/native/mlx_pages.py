@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from typing import Protocol, TypeVar
 
 import mlx.core as mx
+import numpy as np
 
 Made = TypeVar("Made")
 
@@ -85,17 +86,20 @@ def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
 
 
 def _slot_places(slots: mx.array, groups: int, size: int) -> tuple[mx.array, mx.array]:
-    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G]."""
-    blocks, tokens = slots // size, slots % size
-    places = (blocks[:, None] * groups + mx.arange(groups)) * size + tokens[:, None]
-    return slots, places.astype(mx.uint32).reshape(-1)
+    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G].
+
+    NumPy counts them: slots come from Python, and a GPU would start seven operators.
+    """
+    blocks, tokens = np.divmod(np.array(slots), size)
+    places = (blocks[:, None] * groups + np.arange(groups)) * size + tokens[:, None]
+    return slots, mx.array(places.astype(np.uint32).reshape(-1))
 
 
 def _segments(
     starts: Sequence[int], lengths: Sequence[int], tables: mx.array, groups: int, size: int
 ) -> tuple[mx.array, list[_Segment]]:
     """The tables, and the rows of a step in the order they have."""
-    segments = []
+    segments, numbers = [], np.array(tables)
     counts = [end - start for start, end in pairwise(starts)]
     for is_single, members in groupby(range(len(counts)), key=lambda r: counts[r] == 1):
         run = list(members)
@@ -103,13 +107,13 @@ def _segments(
             first, end = together[0], together[-1] + 1
             seen = list(lengths[first:end])
             used = -(-max(seen) // size)
-            blocks = tables[first:end, None, :used] * groups + mx.arange(groups)[:, None]
+            blocks = numbers[first:end, None, :used] * groups + np.arange(groups)[:, None]
             mask = None
             if is_single and any(length != used * size for length in seen):
-                mask = (mx.arange(used * size) < mx.array(seen)[:, None])[:, None, None]
+                mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
             rows = slice(starts[first], starts[end])
             length = None if is_single else seen[0]
-            segments.append(_Segment(rows, blocks.astype(mx.uint32), length, mask))
+            segments.append(_Segment(rows, mx.array(blocks.astype(np.uint32)), length, mask))
     return tables, segments
 
 
