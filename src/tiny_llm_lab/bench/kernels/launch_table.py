@@ -40,7 +40,9 @@ Step = Callable[[], Sequence[mx.array]]
 class _OwnKernel(MlxOps):
     """MLX's operators beside a kernel that reads blocks by itself."""
 
-    def paged_attention(self, query: mx.array, key: mx.array, value: mx.array, *_: Any, **__: Any) -> mx.array:
+    def paged_attention(
+        self, query: mx.array, key: mx.array, value: mx.array, *_: Any, **__: Any
+    ) -> mx.array:
         return one_attention(query, key, value).transpose(0, 2, 1, 3).flatten(2)
 
 
@@ -66,7 +68,9 @@ def counted(name: str, base: str, bits: int) -> dict[str, tuple[int, int]]:
     """By step the operators of a layer, and of all else, of the model `name`: "off", "mlx" or "mlx-lm"."""
     one, three = (
         {step: sum(launches(make).values()) for step, make in _steps(name, checkpoint).items()}
-        for checkpoint in (load_checkpoint(f"random:{base}-shrunk,bits={bits},layers={n}", dtype="float32") for n in (1, 3))
+        for checkpoint in (
+            load_checkpoint(f"random:{base}-shrunk,bits={bits},layers={n}", dtype="float32") for n in (1, 3)
+        )
     )
     return {step: ((three[step] - one[step]) // 2, (3 * one[step] - three[step]) // 2) for step in one}
 
@@ -79,7 +83,7 @@ def _steps(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
     def model_on(ops: MlxOps | None) -> Any:
         return llm.QwenModel(checkpoint.config, checkpoint.weights, ops=ops)
 
-    model = model_on(None if name == "off" else MlxOps(widens=False))
+    model = model_on(None if name == "off" else MlxOps(widens=False, reads_hidden=False))
     decodes, chunk = [(stored, 1) for stored in _STORED], [(_CHUNK_BEHIND, _CHUNK)]
 
     def batch() -> list[mx.array]:
@@ -106,7 +110,7 @@ def _steps(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
         "8 decodes": batch,
         "chunk": _alone(model, _CHUNK),
         "engine: 8 decodes": paged(model, decodes, eight),
-        OWN_KERNEL: paged(model_on(_OwnKernel(widens=False)), decodes, eight),
+        OWN_KERNEL: paged(model_on(_OwnKernel(widens=False, reads_hidden=False)), decodes, eight),
         "engine: chunk": paged(model, chunk, [_CHUNK - 1]),
         "engine: 8 decodes and a chunk": paged(model, decodes + chunk, eight),
     }

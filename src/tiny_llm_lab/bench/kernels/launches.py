@@ -55,7 +55,12 @@ def _fused() -> Iterator[None]:
 
 
 def _dequantized(
-    w: mx.array, scales: mx.array, biases: mx.array | None = None, group_size: int = 64, *_: object, **how: object
+    w: mx.array,
+    scales: mx.array,
+    biases: mx.array | None = None,
+    group_size: int = 64,
+    *_: object,
+    **how: object,
 ) -> mx.array:
     *rows, groups = scales.shape
     return _node(mx.arctan, mx.broadcast_to(scales[..., :1], (*rows, groups * group_size)), w, scales, biases)

@@ -28,9 +28,7 @@ _NOTES: Final = (
     "peak: beyond weights and cache, while one chunk is computed.",
     "grown: the chunk has no room in the cache, which grows: by doubling, mlx-lm by 256s.",
 )
-_CPU_NOTE: Final = (
-    "On a CPU MLX writes the scores of its fused attention out, for both; a GPU does not, so off is far larger."
-)
+_CPU_NOTE: Final = "On a CPU MLX writes the scores of its fused attention out, for both; a GPU does not, so off is far larger."
 
 
 @dataclass(frozen=True)
