@@ -32,7 +32,7 @@ class MlxOps(ComposedOps):
     def __init__(self, widens: bool, *, reads_hidden: bool | None = None) -> None:
         """`widens`: products of 16 bits are made in float32, as MLX's CPU backend needs them.
 
-        `reads_hidden`: MLX's attention multiplies the values that an array masks by 0, and so reads them. None:
+        `reads_hidden`: MLX's attention reads the values that an array masks, and multiplies them by 0. None:
         as on the default device; Metal's kernel for a few rows leaves them out.
         """
         self._widens = widens

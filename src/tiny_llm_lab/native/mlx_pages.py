@@ -89,7 +89,10 @@ def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
 
 
 def cleared(value: mx.array, mask: mx.array) -> mx.array:
-    """value [B, G, S, D] with 0 where `mask` [B, 1, L, S] lets no row look: 0 times no number would be none."""
+    """value [B, G, S, D] with 0 where `mask` [B, 1, L, S] lets no row look.
+
+    A masked value has weight 0, and 0 times infinity is no number.
+    """
     return mx.where(mask[:, :, -1, :, None], value, mx.zeros((), value.dtype))
 
 

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import oracle
-from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, rounding
+from tests.helpers.tolerance import EXACT, as_float64, assert_close, rounding
 from tests.helpers.toy import QWEN2, QWEN3, layer_weights, random_array
 
 from tiny_llm_lab.native.mlx_ops import MlxOps

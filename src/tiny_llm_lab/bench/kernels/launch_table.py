@@ -27,9 +27,11 @@ _COLUMNS: Final = tuple(
 )
 _NOTES: Final = (
     "off: plain arrays (TINY_LLM_KERNELS=off); mlx: MLX's fused operators.",
-    "mlx-lm has no pages: beside the engine stand its dense batch and, for a chunk, its second call.",
-    "engine: of keys and values, MLX's attention needs a gathered copy each: two launches a layer and",
-    "request that prefills, two for all decodes; own kernel: as where one operator reads the blocks.",
+    "mlx-lm has no pages. Beside the engine stand its dense batch and, for a chunk,",
+    "a call of its own. More than mlx-lm starts only the engine: MLX's attention",
+    "takes no blocks, so that keys and values are gathered, two launches a layer for",
+    "all decodes and for each chunk; a mask, and the rows to sample, take two a step.",
+    "own kernel: where one operator reads the blocks of the decodes.",
 )
 _STORED: Final = (3, 5, 9, 12, 17, 17, 30, 31)  # tokens of each request before the step
 _CHUNK_BEHIND, _CHUNK, _BLOCK = 10, 20, 8
@@ -60,14 +62,15 @@ def launch_sections() -> Iterator[Section]:
             }
             rows.append(Row(step, samples))
         packing = "4-bit" if bits == 4 else "dense"
-        title = f"operators that a step of {base}, {packing}, starts: in a layer, and once (rest)"
-        yield Section("launches", title, _COLUMNS, rows, notes=_NOTES, data={"model": base, "bits": bits})
+        title = f"operators that a step of {base}, {packing}, starts in a layer, and else (rest)"
+        notes = _NOTES if (base, bits) == MODELS[-1] else ()
+        yield Section("launches", title, _COLUMNS, rows, notes=notes, data={"model": base, "bits": bits})
 
 
 def counted(name: str, base: str, bits: int) -> dict[str, tuple[int, int]]:
     """By step the operators of a layer, and of all else, of the model `name`: "off", "mlx" or "mlx-lm"."""
     one, three = (
-        {step: sum(launches(make).values()) for step, make in _steps(name, checkpoint).items()}
+        {step: sum(launches(make).values()) for step, make in steps_of(name, checkpoint).items()}
         for checkpoint in (
             load_checkpoint(f"random:{base}-shrunk,bits={bits},layers={n}", dtype="float32") for n in (1, 3)
         )
@@ -75,7 +78,8 @@ def counted(name: str, base: str, bits: int) -> dict[str, tuple[int, int]]:
     return {step: ((three[step] - one[step]) // 2, (3 * one[step] - three[step]) // 2) for step in one}
 
 
-def _steps(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
+def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
+    """What each step computes, as graphs, of the model `name`: "off", "mlx" or "mlx-lm"."""
     if name == "mlx-lm":
         return _of_mlx_lm(build_model(checkpoint))
     llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
