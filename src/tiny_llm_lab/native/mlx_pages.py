@@ -31,9 +31,10 @@ class _Segment:
 class MlxPages:
     """Storing in blocks, and attention over them."""
 
-    def __init__(self, once: Once) -> None:
-        """`once` keeps what all layers of a step share."""
+    def __init__(self, once: Once, reads_hidden: bool) -> None:
+        """`once` keeps what all layers of a step share; `reads_hidden` as for `MlxOps`."""
         self._once = once
+        self._reads_hidden = reads_hidden
 
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
         """See `KernelOps.append_rows`."""
@@ -66,6 +67,8 @@ class MlxPages:
             )
             q = query if len(segments) == 1 else query[part.rows]
             if part.length is None:
+                if part.mask is not None and self._reads_hidden:
+                    v = cleared(v, part.mask)
                 out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
                 parts.append(out.transpose(0, 2, 1, 3).flatten(2))
             else:
@@ -83,6 +86,14 @@ def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
     flat = stored.reshape(-1, *width)
     flat[places] = rows.reshape(-1, *width)
     return flat.reshape(stored.shape)
+
+
+def cleared(value: mx.array, mask: mx.array) -> mx.array:
+    """value [B, G, S, D] with 0 where `mask` [B, 1, L, S] lets no row look.
+
+    A masked value has weight 0, and 0 times infinity is no number.
+    """
+    return mx.where(mask[:, :, -1, :, None], value, mx.zeros((), value.dtype))
 
 
 def _slot_places(slots: mx.array, groups: int, size: int) -> tuple[mx.array, mx.array]:

@@ -23,8 +23,8 @@ from .variants import attention, products
 HELP = "Measure the variants of the kernels: limit, oracle, MLX, the steps, the reference, yours."
 OPS: Final = ("qmm", "attention", "launches", "memory", "all")
 _OPS_HELP: Final = (
-    "quantized matmul, attention, or all of it (default: all), in seconds; launches: operators that a step starts, "
-    "and memory: what a chunk takes, of the reference before and now and of mlx-lm"
+    "quantized matmul, attention, or all of it (default: all), in seconds; of the reference, before and now, "
+    "and of mlx-lm: launches, the operators that a step starts, or memory, what a chunk takes"
 )
 _COUNTED: Final = {"launches": launch_sections, "memory": memory_sections}
 # New tokens and those stored before them: decoding, and a chunk of a prompt.
