@@ -139,3 +139,20 @@ def test_a_verdict_is_kept_as_readable_text(gpu: SomeGpu, tmp_path: Path) -> Non
     kept("k", [], lambda: [GOOD])
     (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
     assert json.loads(path.read_text()) == [["k", True, "right", [8, 64]]]
+
+
+def test_a_kernel_that_cannot_be_imported_has_failed(
+    gpu: SomeGpu,
+    sound: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "some_package" / "kernels"
+    folder.mkdir(parents=True)
+    (folder / "metal.py").write_text("def (")
+    (folder / "paged_attention.metal").write_text("")
+    (tmp_path / "some_package" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert isinstance(Runtime(gpu.clock).kernels("some_package", {}), MlxOps)
+    assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err.splitlines()[-1]

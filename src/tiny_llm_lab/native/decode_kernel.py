@@ -27,7 +27,8 @@ class PagedRows(Protocol):
     ) -> mx.array:
         """query [T, H, 1, D] over keys, values [blocks, G, block size, D] -> [T, 1, H * D].
 
-        Row t attends to the first visible[t] tokens (int32) in the blocks tables[owners[t]] (int32).
+        Row t attends to the first visible[t] tokens in the blocks tables[owners[t]]. All three are int32;
+        owners and visible may have more than T elements, tables more columns than blocks.
         """
         ...
 

@@ -15,7 +15,7 @@ from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.verdict import Verdict, kept
 from tiny_llm_lab.types import Clock
 
-_KERNEL: Final = "paged_attention_metal"
+_NAME: Final = "paged_attention_metal"
 
 
 class DeviceTests:
@@ -43,7 +43,9 @@ class DeviceTests:
 
     def _decode_kernel(self, package: str) -> DecodeKernel | None:
         found = self._decodes(package)
-        return DecodeKernel(_call(package), found[0].faster_with) if found and found[0].faster_with else None
+        return (
+            DecodeKernel(_kernel(package), found[0].faster_with) if found and found[0].faster_with else None
+        )
 
     def _fused(self) -> Sequence[Verdict]:
         return self._once(fused_checks.ALL, [Path(fused_checks.__file__)], fused_checks.judge_fused)
@@ -53,10 +55,10 @@ class DeviceTests:
         sources = [_folder(package) / name for name in ("metal.py", "paged_attention.metal")]
         if not mx.metal.is_available() or not all(path.exists() for path in sources):
             return []
-        subject = f"{_KERNEL} of {package}"
+        subject = f"{_NAME} of {package}"
         sources += [Path(decode_checks.__file__), Path(mlx_pages.__file__)]
         return self._once(
-            subject, sources, lambda: [decode_checks.judge_decodes(subject, _call(package), self._clock)]
+            subject, sources, lambda: [decode_checks.judge_decodes(subject, _kernel(package), self._clock)]
         )
 
     def _once(
@@ -80,5 +82,11 @@ def _folder(package: str) -> Path:
     return Path("kernels") if spec is None or spec.origin is None else Path(spec.origin).parent / "kernels"
 
 
-def _call(package: str) -> PagedRows:
-    return cast(PagedRows, getattr(importlib.import_module(f"{package}.kernels.metal"), _KERNEL))
+def _kernel(package: str) -> PagedRows:
+    """Imports at a call, so that a file that cannot be imported is a kernel that fails."""
+
+    def call(*arrays: mx.array | float | None) -> mx.array:
+        found = getattr(importlib.import_module(f"{package}.kernels.metal"), _NAME)
+        return cast(mx.array, found(*arrays))
+
+    return cast(PagedRows, call)

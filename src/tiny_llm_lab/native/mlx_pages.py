@@ -11,6 +11,8 @@ import mlx.core as mx
 from tiny_llm_lab.native.decode_kernel import DecodeKernel
 
 Made = TypeVar("Made")
+# MLX passes smaller arrays in another address space, and compiles a kernel anew whenever that changes.
+_LEAST_SIZE = 8
 
 
 class Once(Protocol):
@@ -33,9 +35,9 @@ class _Segment:
     blocks: mx.array  # [requests, G, blocks] uint32: which of a pool's blocks * G pieces to gather
     length: int | None  # stored tokens of a chunk's request
     mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they see all that is gathered
-    tables: mx.array  # [requests, W] int32
-    owners: mx.array  # [requests] int32: the table of each row
-    visible: mx.array  # [requests] int32: stored tokens
+    tables: mx.array  # [requests, W] int32, as a kernel reads them, like the following
+    owners: mx.array  # [>= requests] int32: the table of each row
+    visible: mx.array  # [>= requests] int32: stored tokens
 
 
 class MlxPages:
@@ -122,15 +124,17 @@ def _segments(
             first, end = together[0], together[-1] + 1
             seen = list(lengths[first:end])
             used = -(-max(seen) // size)
-            own, stored = tables[first:end], mx.array(seen, mx.int32)
+            visible = mx.array([*seen, *[0] * (_LEAST_SIZE - len(seen))], mx.int32)
+            owners = mx.arange(visible.size, dtype=mx.int32)
+            own = tables[first:end]
             blocks = own[:, None, :used] * groups + mx.arange(groups)[:, None]
             mask = None
             if is_single and any(length != used * size for length in seen):
-                mask = (mx.arange(used * size) < stored[:, None])[:, None, None]
+                mask = (mx.arange(used * size) < visible[: len(seen), None])[:, None, None]
             rows = slice(starts[first], starts[end])
             length = None if is_single else seen[0]
-            owners = mx.arange(len(seen), dtype=mx.int32)
-            segments.append(_Segment(rows, blocks.astype(mx.uint32), length, mask, own, owners, stored))
+            own = mx.pad(own, [(0, 0), (0, _LEAST_SIZE)]) if own.size < _LEAST_SIZE else own
+            segments.append(_Segment(rows, blocks.astype(mx.uint32), length, mask, own, owners, visible))
     return tables, segments
 
 
