@@ -56,11 +56,11 @@ def paged_attention_metal(
 ) -> mx.array:
     """query [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D].
 
-    Row t attends to the first visible[t] tokens of the request owners[t], whose blocks are tables[owners[t]].
+    Row t attends to the first visible[t] tokens of request owners[t], whose blocks are tables[owners[t]].
     tables [R, W], owners and visible are int32; the two last have T elements or more. Runs
     `kernels/paged_attention.metal` with the inputs query, keys, values, tables, owners, visible and scale
     (1 / sqrt(D) if None), the output out [T, H, 1, D] and the template values T (query's dtype) and D, on
-    LANES x T x H threads. The kernel is built once for all calls. The arrays are float32, float16 or bfloat16;
-    accumulates in float32. Raises UserError without a Metal device and unless G divides H.
+    LANES x T x H threads. The kernel is built once for all calls. Floats have 32 or 16 bits; accumulates in
+    float32. Raises UserError without a Metal device and unless G divides H.
     """
     raise NotImplementedError("task 3.2.4")
