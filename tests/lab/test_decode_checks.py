@@ -49,6 +49,12 @@ STAND_INS: dict[str, tuple[Callable[[SomeGpu], Callable[..., mx.array]], bool, s
         "used with 1 to 7 and 8 to 63$",
         (1, 8),
     ),
+    "fast with many": (
+        lambda gpu: gpu.kernel(lambda n: 4 / n),
+        True,
+        "used with 8 to 63 and 64 or more$",
+        (8, 64),
+    ),
     "wrong for one D": (
         lambda gpu: gpu.kernel(wrong_dim=80),
         False,

@@ -8,7 +8,7 @@ from typing import Final
 import mlx.core as mx
 
 from tiny_llm_lab.interleave import interleave
-from tiny_llm_lab.native.decode_kernel import DTYPES, TIMED, DecodeKernel, PagedRows
+from tiny_llm_lab.native.decode_kernel import TIMED, DecodeKernel, PagedRows
 from tiny_llm_lab.native.fused_checks import draw, in_one_line, is_close, written_out
 from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.verdict import Verdict
@@ -23,6 +23,7 @@ _SHAPES: Final = (
     ([257], (5, 1, 128, 32)),
 )
 _STORED, _QWEN3 = 512, (16, 8, 128, 16)  # timed, with the heads of Qwen3-0.6B
+_DTYPES: Final = (mx.float32, mx.float16, mx.bfloat16)
 _ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
 
 
@@ -55,7 +56,7 @@ def judge_decodes(subject: str, call: PagedRows, clock: Clock) -> Verdict:
     """The verdict on a kernel, perhaps a learner's: whatever it raises, blocks are gathered as before."""
     ops = MlxOps(widens=False, kernel=DecodeKernel(call, tuple(TIMED)))
     try:
-        for dtype, (lengths, sizes) in product(DTYPES, _SHAPES):
+        for dtype, (lengths, sizes) in product(_DTYPES, _SHAPES):
             step = _Decodes(lengths, sizes, dtype)
             if not is_close(step.by(ops, step.query), step.want()):
                 wrong = f"{len(lengths)} rows with H, G, D, block size = {sizes}, {dtype}"

@@ -84,8 +84,8 @@ class MlxPages:
         self, q: mx.array, pools: list[tuple[mx.array, mx.array | None]], part: _Segment, scale: float
     ) -> mx.array:
         """The rows q [T, H, 1, D] of one segment -> [T, 1, H * D]."""
-        kernel, (keys, of_keys), (values, _) = self._kernel, *pools
-        if kernel is not None and part.length is None and of_keys is None and kernel.takes(q, keys):
+        kernel, (keys, _), (values, _) = self._kernel, *pools
+        if kernel is not None and part.length is None and kernel.takes(q, keys):
             return kernel.call(q, keys, values, part.tables, part.owners, part.visible, scale)
         k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
         if part.length is None:
