@@ -7,6 +7,8 @@ from itertools import groupby, pairwise
 from typing import Protocol, TypeVar
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
 from tiny_llm_lab.native.decode_kernel import DecodeKernel
 
@@ -106,17 +108,20 @@ def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
 
 
 def _slot_places(slots: mx.array, groups: int, size: int) -> tuple[mx.array, mx.array]:
-    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G]."""
-    blocks, tokens = slots // size, slots % size
-    places = (blocks[:, None] * groups + mx.arange(groups)) * size + tokens[:, None]
-    return slots, places.astype(mx.uint32).reshape(-1)
+    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G].
+
+    NumPy counts them: slots come from Python, and a GPU would start seven operators.
+    """
+    blocks, tokens = np.divmod(np.array(slots), size)
+    places = (blocks[:, None] * groups + np.arange(groups)) * size + tokens[:, None]
+    return slots, mx.array(places.astype(np.uint32).reshape(-1))
 
 
 def _segments(
     starts: Sequence[int], lengths: Sequence[int], tables: mx.array, groups: int, size: int
 ) -> tuple[mx.array, list[_Segment]]:
     """The tables, and the rows of a step in the order they have."""
-    segments = []
+    segments, numbers = [], np.array(tables)
     counts = [end - start for start, end in pairwise(starts)]
     for is_single, members in groupby(range(len(counts)), key=lambda r: counts[r] == 1):
         run = list(members)
@@ -124,18 +129,23 @@ def _segments(
             first, end = together[0], together[-1] + 1
             seen = list(lengths[first:end])
             used = -(-max(seen) // size)
-            visible = mx.array([*seen, *[0] * (_LEAST_SIZE - len(seen))], mx.int32)
-            owners = mx.arange(visible.size, dtype=mx.int32)
-            own = tables[first:end]
-            blocks = own[:, None, :used] * groups + mx.arange(groups)[:, None]
+            own = numbers[first:end, :used]
+            blocks = own[:, None] * groups + np.arange(groups)[:, None]
             mask = None
             if is_single and any(length != used * size for length in seen):
-                mask = (mx.arange(used * size) < visible[: len(seen), None])[:, None, None]
+                mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
             rows = slice(starts[first], starts[end])
             length = None if is_single else seen[0]
-            own = mx.pad(own, [(0, 0), (0, _LEAST_SIZE)]) if own.size < _LEAST_SIZE else own
-            segments.append(_Segment(rows, blocks.astype(mx.uint32), length, mask, own, owners, visible))
+            gathered = mx.array(blocks.astype(np.uint32))
+            segments.append(_Segment(rows, gathered, length, mask, *_for_kernel(own, seen)))
     return tables, segments
+
+
+def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.array, mx.array, mx.array]:
+    """The tables of single rows, their owners and how many tokens they see, as a kernel reads them."""
+    padding = max(0, _LEAST_SIZE - len(seen))
+    wide = np.pad(tables, [(0, 0), (0, _LEAST_SIZE if tables.size < _LEAST_SIZE else 0)])
+    return mx.array(wide), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
 
 
 def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:
