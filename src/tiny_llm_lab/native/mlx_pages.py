@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from tiny_llm_lab.native.decode_kernel import DecodeKernel
 
@@ -73,7 +74,8 @@ class MlxPages:
         """See `KernelOps.paged_attention`."""
         groups, size = key.shape[1:3]
         make = partial(_segments, starts, lengths, tables, groups, size)
-        segments = self._once("segments", (id(tables), groups, size), make)[1]
+        step = (id(tables), tuple(starts), tuple(lengths), groups, size)
+        segments = self._once("segments", step, make)[1]
         pools = list(zip((key, value), kv_scales or (None, None), strict=True))
         parts = [
             self._attended(query if len(segments) == 1 else query[part.rows], pools, part, scale)
@@ -140,19 +142,23 @@ def _segments(
             first, end = together[0], together[-1] + 1
             seen = list(lengths[first:end])
             used = -(-max(seen) // size)
-            own = numbers[first:end]
-            blocks = own[:, None, :used] * groups + np.arange(groups)[:, None]
+            own = numbers[first:end, :used]
+            blocks = own[:, None] * groups + np.arange(groups)[:, None]
             mask = None
             if is_single and any(length != used * size for length in seen):
                 mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
             rows = slice(starts[first], starts[end])
             length = None if is_single else seen[0]
-            visible = mx.array([*seen, *[0] * (_LEAST_SIZE - len(seen))], mx.int32)
-            owners = mx.array(np.arange(visible.size, dtype=np.int32))
-            own = np.pad(own, [(0, 0), (0, _LEAST_SIZE)]) if own.size < _LEAST_SIZE else own
-            pieces = mx.array(blocks.astype(np.uint32))
-            segments.append(_Segment(rows, pieces, length, mask, mx.array(own), owners, visible))
+            gathered = mx.array(blocks.astype(np.uint32))
+            segments.append(_Segment(rows, gathered, length, mask, *_for_kernel(own, seen)))
     return tables, segments
+
+
+def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.array, mx.array, mx.array]:
+    """The tables of single rows, their owners and how many tokens they see, as a kernel reads them."""
+    padding = max(0, _LEAST_SIZE - len(seen))
+    wide = np.pad(tables, [(0, 0), (0, _LEAST_SIZE if tables.size < _LEAST_SIZE else 0)])
+    return mx.array(wide), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
 
 
 def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:
