@@ -29,6 +29,7 @@ _GROUPS: Final = {
     },
     "When something is wrong": {
         "doctor": "tiny_llm_lab.doctor.command",
+        "report": "tiny_llm_lab.report.command",
     },
     "Look at schedules": {
         "trace": "tiny_llm_lab.trace.command",
