@@ -3,9 +3,11 @@
 import itertools
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.cli import main
 from tiny_llm_lab.commands.cli_errors import EXIT_FAILED
 from tiny_llm_lab.native import VARIABLE
-from tiny_llm_lab.report import command, part, plan
+from tiny_llm_lab.report import part, plan
 from tiny_llm_lab.report.page import page_of, table
 from tiny_llm_lab.report.part import Outcome, Part, outcomes
 from tiny_llm_lab.report.plan import LENGTHS, STREAMS, Plan
@@ -51,15 +53,37 @@ def test_tests_are_judged_by_their_exit_code() -> None:
     assert (bad.status, bad.said) == ("failed", "1 failed")
 
 
-def test_a_part_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
-    file = tmp_path / "pid"
-    code = f"{child}; open({str(file)!r}, 'w').write(str(p.pid)); time.sleep(600)"
-    hung, after = run(python(code, limit_s=3.0), python("print('{}')"))
-    assert (hung.status, hung.said) == ("failed", "took more than 3 s")
-    assert after.status == "done"
-    state = Path(f"/proc/{file.read_text()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+_PARENT = """
+import subprocess, sys, time
+child = "import sys, time; file = open(sys.argv[1], 'w'); file.write('x'); file.flush(); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", child, sys.argv[1]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+time.sleep(60)
+"""
+
+
+def test_a_part_that_takes_too_long_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "alive")
+    alive, communicate = (
+        os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK),
+        subprocess.Popen.communicate,
+    )
+
+    def late(process: subprocess.Popen[str], timeout: float | None = None) -> tuple[str, str]:
+        if timeout is None:
+            return communicate(process)
+        select.select([alive], [], [])
+        assert os.read(alive, 1) == b"x"
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", late)
+    hung = replace(python(_PARENT), command=[sys.executable, "-c", _PARENT, str(tmp_path / "alive")])
+    [outcome] = run(replace(hung, limit_s=30.0))
+    assert (outcome.status, outcome.said) == ("failed", "took more than 30 s")
+    # The end of the file: the child, which was the only one to write it, is no more.
+    assert select.select([alive], [], [], 10.0)[0] and os.read(alive, 1) == b"", "a child goes on"
+    os.close(alive)
 
 
 def test_what_does_not_fit_into_the_time_is_left_out() -> None:
@@ -215,14 +239,3 @@ def test_the_model_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.default_model() == "default"
     monkeypatch.setattr(plan.mx, "default_device", lambda: plan.mx.Device(plan.mx.gpu))
     assert plan.default_model() == "random:qwen3-0.6b,bits=4"
-
-
-@pytest.mark.long
-def test_a_rehearsal(tmp_path: Path) -> None:
-    folder = tmp_path / "report"
-    arguments = ("-m", "tiny_llm_lab", "report", "--quick", "--out", str(folder))
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    page = (folder / "report.md").read_text()
-    assert "✗ failed" not in page and "decode, 8 x 128" in page
-    assert command.HELP
