@@ -88,20 +88,20 @@ def test_no_class_changes_an_answer(llm, served, policy):
     ]
     order = sorted(range(len(mixed)), key=lambda i: i % 2)
     assert answers(engine, mixed, order) == [completion.token_ids for completion in wanted]
-    assert probe.preempted, "nobody had to make room: this test shows nothing"
+    assert probe.preempted, "no request was preempted: this test shows nothing"
 
 
 # In bfloat16 plain MLX rounds a row of several otherwise than a single one, so draws may differ there.
 @pytest.mark.parametrize("served", ["float32", "bfloat16", "float32 without kernels"], indirect=True)
 @pytest.mark.parametrize("speculate", ["ngram", "draft model"])
-def test_no_guess_changes_an_answer(llm, served, speculate):
+def test_no_draft_changes_an_answer(llm, served, speculate):
     checkpoint, model, prompts, wanted = served
     proposer = llm.NgramProposer() if speculate == "ngram" else llm.DraftModelProposer(model)
     config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=16)
     engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=128, proposer=proposer)
     got = answers(engine, prompts, range(len(prompts)))
     assert got == [completion.token_ids for completion in wanted]
-    assert engine.spec_stats.num_accepted_tokens > 0, "no guess ever stood: this test shows nothing"
+    assert engine.spec_stats.num_accepted_tokens > 0, "no draft token was accepted: this test shows nothing"
 
 
 def test_recall_through_the_engine(llm, served):

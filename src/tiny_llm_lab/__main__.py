@@ -17,6 +17,7 @@ def _main() -> int:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # not where a shell has it ignored, as in the background
         signal.signal(signal.SIGINT, _leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./pdmw` has blocked it
     from tiny_llm_lab.cli import main  # here, because it brings MLX: half a second in which Ctrl-C may come
 
     signal.signal(signal.SIGINT, before)

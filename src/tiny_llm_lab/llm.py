@@ -20,9 +20,6 @@ from tiny_llm_lab.types import (
     SchedulerConfig,
 )
 
-# Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
-_LONGEST_DEFAULT = 4096
-
 
 class LLM:
     """A model and the engine that serves it."""
@@ -38,7 +35,7 @@ class LLM:
         block_size: int = 16,
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
     ) -> None:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
@@ -51,7 +48,7 @@ class LLM:
         package = load_serving(solution)
         self.checkpoint = load_checkpoint(model, dtype=dtype)
         built = package.build_model(self.checkpoint)
-        limit = min(built.config.max_position_embeddings, _LONGEST_DEFAULT)
+        limit = min(built.config.max_position_embeddings, SchedulerConfig.max_model_len)
         config = config or SchedulerConfig(max_model_len=limit)
         dtype = self.checkpoint.dtype
         num_blocks = engine_num_blocks(built.config, dtype, block_size, config, kv_cache_memory)

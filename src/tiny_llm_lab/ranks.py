@@ -21,7 +21,7 @@ from tiny_llm_lab import native
 from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.types import UserError
 
-_RANK, _HOSTS = "MLX_RANK", "MLX_HOSTFILE"  # how MLX's ring learns who it is and where the others are
+_RANK, _HOSTS = "MLX_RANK", "MLX_HOSTFILE"  # how MLX's ring learns its rank and the addresses of all ranks
 _POLL_S = 0.02
 _GRACE_S = 0.5
 _TIMED_OUT = 124  # as of `timeout`
@@ -54,9 +54,9 @@ def group(size: int) -> mx.distributed.Group:
 def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *, stdin: bytes = b"") -> int:
     """Run `command` once a rank; the exit code is 0, or that of the first rank that fails.
 
-    Each reads all of `stdin`. Rank 0 has this process's stdout and stderr. The others' stdout is dropped, and
-    of their stderr is shown what the failing one said. When a rank fails, or after `timeout_s` (exit code
-    124), the others are ended. Ctrl-C is rank 0's to answer; a second one ends them all.
+    Each reads all of `stdin`. Rank 0 has this process's stdout and stderr. The stdout of all other ranks is
+    dropped, and of their stderr only that of a failing rank is shown. When a rank fails, or after
+    `timeout_s` (exit code 124), the remaining ranks are ended. Rank 0 answers Ctrl-C; a second one ends all.
     """
     with ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts.json"
@@ -85,7 +85,9 @@ def _start(
     # Ranks share the cores: more threads than cores would wait for each other at every sum.
     threads = {native.THREADS_VARIABLE: str(max(1, physical_cores() // size))}
     environment = threads | os.environ | {_RANK: str(rank), _HOSTS: str(hosts)}
-    with tempfile.TemporaryFile() as given:  # its own: whoever reads a file that is shared moves all on
+    with (
+        tempfile.TemporaryFile() as given
+    ):  # one a rank: a shared file would have one position for all readers
         given.write(stdin)
         given.seek(0)
         out, err = (None, None) if rank == 0 else (subprocess.DEVNULL, stderr)
@@ -99,7 +101,9 @@ def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -
         codes = [process.poll() for process in running]
         failed = next((rank for rank, code in enumerate(codes) if code), None)
         if failed is not None:
-            time.sleep(_GRACE_S)  # most errors are everyone's, and then rank 0 has said it already
+            time.sleep(
+                _GRACE_S
+            )  # most errors are common to all ranks, and then rank 0 has reported it already
             failed = 0 if running[0].poll() else failed
             return running[failed].poll() or 0, failed
         if None not in codes:

@@ -40,6 +40,7 @@ class Solution(Protocol):
         *,
         prefill_step: int = 128,
         max_seq_len: int | None = None,
+        async_scheduling: bool | None = None,
     ) -> Iterator[Event]: ...
 
     def batch_generate(
@@ -56,6 +57,7 @@ class Solution(Protocol):
         metrics: PrefillMetrics | None = None,
         sampling: SamplingParams = ...,
         on_event: EventCallback | None = None,
+        async_scheduling: bool | None = None,
         clock: Clock = time.perf_counter,
     ) -> list[Completion]: ...
 

@@ -20,7 +20,7 @@ CHECKPOINTS = [
     "random:qwen2.5-shrunk,tied=1",
 ]
 PROMPT = "Once upon a time there was a small red fox who lived by the sea. One day"
-NUM_LOGITS = 8  # of the last positions of the prompt, which see all the others
+NUM_LOGITS = 8  # of the last positions of the prompt, which see all before them
 NUM_GREEDY = 64
 # Between the best token and the second: an answer that rounding could change proves nothing.
 SMALLEST_LEAD = 1e-3

@@ -17,7 +17,7 @@ def text_of(length, seed=0):
 
 def run_all(llm, model, prompts, **settings):
     clock = FakeClock(tick=1e-4)
-    settings = {"clock": clock, "max_seq_len": 512, **settings}
+    settings = {"clock": clock, "max_seq_len": 512, "async_scheduling": False, **settings}
     return llm.batch_generate(model, TOKENIZER, prompts, **settings)
 
 

@@ -5,8 +5,8 @@ import numpy as np
 from tests.helpers import oracle
 
 START = 7  # tokens of the prompt
-# Rows of one step: what comes first, and what follows when the first guesses stood: [K + 1, V], and
-# what the guesses are drawn from: [K, V].
+# Rows of one step: what comes first, and what follows when the first draft tokens were accepted: [K + 1, V],
+# and what the draft tokens are drawn from: [K, V].
 P = np.array(
     [
         [0.40, 0.30, 0.15, 0.10, 0.05],

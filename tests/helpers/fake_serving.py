@@ -63,7 +63,7 @@ class FakeSolution:
     def stream_generate(
         self, model: object, tokenizer: WordTokenizer, prompt: str, sampling: SamplingParams, **settings: Any
     ) -> Iterator[Event]:
-        self.seen = [prompt]
+        self.seen, self.settings = [prompt], settings
         for number, event in enumerate(self._events(tokenizer, [Prompt(prompt, sampling)], 0.0)):
             if number == self.fail_after:
                 raise self.failure

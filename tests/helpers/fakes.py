@@ -1,14 +1,12 @@
-"""A model whose every answer depends on its whole prefix, caches that are counted, and an obedient clock."""
+"""A model whose every answer depends on its whole prefix, and caches that are counted."""
 
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import pytest
+from tests.helpers.fake_clock import FakeClock as FakeClock
 from tests.helpers.toy import QWEN3
 
 LETTERS = range(97, 123)
@@ -27,32 +25,6 @@ class Call:
     @property
     def length(self) -> int:
         return len(self.tokens[0])
-
-
-class FakeClock:
-    """Time passes only when someone works, sleeps, or (a little) looks at the clock."""
-
-    def __init__(self, tick: float = 0.0, start: float = 0.0) -> None:
-        self.now = start
-        self.tick = tick
-        self.naps: list[float] = []
-        self._reads = 0
-
-    def __call__(self) -> float:
-        self._reads += 1
-        if self._reads > 100_000:
-            raise AssertionError("the clock was read 100,000 times: does this run ever end?")
-        self.now += self.tick
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.naps.append(seconds)
-        self.now += max(seconds, 1e-4)
-
-    def take_over(self, monkeypatch: pytest.MonkeyPatch, user: object) -> None:
-        """Whoever sleeps, with `time.sleep` or with a `sleep` imported beside `user`, moves this clock."""
-        monkeypatch.setattr(time, "sleep", self.sleep)
-        monkeypatch.setattr(sys.modules[user.__module__], "sleep", self.sleep, raising=False)
 
 
 class FakeCache:

@@ -160,7 +160,8 @@ class _Run:
     def _alone(self, prompt: Prompt) -> Outcome:
         if self.kv_bits is None:
             step = self.rng.choice((1, 7, 128))
-            return answered_alone(self.llm, self.model, prompt, self.limit, step)
+            is_ahead = self.rng.random() < 0.3
+            return answered_alone(self.llm, self.model, prompt, self.limit, step, is_ahead)
         return answered_by_engine(
             self.llm,
             self.model,

@@ -64,8 +64,10 @@ def outcome_of(completion: Completion) -> Outcome:
 REFUSED = Outcome((), "", "error")
 
 
-def answered_alone(llm: Any, model: Any, prompt: Prompt, limit: int, prefill_step: int) -> Outcome:
-    """By `stream_generate`, with at most `limit` stored tokens."""
+def answered_alone(
+    llm: Any, model: Any, prompt: Prompt, limit: int, prefill_step: int, is_ahead: bool = False
+) -> Outcome:
+    """By `stream_generate`, with at most `limit` stored tokens; with `is_ahead` a step ahead."""
     try:
         events = list(
             llm.stream_generate(
@@ -75,6 +77,7 @@ def answered_alone(llm: Any, model: Any, prompt: Prompt, limit: int, prefill_ste
                 prompt.sampling,
                 prefill_step=prefill_step,
                 max_seq_len=limit,
+                async_scheduling=is_ahead,
             )
         )
     except UserError:

@@ -71,6 +71,7 @@ def serve_batch(llm: Any, model: Any, prompts: Sequence[Prompt], limit: int, rng
         prefill_memory=rng.choice((None, 100_000)),
         chunk_policy=policies[rng.choice(tuple(policies))],
         metrics=llm.ChunkedPrefillMetrics(),
+        async_scheduling=rng.random() < 0.7,
         on_event=note,
         clock=TickingClock(),
     )

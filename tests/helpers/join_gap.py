@@ -14,7 +14,7 @@ import numpy as np
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Checkpoint, Event, PrefillEvent, Prompt, SamplingParams, TokenEvent
 
-LATE_S = 0.2  # the long prompt comes when the others decode
+LATE_S = 0.2  # the long prompt comes when the short ones decode
 
 
 def main(argv: list[str] | None = None) -> int:

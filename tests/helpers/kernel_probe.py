@@ -89,7 +89,7 @@ def probe_of(package: str, name: str) -> Probe:
         for header in folder.glob("*.h"):
             shutil.copy(header, scratch)
         own = (folder / f"{name}.cpp").read_text("utf-8")
-        # The compiler shall name the learner's file and not this copy.
+        # Lets the compiler name the learner's file, not this copy.
         named = f'#line 1 "{folder / name}.cpp"\n{own}\n#line 1 "kernel_probe_{name}.cpp"\n{behind}'
         (Path(scratch) / f"{name}.cpp").write_text(named, "utf-8")
         library = kernel_library(Path(scratch), isa.selected_isa())

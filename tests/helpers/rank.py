@@ -29,7 +29,7 @@ ENGINES: dict[str, tuple[SchedulerConfig, dict[str, Any]]] = {
     "a small pool": (_NARROW, {"num_blocks": 11}),
     "keys and values of 8 bits": (_NARROW, {"num_blocks": 11, "kv_bits": 8}),
     "a step ahead": (SchedulerConfig(), {"num_blocks": 64, "async_scheduling": True}),
-    "guesses": (_NARROW, {"num_blocks": 11}),
+    "drafts": (_NARROW, {"num_blocks": 11}),
 }
 # Starting a process takes some seconds, and its machine may have other things to do.
 _TIMEOUT_S = 240
@@ -109,7 +109,7 @@ def of_model(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any]:
 
 def _of_engine(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any]:
     config, settings = ENGINES[name]
-    proposer = llm.NgramProposer() if name == "guesses" else None
+    proposer = llm.NgramProposer() if name == "drafts" else None
     stats = EngineStats()
     engine = llm.Engine(model, tokenizer, config, block_size=8, proposer=proposer, on_step=stats, **settings)
     done = engine.generate(_prompts())
@@ -117,7 +117,7 @@ def _of_engine(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any
     counts = {f"{name}: {what}": np.array(number or 0.0) for what, number in stats.as_json(engine).items()}
     engine.release()
     assert counts[f"{name}: prefix_hit_rate"] > 0, "nothing is shared: this shows too little"
-    assert config is not _NARROW or counts[f"{name}: num_preemptions"] > 0, "nobody is preempted"
+    assert config is not _NARROW or counts[f"{name}: num_preemptions"] > 0, "no request is preempted"
     return counts | {f"{name}: tokens": np.array([each.token_ids for each in done])}
 
 
@@ -135,7 +135,7 @@ def _prompts() -> list[Prompt]:
 
 
 def main() -> None:
-    """One rank: answers cases in order until there is a file that says `end`, or nobody who asks."""
+    """One rank: answers cases in order until a file says `end`, or the test's process is gone."""
     job = json.loads(sys.argv[1])
     folder, llm = Path(job["folder"]), load_solution(job["solution"])
     group = ranks.group(job["size"])

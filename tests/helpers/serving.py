@@ -83,6 +83,6 @@ def logprobs_of(engine: Any, prompt: Prompt, neighbours: Sequence[Prompt] = ()) 
                 found += output.logprobs
                 tokens += output.token_ids
             else:
-                assert output.logprobs == (), "nobody asked"
+                assert output.logprobs == (), "no logprobs were asked for"
     assert [each.token_id for each in found] == tokens, "one for each token, in order"
     return found

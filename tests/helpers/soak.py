@@ -25,7 +25,7 @@ class Life:
     bound: int | None = None  # steps that it may wait to be admitted
     scheduled: int = 0  # tokens that were planned for it
     adopted: int = 0  # tokens that others computed for it
-    lost: int = 0  # tokens computed in vain: of guesses that were rejected, and before preemptions
+    lost: int = 0  # tokens computed in vain: of draft tokens that were rejected, and before preemptions
     at: int = 0  # tokens computed after the last step
 
 
@@ -91,9 +91,9 @@ class Storm:
         self.scheduler.add(request)
 
     def _bound(self, request: Any) -> int | None:
-        """Whoever is first gets a token in every step, or every second one when prefills and decodes
-        alternate, and is done after as many as it has tokens: no policy but priority lets others pass.
-        Batch-class requests hold up nobody, beyond one such second step, and may wait forever."""
+        """The first in order gets a token in every step, or every second one when prefills and decodes
+        alternate, so it is done after as many as it has tokens: only policy priority lets others pass.
+        Batch-class requests delay no interactive one beyond that second step, and may wait forever."""
         if self.config.policy == "priority" or request.priority_class == "batch":
             return None
         ahead = [life for life in self._open() if life.request.priority_class == "interactive"]
@@ -107,7 +107,7 @@ class Storm:
         return self.rng.randrange(least, 2 * least) if is_free and self.rng.random() < 0.3 else None
 
     def _step(self) -> int:
-        self._guess()
+        self._draft()
         budget = self._smaller_budget()
         before = {r.request_id: (r.num_computed_tokens, r.num_preemptions) for r in self.scheduler.running}
         plan = self.scheduler.schedule(budget)
@@ -144,7 +144,7 @@ class Storm:
                 self.longest_wait = max(self.longest_wait, waited)
                 assert life.bound is None or waited <= life.bound, f"{name} waited {waited} steps"
 
-    def _guess(self) -> None:
+    def _draft(self) -> None:
         for request in self.scheduler.running:
             if request.is_decoding and self.rng.random() < 0.3:
                 request.spec_token_ids = [self.rng.randrange(3) for _ in range(self.rng.randrange(1, 5))]
@@ -161,8 +161,8 @@ class Storm:
                 len(request.block_ids) * self.block_size >= request.num_computed_tokens + num_new or life.ends
             )
             if request.needs_sample(num_new):
-                num_guessed = request.num_computed_tokens + num_new - request.num_tokens
-                accepted = request.spec_token_ids[: self.rng.randrange(num_guessed + 1)]
+                num_drafted = request.num_computed_tokens + num_new - request.num_tokens
+                accepted = request.spec_token_ids[: self.rng.randrange(num_drafted + 1)]
                 room = life.max_tokens - len(request.output_token_ids)
                 sampled[name] = [*accepted, self.rng.randrange(3)][:room]
         self.scheduler.commit(plan, sampled)

@@ -1,7 +1,7 @@
 """Every compiled copy of the kernels that this machine can run, with one thread and with two.
 
-The chosen copy with two threads sees all tests. The others see, of every test function, one set of shapes for
-each dtype, and another set each; `--full` shows all to all of them.
+The chosen copy with two threads sees all tests. Every other copy sees one set of shapes of each test function
+for each dtype, and another set each; `--full` shows all to all of them.
 """
 
 import os

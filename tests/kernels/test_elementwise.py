@@ -165,7 +165,7 @@ def test_swiglu_of_extreme_numbers(k, dtype):
     with np.errstate(over="ignore"):
         want = g / (1 + np.exp(-g)) * 0.5
     got = k.swiglu(gate, mx.full(gate.shape, 0.5, dtype=dtype))
-    for i in range(gate.size):  # each alone: the largest would hide the others
+    for i in range(gate.size):  # each alone: the largest would hide the rest
         check(
             got[i],
             np.where(

@@ -42,7 +42,7 @@ class Engine:
 
     def __init__(self, llm, model, prompts, block_size, dtype):
         self.ids, num_blocks = scattered_blocks(2, block_size, [len(p) for p in prompts])
-        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size, dtype)
+        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size, dtype, ops=model.ops)
         self.llm, self.model, self.prompts, self.block_size = llm, model, prompts, block_size
         self.done = [0] * len(prompts)
 
@@ -109,7 +109,7 @@ def test_logits_of_some_rows(llm, kernels_on, model_dtype):
     for way, rows in zip(ways[1:], ([], [59, 112, 132], [132, 3, 4, 5, 70], [0]), strict=True):
         got = way.step([60, 53, 20], rows)
         assert_same_bits(got, want[mx.array(rows, mx.int32)], f"rows {rows}")
-        # What the rows that nobody asked for have stored shows in the next step.
+        # What rows have stored whose logits were not asked for shows in the next step.
         assert_same_bits(way.step([5, 0, 13]), want_of_next(llm, model, prompts, dtype), f"after rows {rows}")
 
 
@@ -135,7 +135,7 @@ def test_rows_of_a_batch(llm, kernels_on):
 def test_a_step_of_the_model_changes_the_pools_in_place(llm, kernels_on, rows):
     model, tokenizer = model_of(llm, "bfloat16")
     prompt = tokenizer.encode(TEXT)[:64]
-    cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16)
+    cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, ops=model.ops)
 
     def step(at):
         layout = llm.StepLayout.of(32, [([9, 4], at, 8)])

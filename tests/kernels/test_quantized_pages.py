@@ -18,7 +18,8 @@ SCHEDULES = [
 class Engine8(Engine):
     def __init__(self, llm, model, prompts, block_size, dtype):
         super().__init__(llm, model, prompts, block_size, dtype)
-        self.cache = llm.PagedKvCache(model.config, self.cache.num_blocks, block_size, dtype, kv_bits=8)
+        num_blocks = self.cache.num_blocks
+        self.cache = llm.PagedKvCache(model.config, num_blocks, block_size, dtype, kv_bits=8, ops=model.ops)
 
 
 @on_every_copy
@@ -96,7 +97,7 @@ def test_pools_that_are_views(k):
 def test_a_step_of_8_bits_changes_the_pools_in_place(llm, kernels_on):
     model, tokenizer = model_of(llm, "bfloat16")
     prompt = tokenizer.encode(TEXT)[:64]
-    cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, kv_bits=8)
+    cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, kv_bits=8, ops=model.ops)
 
     def step(at):
         layout = llm.StepLayout.of(32, [([9, 4], at, 8)])

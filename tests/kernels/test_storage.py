@@ -57,7 +57,7 @@ def test_storage_has_four_dimensions(k):
 
 @pytest.mark.parametrize("odd_layer", [None, 0, 1])
 def test_room_may_hold_any_numbers_or_none(llm, kernels_on, odd_layer):
-    """Whether a layer is fused or not, and whether a row's room was another request's or nobody's."""
+    """Whether a layer is fused or not, and whether a row's room was another request's or is new."""
     model, lengths = packed_model(llm, odd_layer), [9, 1, 40]
     batch = [llm.BatchingKvCache(4) for _ in range(2)]
     tokens = [random_tokens(60 + i, 1, length + 1) for i, length in enumerate(lengths)]

@@ -95,7 +95,7 @@ def test_json_holds_everything(solution: FakeSolution, prompts: str, capsys: Cap
     }  # fmt: skip
     first = document["requests"][0]
     assert (first["status"], first["num_prompt_tokens"], first["num_output_tokens"]) == ("stop", 2, 3)
-    assert first["itl"] == {"count": 2, "p50_s": 1.0, "p99_s": 1.0, "max_s": 1.0}
+    assert first["itl"] == {"count": 2, "p50_s": 1.0, "p90_s": 1.0, "p99_s": 1.0, "max_s": 1.0}
     assert first["text"] == "one two three" and len(first["token_s"]) == 3
     assert document["total"]["num_output_tokens"] == 6 and document["total"]["num_interrupted"] == 0
 

@@ -109,7 +109,7 @@ def test_one_flag_for_both_loops_by_either_name(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_draft_model_guesses_and_changes_no_answer(prompts: str, capsys: Capture) -> None:
+def test_a_draft_model_changes_no_answer(prompts: str, capsys: Capture) -> None:
     flags = ["--prompts", prompts, "--raw", "--engine", "--max-tokens", "9", "--ignore-eos"]
     alone = document(capsys, *flags)
     drafted = document(

@@ -92,6 +92,17 @@ def test_an_engine_is_swept_over_budgets_and_thresholds(
     assert "budget 64, threshold 32, long" in out and "ITL max, budget 64 / budget 9999" in out
 
 
+@pytest.mark.parametrize("engine", [(), ("--engine",)])
+def test_a_step_ahead_reaches_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, engine: tuple[str, ...]
+) -> None:
+    for flags, chosen in (((), None), (("--async-scheduling",), True), (("--no-async-scheduling",), False)):
+        children = Children()
+        assert bench(monkeypatch, children, tmp_path, *engine, *flags, "--repeats", "1", "--json") == 0
+        assert {spec.async_scheduling for spec in children.specs} == {chosen}
+        assert json.loads(capsys.readouterr().out)["settings"]["async_scheduling"] is chosen
+
+
 def test_no_number_is_cut_at_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -105,6 +105,15 @@ def test_rounded_activations_take_turns_with_exact_ones(
     assert result["peers"]["ref"]["best_variant"]["decode_tok_s"] == "exact activations"
 
 
+def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    installed(monkeypatch, True)
+    children = Children()
+    assert bench(monkeypatch, children, "--no-async-scheduling", "--baselines", "mlx-lm", "--json") == 0
+    asked = {spec.solution: spec.async_scheduling for spec in children.asked}
+    assert asked == {"ref": False, "mlx-lm": None}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["async_scheduling"] is False
+
+
 def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     installed(monkeypatch, True)
     children = Children({"float32": CrashError("Traceback\nMemoryError: too big")})

@@ -104,6 +104,17 @@ def test_a_run_has_every_token_and_every_chunk(schedule: Schedule, sizes: list[i
     assert overlap_complaint(run) is not None, "all arrived at once, so none arrived in between"
 
 
+@pytest.mark.parametrize("schedule", [Schedule(32), Schedule(budget=999)])
+def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch, schedule: Schedule) -> None:
+    asked: list[bool | None] = []
+    for module in ("generate.batch_generator", "engine.core"):
+        monkeypatch.setattr(f"tiny_llm_ref.{module}.is_async_scheduling", asked.append)
+    for chosen in (None, True, False):
+        measure(replace(spec(schedule), async_scheduling=chosen))
+        assert asked == [chosen] * 2, "the warm-up as well"
+        asked.clear()
+
+
 def test_a_request_that_does_not_fit_is_told_before_it_is_tried() -> None:
     long = Workload(1, 1024, 2, 2, 8, 4)
     with pytest.raises(UserError, match="a request of 1026 tokens, prompt and answer; the model takes 1024"):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -106,6 +107,31 @@ def test_the_first_loops_know_no_stop_strings(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(main, "load_from_args", lambda *_, **__: loaded(fake))
     assert cli.main(["main", "--loop", "simple", "--stop", "END"]) == 2
     assert "--stop and --ignore-eos are not for --loop simple" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "module"), [("main", main), ("batch-main", batch_main)])
+def test_a_step_ahead_is_chosen_by_hand(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, command: str, module: ModuleType
+) -> None:
+    fake = FakeSolution()
+    monkeypatch.setattr(module, "load_from_args", lambda *_, **__: loaded(fake))
+    for flags, chosen in ((("--async-scheduling",), True), (("--no-async-scheduling",), False), ((), None)):
+        assert cli.main([command, *flags]) == 0
+        assert fake.settings.get("async_scheduling") is chosen
+    capsys.readouterr()
+    monkeypatch.setattr(module, "load_from_args", lambda *_, **__: pytest.fail("the model was loaded"))
+    assert cli.main([command, "--solution", "mlx-lm", "--async-scheduling"]) == 2
+    assert capsys.readouterr().err == (
+        "error: mlx-lm always begins a step ahead: leave out --async-scheduling\n"
+    )
+
+
+@pytest.mark.usefixtures("solution")
+def test_the_first_loops_read_every_step_first(capsys: Capture) -> None:
+    assert cli.main(["main", "--loop", "cached", "--no-async-scheduling"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "--async-scheduling is not for --loop cached: choose --loop chunked\n"
+    )
 
 
 def test_ctrl_c_keeps_what_was_said(solution: FakeSolution, capsys: Capture) -> None:

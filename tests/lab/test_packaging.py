@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -103,3 +104,27 @@ def test_pdmw_without_python_names_the_cure(tmp_path: Path) -> None:
     )
     assert (run.returncode, run.stdout) == (2, "")
     assert re.fullmatch(r"pdmw: no Python from 3\.11 .*install one.*\n", run.stderr)
+
+
+def test_an_interrupt_while_pdmw_starts_is_one_line(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pdmw", tmp_path)
+    # What a script imports is looked for beside it first.
+    (tmp_path / "contextlib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    run = subprocess.run([sys.executable, "-ES", tmp_path / "pdmw"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted\n")
+
+
+def _with_interrupt_pending() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("what", ["PDM", "the list of commands"])
+def test_what_pdmw_starts_answers_an_interrupt_of_before(what: str) -> None:
+    found = re.search(r'PDM_MAIN = """\\\n(.*?)"""', (ROOT / "pdmw").read_text("utf-8"), re.DOTALL)
+    assert found
+    program = ["-c", found[1].replace("\\\\n", "\\n")] if what == "PDM" else ["-m", "tiny_llm_lab"]
+    run = subprocess.run(
+        [sys.executable, *program], capture_output=True, text=True, preexec_fn=_with_interrupt_pending
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted\n")

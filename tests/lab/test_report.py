@@ -56,7 +56,8 @@ def test_tests_are_judged_by_their_exit_code() -> None:
 _PARENT = """
 import subprocess, sys, time
 child = "import sys, time; file = open(sys.argv[1], 'w'); file.write('x'); file.flush(); time.sleep(60)"
-subprocess.Popen([sys.executable, "-c", child, sys.argv[1]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+subprocess.Popen([sys.executable, "-c", child, sys.argv[1]], **quiet)
 time.sleep(60)
 """
 

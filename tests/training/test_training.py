@@ -21,13 +21,13 @@ def encoder() -> CorpusEncoder:
 
 
 def repeats_right(model: Qwen3) -> float:
-    """The share of tokens guessed when a random row is said a second time."""
+    """The share of tokens predicted right when a random row is said a second time."""
     generator = torch.Generator().manual_seed(0)
     row = torch.randint(3, DEFAULT_SHAPE.vocab_size, (8, 40), generator=generator)
     rows = torch.cat((row, row), dim=1)
     with torch.inference_mode():
-        guesses = model(rows, torch.arange(80).expand(8, 80)).argmax(-1)
-    return float((guesses[:, 40:-1] == rows[:, 41:]).float().mean())
+        predicted = model(rows, torch.arange(80).expand(8, 80)).argmax(-1)
+    return float((predicted[:, 40:-1] == rows[:, 41:]).float().mean())
 
 
 def test_the_induction_init_recalls_repeats_before_any_training() -> None:

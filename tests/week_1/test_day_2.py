@@ -18,7 +18,7 @@ from tests.helpers.toy import random_array
 
 from tiny_llm_lab.types import RopeScaling
 
-# The angle of position p is known to p * 2^-24 radians in float32, whoever multiplies first.
+# The angle of position p is known to p * 2^-24 radians in float32, in any order of the factors.
 ANGLES = Tolerance(2e-4, 2e-4)
 
 

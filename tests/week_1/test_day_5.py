@@ -100,7 +100,7 @@ def test_qwen_attention_turns_by_the_order_of_the_tokens(llm):
     x = random_array(13, 1, 3, QWEN2.hidden_size)
     swapped = x[:, mx.array([1, 0, 2])]
     difference = np.abs(as_float64(layer(x)) - as_float64(layer(swapped)))[:, 2].max()
-    assert difference > 1e-3, "the last token does not notice that the others changed places"
+    assert difference > 1e-3, "the last token does not depend on the order of those before it"
 
 
 @pytest.mark.task("1.5.3")
@@ -187,7 +187,10 @@ def test_qwen_model_reads_its_shape_from_the_configuration(llm):
     model = llm.build_model(checkpoint)
     assert model.config == config
     assert_close(model(tokens), qwen_oracle.logits(config, checkpoint.weights, tokens), F32_MODEL)
-    assert_close(llm.QwenModel(config, checkpoint.weights)(tokens), model(tokens), EXACT)
+    # Other operators than the plain ones round differently.
+    is_plain = getattr(model, "ops", None) is None
+    want = model(tokens)
+    assert_close(llm.QwenModel(config, checkpoint.weights)(tokens), want, EXACT if is_plain else F32_MODEL)
 
 
 @pytest.mark.task("1.5.4")

@@ -12,7 +12,7 @@ TOKENIZER = ByteTokenizer()
 
 
 def generator(llm, model, prompts=(), batch_size=4, **settings):
-    settings.setdefault("clock", FakeClock())
+    settings = {"clock": FakeClock(), "async_scheduling": False, **settings}
     return llm.BatchGenerator(model, TOKENIZER, list(prompts), batch_size=batch_size, **settings)
 
 

@@ -111,7 +111,7 @@ def test_arrivals_are_honoured(llm, monkeypatch):
     for completion, at in zip(done, arrivals, strict=True):
         assert completion.timing.arrival_s - start_s == pytest.approx(at, abs=1e-6)
         assert completion.timing.ttft_s > 0.2, "two chunks cannot be computed before the request arrives"
-    # Nobody keeps the first two waiting, nor the one that comes when all is quiet.
+    # The first two need not wait, nor does the one that arrives when all are done.
     assert done[1].timing.ttft_s < 0.3
     assert done[2].timing.ttft_s < 0.4
 

@@ -9,6 +9,7 @@ from tiny_llm_lab.types import DoneEvent, PrefillEvent, SamplingParams, TokenEve
 
 
 def streamed(llm, model, prompt, sampling=None, **settings):
+    settings = {"async_scheduling": False, **settings}
     return llm.stream_generate(model, TOKENIZER, prompt, sampling or SamplingParams(max_tokens=3), **settings)
 
 

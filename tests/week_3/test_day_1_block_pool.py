@@ -140,7 +140,7 @@ def test_a_cached_block_can_be_taken_back_until_it_is_evicted(llm):
     first, second = pool.allocate(2)
     pool.mark_cached(first)
     pool.free([first, second])
-    assert pool.num_free == 3, "a cached block is free when nobody holds it"
+    assert pool.num_free == 3, "a cached block without a holder is free"
     pool.share([first])
     assert (pool.num_free, pool.ref_count(first)) == (2, 1)
     pool.free([first])

@@ -42,7 +42,7 @@ def test_a_follower_waits_for_reserved_blocks_and_takes_them_one_by_one(llm, cac
     leader, follower = llm.PrefixMatch(cache, prompt(1, 2, 3)), llm.PrefixMatch(cache, prompt(1, 2, 8, 9))
     assert not leader.is_waiting
     leader.reserve()
-    assert not leader.is_waiting, "nobody waits for itself"
+    assert not leader.is_waiting, "no request waits for itself"
     assert follower.is_waiting and follower.acquire() == []
     held = pool.allocate(3)
     leader.register([1] * SIZE, held[0])
@@ -123,7 +123,7 @@ def test_a_reservation_ends_when_another_request_was_faster(llm, cache, pool):
 
 @pytest.mark.task("3.3.2")
 def test_answers_do_not_push_shared_prompts_out(llm):
-    """Four prompts of 4 blocks come again and again, and each answer takes 6 blocks that nobody can share."""
+    """Four prompts of 4 blocks come again and again, and each answer takes 6 blocks that cannot be shared."""
     rng, pool = random.Random(4), llm.BlockPool(24, SIZE)
     cache = llm.PrefixCache(pool)
     for _ in range(60):

@@ -61,7 +61,7 @@ def test_who_came_last_gives_way_and_comes_back(llm):
     assert run.jobs["a"].done_step == 39, "the first one does not notice"
     assert run.jobs["b"].request.num_preemptions == 1
     step = next(i for i, plan in enumerate(run.plans) if plan.preempted)
-    assert step == 25 and run.tokens()[step] == {"a": 1}, "nobody is admitted in a step that preempts"
+    assert step == 25 and run.tokens()[step] == {"a": 1}, "no sequence is admitted in a step that preempts"
     again = next(i for i in range(step, len(run.plans)) if "b" in run.tokens()[i])
     assert run.tokens()[again] == {"b": 8 + 25}, "prompt and answer are computed again like a prompt"
     assert run.num_computed() == 2 * 47 + (8 + 24), "what was computed of b counts twice"
@@ -116,7 +116,7 @@ def test_finish_and_abort(llm):
     with pytest.raises(ValueError):
         scheduler.finish("b")
     assert scheduler.abort("b"), "it waits, and waits no more"
-    assert not scheduler.abort("b") and not scheduler.abort("nobody")
+    assert not scheduler.abort("b") and not scheduler.abort("unknown")
     assert scheduler.abort("a") and pool.num_free == 10
     scheduler.commit(plan, {"a": [5]})
     with pytest.raises(ValueError):

@@ -37,7 +37,7 @@ def test_eight_prompts_with_64_tokens_in_common(llm, apart):
     without = drive(llm, PLAIN, families(apart=apart))
     shared = drive(llm, PLAIN, families(apart=apart), cached=True)
     assert prompt_tokens(without) == 544
-    assert prompt_tokens(shared) == 96, "68 of the first one and 4 of each of the others"
+    assert prompt_tokens(shared) == 96, "68 of the first one and 4 of each later one"
     assert prompt_tokens(without) - prompt_tokens(shared) == 7 * 16 * 4
     if apart == 0:
         assert shared.tokens() == [{"r0": 68}, {f"r{i}": 4 for i in range(1, 8)}]

@@ -78,7 +78,7 @@ def test_a_guess_is_computed_with_the_token_before_it(llm):
     assert request.output_token_ids == [10, 11, 99]
     assert request.num_computed_tokens == 5, "12 and 13 were computed in vain"
     request.spec_token_ids = [1] * 50
-    assert scheduler.schedule(8).total_num_scheduled_tokens == 8, "a guess is no reason to pass the budget"
+    assert scheduler.schedule(8).total_num_scheduled_tokens == 8, "a draft does not raise the budget"
     assert scheduler.schedule().total_num_scheduled_tokens == 35, "nor all blocks: 40 tokens, 5 are there"
 
 

@@ -1,4 +1,4 @@
-"""Day 3.5: batch-class requests take what the others leave, and nobody waits for them."""
+"""Day 3.5: batch-class requests run on spare capacity, and no interactive request waits for them."""
 
 import random
 from dataclasses import replace
@@ -46,7 +46,7 @@ def test_a_decode_waits_for_a_token_that_is_left(llm):
 @pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_gives_its_place(llm, policy):
-    # Both places are taken; whoever of batch class came last has to go, and comes back when one is free.
+    # Both places are taken; the batch-class request that came last is preempted, until one is free.
     jobs = [batch("a", 4, 6), batch("b", 4, 6), Job("i", 8, 2, step=2, priority=9)]
     run = drive(llm, config(max_num_seqs=2, policy=policy), jobs)
     assert run.tokens()[2] == {"i": 8, "a": 1} and run.plans[2].preempted == ("b",)
@@ -124,7 +124,9 @@ def test_the_others_do_not_notice(llm, policy, seed):
     together = drive(llm, setting, busy(seed), **room)
     alone = drive(llm, setting, [job for job in busy(seed) if job.priority_class == "interactive"], **room)
     mixed = [{n: num for n, num in step.items() if n in alone.jobs} for step in together.tokens()]
-    assert mixed[: len(alone.plans)] == alone.tokens(), "step by step what they get without the others"
+    assert mixed[: len(alone.plans)] == alone.tokens(), (
+        "step by step what they get without batch-class requests"
+    )
     assert any(plan.preempted for plan in together.plans), "or the pool is too large to show anything"
 
 

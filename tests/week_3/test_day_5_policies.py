@@ -43,10 +43,12 @@ def test_fair_shares_are_max_min_fair(llm):
         needs = [rng.randrange(1, 40) for _ in range(rng.randrange(1, 8))]
         budget = rng.randrange(0, 120)
         shares = llm.fair_shares(needs, budget)
-        assert sum(shares) == min(budget, sum(needs)), "all of it, as long as somebody needs more"
+        assert sum(shares) == min(budget, sum(needs)), "all of it, as long as a need is not met"
         assert all(0 <= share <= need for share, need in zip(shares, needs, strict=True))
         short = [share for share, need in zip(shares, needs, strict=True) if share < need]
-        assert all(max(shares) - share <= 1 for share in short), "nobody has more than one who needs more"
+        assert all(max(shares) - share <= 1 for share in short), (
+            "no share exceeds a share that is below its need by more than 1"
+        )
         assert short == sorted(short, reverse=True)
 
 
@@ -72,7 +74,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(llm, policy, want):
 
 @pytest.mark.task("3.5.1")
 def test_the_stated_bound_of_fair(llm):
-    # Whoever runs gets at least floor(budget / number of those who run) tokens, or all that it needs.
+    # A running sequence gets at least floor(budget / number of running ones) tokens, or all that it needs.
     rng = random.Random(1)
     budget = 64
     jobs = [
@@ -87,7 +89,7 @@ def test_the_stated_bound_of_fair(llm):
     run = drive(llm, setting, jobs, before_step=look)
     for missing, tokens in zip(running, run.tokens(), strict=True):
         for name, num in missing.items():
-            assert tokens[name] >= min(num, budget // 12), "nobody who runs waits for a single step"
+            assert tokens[name] >= min(num, budget // 12), "no running sequence waits for a single step"
         assert sum(tokens.values()) == budget or all(tokens[n] == num for n, num in missing.items())
 
 

@@ -7,7 +7,7 @@ from tests.helpers.toy import toy_model
 from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams, TokenEvent
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("kind", [TokenEvent, DoneEvent], ids=["beside a prompt", "after the last prompt"])
 def test_an_added_request_that_is_aborted_has_an_end(llm, kind):
     engine, events = make_engine(llm, toy_model(llm)), []

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan
 
-pytestmark = pytest.mark.task("3.6.7")
+pytestmark = pytest.mark.task("3.6.8")
 AHEAD = {"async_scheduling": True}
 PROMPTS = mixed_prompts()
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -47,7 +48,7 @@ def test_everybody_takes_one_token_in_the_order_of_the_plan(llm):
     assert llm.plan_next_step(StepPlan({}), [], 0) == {}
 
 
-@pytest.mark.parametrize("case", ["waits", "not in the plan", "chunk goes on", "guess"])
+@pytest.mark.parametrize("case", ["waits", "not in the plan", "chunk goes on", "draft"])
 def test_nothing_is_certain_when(llm, case):
     running = [decoding(llm, "a"), decoding(llm, "b")]
     plan, num_waiting = {"a": 1, "b": 1}, 0
@@ -145,7 +146,7 @@ def test_the_next_step_begins_before_this_one_is_told(llm, model):
         assert len(output.token_ids) == 1
         num_calls.append(counted.num_calls)
     assert num_calls == [2, 3, 4, 4], "and none begins behind the last token"
-    usual = make_engine(llm, counted := Counted(model))
+    usual = make_engine(llm, counted := Counted(model), async_scheduling=False)
     usual.add("a", [97, 98], LONG)
     usual.step()
     assert counted.num_calls == 1 and not usual.async_scheduling
@@ -159,7 +160,7 @@ def test_an_answer_that_ends_by_surprise_takes_nothing_from_others(llm, model):
     done = serve(engine, [cut, prompts[1]])
     assert (done[0].text, done[0].finish_reason) == (texts[0][: texts[0].index(texts[0][5:8])], "stop")
     assert done[1].text == texts[1]
-    assert serve(engine, [cut])[0].text == done[0].text, "alone, with a step under way for nobody"
+    assert serve(engine, [cut])[0].text == done[0].text, "alone, with a step under way that serves no request"
     engine.add("next", [97], replace(LONG, max_tokens=1))
     assert [output.request_id for output in engine.step()] == ["next"], "and that step is forgotten"
 
@@ -200,6 +201,13 @@ def test_an_arrival_waits_for_the_step_under_way_only(llm, model):
     engine.add("b", [98], LONG)
     told = [[output.request_id for output in engine.step()] for _ in range(3)]
     assert told == [["a"], ["a", "b"], ["a", "b"]]
+
+
+@pytest.mark.parametrize(("device", "chosen"), [("cpu", None), ("gpu", None), ("cpu", True), ("gpu", False)])
+def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, model, monkeypatch, device, chosen):
+    monkeypatch.setattr(mx, "default_device", lambda: getattr(mx, device))
+    is_ahead = make_engine(llm, model, async_scheduling=chosen).async_scheduling
+    assert is_ahead is (device == "gpu" if chosen is None else chosen)
 
 
 def test_paced_steps_need_the_tokens_first(llm, model):

@@ -31,7 +31,7 @@ def words(completions):
     return [(c.prompt_idx, c.token_ids, c.text, c.finish_reason, c.num_prompt_tokens) for c in completions]
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_the_same_completions_as_batch_generate(llm, model, monkeypatch):
     prompts = [replace(prompt, arrival_s=(7 * i) % 5) for i, prompt in enumerate(mixed_prompts())]
     clock = FakeClock(tick=0.05)
@@ -44,7 +44,7 @@ def test_the_same_completions_as_batch_generate(llm, model, monkeypatch):
     assert engine.scheduler.pool.num_free == 256
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_text_and_token_ids_are_prompts_as_well(llm, model):
     [completion] = make_engine(llm, model).generate([Prompt("ab", FOREVER)])
     [same] = make_engine(llm, model).generate([Prompt([97, 98], FOREVER)])
@@ -56,7 +56,7 @@ def test_text_and_token_ids_are_prompts_as_well(llm, model):
         engine.generate("ab")
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_events_tell_of_chunks_tokens_and_ends(llm, model):
     events = []
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64))
@@ -82,7 +82,7 @@ def test_events_tell_of_chunks_tokens_and_ends(llm, model):
     assert "".join(texts) == done[0].text
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
     told = {i: [] for i in range(4)}
 
@@ -101,7 +101,7 @@ def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
         assert chunks == sorted(set(chunks)) and chunks[-1] == 30
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_waiting_counts_from_the_arrival(llm, model):
     engine = make_engine(llm, model, clock=FakeClock(tick=0.05))
     prompts = [Prompt([97], FOREVER, arrival_s=0.01 * i) for i in range(3)]
@@ -109,7 +109,7 @@ def test_waiting_counts_from_the_arrival(llm, model):
     assert np.diff(arrivals) == pytest.approx([0.01, 0.01]), "however late its turn came"
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_nobody_starts_before_arriving(llm, model, monkeypatch):
     clock, events = FakeClock(tick=0.001), []
     clock.take_over(monkeypatch, llm.PromptRun)
@@ -123,7 +123,7 @@ def test_nobody_starts_before_arriving(llm, model, monkeypatch):
         assert 0 < completion.timing.ttft_s < 1
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_urgent_prompts_come_first_with_policy_priority(llm, model):
     ends = []
     engine = make_engine(llm, model, SchedulerConfig(policy="priority", max_num_seqs=1))
@@ -134,7 +134,7 @@ def test_urgent_prompts_come_first_with_policy_priority(llm, model):
     assert ends == [2, 1, 0]
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_prompts_of_batch_class_come_last(llm, model):
     ends = []
     engine = make_engine(llm, model, SchedulerConfig(max_num_seqs=1))
@@ -147,7 +147,7 @@ def test_prompts_of_batch_class_come_last(llm, model):
     assert ends == [2, 0, 1]
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_a_bad_prompt_ends_alone(llm, model):
     events = []
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
@@ -159,7 +159,7 @@ def test_a_bad_prompt_ends_alone(llm, model):
     assert [c.prompt_idx for c in engine.generate([bad, Prompt([97], FOREVER)])] == [0, 1], "from 0 again"
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_an_interrupt_leaves_nobody_behind(llm, model):
     def interrupt(event):
         if isinstance(event, TokenEvent):

@@ -72,7 +72,7 @@ def run_with(engine, prompts, when, act):
 # Abort
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("victim", [0, 1, 2, 3])
 def test_a_running_prompt_may_be_aborted(llm, model, wanted, settings, victim):
@@ -86,7 +86,7 @@ def test_a_running_prompt_may_be_aborted(llm, model, wanted, settings, victim):
     assert all(done[i].token_ids == wanted[i] for i in range(4) if i != victim)
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("victim", [1, 2, 3])
 def test_a_waiting_prompt_may_be_aborted(llm, model, wanted, victim):
     engine = make_engine(llm, model, ONE_AT_A_TIME)
@@ -97,7 +97,7 @@ def test_a_waiting_prompt_may_be_aborted(llm, model, wanted, victim):
     assert listener.ends()[0] == victim
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(("asker", "victim"), [(0, 1), (1, 0), (0, 0), (3, 2)])
 def test_a_prompt_that_ends_in_the_same_step_keeps_its_answer(llm, model, wanted, settings, asker, victim):
@@ -107,7 +107,7 @@ def test_a_prompt_that_ends_in_the_same_step_keeps_its_answer(llm, model, wanted
     assert [each.token_ids for each in done] == wanted
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_all_prompts_may_be_aborted_at_once(llm, model):
     def abort_all(engine):
         for i in range(4):
@@ -118,16 +118,16 @@ def test_all_prompts_may_be_aborted_at_once(llm, model):
         assert [each.finish_reason for each in done] == ["abort"] * 4
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_an_unknown_id_aborts_nothing(llm, model, wanted):
     found = []
     engine = make_engine(llm, model)
-    done, _ = run_with(engine, four_prompts(), token_of(0), lambda e: found.append(e.abort("nobody")))
+    done, _ = run_with(engine, four_prompts(), token_of(0), lambda e: found.append(e.abort("unknown")))
     assert found == [False]
     assert [each.token_ids for each in done] == wanted
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_the_end_of_one_prompt_may_end_another(llm, model):
     # The event of an abort is an event like any other.
     engine = make_engine(llm, model)
@@ -145,7 +145,7 @@ def test_the_end_of_one_prompt_may_end_another(llm, model):
     assert not engine.has_requests
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (1, 0)])
 def test_the_end_of_an_aborted_prompt_may_end_others(llm, model, victims):
     engine = make_engine(llm, model, ONE_AT_A_TIME)
@@ -167,7 +167,7 @@ def test_the_end_of_an_aborted_prompt_may_end_others(llm, model, victims):
 # Add
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_request_may_be_added(llm, model, wanted, settings, count):
@@ -185,7 +185,7 @@ def test_a_request_may_be_added(llm, model, wanted, settings, count):
     assert mine[:9] == [PrefillEvent, *[TokenEvent] * 8] and mine[-1] is DoneEvent
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_every_added_request_has_a_number_of_its_own(llm, model):
     engine = make_engine(llm, model)
     extra = replace(LONG, max_tokens=1)
@@ -201,7 +201,7 @@ def test_every_added_request_has_a_number_of_its_own(llm, model):
         assert len(numbers) == 6 and min(numbers - {0, 1, 2, 3}) > 3
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, model, monkeypatch, wanted):
     clock = FakeClock(tick=0.001)
     clock.take_over(monkeypatch, llm.PromptRun)
@@ -212,7 +212,7 @@ def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, mode
     assert len({idx_of(event) for event in listener.events}) == 5
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_the_run_sleeps_only_while_it_has_no_request(llm, model, monkeypatch):
     clock, naps = FakeClock(tick=0.001), []
     clock.take_over(monkeypatch, llm.PromptRun)
@@ -222,7 +222,7 @@ def test_the_run_sleeps_only_while_it_has_no_request(llm, model, monkeypatch):
     assert naps[-1] > 0, "then the second one has not arrived"
 
 
-@pytest.mark.task("3.6.5")
+@pytest.mark.task("3.6.6")
 def test_a_request_that_is_refused_there_changes_nothing(llm, model, wanted):
     def refused(engine):
         with pytest.raises(UserError, match="another id"):

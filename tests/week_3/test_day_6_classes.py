@@ -9,7 +9,7 @@ from tests.helpers.toy import random_tokens, toy_model
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_answer_depends_on_the_class(llm, policy):
     model = toy_model(llm)

@@ -41,20 +41,20 @@ def the_same(done, wanted):
         assert done[i].finish_reason == want.finish_reason
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_answers_are_those_of_week_2(llm, model, wanted, config):
     the_same(serve(make_engine(llm, model, config), PROMPTS), wanted)
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 @pytest.mark.parametrize("block_size", [1, 5, 32])
 def test_the_size_of_blocks_changes_nothing(llm, model, wanted, block_size):
     engine = make_engine(llm, model, num_blocks=800 // block_size + 8, block_size=block_size)
     the_same(serve(engine, PROMPTS), wanted)
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=32, max_num_seqs=8))
     neighbours = [Prompt(random_tokens(20 + i, 90).tolist(), SamplingParams(max_tokens=50)) for i in range(3)]
@@ -69,7 +69,7 @@ def test_nor_do_arrivals_and_neighbours_that_leave(llm, model, wanted):
     the_same(done, wanted)
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_nor_does_a_pool_too_small_for_all(llm, model):
     settings = SamplingParams(max_tokens=60, ignore_eos=True)
     drawn = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1.0, seed=3)
@@ -82,20 +82,20 @@ def test_nor_does_a_pool_too_small_for_all(llm, model):
     assert engine.scheduler.pool.num_free == 12, "all blocks are back"
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_nor_do_prefixes_that_are_found(llm, model, wanted):
     engine = make_engine(llm, model)
     the_same(serve(engine, PROMPTS), wanted)
     # Three prompts share 70 tokens: 4 full blocks of 16, which the later two find.
     assert engine.prefix_cache.num_hit_tokens == 2 * 64
     the_same(serve(engine, PROMPTS), wanted)
-    assert engine.prefix_cache.num_hit_tokens > 4 * 64, "the second time everybody finds something"
+    assert engine.prefix_cache.num_hit_tokens > 4 * 64, "the second time every prompt finds blocks"
     off = make_engine(llm, model, enable_prefix_caching=False)
     the_same(serve(off, PROMPTS), wanted)
     assert off.prefix_cache is None
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_one_forward_pass_a_step(llm, model):
     calls = []
 
@@ -122,7 +122,7 @@ def test_one_forward_pass_a_step(llm, model):
     ]
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_what_a_step_returns(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64))
     assert engine.step() == []
@@ -142,7 +142,7 @@ def test_what_a_step_returns(llm, model):
     assert engine.scheduler.pool.num_free == 256
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_stop_strings_and_lengths_end_answers(llm, model):
     settings = {
         "stop": SamplingParams(max_tokens=40, ignore_eos=True),
@@ -158,7 +158,7 @@ def test_stop_strings_and_lengths_end_answers(llm, model):
     assert (len(done[1].token_ids), done[1].finish_reason) == (31, "length")
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_bad_requests_are_their_own_problem(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_model_len=50), num_blocks=8)
     engine.add("good", [97], SamplingParams(max_tokens=2, ignore_eos=True))
@@ -172,7 +172,7 @@ def test_bad_requests_are_their_own_problem(llm, model):
     assert not engine.has_requests
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_an_error_gives_all_memory_back(llm, model):
     class Failing:
         config, ops = model.config, model.ops
@@ -188,10 +188,10 @@ def test_an_error_gives_all_memory_back(llm, model):
         engine.step()
     assert not engine.has_requests
     assert engine.scheduler.pool.num_free == 256
-    assert not engine.abort("a"), "nobody is there any more"
+    assert not engine.abort("a"), "there is no request any more"
 
 
-@pytest.mark.task("3.6.4")
+@pytest.mark.task("3.6.5")
 def test_release_gives_the_blocks_back(llm, model):
     engine = make_engine(llm, model)
     engine.add("a", [97] * 40)

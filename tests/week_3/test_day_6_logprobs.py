@@ -28,7 +28,7 @@ def scores_in_float64(model, tokens):
     )
 
 
-@pytest.mark.task("3.6.6")
+@pytest.mark.task("3.6.7")
 @pytest.mark.parametrize("num_top", [0, 1, 20])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16])
 def test_logarithms_of_the_softmax(llm, num_top, dtype):
@@ -44,7 +44,7 @@ def test_logarithms_of_the_softmax(llm, num_top, dtype):
         assert_close([logprob for _, logprob in each.top], row[best])
 
 
-@pytest.mark.task("3.6.6")
+@pytest.mark.task("3.6.7")
 def test_large_logits_and_more_than_there_are(llm):
     [read] = llm.read_logprobs([1], llm.score_tokens(mx.array([[1e4, 1e4, -1e4]]), mx.array([1]), 20))
     assert_close(read.logprob, np.log(0.5))
@@ -52,7 +52,7 @@ def test_large_logits_and_more_than_there_are(llm):
     assert_close(read.top[2][1], -20000 + np.log(0.5))
 
 
-@pytest.mark.task("3.6.6")
+@pytest.mark.task("3.6.7")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_k": 5, "seed": 3}])
 def test_an_answer_with_its_logprobs(llm, model, settings):
     prompt = Prompt(random_tokens(3, 40).tolist(), replace(FOREVER, max_tokens=8, logprobs=4, **settings))
@@ -65,7 +65,7 @@ def test_an_answer_with_its_logprobs(llm, model, settings):
         assert_close([logprob for _, logprob in each.top], row[[token for token, _ in each.top]], F32_MODEL)
 
 
-@pytest.mark.task("3.6.6")
+@pytest.mark.task("3.6.7")
 def test_neighbours_and_chunks_change_nothing(llm, model):
     prompt = Prompt(random_tokens(3, 90).tolist(), replace(FOREVER, max_tokens=8, logprobs=2))
     alone = logprobs_of(make_engine(llm, model), prompt)
@@ -76,7 +76,7 @@ def test_neighbours_and_chunks_change_nothing(llm, model):
     assert [[t for t, _ in each.top] for each in among] == [[t for t, _ in each.top] for each in alone]
 
 
-@pytest.mark.task("3.6.6")
+@pytest.mark.task("3.6.7")
 def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     engine = make_engine(llm, model)
     engine.add("plain", [97], FOREVER)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from tests.helpers.core import make_core
 from tests.helpers.fakes import FakeClock
 from tests.helpers.fragile import BrokenError, Fragile
-from tests.helpers.serving import make_engine
 from tests.helpers.toy import toy_model
 
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
@@ -20,34 +20,32 @@ def model(llm):
 
 
 class Steps:
-    """An `on_step` that keeps what it is told, and the state of its engine at that moment."""
+    """An `on_step` that keeps what it is told, and the state of its core at that moment."""
 
     def __init__(self):
-        self.plans, self.stats, self.states, self.engine = [], [], [], None
+        self.plans, self.stats, self.states, self.core = [], [], [], None
 
     def __call__(self, plan, stats):
         self.plans.append(dict(plan.num_scheduled_tokens))
         self.stats.append(stats)
-        scheduler = self.engine.scheduler
+        scheduler = self.core.scheduler
         self.states.append((len(scheduler.running), len(scheduler.waiting), scheduler.pool.num_free))
 
 
 def watched(llm, model, config=None, **settings):
     steps = Steps()
-    steps.engine = make_engine(llm, model, config, on_step=steps, **settings)
-    return steps.engine, steps
+    steps.core = make_core(llm, model, config, on_step=steps, **settings)
+    return steps.core, steps
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.4")
 def test_on_step_sees_every_step_with_its_numbers(llm, model):
-    engine, steps = watched(
-        llm, model, replace(TWO_AT_A_TIME, max_num_batched_tokens=16), clock=FakeClock(1.0)
-    )
-    engine.add("a", [97] * 20, replace(LONG, max_tokens=2))
-    engine.add("b", [98] * 3, replace(LONG, max_tokens=1))
-    engine.add("c", [99] * 3, replace(LONG, max_tokens=1))
-    while engine.has_requests:
-        engine.step()
+    core, steps = watched(llm, model, replace(TWO_AT_A_TIME, max_num_batched_tokens=16), clock=FakeClock(1.0))
+    core.add("a", [97] * 20, replace(LONG, max_tokens=2))
+    core.add("b", [98] * 3, replace(LONG, max_tokens=1))
+    core.add("c", [99] * 3, replace(LONG, max_tokens=1))
+    while core.has_requests:
+        core.step()
     assert steps.plans == [{"a": 16}, {"a": 4, "b": 3}, {"a": 1, "c": 3}]
     assert [(each.num_running, each.num_waiting) for each in steps.stats] == [(1, 2), (1, 1), (0, 0)]
     assert [each.num_prompt_tokens for each in steps.stats] == [16, 7, 3], "and decodes are none"
@@ -55,11 +53,11 @@ def test_on_step_sees_every_step_with_its_numbers(llm, model):
     assert [
         (each.num_running, each.num_waiting, each.num_free_blocks) for each in steps.stats
     ] == steps.states, "the state after the step: ended requests have left"
-    assert engine.step() == []
+    assert core.step() == []
     assert len(steps.plans) == 3, "without requests there is no step"
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.4")
 def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
     clock = FakeClock()
 
@@ -68,41 +66,41 @@ def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
             clock.now += 3.0
             return self.model(*args, **kwargs)
 
-    engine, steps = watched(llm, Slow(model), clock=clock)
-    engine.add("a", [97], replace(LONG, max_tokens=2))
+    core, steps = watched(llm, Slow(model), clock=clock)
+    core.add("a", [97], replace(LONG, max_tokens=2))
     clock.now = 5.0
-    engine.step()
+    core.step()
     clock.now = 10.0
-    engine.step()
+    core.step()
     assert [(each.start_s, each.end_s) for each in steps.stats] == [(5.0, 8.0), (10.0, 13.0)]
 
 
-@pytest.mark.task("3.6.7")
+@pytest.mark.task("3.6.8")
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
 def test_a_step_ahead_of_one_that_failed_is_not_read(llm, model, error):
     fragile = Fragile(model)
-    engine, steps = watched(llm, fragile, async_scheduling=True)
+    core, steps = watched(llm, fragile, async_scheduling=True)
     for name in ("a", "b"):
-        engine.add(name, [97, 98], LONG)
-    engine.step()
+        core.add(name, [97, 98], LONG)
+    core.step()
     fragile.error = error()
     with pytest.raises(error):
-        engine.step()
+        core.step()
     fragile.error = None
     steps.plans.clear()
-    engine.add("next", [97], replace(LONG, max_tokens=1))
-    assert [output.request_id for output in engine.step()] == ["next"]
+    core.add("next", [97], replace(LONG, max_tokens=1))
+    assert [each.sequence.request_id for each in core.step()] == ["next"]
     assert steps.plans == [{"next": 1}]
 
 
-@pytest.mark.task("3.6.7")
+@pytest.mark.task("3.6.8")
 def test_on_step_sees_steps_that_were_launched_ahead(llm, model):
     def told(**settings):
-        engine, steps = watched(llm, model, **settings)
-        engine.add("a", [97, 98], replace(LONG, max_tokens=5))
-        engine.add("b", [99], replace(LONG, max_tokens=5))
-        while engine.has_requests:
-            engine.step()
+        core, steps = watched(llm, model, **settings)
+        core.add("a", [97, 98], replace(LONG, max_tokens=5))
+        core.add("b", [99], replace(LONG, max_tokens=5))
+        while core.has_requests:
+            core.step()
         return steps
 
     usual, ahead = told(), told(async_scheduling=True)
@@ -113,13 +111,13 @@ def test_on_step_sees_steps_that_were_launched_ahead(llm, model):
     assert all(later < end for later, end in zip(starts[1:4], ends[:3], strict=True)), "launched ahead"
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.4")
 def test_a_failed_step_is_not_told(llm, model):
     fragile = Fragile(model)
-    engine, steps = watched(llm, fragile)
-    engine.add("a", [97], LONG)
-    engine.step()
+    core, steps = watched(llm, fragile)
+    core.add("a", [97], LONG)
+    core.step()
     fragile.error = BrokenError()
     with pytest.raises(BrokenError):
-        engine.step()
+        core.step()
     assert len(steps.plans) == 1

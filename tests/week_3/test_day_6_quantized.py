@@ -8,7 +8,7 @@ from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
-pytestmark = pytest.mark.task("3.6.4")
+pytestmark = pytest.mark.task("3.6.5")
 
 PROMPTS = mixed_prompts()
 

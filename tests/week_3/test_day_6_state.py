@@ -74,7 +74,7 @@ def test_a_token_that_ends_the_answer_is_the_last(llm):
     assert not request.has_output
 
 
-@pytest.mark.task("3.6.6")
+@pytest.mark.task("3.6.7")
 def test_every_token_of_a_step_has_the_logprobs_of_its_own_row(llm):
     request = state_of(llm, max_tokens=3, logprobs=2)
     logits, drawn = random_array(3, 4, 258) * 3, mx.array([9, 200, 31, 7])

@@ -1,4 +1,4 @@
-"""Day 3.8: which guesses stand."""
+"""Day 3.8: which draft tokens are accepted."""
 
 import random
 from itertools import pairwise
@@ -58,41 +58,41 @@ def test_greedy_acceptance(llm, draft, want):
 
 @pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", [{}, *CUTS])
-def test_accepted_tokens_do_not_depend_on_the_guesses(llm, settings):
+def test_accepted_tokens_do_not_depend_on_the_draft(llm, settings):
     sampling, rng = SamplingParams(seed=3, **settings), random.Random(4)
     for position in range(START, START + 12):
         rows = random_array(position, 5, 6) * 2
         drawn = llm.Sampler(sampling)(rows, position).tolist()
-        guesses = [token if rng.random() < 0.7 else rng.randrange(6) for token in drawn[:4]]
-        right = next((i for i in range(4) if guesses[i] != drawn[i]), 4)
+        draft = [token if rng.random() < 0.7 else rng.randrange(6) for token in drawn[:4]]
+        right = next((i for i in range(4) if draft[i] != drawn[i]), 4)
         sampler = llm.Sampler(sampling)
-        assert llm.accept(rows, guesses, sampler, position) == drawn[: right + 1], (guesses, drawn)
+        assert llm.accept(rows, draft, sampler, position) == drawn[: right + 1], (draft, drawn)
 
 
 @pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", CUTS)
 @pytest.mark.parametrize("draft", [(0, 4), (1, 2)])
-def test_looked_up_guesses_keep_the_distribution(llm, settings, draft):
+def test_looked_up_drafts_keep_the_distribution(llm, settings, draft):
     sampling = SamplingParams(seed=1, **settings)
     sampler, probs, logits = llm.Sampler(sampling), cut_probs(llm, P, sampling), logits_of(P)
     steps = [llm.accept(logits, draft, sampler, START + 3 * i) for i in range(ROUNDS)]
     assert_rows_follow(steps, probs)
-    stood = sum(step[:1] == [draft[0]] for step in steps) / ROUNDS
-    assert abs(stood - probs[0, draft[0]]) < deviations(probs[0, draft[0]])
+    accepted = sum(step[:1] == [draft[0]] for step in steps) / ROUNDS
+    assert abs(accepted - probs[0, draft[0]]) < deviations(probs[0, draft[0]])
 
 
 @pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("probabilistic", [False, True])
 def test_tokens_of_one_step_are_independent(llm, probabilistic):
     flat = np.full((2, 3), 1 / 3)
-    logits, guess = logits_of(flat), [1]
+    logits, draft = logits_of(flat), [1]
     sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=5))
     pairs = []
     for i in range(ROUNDS):
         if probabilistic:
             q = mx.array(flat[:1].astype(np.float32))
-            step = llm.accept_with_draft_probs(logits, guess, q, sampler, START + 2 * i)
-            assert len(step) == 2, "p = q: every guess stands"
+            step = llm.accept_with_draft_probs(logits, draft, q, sampler, START + 2 * i)
+            assert len(step) == 2, "p = q: every draft token is accepted"
         else:
             step = sampler(logits, START + 2 * i).tolist()
         pairs.append(step)
@@ -112,44 +112,46 @@ def drafted_steps(llm, sampling, p=P, q=Q, rounds=ROUNDS):
     for i in range(rounds):
         position = START + 3 * i
         drawn = [drafter.draft(q_logits[k : k + 1], position + k) for k in range(len(q))]
-        guesses, probs = [token for token, _ in drawn], mx.stack([row for _, row in drawn])
+        draft, probs = [token for token, _ in drawn], mx.stack([row for _, row in drawn])
         steps.append(
-            (guesses, llm.accept_with_draft_probs(p_logits, guesses, probs, drafter.sampler, position), probs)
+            (draft, llm.accept_with_draft_probs(p_logits, draft, probs, drafter.sampler, position), probs)
         )
     return steps
 
 
 @pytest.mark.task("3.8.2")
 @pytest.mark.parametrize("settings", CUTS)
-def test_drawn_guesses_keep_the_distribution(llm, settings):
+def test_drawn_drafts_keep_the_distribution(llm, settings):
     sampling = SamplingParams(seed=2, **settings)
     steps = drafted_steps(llm, sampling)
     p, q = cut_probs(llm, P, sampling), cut_probs(llm, Q, sampling)
-    assert_close(steps[0][2], q, F32, legend="[K, V]", what="what the guesses were drawn from")
+    assert_close(steps[0][2], q, F32, legend="[K, V]", what="what the draft tokens were drawn from")
     assert_rows_follow([step for _, step, _ in steps], p)
-    assert_rows_follow([guesses for guesses, _, _ in steps], q)
-    stood = sum(len(step) > 1 for _, step, _ in steps) / ROUNDS
+    assert_rows_follow([draft for draft, _, _ in steps], q)
+    accepted = sum(len(step) > 1 for _, step, _ in steps) / ROUNDS
     want = np.minimum(p[0], q[0]).sum()
-    assert abs(stood - want) < deviations(want), f"{stood} of the first guesses stood, expected {want}"
+    assert abs(accepted - want) < deviations(want), (
+        f"{accepted} of the first draft tokens were accepted, expected {want}"
+    )
 
 
 @pytest.mark.task("3.8.2")
-@pytest.mark.parametrize("guess", range(5))
-def test_each_guess_stands_with_its_own_chance(llm, guess):
+@pytest.mark.parametrize("token", range(5))
+def test_each_draft_token_is_accepted_with_its_own_probability(llm, token):
     sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=6))
     q, logits = mx.array(Q[:1].astype(np.float32)), logits_of(P[:2])
-    steps = [llm.accept_with_draft_probs(logits, [guess], q, sampler, START + 2 * i) for i in range(ROUNDS)]
-    stood = [step for step in steps if len(step) == 2]
-    want = min(1.0, P[0, guess] / Q[0, guess])
-    assert {step[0] for step in stood} <= {guess}
-    assert abs(len(stood) / ROUNDS - want) < deviations(want)
+    steps = [llm.accept_with_draft_probs(logits, [token], q, sampler, START + 2 * i) for i in range(ROUNDS)]
+    accepted = [step for step in steps if len(step) == 2]
+    want = min(1.0, P[0, token] / Q[0, token])
+    assert {step[0] for step in accepted} <= {token}
+    assert abs(len(accepted) / ROUNDS - want) < deviations(want)
     rest = np.maximum(P[0] - Q[0], 0)
     if want < 1:
         assert_follows([step[0] for step in steps if len(step) == 1], rest / rest.sum(), "replacements")
 
 
 @pytest.mark.task("3.8.2")
-def test_a_guess_that_cannot_be_never_stands(llm):
+def test_an_impossible_draft_token_is_never_accepted(llm):
     sampler = llm.Sampler(SamplingParams(temperature=1.0, top_k=2))
     q = mx.array(Q[:1].astype(np.float32))
     steps = [
@@ -160,15 +162,15 @@ def test_a_guess_that_cannot_be_never_stands(llm):
 
 
 @pytest.mark.task("3.8.2")
-def test_coupled_guesses_are_drawn_with_the_same_key(llm):
+def test_coupled_drafts_are_drawn_with_the_same_key(llm):
     sampler = llm.Sampler(SamplingParams(temperature=1.0, seed=8))
     drafter = llm.Drafter(sampler)
     p, q = logits_of(P[:1]), logits_of(Q[:1])
     drawn = [(drafter.draft(q, START + i), sampler(p, START + i).item()) for i in range(ROUNDS)]
     assert {probs for (_, probs), _ in drawn} == {None}
-    assert_follows([token for (token, _), _ in drawn], Q[0], "guesses")
+    assert_follows([token for (token, _), _ in drawn], Q[0], "draft")
     assert_follows([token for _, token in drawn], P[0], "tokens")
-    agreed = sum(guess == token for (guess, _), token in drawn) / ROUNDS
+    agreed = sum(drafted == token for (drafted, _), token in drawn) / ROUNDS
     by_chance = float(P[0] @ Q[0])
     assert agreed > by_chance + deviations(by_chance), "no more often than independent draws"
     assert all(drafter.draft(p, START + i)[0] == sampler(p, START + i).item() for i in range(50))

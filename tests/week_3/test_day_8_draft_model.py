@@ -18,19 +18,19 @@ def test_the_draft_model_says_what_it_would_say(llm):
 
 
 @pytest.mark.task("3.8.3")
-@pytest.mark.parametrize("stood", [0, 1, 2, 3])
-def test_the_draft_model_computes_only_what_is_new(llm, stood):
+@pytest.mark.parametrize("num_accepted", [0, 1, 2, 3])
+def test_the_draft_model_computes_only_what_is_new(llm, num_accepted):
     model, tokens = FakeModel(), list(b"the beginning")
     proposer = llm.DraftModelProposer(model, 3)
     for _ in range(4):
-        guesses = list(proposer.propose(tokens, "a").token_ids)
-        assert guesses == model.answer_to(tokens, 3)
-        tokens += [*guesses[:stood], ord("!")]
+        draft = list(proposer.propose(tokens, "a").token_ids)
+        assert draft == model.answer_to(tokens, 3)
+        tokens += [*draft[:num_accepted], ord("!")]
         del model.calls[:]
-    guesses = list(proposer.propose(tokens, "a").token_ids)
-    assert guesses == model.answer_to(tokens, 3)
-    # The third guess was never computed; where it stood it comes with the newest token.
-    assert [call.length for call in model.calls] == [2 if stood == 3 else 1, 1, 1]
+    draft = list(proposer.propose(tokens, "a").token_ids)
+    assert draft == model.answer_to(tokens, 3)
+    # The third draft token was never computed; when accepted it comes with the newest token.
+    assert [call.length for call in model.calls] == [2 if num_accepted == 3 else 1, 1, 1]
 
 
 @pytest.mark.task("3.8.3")
@@ -49,9 +49,9 @@ def test_requests_have_draft_caches_of_their_own(llm):
     texts = {"a": list(b"first text"), "b": list(b"second")}
     for _ in range(3):
         for name, tokens in texts.items():
-            guesses = list(proposer.propose(tokens, name).token_ids)
-            assert guesses == model.answer_to(tokens, 2), name
-            tokens += guesses
+            draft = list(proposer.propose(tokens, name).token_ids)
+            assert draft == model.answer_to(tokens, 2), name
+            tokens += draft
     assert live_requests(model) == 2
     proposer.forget("a")
     proposer.forget("a")
@@ -94,7 +94,7 @@ def test_the_draft_model_tells_its_distribution(llm, settings):
 
 
 @pytest.mark.task("3.8.3")
-def test_the_draft_model_asks_for_the_position_of_each_guess(llm):
+def test_the_draft_model_asks_for_the_position_of_each_draft_token(llm):
     class Asked:
         def __init__(self):
             self.positions = []

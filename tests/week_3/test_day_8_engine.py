@@ -1,4 +1,4 @@
-"""Day 3.8: guesses in the engine, beside what else it does with tokens."""
+"""Day 3.8: drafts in the engine, beside what else it does with tokens."""
 
 import pytest
 from tests.helpers.serving import logprobs_of, make_engine
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.task("3.8.4")
 
 
 class Prompter:
-    """Guesses what the answer will be, with a mistake in every third guess."""
+    """Drafts what the answer will be, with a mistake in every third token."""
 
     def __init__(self, tokens):
         self.tokens = tokens
@@ -25,18 +25,18 @@ class Prompter:
         pass
 
 
-def test_every_token_of_a_guess_that_stands_has_its_own(llm):
+def test_every_accepted_token_has_its_own(llm):
     model, sampling = toy_model(llm), SamplingParams(max_tokens=12, ignore_eos=True, logprobs=1)
     prompt = Prompt(random_tokens(3, 40).tolist(), sampling)
     alone = logprobs_of(make_engine(llm, model), prompt)
     known = [*prompt.content, *(each.token_id for each in alone)]
     engine = make_engine(llm, model, proposer=Prompter(known))
-    guessed = logprobs_of(engine, prompt)
-    assert engine.spec_stats.num_accepted_tokens > 3, "no guess stood: this test shows nothing"
-    assert [each.token_id for each in guessed] == [each.token_id for each in alone]
-    assert_close([each.logprob for each in guessed], [each.logprob for each in alone], F32_MODEL)
+    drafted = logprobs_of(engine, prompt)
+    assert engine.spec_stats.num_accepted_tokens > 3, "no draft token was accepted: this test shows nothing"
+    assert [each.token_id for each in drafted] == [each.token_id for each in alone]
+    assert_close([each.logprob for each in drafted], [each.logprob for each in alone], F32_MODEL)
 
 
-def test_guesses_need_the_tokens_first(llm):
+def test_drafts_need_the_tokens_first(llm):
     engine = make_engine(llm, toy_model(llm), proposer=Prompter([]), async_scheduling=True)
     assert not engine.async_scheduling

@@ -1,4 +1,4 @@
-"""Day 3.8: the speculative loop. Guesses may change how many tokens a step brings, never which."""
+"""Day 3.8: the speculative loop. Drafts may change how many tokens a step brings, never which."""
 
 import random
 
@@ -15,17 +15,17 @@ TOKENIZER = ByteTokenizer()
 def test_speculation_is_counted(llm):
     stats = llm.SpecDecodeStats()
     assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
-    for drafted, stood in [(2, 1), (0, 0), (4, 4), (3, 0), (4, 2)]:
-        stats.observe(drafted, stood)
+    for drafted, accepted in [(2, 1), (0, 0), (4, 4), (3, 0), (4, 2)]:
+        stats.observe(drafted, accepted)
     assert stats.num_drafts == 4
     assert stats.num_draft_tokens == 13
     assert stats.num_accepted_tokens == 7
     assert stats.num_accepted_tokens_per_pos == [3, 2, 1, 1]
     assert stats.acceptance_rate == 7 / 13
     assert stats.mean_acceptance_length == 1 + 7 / 4
-    for drafted, stood in [(1, 2), (3, -1)]:
+    for drafted, accepted in [(1, 2), (3, -1)]:
         with pytest.raises(ValueError):
-            stats.observe(drafted, stood)
+            stats.observe(drafted, accepted)
 
 
 class Whisperer:
@@ -104,7 +104,7 @@ def test_every_proposer_changes_nothing(llm, settings, name):
 
 
 @pytest.mark.task("3.8.4")
-def test_right_guesses_save_passes(llm):
+def test_right_drafts_save_passes(llm):
     sampling, stats = SamplingParams(max_tokens=21), llm.SpecDecodeStats()
     model = FakeModel()
     answer = model.answer_to(b"prompt", 21)
@@ -119,7 +119,7 @@ def test_right_guesses_save_passes(llm):
 
 
 @pytest.mark.task("3.8.4")
-def test_wrong_guesses_are_rewound(llm):
+def test_wrong_drafts_are_rewound(llm):
     model, answer = FakeModel(), [97, 98, 99, 100, 101]
     answering = FakeModel({"prompt": [*answer, EOS]})
     wrong = Whisperer([33] * 6, 6, num_tokens=2, right=1.0)
@@ -132,7 +132,7 @@ def test_wrong_guesses_are_rewound(llm):
 
 @pytest.mark.task("3.8.4")
 @pytest.mark.parametrize("most", [6, 7, 8, 9, 10, 14])
-def test_guesses_stay_within_max_seq_len(llm, most):
+def test_drafts_stay_within_max_seq_len(llm, most):
     model = FakeModel()
     want = outcome(list(llm.stream_generate(model, TOKENIZER, "prompt", max_seq_len=most)))
     del model.calls[:]
@@ -143,7 +143,7 @@ def test_guesses_stay_within_max_seq_len(llm, most):
 
 
 @pytest.mark.task("3.8.4")
-def test_guesses_beyond_max_tokens_are_not_computed(llm):
+def test_drafts_beyond_max_tokens_are_not_computed(llm):
     model = FakeModel()
     whisperer = Whisperer(model.answer_to(b"prompt", 9), 6, right=1.0)
     list(llm.speculative_generate(model, TOKENIZER, "prompt", whisperer, SamplingParams(max_tokens=4)))
@@ -177,7 +177,7 @@ def test_a_real_transformer_says_the_same(llm, config, settings):
 @pytest.mark.task("3.8.4")
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.8, "seed": 7}])
 def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
-    # With p = q every guess stands, whatever was drawn.
+    # With p = q every draft token is accepted, whatever was drawn.
     model, stats = FakeModel(), llm.SpecDecodeStats()
     proposer = llm.DraftModelProposer(FakeModel(), 3)
     sampling = SamplingParams(max_tokens=13, **settings)
@@ -191,7 +191,7 @@ def test_a_draft_model_that_thinks_alike_is_always_right(llm, settings):
 
 
 @pytest.mark.task("3.8.4")
-def test_drawn_guesses_are_weighed_with_their_distribution(llm):
+def test_drawn_drafts_are_weighed_with_their_distribution(llm):
     # What the draft model prefers and the model does not must fall about as often as p and q differ.
     model, other = FakeModel(), FakeModel({"prompt": [97, 98, 99]})
     stats = llm.SpecDecodeStats()

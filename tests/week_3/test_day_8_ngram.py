@@ -1,4 +1,4 @@
-"""Day 3.8: guesses that are looked up."""
+"""Day 3.8: drafts that are looked up."""
 
 import random
 

@@ -171,7 +171,7 @@ def test_steps_with_and_without_a_draft_draw_alike(llm, model, settings, every):
     assert len(set(answer)) > 3, "or all draws look alike"
 
     def draft(done):
-        # Some steps have no draft, and of the others every second one is wrong at its end.
+        # Some steps have no draft, and every second one of the rest is wrong at its end.
         return [] if done % every else [*answer[done : done + 2], (answer[-1] + done) % VOCAB]
 
     engine = make_engine(llm, model, proposer=Scripted(20, draft))

@@ -109,7 +109,7 @@ def test_what_a_rank_holds(llm):
     config = part.config
     assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == (2, 1, 24)
     assert (config.intermediate_size, config.hidden_size) == (48, 64)
-    # Everyone's: embedding, norms. And nothing of the whole checkpoint has changed.
+    # Held by every rank: embedding, norms. And nothing of the whole checkpoint has changed.
     assert all(
         mx.array_equal(part.weights[name], w) for name, w in checkpoint.weights.items() if "proj" not in name
     )

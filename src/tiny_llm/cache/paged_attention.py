@@ -1,13 +1,12 @@
 """Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, KvCache
-
-from .step_layout import StepLayout
+from tiny_llm_lab.types.paged import PagedCache, StepLayout
 
 
 @dataclass(eq=False)
@@ -37,20 +36,11 @@ class PagedAttention:
         raise NotImplementedError("task 3.2.1")
 
 
-class PagePools(Protocol):
-    """What `PagedKvCache` holds: the blocks of every layer, and their scales if they are of 8 bits."""
-
-    keys: list[mx.array]
-    values: list[mx.array]
-    key_scales: list[mx.array]
-    value_scales: list[mx.array]
-
-
 @dataclass(eq=False)
 class PagedLayer:
     """The pools of one layer in one step."""
 
-    cache: PagePools
+    cache: PagedCache
     index: int  # the layer's number
     layout: StepLayout
     attention: PagedAttention  # of `layout`

@@ -3,9 +3,9 @@
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, ModelConfig
+from tiny_llm_lab.types.paged import StepLayout
 
 from .paged_attention import PagedLayer
-from .step_layout import StepLayout
 
 
 class PagedKvCache:

@@ -23,7 +23,7 @@ class KVCacheManager:
         raise NotImplementedError("task 3.4.3")
 
     def extend(self, sequences: Sequence[TokenSequence]) -> bool:
-        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.7 on).
+        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.8 on).
 
         Returns False and allocates nothing when there are not enough free blocks.
         """
@@ -41,20 +41,21 @@ class KVCacheManager:
     def admissible(
         self, candidates: Sequence[TokenSequence], running: Sequence[TokenSequence]
     ) -> Iterator[tuple[TokenSequence, int, bool]]:
-        """The first of `candidates`, in order, for whose known tokens there are blocks.
+        """Yield `candidates`, in order, as long as there are blocks for all their known tokens.
 
-        Ends at the first candidate without. The blocks must be free beyond those that running sequences
-        still need for their known tokens: otherwise prompts would be started only to be preempted. The
-        candidates are of one priority class; blocks of running sequences of less urgent classes count as
-        free. Yields (sequence, cached tokens, whether it would wait for another's block).
+        Blocks that running sequences still need for their known tokens are not available: otherwise prompts
+        would be started only to be preempted. The candidates are of one priority class; blocks of running
+        sequences of less urgent classes count as free. Yields (sequence, cached tokens, whether it would
+        wait for a block that another sequence computes).
         """
         raise NotImplementedError("task 3.4.3")
 
     def attach_cached(self, sequence: TokenSequence) -> bool:
-        """Give a running sequence the cached blocks that come next; whether it waits for another's block.
+        """Give a running sequence the cached blocks that come next.
 
-        The blocks' tokens count as computed, and as cached before the first preemption. Unless it waits,
-        the sequence reserves the blocks that it will compute. Inside of a block nothing is attached.
+        Returns whether it now waits for a block that another sequence computes; if not, it reserves the
+        blocks that it will compute. The tokens of attached blocks count as computed, and before the first
+        preemption as cached. Does nothing while the computed tokens end inside a block.
         """
         raise NotImplementedError("task 3.4.3")
 

@@ -3,9 +3,9 @@
 import time
 
 from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig
+from tiny_llm_lab.types.serving import BudgetController
 
 from .request_state import RequestState
-from .slo.budget_controller import BudgetController
 
 
 class EngineCore:
@@ -22,20 +22,20 @@ class EngineCore:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """A core without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
+        """Allocate `num_blocks` blocks of `block_size` tokens for keys and values; no requests yet.
 
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
-        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.7 on) launches a step of decodes
-        before the tokens of the one in front are read; a proposer and a controller, which need them,
-        turn it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
-        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
-        UserError for a controller together with chunk_grid or without chunked prefill: late decodes would
-        leave prompts no chunk that the scheduler may take.
+        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
+        before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
+        these tokens and turns it off. `on_step` is called after every step with its plan and `StepStats`.
+        Sets config, scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling.
+        Raises UserError for a controller together with chunk_grid or without chunked prefill: its budget may
+        be smaller than any chunk that the scheduler could then take.
         """
         raise NotImplementedError("task 3.6.3")
 
@@ -49,12 +49,12 @@ class EngineCore:
         raise NotImplementedError("task 3.6.3")
 
     def advance(self) -> list[RequestState]:
-        """Plan a step, compute it in one forward pass and one evaluation; the requests it served, in order.
+        """Compute one step, in one forward pass and one evaluation; return the requests it served, in order.
 
-        Without requests nothing happens. When computing fails, all requests end, the blocks are laid out
-        anew, and the error goes on.
+        Returns [] without requests. When anything raises, all requests are dropped, empty blocks, prefix
+        cache and scheduler replace the old ones, and the error is raised again.
         """
-        raise NotImplementedError("task 3.6.3")
+        raise NotImplementedError("task 3.6.4")
 
     def abort(self, request_id: str) -> bool:
         """Drop a request, whatever its state, and free its blocks; False when there is none.

@@ -14,4 +14,4 @@ def plan_next_step(plan: StepPlan, running: Sequence[TokenSequence], num_waiting
     the next step is certain if every running sequence is in `plan`, finishes its known tokens there without
     a draft, and none waits to be admitted.
     """
-    raise NotImplementedError("task 3.6.7")
+    raise NotImplementedError("task 3.6.8")

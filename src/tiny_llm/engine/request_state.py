@@ -27,14 +27,14 @@ class RequestState:
     def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
         """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
 
-        Empty unless the request asked for them (from task 3.6.6 on).
+        Empty unless the request asked for them (from task 3.6.7 on).
         """
         raise NotImplementedError("task 3.6.1")
 
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the one that ends it.
 
-        `scores` (from 3.6.6 on) is what `score` returned for them. The sequence is not changed: the
+        `scores` (from 3.6.7 on) is what `score` returned for them. The sequence is not changed: the
         scheduler's `commit` does that.
         """
         raise NotImplementedError("task 3.6.1")

@@ -12,20 +12,20 @@ class PromptRun:
 
     def __init__(self, arrivals: Arrivals, on_event: EventCallback | None = None) -> None:
         """Sets arrivals: the prompts that have not been added to the engine."""
-        raise NotImplementedError("task 3.6.5")
+        raise NotImplementedError("task 3.6.6")
 
     def start_arrived(self, add: Callable[[Arrival], Completion | None]) -> None:
         """Pass every prompt that has arrived to `add`, which returns a completion when it refuses one."""
-        raise NotImplementedError("task 3.6.5")
+        raise NotImplementedError("task 3.6.6")
 
     def started(self, request: RequestState) -> None:
-        """Take in a request that was added to the engine, by this run or inside `on_event`."""
-        raise NotImplementedError("task 3.6.5")
+        """From now on, publish events of a request that was added by this run or inside `on_event`."""
+        raise NotImplementedError("task 3.6.6")
 
     def publish(self, served: Iterable[RequestState]) -> None:
-        """Hand on the events of the requests that a step served, then of those that were aborted."""
-        raise NotImplementedError("task 3.6.5")
+        """Publish the events of the requests that a step served, then of those that were aborted."""
+        raise NotImplementedError("task 3.6.6")
 
     def completions(self) -> list[Completion]:
         """The completions of the run, in prompt order; without `on_event`, refused prompts are reported."""
-        raise NotImplementedError("task 3.6.5")
+        raise NotImplementedError("task 3.6.6")

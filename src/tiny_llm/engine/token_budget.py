@@ -46,9 +46,9 @@ class TokenBudget:
         """Policy "fair": fair shares of what is left bound what `num_new_tokens` returns from now on.
 
         `needs` has all sequences that may get tokens, in order, each as in `num_new_tokens`. A prefill needs
-        no more than the threshold. With a chunk_grid, a prefill that is cut gets enough to reach the grid's
-        next multiple: from later ones that are cut as well, and the first one if need be from any prefill.
-        Decodes keep their shares.
+        no more than the threshold. With a chunk_grid, prefills whose share is below their need get, in order,
+        enough to reach the next multiple of the grid: from the shares of later such prefills, the first one
+        also from prefills whose need is met. Decodes keep their shares.
         """
         raise NotImplementedError("task 3.5.1")
 

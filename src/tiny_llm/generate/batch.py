@@ -29,6 +29,7 @@ def batch_generate(
     metrics: PrefillMetrics | None = None,
     sampling: SamplingParams = SamplingParams(),
     on_event: EventCallback | None = None,
+    async_scheduling: bool | None = None,
     clock: Clock = time.perf_counter,
 ) -> list[Completion]:
     """Answer every prompt; return one completion per prompt, in prompt order.
@@ -40,6 +41,8 @@ def batch_generate(
     `chunk_policy` may change every chunk's size; it and `metrics` are told how long chunks and decode
     steps took. `sampling` serves prompts that bring none of their own. `on_event` is called with every
     chunk, token and end as it happens; without it, refused prompts are reported on stderr in one line.
+    `async_scheduling` (from task 2.7.9 on) launches a decode step before the one in front is read; None does
+    so on a GPU. Events and completions are the same.
 
     `prompts` is not changed. A prompt that cannot be served (empty, longer than max_seq_len) becomes a
     completion with finish_reason "error"; other prompts are not affected. All cache memory is given back

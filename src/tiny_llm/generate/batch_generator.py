@@ -33,13 +33,14 @@ class BatchGenerator:
         metrics: PrefillMetrics | None = None,
         sampling: SamplingParams = SamplingParams(),
         on_event: EventCallback | None = None,
+        async_scheduling: bool | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """Queue the prompts by arrival; compute nothing. For the arguments see `batch_generate`.
 
         Sets request_queue (the `Arrivals` that have not started), pending_prefill_request (None or the one
         request in prefill), decode_requests (the active ones, in the order of the batch cache's rows) and
-        kv_cache (one BatchingKvCache per layer).
+        kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
         """
         raise NotImplementedError("task 2.6.4")
 
@@ -60,7 +61,9 @@ class BatchGenerator:
     def handle_decode_phase(self) -> bool:
         """One token for every active request in one forward pass; those that end leave the batch.
 
-        Returns whether there was anything to decode.
+        With async_scheduling (from task 2.7.9 on) the next step is launched before this one is read, if it is
+        certain to serve the same requests: not when a finished prefill is about to join. Returns whether
+        there was anything to decode.
         """
         raise NotImplementedError("task 2.6.4")
 

@@ -13,9 +13,12 @@ def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.a
     A logprob is the natural logarithm of the softmax of `logits`, in float32. top_tokens are the likeliest
     of each row, in any order.
     """
-    raise NotImplementedError("task 3.6.6")
+    raise NotImplementedError("task 3.6.7")
 
 
 def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
-    """What `score_tokens` found about `tokens`, its first n of them; equally likely ones by their number."""
-    raise NotImplementedError("task 3.6.6")
+    """The logprobs of `tokens` from the first rows of `scores`, the arrays that `score_tokens` returned.
+
+    Equally likely top tokens are in the order of their ids.
+    """
+    raise NotImplementedError("task 3.6.7")

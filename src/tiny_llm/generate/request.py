@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from tiny_llm_lab.types import Clock, Event, Model, SamplingParams, Tokenizer
+from tiny_llm_lab.types import Clock, Event, KvCache, Model, SamplingParams, Tokenizer
 
 from .answer import Answer
 
@@ -60,6 +60,38 @@ class Request(Answer):
         raise NotImplementedError("task 2.6.3")
 
 
+class DecodeStep:
+    """One token for each of several requests, which the device computes from the construction on."""
+
+    def __init__(
+        self,
+        model: Model,
+        kv_cache: Sequence[KvCache],
+        requests: Sequence[Request],
+        previous: "DecodeStep | None" = None,
+    ) -> None:
+        """Launch one forward pass over the newest token of every request; do not wait for it.
+
+        Row i of `kv_cache` belongs to requests[i]. `previous` (from task 2.7.9 on) is the step in front, of
+        the same requests and still unread: each takes the token that it samples there, one position further
+        on. Sets model, kv_cache, requests (a copy) and sampled [B] uint32, lazily.
+        """
+        raise NotImplementedError("task 2.6.3")
+
+    def read(self) -> list[int]:
+        """Wait for the step; the token of every request."""
+        raise NotImplementedError("task 2.6.3")
+
+    def launch_next(self, requests: Sequence[Request]) -> "DecodeStep | None":
+        """Launch the step behind this one, which is not read yet; None when that is not certain.
+
+        `requests` decode now. The next step is certain when they are those of this step, row by row, and no
+        limit makes the token that one of them samples here its last. An answer that ends here by surprise
+        has a row in the next step all the same, whose token is to be dropped.
+        """
+        raise NotImplementedError("task 2.7.9")
+
+
 def stream_generate(
     model: Model,
     tokenizer: Tokenizer,
@@ -68,10 +100,12 @@ def stream_generate(
     *,
     prefill_step: int = 128,
     max_seq_len: int | None = None,
+    async_scheduling: bool | None = None,
 ) -> Iterator[Event]:
     """Answer one prompt with chunked prefill, yielding every event as it happens, DoneEvent last.
 
-    Raises UserError for a prompt or setting that cannot be served. The cache is given back when the
-    iterator ends or is closed.
+    `async_scheduling` (from task 2.7.9 on) launches a decode step before the one in front is read; None
+    does so on a GPU. The events are the same. Raises UserError for a prompt or setting that cannot be
+    served. The cache is given back when the iterator ends or is closed.
     """
     raise NotImplementedError("task 2.7.3")

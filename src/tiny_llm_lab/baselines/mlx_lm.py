@@ -42,10 +42,12 @@ def stream_generate(
     *,
     prefill_step: int = 128,
     max_seq_len: int | None = None,
+    async_scheduling: bool | None = None,
 ) -> Iterator[Event]:
     """Answer one prompt with mlx-lm's `generate_step`, yielding every event, DoneEvent last.
 
     mlx-lm computes the last prompt token by itself; events of the chunks come with the first token.
+    `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front.
     """
     network = _network(model)
     limit = model.config.max_position_embeddings if max_seq_len is None else max_seq_len
@@ -81,12 +83,14 @@ def batch_generate(
     prefill_step: int = 128,
     sampling: SamplingParams = SamplingParams(),
     on_event: EventCallback | None = None,
+    async_scheduling: bool | None = None,
     clock: Clock = time.perf_counter,
 ) -> list[Completion]:
     """Answer every prompt with mlx-lm's `BatchGenerator`; one completion per prompt, in prompt order.
 
     It computes several prompts at once, each at most `prefill_step` tokens further between two decode
     steps. Limits, errors and events are those of the seam; see `batch_generate` of the reference.
+    `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front.
     """
     arrivals = Arrivals(prompts, sampling, clock)
     check_limits(model.config, max_seq_len, batch_size, prefill_step)

@@ -104,6 +104,7 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
         batch_size=spec.batch_size,
         prefill_step=spec.schedule.prefill_step,
         on_event=events.append,
+        async_scheduling=spec.async_scheduling,
     )
     timings = timings_of(spec.requests, completions)
     chunks = chunks_of(events, start_of(spec.requests, completions), timings)
@@ -126,6 +127,7 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
         block_size=_BLOCK_SIZE,
         enable_prefix_caching=False,
         budget_controller=controller,
+        async_scheduling=spec.async_scheduling,
         on_step=lambda plan, stats: steps.append((plan, stats)),
     )
     try:

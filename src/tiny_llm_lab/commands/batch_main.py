@@ -33,6 +33,7 @@ from .options import (
     add_kernel_arguments,
     add_model_arguments,
     add_prefill_step,
+    async_scheduling,
     import_solution,
     load_from_args,
     model_name,
@@ -79,6 +80,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     sampling = sampling_from_args(args)
     check_engine_flags(args)
+    async_scheduling(args)
     if args.engine:
         if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
             raise UserError("--prefill-step is not for the engine: leave it out, or leave --engine out")
@@ -194,11 +196,12 @@ def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallb
 
 
 def _loop_settings(args: Namespace, limit: int) -> dict[str, Any]:
+    chosen = async_scheduling(args)
     return {
         "max_seq_len": getattr(args, "max_model_len", min(limit, LONGEST_DEFAULT)),
         "batch_size": getattr(args, "max_num_seqs", LOOP_NUM_SEQS),
         "prefill_step": args.prefill_step,
-    }
+    } | ({} if chosen is None else {"async_scheduling": chosen})
 
 
 def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) -> list[Prompt]:

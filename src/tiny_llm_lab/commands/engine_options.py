@@ -13,9 +13,9 @@ from tiny_llm_lab.types import Model, OnStep, PagedModel, Proposer, SchedulerCon
 from tiny_llm_lab.types.serving import Engine
 
 from .field_flags import Flag, add_field_flags, at_least_one, flag_name, given_fields
+from .options import add_async_scheduling
 
-# Positions cost nothing until they are used, but a prompt of 40960 tokens would take minutes on a CPU.
-LONGEST_DEFAULT: Final = 4096
+LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
 _RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
 _DRAFT: Final = "draft:"
@@ -30,7 +30,7 @@ class EngineSettings:
     kv_cache_memory: str = AUTO
     kv_cache_dtype: Literal["auto", "int8"] = "auto"
     enable_prefix_caching: bool = True
-    async_scheduling: bool = False
+    async_scheduling: bool | None = None
     itl_slo_ms: float | None = None
     speculate: str = "off"
     num_speculative_tokens: int = 4
@@ -75,14 +75,13 @@ _SCHEDULER_FLAGS: Final = (
 )
 _ENGINE_FLAGS: Final = (
     Flag("block_size", "tokens of one block of the KV cache", kind=at_least_one),
-    Flag("num_speculative_tokens", "guesses of one step, with --speculate", kind=at_least_one),
+    Flag("num_speculative_tokens", "draft tokens of one step, with --speculate", kind=at_least_one),
     Flag("itl_slo_ms", "chunks are sized to keep gaps between tokens below this"),
     Flag("kv_cache_dtype", "of keys and values; auto is the model's"),
     Flag("enable_prefix_caching", "prompts that begin alike are computed once"),
-    Flag("async_scheduling", "a step of decodes begins before the one in front is read"),
     Flag(
         "speculate",
-        "guess tokens: off, ngram (looks them up in the text) or draft:MODEL",
+        "how tokens are drafted: off, ngram (looked up in the text) or draft:MODEL",
         metavar="HOW",
         kind=_speculation,
     ),
@@ -98,6 +97,7 @@ _ENGINE_FLAGS: Final = (
 def add_engine_arguments(parser: ArgumentParser) -> None:
     """--engine, and the flags that go with it; a flag that was not given leaves no attribute."""
     add_field_flags(parser, SchedulerConfig, _SHARED_FLAGS)
+    add_async_scheduling(parser)
     group = parser.add_argument_group("week 3's engine")
     group.add_argument("--engine", action="store_true", help="serve with the engine, whose flags follow")
     add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
@@ -107,7 +107,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
 def check_engine_flags(args: Namespace) -> None:
     """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
     config, own = given_fields(args, SchedulerConfig), given_fields(args, EngineSettings)
-    shared = [flag.field for flag in _SHARED_FLAGS]
+    shared = [flag.field for flag in _SHARED_FLAGS] + ["async_scheduling"]
     engine_only = [item for item in (config | own).items() if item[0] not in shared]
     if not args.engine and engine_only:
         raise UserError(f"{flag_name(*engine_only[0])} is for the engine: add --engine")

@@ -19,9 +19,11 @@ from .chat import as_chat
 from .cli_errors import EXIT_INTERRUPTED, log, plural
 from .options import (
     Loaded,
+    add_async_scheduling,
     add_kernel_arguments,
     add_model_arguments,
     add_prefill_step,
+    async_scheduling,
     load_from_args,
     model_name,
 )
@@ -57,13 +59,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help="default: %(default)s")
     add_sampling_arguments(parser, max_tokens=256)
     add_prefill_step(parser)
+    add_async_scheduling(parser)
     parser.add_argument(
         "--profile", action="store_true", help="show where the time went, operator by operator"
     )
 
 
 def run(args: Namespace) -> int:
-    sampling = sampling_from_args(args)
+    sampling, settings = sampling_from_args(args), _loop_settings(args)
     if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
         return code
     question = _question(args.prompt, args.raw)
@@ -75,7 +78,7 @@ def run(args: Namespace) -> int:
     start_s, token_s = time.perf_counter(), list[float]()
     try:
         with _profiled(args) as notes:
-            _print_stream(start_loop(loaded, args.loop, prompt, sampling, args.prefill_step), token_s)
+            _print_stream(start_loop(loaded, args.loop, prompt, sampling, settings), token_s)
     except KeyboardInterrupt:
         print(flush=True)
         log(f"interrupted · {_latencies(num_prompt_tokens, Timing(start_s, tuple(token_s)))}")
@@ -100,15 +103,15 @@ def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
 
 
 def start_loop(
-    loaded: Loaded, loop: str, prompt: str, sampling: SamplingParams, prefill_step: int
+    loaded: Loaded, loop: str, prompt: str, sampling: SamplingParams, settings: dict[str, Any]
 ) -> Iterator[Event]:
-    """The events of one of the solution's three ways to answer a single prompt."""
+    """The events of one of the solution's three ways to answer a prompt; `settings` are of the last one."""
     tokenizer, llm = loaded.checkpoint.tokenizer, cast(Any, loaded.solution)
     if not hasattr(llm, LOOPS[loop]):
         raise UserError(f"this solution has no {LOOPS[loop]}: choose another --loop or --solution")
     generate = getattr(llm, LOOPS[loop])
     if loop == "chunked":
-        events = generate(loaded.model, tokenizer, prompt, sampling, prefill_step=prefill_step)
+        events = generate(loaded.model, tokenizer, prompt, sampling, **settings)
         return cast(Iterator[Event], events)
     if sampling.stop or sampling.ignore_eos:
         raise UserError(f"--stop and --ignore-eos are not for --loop {loop}: choose --loop chunked")
@@ -117,6 +120,13 @@ def start_loop(
     room = loaded.model.config.max_position_embeddings - len(tokenizer.encode(prompt)) + 1
     max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
     return cast(Iterator[Event], generate(loaded.model, tokenizer, prompt, sampler, max_tokens=max_tokens))
+
+
+def _loop_settings(args: Namespace) -> dict[str, Any]:
+    chosen = async_scheduling(args)
+    if chosen is not None and args.loop != "chunked":
+        raise UserError(f"--async-scheduling is not for --loop {args.loop}: choose --loop chunked")
+    return {"prefill_step": args.prefill_step} | ({} if chosen is None else {"async_scheduling": chosen})
 
 
 def _latencies(num_prompt_tokens: int, timing: Timing) -> str:

@@ -1,6 +1,6 @@
 """Flags that several commands share, and what they stand for."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -77,6 +77,24 @@ def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
         metavar="N",
         help="most prompt tokens of one prefill chunk (default: %(default)s)",
     )
+
+
+def add_async_scheduling(parser: ArgumentParser) -> None:
+    """--async-scheduling and --no-async-scheduling; not given, they leave no attribute."""
+    parser.add_argument(
+        "--async-scheduling",
+        action=BooleanOptionalAction,
+        default=SUPPRESS,
+        help="begin a step of decodes before the one in front is read (default: on a GPU)",
+    )
+
+
+def async_scheduling(args: Namespace) -> bool | None:
+    """What --async-scheduling says, None when it is not given; raises UserError for mlx-lm."""
+    chosen: bool | None = getattr(args, "async_scheduling", None)
+    if chosen is not None and args.solution == "mlx-lm":
+        raise UserError("mlx-lm always begins a step ahead: leave out --async-scheduling")
+    return chosen
 
 
 def model_name(args: Namespace) -> str:

@@ -8,8 +8,8 @@ from typing import Final
 from .chatml import render_prompt
 from .notes import SEPARATORS, ask, first_message, make_notes
 
-# Tokens of the markup, the introduction and the question: found by the check below, so only a first guess.
-_FIRST_GUESS_OVERHEAD: Final = 28
+# Tokens of the markup, the introduction and the question: found by the check below, so only an estimate.
+_ESTIMATED_OVERHEAD: Final = 28
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def recall_questions(
 def _one_question(
     rng: random.Random, context_tokens: int, encode: Callable[[str], list[int]], size: Callable[[str], int]
 ) -> RecallQuestion:
-    overhead, separator = _FIRST_GUESS_OVERHEAD, rng.choice(SEPARATORS)
+    overhead, separator = _ESTIMATED_OVERHEAD, rng.choice(SEPARATORS)
     while overhead < context_tokens:
         notes = make_notes(rng, context_tokens - overhead, size, held_out=True, separator=separator)
         question = ask(rng, rng.choice(notes.facts))

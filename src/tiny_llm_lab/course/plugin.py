@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in (TASK, LONG, OWN_LIMIT):
         config.addinivalue_line("markers", marker)
     # A week's tests grade the Python they name; those of the C++ kernels switch them on themselves.
-    os.environ.setdefault(native.VARIABLE, "off")
+    os.environ[native.VARIABLE] = config.getoption("--kernels") or os.environ.get(native.VARIABLE, "off")
     # A tree of its own, as in the tests of this plugin, brings its own manifest.
     own = config.rootpath / "course.toml"
     try:

@@ -19,7 +19,7 @@ IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--full] [pytest arguments]"
+    parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--kernels SET] [--full] [pytest arguments]"
     parser.epilog = (
         f"All other arguments are pytest's, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
         "chunk. Several days run in several processes; -n0 runs them in one."
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = course.select(args.week, args.day, args.task)  # tells what does not exist before pytest starts
     own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
     command = pytest_command("ref" if args.command == "test-ref" else "mine")
-    for option in ("week", "day", "task"):
+    for option in ("week", "day", "task", "kernels"):
         value = getattr(args, option)
         if value is not None:
             command += [f"--{option}", str(value)]

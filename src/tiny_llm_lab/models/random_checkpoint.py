@@ -64,7 +64,7 @@ def _write_at_once(shape: Shape, folder: Path) -> None:
     unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
     try:
         write_checkpoint(shape, unfinished)
-        unfinished.chmod(0o755)  # mkdtemp lets nobody else in
+        unfinished.chmod(0o755)  # mkdtemp makes it readable by its owner only
         unfinished.rename(folder)
     except OSError:
         # A rename onto a folder with files fails: another process was first, with the same contents.

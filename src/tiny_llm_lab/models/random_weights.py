@@ -40,7 +40,7 @@ def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, Te
 def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Piece]:
     """The data of the tensors of one parameter, one after the other, in pieces of a few MB."""
     if len(size) == 1:
-        # Neither norms of 1 nor biases of 0: whoever forgets them must be found out.
+        # Neither norms of 1 nor biases of 0: a model that leaves them out must give other results.
         centre = 1.0 if name.endswith("norm.weight") else 0.0
         yield from _uniform(shape, name, size, centre, 0.5)
         return

@@ -54,7 +54,7 @@ def _existing(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long, a user that nobody is, a zero byte
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown user, a zero byte
         return None
 
 

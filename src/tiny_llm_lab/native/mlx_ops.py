@@ -5,9 +5,10 @@ from functools import partial
 from typing import TypeVar, cast
 
 import mlx.core as mx
+import numpy as np
 
 from tiny_llm_lab.native.composed import ComposedOps
-from tiny_llm_lab.native.mlx_pages import MlxPages, put
+from tiny_llm_lab.native.mlx_pages import MlxPages, cleared, put
 from tiny_llm_lab.types import Offsets, QuantizedWeights, Rotary, Weight
 
 Made = TypeVar("Made")
@@ -28,18 +29,24 @@ class MlxOps(ComposedOps):
     lists_top_k = False
     has_free_rows = False
 
-    def __init__(self, widens: bool) -> None:
-        """`widens`: products of 16 bits are made in float32, as MLX's CPU backend needs them."""
+    def __init__(self, widens: bool, *, reads_hidden: bool | None = None) -> None:
+        """`widens`: products of 16 bits are made in float32, as MLX's CPU backend needs them.
+
+        `reads_hidden`: MLX's attention reads the values that an array masks, and multiplies them by 0. None:
+        as on the default device; Metal's kernel for a few rows leaves them out.
+        """
         self._widens = widens
+        self._reads_hidden = not _is_metal() if reads_hidden is None else reads_hidden
         self._kept: dict[str, tuple[Hashable, object]] = {}
-        self._pages = MlxPages(self._once)
+        self._pages = MlxPages(self._once, self._reads_hidden)
 
     def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         """See `KernelOps.embedding`."""
         if not isinstance(weight, QuantizedWeights):
             return weight[tokens]
-        flat = tokens.reshape(-1)
-        rows = weight.mapped(lambda part: part[flat]).dequantized()
+        # MLX decodes no empty matrix.
+        flat = tokens.reshape(-1) if tokens.size else mx.zeros((1,), mx.int32)
+        rows = weight.mapped(lambda part: part[flat]).dequantized()[: tokens.size]
         return rows.reshape(*tokens.shape, rows.shape[-1])
 
     def linear(
@@ -81,6 +88,7 @@ class MlxOps(ComposedOps):
         if not isinstance(lengths, int) and any(length != stored for length in lengths):
             visible = (tuple(lengths), new, stored)
             mask = self._once("mask", visible, partial(_visible, *visible))
+            value = cleared(value, mask) if self._reads_hidden else value
         elif isinstance(lengths, int) and lengths != stored:
             key, value = key[:, :, :lengths], value[:, :, :lengths]
         out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
@@ -195,6 +203,10 @@ class MlxOps(ComposedOps):
         return cast(Made, kept[1])
 
 
+def _is_metal() -> bool:
+    return mx.metal.is_available() and mx.default_device() == mx.gpu
+
+
 @partial(mx.compile, shapeless=True)
 def _swiglu(gate: mx.array, up: mx.array) -> mx.array:
     return gate * mx.sigmoid(gate) * up
@@ -211,12 +223,15 @@ def _quantize_rows(x: mx.array) -> tuple[mx.array, mx.array]:
 
 def _visible(lengths: tuple[int, ...], new: int, stored: int) -> mx.array:
     """Which stored tokens each row's new ones see, [B, 1, L, S]."""
-    last = mx.array(lengths, mx.int32)[:, None] - new + mx.arange(new)
-    return (mx.arange(stored) <= last[..., None])[:, None]
+    last = [[[[length - new + i] for i in range(new)]] for length in lengths]
+    return mx.arange(stored) <= mx.array(last, mx.int32)
 
 
 def _places(offsets: tuple[int, ...], groups: int, new: int, room: int) -> mx.array:
-    """Where the tokens behind each row's offset lie in storage [B, G, room] as one axis, [B * G * L]."""
-    heads = mx.arange(len(offsets) * groups).reshape(-1, groups, 1) * room
-    tokens = mx.array(offsets, mx.int32)[:, None, None] + mx.arange(new)
-    return (heads + tokens).astype(mx.uint32).reshape(-1)
+    """Where the tokens behind each row's offset lie in storage [B, G, room] as one axis, [B * G * L].
+
+    NumPy counts them: a GPU would start four operators for some dozens of numbers.
+    """
+    heads = np.arange(len(offsets) * groups).reshape(-1, groups, 1) * room
+    tokens = np.array(offsets)[:, None, None] + np.arange(new)
+    return mx.array((heads + tokens).astype(np.uint32).reshape(-1))

@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from typing import Protocol, TypeVar
 
 import mlx.core as mx
+import numpy as np
 
 Made = TypeVar("Made")
 
@@ -30,9 +31,10 @@ class _Segment:
 class MlxPages:
     """Storing in blocks, and attention over them."""
 
-    def __init__(self, once: Once) -> None:
-        """`once` keeps what all layers of a step share."""
+    def __init__(self, once: Once, reads_hidden: bool) -> None:
+        """`once` keeps what all layers of a step share; `reads_hidden` as for `MlxOps`."""
         self._once = once
+        self._reads_hidden = reads_hidden
 
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
         """See `KernelOps.append_rows`."""
@@ -65,6 +67,8 @@ class MlxPages:
             )
             q = query if len(segments) == 1 else query[part.rows]
             if part.length is None:
+                if part.mask is not None and self._reads_hidden:
+                    v = cleared(v, part.mask)
                 out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
                 parts.append(out.transpose(0, 2, 1, 3).flatten(2))
             else:
@@ -84,18 +88,29 @@ def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
     return flat.reshape(stored.shape)
 
 
+def cleared(value: mx.array, mask: mx.array) -> mx.array:
+    """value [B, G, S, D] with 0 where `mask` [B, 1, L, S] lets no row look.
+
+    A masked value has weight 0, and 0 times infinity is no number.
+    """
+    return mx.where(mask[:, :, -1, :, None], value, mx.zeros((), value.dtype))
+
+
 def _slot_places(slots: mx.array, groups: int, size: int) -> tuple[mx.array, mx.array]:
-    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G]."""
-    blocks, tokens = slots // size, slots % size
-    places = (blocks[:, None] * groups + mx.arange(groups)) * size + tokens[:, None]
-    return slots, places.astype(mx.uint32).reshape(-1)
+    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G].
+
+    NumPy counts them: slots come from Python, and a GPU would start seven operators.
+    """
+    blocks, tokens = np.divmod(np.array(slots), size)
+    places = (blocks[:, None] * groups + np.arange(groups)) * size + tokens[:, None]
+    return slots, mx.array(places.astype(np.uint32).reshape(-1))
 
 
 def _segments(
     starts: Sequence[int], lengths: Sequence[int], tables: mx.array, groups: int, size: int
 ) -> tuple[mx.array, list[_Segment]]:
     """The tables, and the rows of a step in the order they have."""
-    segments = []
+    segments, numbers = [], np.array(tables)
     counts = [end - start for start, end in pairwise(starts)]
     for is_single, members in groupby(range(len(counts)), key=lambda r: counts[r] == 1):
         run = list(members)
@@ -103,13 +118,13 @@ def _segments(
             first, end = together[0], together[-1] + 1
             seen = list(lengths[first:end])
             used = -(-max(seen) // size)
-            blocks = tables[first:end, None, :used] * groups + mx.arange(groups)[:, None]
+            blocks = numbers[first:end, None, :used] * groups + np.arange(groups)[:, None]
             mask = None
             if is_single and any(length != used * size for length in seen):
-                mask = (mx.arange(used * size) < mx.array(seen)[:, None])[:, None, None]
+                mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
             rows = slice(starts[first], starts[end])
             length = None if is_single else seen[0]
-            segments.append(_Segment(rows, blocks.astype(mx.uint32), length, mask))
+            segments.append(_Segment(rows, mx.array(blocks.astype(np.uint32)), length, mask))
     return tables, segments
 
 

@@ -5,6 +5,7 @@ D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic 
 """
 
 from tiny_llm_lab.types.arrivals import Arrival, Arrivals, report_refused
+from tiny_llm_lab.types.async_scheduling import is_async_scheduling
 from tiny_llm_lab.types.chunking import ChunkPolicy, PrefillMetrics
 from tiny_llm_lab.types.draft import Draft, DraftSampler, Proposer
 from tiny_llm_lab.types.engine import (
@@ -99,6 +100,7 @@ __all__ = [
     "UserError",
     "Weight",
     "attention_tokens",
+    "is_async_scheduling",
     "prompt_token_ids",
     "report_refused",
     "require_room",

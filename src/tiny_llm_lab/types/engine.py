@@ -17,7 +17,9 @@ class SchedulerConfig:
 
     max_num_batched_tokens: int = 2048  # one step's tokens, decodes included
     max_num_seqs: int = 64  # requests that run at a time
-    max_model_len: int = 4096  # tokens of one request in the KV cache; its newest token is never stored
+    # Tokens of one request in the KV cache; its newest token is never stored. Positions cost nothing until
+    # they are used, but a prompt of 40960 tokens would take minutes on a CPU.
+    max_model_len: int = 4096
     long_prefill_token_threshold: int = 0  # one request's tokens in one step; 0 = off
     enable_chunked_prefill: bool = True
     policy: Policy = "fcfs"

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import mlx.core as mx
 
 from tiny_llm_lab.types.kernel_ops import KernelOps
+from tiny_llm_lab.types.paged import PagedCache, PagedLayer
 from tiny_llm_lab.types.rope_scaling import RopeScaling
 from tiny_llm_lab.types.weight import Weight
 
@@ -148,14 +149,16 @@ class PagedModel(Model, Protocol):
         self,
         tokens: mx.array,
         offset: int | list[int] = 0,
-        cache: Any = None,
+        cache: Sequence[KvCache] | Sequence[PagedLayer] | None = None,
         logits_to_keep: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> mx.array:
         """tokens [T, 1] int32 at positions `offset` [T] -> logits [len(rows), 1, V] of the rows asked for."""
         ...
 
-    def create_paged_kv_cache(self, num_blocks: int, block_size: int, kv_bits: int | None = None) -> Any:
+    def create_paged_kv_cache(
+        self, num_blocks: int, block_size: int, kv_bits: int | None = None
+    ) -> PagedCache:
         """Storage for the keys and values of all layers in blocks of `block_size` tokens.
 
         `kv_bits` 8 stores them in 8 bits, None in the model's dtype.

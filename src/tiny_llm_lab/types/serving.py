@@ -1,7 +1,7 @@
 """What the lab may call on the scheduler and the engine of a solution."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from tiny_llm_lab.types.draft import Proposer
 from tiny_llm_lab.types.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
@@ -41,13 +41,18 @@ class TokenSequence(Protocol):
     def needs_sample(self, num_new_tokens: int) -> bool: ...
 
 
-class Scheduler(Protocol):
-    """Plans steps over sequences."""
+class SchedulerState(Protocol):
+    """The sequences of a scheduler, both lists in the order of its policy."""
 
     @property
     def waiting(self) -> Sequence[TokenSequence]: ...
     @property
     def running(self) -> Sequence[TokenSequence]: ...
+
+
+class Scheduler(SchedulerState, Protocol):
+    """Plans steps over sequences."""
+
     def add(self, sequence: TokenSequence) -> None: ...
     def schedule(self, token_budget: int | None = None) -> StepPlan: ...
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None: ...
@@ -88,8 +93,9 @@ class BudgetController(Protocol):
     policy: LatencyPolicy
 
     def token_budget(
-        self, now_s: float, scheduler: Scheduler, last_token_s: Callable[[str], float]
+        self, now_s: float, scheduler: SchedulerState, last_token_s: Callable[[str], float]
     ) -> int | None: ...
+    def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None: ...
 
 
 class PrefixCacheStats(Protocol):
@@ -143,6 +149,20 @@ class Engine(Protocol):
     def release(self) -> None: ...
 
 
+class EngineOptions(TypedDict, total=False):
+    """The keyword arguments of an engine, which has the defaults."""
+
+    num_blocks: int
+    block_size: int
+    kv_bits: int | None
+    enable_prefix_caching: bool
+    proposer: Proposer | None
+    budget_controller: BudgetController | None
+    async_scheduling: bool | None
+    on_step: OnStep | None
+    clock: Clock
+
+
 class MakeEngine(Protocol):
     """The class of engines."""
 
@@ -151,14 +171,5 @@ class MakeEngine(Protocol):
         model: PagedModel,
         tokenizer: Tokenizer,
         config: SchedulerConfig = ...,
-        *,
-        num_blocks: int = 512,
-        block_size: int = 16,
-        kv_bits: int | None = None,
-        enable_prefix_caching: bool = True,
-        proposer: Proposer | None = None,
-        budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
-        on_step: OnStep | None = None,
-        clock: Clock = ...,
+        **options: Unpack[EngineOptions],
     ) -> Engine: ...

@@ -205,11 +205,8 @@ class BatchingKvCache:
             room = max(_whole_steps(wanted), 2 * room)
             room = room if limit is None else min(room, limit)
         if num_rows > rows:
-            rows = (
-                most_rows
-                if self.ops is not None and self.ops.has_free_rows
-                else min(max(num_rows, 2 * rows), most_rows)
-            )
+            is_free = self.ops is not None and self.ops.has_free_rows
+            rows = most_rows if is_free else min(max(num_rows, 2 * rows), most_rows)
         self.keys = _grown(self.ops, self.keys, key, rows, room, self.offset)
         self.values = _grown(self.ops, self.values, value, rows, room, self.offset)
 

@@ -3,15 +3,15 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, KvCache
+from tiny_llm_lab.types.paged import PagedCache, StepLayout
 
 from ..layers.attention import scaled_dot_product_attention_grouped
 from .kv_quantization import dequantize_rows, quantize_rows
-from .step_layout import StepLayout
 
 _Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if these are integers
 
@@ -91,20 +91,11 @@ class PagedAttention:
         return mx.array(sorted(range(len(order)), key=order.__getitem__), mx.int32)
 
 
-class PagePools(Protocol):
-    """What `PagedKvCache` holds: the blocks of every layer, and their scales if they are of 8 bits."""
-
-    keys: list[mx.array]
-    values: list[mx.array]
-    key_scales: list[mx.array]
-    value_scales: list[mx.array]
-
-
 @dataclass(eq=False)
 class PagedLayer:
     """The pools of one layer in one step."""
 
-    cache: PagePools
+    cache: PagedCache
     index: int  # the layer's number
     layout: StepLayout
     attention: PagedAttention  # of `layout`

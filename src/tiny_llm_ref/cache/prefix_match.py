@@ -20,7 +20,7 @@ class PrefixMatch:
         is_counted: bool = True,
         rank: int = 0,
     ) -> None:
-        """At the start of `token_ids`, all tokens known now; acquires and reserves nothing.
+        """Start before the first block of `token_ids`, all tokens known now; acquire and reserve nothing.
 
         Sets num_blocks = 0 and rank, the number of the priority class. With `is_counted` the first `acquire`
         adds this request to the counters of `cache`: its tokens and the blocks that may be found; every
@@ -80,9 +80,9 @@ class PrefixMatch:
         return blocks
 
     def reserve(self) -> None:
-        """Announce that this request will compute its remaining blocks, but those that it must wait for.
+        """Reserve the remaining blocks, which this request will compute, except those reserved by another.
 
-        Takes O(1) when the next block is reserved by this request already.
+        Takes O(1) when this request has reserved the next block already.
         """
         rest = self._keys[self.num_blocks : self._num_shareable]
         if rest and self._cache.reservations.get(rest[0]) is not self:

@@ -4,7 +4,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig, StepStats, UserError
+from tiny_llm_lab.types import (
+    Clock,
+    OnStep,
+    PagedModel,
+    Proposer,
+    SchedulerConfig,
+    StepStats,
+    UserError,
+    is_async_scheduling,
+)
+from tiny_llm_lab.types.serving import BudgetController
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
@@ -12,7 +22,6 @@ from ..speculative.stats import SpecDecodeStats
 from ..speculative.verify import Drafter, accepted_tokens
 from .request_state import RequestState
 from .scheduler import Scheduler
-from .slo.budget_controller import BudgetController
 from .step import EngineStep
 
 
@@ -30,27 +39,28 @@ class EngineCore:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
+        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """A core without requests, whose keys and values have `num_blocks` blocks of `block_size` tokens.
+        """Allocate `num_blocks` blocks of `block_size` tokens for keys and values; no requests yet.
 
         `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
-        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.7 on) launches a step of decodes
-        before the tokens of the one in front are read; a proposer and a controller, which need them,
-        turn it off. `on_step` is called after every step with its plan and `StepStats`. Sets config,
-        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises
-        UserError for a controller together with chunk_grid or without chunked prefill: late decodes would
-        leave prompts no chunk that the scheduler may take.
+        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
+        before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
+        these tokens and turns it off. `on_step` is called after every step with its plan and `StepStats`.
+        Sets config, scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling.
+        Raises UserError for a controller together with chunk_grid or without chunked prefill: its budget may
+        be smaller than any chunk that the scheduler could then take.
         """
         if budget_controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
             raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")
         self.model, self.config = model, config
         self.proposer, self.budget_controller = proposer, budget_controller
         self.spec_stats = None if proposer is None else SpecDecodeStats()
-        self.async_scheduling = async_scheduling and proposer is None and budget_controller is None
+        needs_tokens = proposer is not None or budget_controller is not None
+        self.async_scheduling = is_async_scheduling(async_scheduling) and not needs_tokens
         self._cache_shape = (num_blocks, block_size, kv_bits)
         self._enable_prefix_caching = enable_prefix_caching
         self._on_step, self._clock = on_step, clock
@@ -69,10 +79,10 @@ class EngineCore:
         self._requests[request.sequence.request_id] = request
 
     def advance(self) -> list[RequestState]:
-        """Plan a step, compute it in one forward pass and one evaluation; the requests it served, in order.
+        """Compute one step, in one forward pass and one evaluation; return the requests it served, in order.
 
-        Without requests nothing happens. When computing fails, all requests end, the blocks are laid out
-        anew, and the error goes on.
+        Returns [] without requests. When anything raises, all requests are dropped, empty blocks, prefix
+        cache and scheduler replace the old ones, and the error is raised again.
         """
         if not self._requests:
             return []
@@ -126,7 +136,7 @@ class EngineCore:
         self.kv_cache = self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)
 
     def _fail(self) -> None:
-        """End all requests. Whatever was interrupted may have left blocks half accounted for: start anew."""
+        """Drop all requests, and replace blocks that a step may have left half accounted for."""
         requests, self._requests, self._inflight = self._requests, {}, None
         self.kv_cache.release()
         self._lay_out()

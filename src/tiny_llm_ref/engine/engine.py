@@ -1,20 +1,17 @@
 """The engine: text and tokens in, text and events out, whatever else is served in the same steps."""
 
-import time
 from collections.abc import Sequence
+from typing import Unpack
 
 from tiny_llm_lab.types import (
     Arrival,
     Arrivals,
-    Clock,
     Completion,
     EngineOutput,
     EventCallback,
-    OnStep,
     PagedModel,
     PriorityClass,
     Prompt,
-    Proposer,
     SamplingParams,
     SchedulerConfig,
     Tokenizer,
@@ -22,13 +19,13 @@ from tiny_llm_lab.types import (
     prompt_token_ids,
     require_room,
 )
+from tiny_llm_lab.types.serving import EngineOptions
 
 from ..generate.answer import Answer
 from .core import EngineCore
 from .request_state import RequestState
 from .run import PromptRun
 from .sequence import TokenSequence
-from .slo.budget_controller import BudgetController
 
 
 class Engine(EngineCore):
@@ -39,31 +36,10 @@ class Engine(EngineCore):
         model: PagedModel,
         tokenizer: Tokenizer,
         config: SchedulerConfig = SchedulerConfig(),
-        *,
-        num_blocks: int = 512,
-        block_size: int = 16,
-        kv_bits: int | None = None,
-        enable_prefix_caching: bool = True,
-        proposer: Proposer | None = None,
-        budget_controller: BudgetController | None = None,
-        async_scheduling: bool = False,
-        on_step: OnStep | None = None,
-        clock: Clock = time.perf_counter,
+        **options: Unpack[EngineOptions],
     ) -> None:
-        """An engine without requests; the arguments besides `tokenizer` are those of `EngineCore`."""
-        super().__init__(
-            model,
-            config,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            kv_bits=kv_bits,
-            enable_prefix_caching=enable_prefix_caching,
-            proposer=proposer,
-            budget_controller=budget_controller,
-            async_scheduling=async_scheduling,
-            on_step=on_step,
-            clock=clock,
-        )
+        """An engine without requests; `options` are the keyword arguments of `EngineCore`."""
+        super().__init__(model, config, **options)
         self.tokenizer = tokenizer
         self._num_added = 0
         self._run: PromptRun | None = None  # of the call of `generate` that is under way
@@ -81,22 +57,30 @@ class Engine(EngineCore):
     ) -> None:
         """Queue a request.
 
-        `priority_class` "batch" takes what interactive requests leave. `arrival_s` None means now;
-        `prompt_idx` None, the number of requests added before. Raises UserError for a request that can
-        never be served, or whose id is in use; nothing else changes then.
+        A request of `priority_class` "batch" runs on spare capacity only. `arrival_s` None means now;
+        `prompt_idx` None, the number of requests added before. Raises UserError, and changes nothing, for a
+        request that can never be served, or whose id is in use.
         """
         tokens = prompt_token_ids(self.tokenizer, prompt, self.model.config)
-        positions = self.model.config.max_position_embeddings
+        asked = Prompt(tokens, sampling, priority=priority, priority_class=priority_class)
+        number = self._num_added if prompt_idx is None else prompt_idx
+        self._start(
+            request_id, Arrival(number, asked, self._clock() if arrival_s is None else arrival_s), tokens
+        )
+
+    def _start(self, request_id: str, arrival: Arrival, tokens: Sequence[int]) -> None:
+        prompt, positions = arrival.prompt, self.model.config.max_position_embeddings
         require_room(len(tokens), positions, "the model's max_position_embeddings")
-        arrival_s = self._clock() if arrival_s is None else arrival_s
-        sequence = TokenSequence(request_id, tokens, priority, arrival_s, priority_class)
+        sequence = TokenSequence(
+            request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class
+        )
         answer = Answer(
             self.tokenizer,
             tokens,
-            sampling,
+            prompt.sampling,
             min(self.scheduler.max_num_tokens, positions),
-            prompt_idx=self._num_added if prompt_idx is None else prompt_idx,
-            arrival_s=arrival_s,
+            prompt_idx=arrival.prompt_idx,
+            arrival_s=arrival.arrival_s,
             clock=self._clock,
         )
         request = RequestState(sequence, answer, self.model.ops)
@@ -106,25 +90,25 @@ class Engine(EngineCore):
             self._run.started(request)
 
     def step(self) -> list[EngineOutput]:
-        """Plan a step, compute it in one forward pass and one evaluation, and return what is new.
+        """Compute one step, in one forward pass and one evaluation; return what is new.
 
-        An output for each request that got a token; ended ones have a completion and are forgotten. Without
-        requests nothing happens. When computing fails, all requests end, the blocks are laid out anew, and
-        the error goes on.
+        There is an output for each request that got a token; that of a request which has now ended, and has
+        left the engine, has a completion. Returns [] without requests. When anything raises, all requests
+        are dropped, as in `EngineCore.advance`.
         """
         return [request.output() for request in self.advance() if request.has_output]
 
     def generate(
         self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
     ) -> list[Completion]:
-        """Answer every prompt (from 3.6.5 on); return one completion per prompt, in prompt order.
+        """Answer every prompt (from 3.6.6 on); return one completion per prompt, in prompt order.
 
-        Each is added, with its place in `prompts` as id, when its arrival_s has passed, counted from the
-        call. `on_event` is called as in `batch_generate`: with what is newly computed of a prompt, each
-        token and each end. It may call `add` and `abort`: an added request is served, and its events come
-        with a prompt_idx of its own; an aborted prompt ends with finish_reason "abort". A prompt that cannot
-        be served becomes a completion with finish_reason "error"; without `on_event` such prompts are
-        reported on stderr. Whatever is raised, no request is left. Raises ValueError when the engine has
+        Each is added, with its index in `prompts` as request id, when its arrival_s after the call has
+        passed. `on_event` is called with every chunk, token and end, as in `batch_generate`. It may call
+        `add` and `abort`: an added request is served, and its events have a prompt_idx beyond those of
+        `prompts`; an aborted prompt ends with finish_reason "abort". A prompt that cannot be served becomes
+        a completion with finish_reason "error"; without `on_event` such prompts are reported on stderr.
+        The engine has no requests afterwards, also when an error is raised. Raises ValueError when it has
         requests already.
         """
         if self.has_requests:
@@ -133,7 +117,7 @@ class Engine(EngineCore):
         run = self._run = PromptRun(Arrivals(prompts, clock=self._clock), on_event)
         try:
             while run.arrivals or self.has_requests:
-                run.start_arrived(self._add_arrival)
+                run.start_arrived(self._start_arrival)
                 run.publish(self.advance())
                 if not self.has_requests:
                     run.arrivals.wait()
@@ -142,20 +126,12 @@ class Engine(EngineCore):
             self.abort_all()
         return run.completions()
 
-    def _add_arrival(self, arrival: Arrival) -> Completion | None:
-        prompt, request_id, num_tokens = arrival.prompt, str(arrival.prompt_idx), 0
+    def _start_arrival(self, arrival: Arrival) -> Completion | None:
+        num_tokens = 0
         try:
-            tokens = prompt_token_ids(self.tokenizer, prompt.content, self.model.config)
+            tokens = prompt_token_ids(self.tokenizer, arrival.prompt.content, self.model.config)
             num_tokens = len(tokens)
-            self.add(
-                request_id,
-                tokens,
-                prompt.sampling,
-                priority=prompt.priority,
-                priority_class=prompt.priority_class,
-                arrival_s=arrival.arrival_s,
-                prompt_idx=arrival.prompt_idx,
-            )
+            self._start(str(arrival.prompt_idx), arrival, tokens)
         except UserError as error:
             return arrival.refused(error, num_tokens)
         return None

@@ -34,7 +34,7 @@ class RequestState:
     def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
         """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
 
-        Empty unless the request asked for them (from task 3.6.6 on).
+        Empty unless the request asked for them (from task 3.6.7 on).
         """
         num_top = self.sampling.logprobs
         return () if num_top is None else score_tokens(logits, drawn, num_top)
@@ -42,7 +42,7 @@ class RequestState:
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the one that ends it.
 
-        `scores` (from 3.6.6 on) is what `score` returned for them. The sequence is not changed: the
+        `scores` (from 3.6.7 on) is what `score` returned for them. The sequence is not changed: the
         scheduler's `commit` does that.
         """
         num_before = len(self.answer.token_ids)

@@ -25,11 +25,11 @@ class PromptRun:
                 self._tell(DoneEvent(added))
 
     def started(self, request: RequestState) -> None:
-        """Take in a request that was added to the engine, by this run or inside `on_event`."""
+        """From now on, publish events of a request that was added by this run or inside `on_event`."""
         self._started[request.answer.prompt_idx] = request
 
     def publish(self, served: Iterable[RequestState]) -> None:
-        """Hand on the events of the requests that a step served, then of those that were aborted."""
+        """Publish the events of the requests that a step served, then of those that were aborted."""
         for request in served:
             self._publish(request)
         # `on_event` may abort requests, also those that it has just added.

@@ -80,8 +80,9 @@ class Scheduler:
         that is less), and by the rules of config. Blocks for these tokens are allocated. When they
         run out, the last sequence in order is preempted: it gives its blocks back, its computed tokens are
         forgotten, and it waits again. A waiting sequence is admitted when a slot and blocks for all its
-        known tokens are free and it gets a token, or waits for blocks that another one computes; behind
-        one that cannot be admitted none is. A step that preempts admits none of the same priority class.
+        known tokens are free and it gets a token, or waits for blocks that another one computes. One that
+        cannot be admitted holds up all behind it. After a preemption a priority class admits sequences only
+        if all preempted ones are of less urgent classes.
 
         Priority classes are served one after the other, running and waiting: batch sequences run only on
         spare capacity. They get tokens after every interactive sequence, running or newly admitted, and lose
@@ -108,11 +109,10 @@ class Scheduler:
         return StepPlan(step.assigned, tuple(victim.request_id for victim in self._preempted))
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step after `plan`, which is not committed yet (from task 3.6.7 on).
+        """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
 
-        The plan that `schedule` would make after `commit`, as long as no request comes or goes; None when
-        `plan_next_step` is not certain of it, or when a sequence would have to be preempted. Its
-        blocks are allocated. It is committed after `plan`.
+        The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
+        allocated; None when `plan_next_step` is not certain of it, or a sequence would have to be preempted.
         """
         running = self.queue.running
         assigned = plan_next_step(plan, running, len(self.queue.waiting))
@@ -129,8 +129,8 @@ class Scheduler:
         A sequence whose known tokens are all computed now has its new tokens in `sampled`: the accepted
         part of its draft, then one more. They join the answer; rejected draft tokens do not count as
         computed, and the draft is used up. Blocks that became full can be found in the prefix
-        cache. Requests that ended since `schedule` are passed over. Raises ValueError when a sequence has
-        to have new tokens and has none, or has them and must not, or they are not accepted ones plus one.
+        cache. Requests that ended since `schedule` are skipped. Raises ValueError when the new tokens of a
+        sequence are missing, come before its known ones are computed, or are not accepted ones plus one.
         """
         for request_id, num_new in plan.num_scheduled_tokens.items():
             sequence = self._sequences.get(request_id)

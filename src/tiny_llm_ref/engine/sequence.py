@@ -73,12 +73,12 @@ class TokenSequence:
         return found
 
     def advance(self, num_new_tokens: int, sampled: Sequence[int] = ()) -> None:
-        """`num_new_tokens` more are computed, and the tokens of `sampled` were picked after them.
+        """`num_new_tokens` more are computed, and the tokens of `sampled` were sampled after them.
 
         `sampled` is empty unless `needs_sample`. Then it has the accepted part of the draft, which may be
         empty, and one more token; they join the answer, the draft is used up, and only the newest
         token is not computed: what was computed of rejected tokens does not count. Raises ValueError
-        for tokens that must not be there, that are missing, or that are not accepted ones plus one.
+        when `sampled` is missing, comes too early, or is not accepted draft tokens plus one token.
         """
         num_drafted = self.num_computed_tokens + num_new_tokens - self.num_tokens
         if num_drafted < 0:
@@ -108,7 +108,7 @@ def clamp_new_tokens(num_new_tokens: int, threshold: int, budget: int) -> int:
 
 
 def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
-    """In how many steps the prompt of a request is computed that has the engine to itself.
+    """How many steps compute the prompt of a request when the engine serves no other.
 
     `threshold` is the most tokens of one request in a step (0 = off), `budget` the most tokens of a step:
     (4000, 512, 8192) -> 8, (4097, 512, 512) -> 9. Raises UserError for a prompt or budget below 1, or a

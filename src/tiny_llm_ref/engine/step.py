@@ -7,8 +7,8 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import PagedModel, StepPlan
+from tiny_llm_lab.types.paged import PagedCache
 
-from ..cache.paged_kv_cache import PagedKvCache
 from ..cache.step_layout import StepLayout
 from ..generate.sampler import sample_rows
 from .request_state import RequestState
@@ -20,7 +20,7 @@ class EngineStep:
     def __init__(
         self,
         model: PagedModel,
-        kv_cache: PagedKvCache,
+        kv_cache: PagedCache,
         plan: StepPlan,
         requests: Sequence[RequestState],
         start_s: float,
@@ -28,8 +28,8 @@ class EngineStep:
     ) -> None:
         """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
-        Does not wait for the result, and the head computes only the rows that are sampled. `previous`
-        (from task 3.6.7 on) is the step before, which is still being computed: each request takes the
+        Does not wait for the result; logits are computed only for rows that are sampled. `previous` (from
+        task 3.6.8 on) is the step before, which is still being computed: the input of each request is the
         one token that it samples there. Sets plan, requests, start_s; parts, (block_ids,
         num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily; and scores, by
         request, what `score_tokens` found for requests that asked for logprobs.
@@ -49,9 +49,9 @@ class EngineStep:
         mx.async_eval(self.sampled, list(self.scores.values()), kv_cache.pools)
 
     def read(self) -> dict[RequestState, list[int]]:
-        """Wait for the step; the tokens sampled for each request whose known tokens are all computed now.
+        """Wait for the step; return the sampled tokens of each request whose known tokens are computed now.
 
-        One token for each of its rows: a single one without a draft.
+        These are one token more than the request has draft tokens in this step.
         """
         # A step that samples nothing still has keys and values to compute.
         mx.eval(self.sampled, list(self.scores.values()), [] if self._samplers else self._kv_cache.pools)

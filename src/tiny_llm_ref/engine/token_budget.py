@@ -88,9 +88,9 @@ class TokenBudget:
         """Policy "fair": fair shares of what is left bound what `num_new_tokens` returns from now on.
 
         `needs` has all sequences that may get tokens, in order, each as in `num_new_tokens`. A prefill needs
-        no more than the threshold. With a chunk_grid, a prefill that is cut gets enough to reach the grid's
-        next multiple: from later ones that are cut as well, and the first one if need be from any prefill.
-        Decodes keep their shares.
+        no more than the threshold. With a chunk_grid, prefills whose share is below their need get, in order,
+        enough to reach the next multiple of the grid: from the shares of later such prefills, the first one
+        also from prefills whose need is met. Decodes keep their shares.
         """
         threshold, grid = self.config.long_prefill_token_threshold, self.config.chunk_grid
         wanted = [num if s.is_decoding else clamp_new_tokens(num, threshold, num) for s, _, num in needs]

@@ -3,9 +3,6 @@
 import sys
 import time
 from collections.abc import Sequence
-from typing import cast
-
-import mlx.core as mx
 
 from tiny_llm_lab.types import (
     Arrivals,
@@ -22,13 +19,13 @@ from tiny_llm_lab.types import (
     SamplingParams,
     Tokenizer,
     UserError,
+    is_async_scheduling,
     prompt_token_ids,
 )
 
 from ..cache.kv_cache import BatchingKvCache, reserve_ahead
 from .chunking import select_optimal_chunk_size
-from .request import Request
-from .sampler import sample_rows
+from .request import DecodeStep, Request
 
 
 class BatchGenerator:
@@ -48,13 +45,14 @@ class BatchGenerator:
         metrics: PrefillMetrics | None = None,
         sampling: SamplingParams = SamplingParams(),
         on_event: EventCallback | None = None,
+        async_scheduling: bool | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """Queue the prompts by arrival; compute nothing. For the arguments see `batch_generate`.
 
         Sets request_queue (the `Arrivals` that have not started), pending_prefill_request (None or the one
         request in prefill), decode_requests (the active ones, in the order of the batch cache's rows) and
-        kv_cache (one BatchingKvCache per layer).
+        kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
         """
         if batch_size < 1 or (prefill_step is not None and prefill_step < 1):
             raise UserError("prefill_step and batch_size must be 1 or more")
@@ -73,6 +71,8 @@ class BatchGenerator:
         ]
         self._completions: list[Completion] = []
         self._on_event, self._clock = on_event, clock
+        self.async_scheduling = is_async_scheduling(async_scheduling)
+        self._inflight: DecodeStep | None = None  # launched, and not yet read
         self.request_queue = Arrivals(prompts, sampling, clock)
 
     def has_work_remaining(self) -> bool:
@@ -109,22 +109,22 @@ class BatchGenerator:
     def handle_decode_phase(self) -> bool:
         """One token for every active request in one forward pass; those that end leave the batch.
 
-        Returns whether there was anything to decode.
+        With async_scheduling (from task 2.7.9 on) the next step is launched before this one is read, if it is
+        certain to serve the same requests: not when a finished prefill is about to join. Returns whether
+        there was anything to decode.
         """
         if not self.decode_requests:
             return False
         start_s = self._clock()
-        requests = list(self.decode_requests)
-        tokens = mx.array([[request.next_token] for request in requests])
-        offsets = [request.offset for request in requests]
-        logits = self.model(tokens, offsets, self.kv_cache, logits_to_keep=1)[:, -1]
-        parts = [(request.sample, request.num_tokens, 1) for request in requests]
-        sampled = cast(list[int], sample_rows(logits, parts).tolist())
+        step = self._inflight or DecodeStep(self.model, self.kv_cache, self.decode_requests)
+        self._inflight = self._launch_next(step)
+        tokens = dict(zip(step.requests, step.read(), strict=True))
         if self.metrics is not None:
             self.metrics.record_decode_step(self._clock() - start_s)
-        for request, token in zip(requests, sampled, strict=True):
-            request.decode_done(token)
-            self._publish(request.take_events())
+        for request in self.decode_requests:  # some may have left since the step was launched, or joined
+            if request in tokens:
+                request.decode_done(tokens[request])
+                self._publish(request.take_events())
         self._remove_ended()
         return True
 
@@ -197,6 +197,11 @@ class BatchGenerator:
         size = self.chunk_policy.select_chunk_size(base, num_active / self.batch_size)
         return size if num_active else max(1, size)
 
+    def _launch_next(self, step: DecodeStep) -> DecodeStep | None:
+        prefill = self.pending_prefill_request
+        joins = prefill is not None and prefill.is_prefill_done
+        return step.launch_next(self.decode_requests) if self.async_scheduling and not joins else None
+
     def _remove_ended(self) -> None:
         # From the last row down: the row that fills a gap has been looked at already.
         for row in reversed(range(len(self.decode_requests))):
@@ -205,6 +210,8 @@ class BatchGenerator:
                     layer.remove_request(row)
                 self.decode_requests[row] = self.decode_requests[-1]
                 self.decode_requests.pop()
+        if not self.decode_requests:
+            self._inflight = None  # serves no request any more
 
     def _publish(self, events: list[Event]) -> None:
         for event in events:

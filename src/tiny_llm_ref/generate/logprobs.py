@@ -27,7 +27,10 @@ def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.a
 
 
 def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
-    """What `score_tokens` found about `tokens`, its first n of them; equally likely ones by their number."""
+    """The logprobs of `tokens` from the first rows of `scores`, the arrays that `score_tokens` returned.
+
+    Equally likely top tokens are in the order of their ids.
+    """
     chosen, top, likely = (cast(list, each.tolist()) for each in scores)
     return tuple(
         TokenLogprobs(token, chosen[i], tuple(sorted(zip(top[i], likely[i], strict=True), key=_rank)))

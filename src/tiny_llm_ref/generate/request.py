@@ -9,17 +9,19 @@ import mlx.core as mx
 from tiny_llm_lab.types import (
     Clock,
     Event,
+    KvCache,
     Model,
     SamplingParams,
     Tokenizer,
     UserError,
+    is_async_scheduling,
     prompt_token_ids,
     require_room,
 )
 
 from .answer import Answer
 from .chunking import chunk_spans
-from .sampler import Sampler
+from .sampler import Sampler, sample_rows
 
 
 class Request(Answer):
@@ -108,6 +110,46 @@ class Request(Answer):
             layer.release()
 
 
+class DecodeStep:
+    """One token for each of several requests, which the device computes from the construction on."""
+
+    def __init__(
+        self,
+        model: Model,
+        kv_cache: Sequence[KvCache],
+        requests: Sequence[Request],
+        previous: "DecodeStep | None" = None,
+    ) -> None:
+        """Launch one forward pass over the newest token of every request; do not wait for it.
+
+        Row i of `kv_cache` belongs to requests[i]. `previous` (from task 2.7.9 on) is the step in front, of
+        the same requests and still unread: each takes the token that it samples there, one position further
+        on. Sets model, kv_cache, requests (a copy) and sampled [B] uint32, lazily.
+        """
+        self.model, self.kv_cache, self.requests = model, kv_cache, list(requests)
+        num_pending = 0 if previous is None else 1  # tokens of each request that are not known yet
+        known = [request.next_token for request in requests]
+        tokens = mx.array(known) if previous is None else previous.sampled.astype(mx.int32)
+        logits = model(tokens[:, None], kv_cache[0].offset, kv_cache, logits_to_keep=1)[:, -1]
+        parts = [(request.sample, request.num_tokens + num_pending, 1) for request in requests]
+        self.sampled: mx.array = sample_rows(logits, parts)
+        mx.async_eval(self.sampled)
+
+    def read(self) -> list[int]:
+        """Wait for the step; the token of every request."""
+        return cast(list[int], self.sampled.tolist())
+
+    def launch_next(self, requests: Sequence[Request]) -> "DecodeStep | None":
+        """Launch the step behind this one, which is not read yet; None when that is not certain.
+
+        `requests` decode now. The next step is certain when they are those of this step, row by row, and no
+        limit makes the token that one of them samples here its last. An answer that ends here by surprise
+        has a row in the next step all the same, whose token is to be dropped.
+        """
+        is_certain = self.requests == requests and all(each.max_draft_tokens > 0 for each in requests)
+        return DecodeStep(self.model, self.kv_cache, requests, previous=self) if is_certain else None
+
+
 def stream_generate(
     model: Model,
     tokenizer: Tokenizer,
@@ -116,21 +158,24 @@ def stream_generate(
     *,
     prefill_step: int = 128,
     max_seq_len: int | None = None,
+    async_scheduling: bool | None = None,
 ) -> Iterator[Event]:
     """Answer one prompt with chunked prefill, yielding every event as it happens, DoneEvent last.
 
-    Raises UserError for a prompt or setting that cannot be served. The cache is given back when the
-    iterator ends or is closed.
+    `async_scheduling` (from task 2.7.9 on) launches a decode step before the one in front is read; None
+    does so on a GPU. The events are the same. Raises UserError for a prompt or setting that cannot be
+    served. The cache is given back when the iterator ends or is closed.
     """
     request = Request(model, tokenizer, prompt, prefill_step, max_seq_len=max_seq_len, sampling=sampling)
+    ahead: DecodeStep | None = None  # launched, and not yet read
     try:
         while not request.is_done:
             if not request.is_prefill_done:
                 request.try_prefill()
             else:
-                tokens = mx.array([[request.next_token]])
-                logits = model(tokens, request.offset, request.kv_cache, logits_to_keep=1)
-                request.decode_done(cast(int, request.sample(logits[:, -1], request.num_tokens).item()))
+                step = ahead or DecodeStep(model, request.kv_cache, [request])
+                ahead = step.launch_next([request]) if is_async_scheduling(async_scheduling) else None
+                request.decode_done(*step.read())
             yield from request.take_events()
     finally:
         request.release()

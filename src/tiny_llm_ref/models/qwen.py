@@ -227,8 +227,7 @@ class QwenModel:
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:
     """The model of a loaded checkpoint; from day 2.5 on, on the operators that `kernels` gives."""
-    ops = kernels(__package__, checkpoint.weights)
-    return QwenModel(checkpoint.config, checkpoint.weights, ops=ops)
+    return QwenModel(checkpoint.config, checkpoint.weights, ops=kernels(__package__, checkpoint.weights))
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:

@@ -14,7 +14,7 @@ _MAX_PADDING = 1024
 
 
 class NgramProposer:
-    """Prompt lookup: what followed the last tokens when they stood in the text before."""
+    """Prompt lookup: drafts what followed the last tokens where they occurred before."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1, num_tokens: int = 4) -> None:
         """Look for the last `max_ngram` tokens, or fewer, down to `min_ngram`; draft `num_tokens`.
@@ -33,12 +33,13 @@ class NgramProposer:
         request_id: str | None = None,
         sampler: DraftSampler | None = None,
     ) -> Draft:
-        """Up to `num_tokens` tokens that followed the longest n-gram at the end of `token_ids` before.
+        """Up to `num_tokens` tokens that followed an earlier occurrence of the n-gram at the end of the text.
 
-        Of several earlier occurrences the most recent one counts; it may overlap with the end itself.
-        None, or only of fewer than `min_ngram` tokens: an empty draft. With a `request_id` work is
-        remembered, and a call costs what the new tokens and the occurrences of the last one cost; tokens
-        must then continue those of the request's last call. `sampler` is not needed.
+        The longest n-gram that occurs earlier counts, and of its occurrences the most recent one, which may
+        overlap with the end. The draft is empty when none of `min_ngram` tokens or more does. With a
+        `request_id` an index of the text is kept: `token_ids` must continue those of the request's previous
+        call, which then takes time for the new tokens and for the earlier places of the last one only.
+        `sampler` is not used.
         """
         index = _Occurrences() if request_id is None else self._indexes.setdefault(request_id, _Occurrences())
         index.extend(token_ids)
@@ -84,12 +85,12 @@ class DraftModelProposer:
         request_id: str | None = None,
         sampler: DraftSampler | None = None,
     ) -> Draft:
-        """Up to `num_tokens` tokens, each what `sampler.draft` makes of the draft model's logits.
+        """Up to `num_tokens` tokens, each drawn by `sampler.draft` from the draft model's logits.
 
-        Without a sampler the likeliest tokens. With a `request_id` the cache is kept: only tokens
-        that it does not hold are computed, and rejected tokens are rewound. Fewer tokens, or none, where
-        the draft model's max_position_embeddings end; none for a text with a token that the draft model
-        does not know. `probs` as the sampler gives them.
+        Without a sampler the likeliest tokens. With a `request_id` the cache is kept: only tokens that it
+        does not hold are computed, and rejected tokens are rewound. The draft ends where the draft model's
+        max_position_embeddings end, and is empty for a text with a token outside its vocabulary. `probs`
+        has the distributions that the sampler returns.
         """
         room = self.model.config.max_position_embeddings - len(token_ids) + 1
         if room < 1 or not token_ids or max(token_ids) >= self.model.config.vocab_size:
@@ -125,7 +126,7 @@ class DraftModelProposer:
 
 
 class _Occurrences:
-    """Where each token of a text stood before, as chains from every place to the one before it."""
+    """The earlier places of each token of a text: every place is linked to the one before it."""
 
     def __init__(self) -> None:
         self._last: dict[int, int] = {}
@@ -137,7 +138,7 @@ class _Occurrences:
             self._last[token_ids[place]] = place
 
     def before_last(self) -> Iterator[int]:
-        """Where the last token stood before, the most recent place first."""
+        """The earlier places of the last token, the most recent first."""
         place = self._before[-1] if self._before else -1
         while place >= 0:
             yield place

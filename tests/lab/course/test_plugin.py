@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_llm_lab import native
+
 pytest_plugins = ["pytester"]
 
 
@@ -172,3 +174,13 @@ def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
     assert "\n1 tests that take long were left out: --full runs them\n" in done.stdout
     assert "3 passed" in grade("--solution", "ref", "--full").stdout
     assert "1 passed" in grade("--solution", "ref", "--task", "1.2.1").stdout
+
+
+def test_the_set_of_operators_is_a_flag(grade: Run, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.VARIABLE, "off")
+    found = f"import os\n    assert os.environ['{native.VARIABLE}'] == 'mlx'"
+    edit(
+        tree, "tests/test_sums.py", "def test_of_the_lab():\n    pass", f"def test_of_the_lab():\n    {found}"
+    )
+    assert grade("--solution", "ref").returncode == 1
+    assert grade("--solution", "ref", "--kernels", "mlx").returncode == 0

@@ -54,6 +54,7 @@ def test_several_days_run_in_several_processes(ask: Ask) -> None:
     assert ask("test-ref", "-n0") == ["ref", "-n0"]
     assert ask("test-ref", "--pdb") == ["ref", "--pdb"]
     assert ask("test-ref", "--full") == ["ref", "--full", *PARALLEL]
+    assert ask("test-ref", "--kernels", "mlx") == ["ref", "--kernels", "mlx", *PARALLEL]
 
 
 @pytest.mark.parametrize("dashes", [(), ("--",)])

@@ -137,7 +137,7 @@ def test_what_the_client_raises(hub: FakeHub, error: Exception, expected: str) -
 
 
 def test_without_a_network_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # no server listens there
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    message = complaint("Qwen/Qwen3-0.6B-that-nobody-has-cached")
+    message = complaint("Qwen/Qwen3-0.6B-that-is-not-cached")
     assert "no network, or the hub is down" in message

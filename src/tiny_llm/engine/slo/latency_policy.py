@@ -65,8 +65,8 @@ class LatencyPolicy:
         `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest whose
         step, in predicted seconds times `safety`, ends inside the slack; at least the progress floor (of
         interactive prompts, if there are any), at most what all of these can take. Batch-class requests get
-        nothing before the interactive prompts have all that they can take; with a TTFT SLO, their tokens
-        must also leave the step inside the TTFT SLO of each of these prompts. None when no decode has a
-        deadline and no TTFT SLO limits batch-class requests.
+        nothing before the interactive prompts have all that they can take; with a TTFT SLO, a step with
+        their tokens must also end before the first token of any of these prompts is due. None when no decode
+        has a deadline and no TTFT SLO limits batch-class requests.
         """
         raise NotImplementedError("task 3.7.2")

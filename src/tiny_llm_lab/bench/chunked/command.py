@@ -16,7 +16,12 @@ from tiny_llm_lab.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.bench.sweep import Sweep
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.commands.field_flags import at_least_one
-from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.commands.options import (
+    add_async_scheduling,
+    add_model_arguments,
+    async_scheduling,
+    model_name,
+)
 from tiny_llm_lab.types import UserError
 
 from .plot import draw
@@ -36,6 +41,7 @@ _LISTS: Final = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_async_scheduling(parser)
     parser.add_argument("--engine", action="store_true", help="measure week 3's engine, not week 2's loop")
     for flag, (least, what) in _LISTS.items():
         parser.add_argument(flag, type=flags.at_least(least), nargs="+", default=(), metavar="N", help=what)
@@ -52,7 +58,13 @@ def run(args: Namespace) -> int:
     workload = Workload(**flags.flags_of(args, Workload))
     schedules = _schedules(args)
     slots = args.batch_size or len(workload.requests())
-    spec = Spec.from_args(args, model_name(args), batch_size=slots, requests=workload.requests())
+    spec = Spec.from_args(
+        args,
+        model_name(args),
+        batch_size=slots,
+        requests=workload.requests(),
+        async_scheduling=async_scheduling(args),
+    )
     _check_schedules(spec, schedules)
     facts = host_facts()
     spec, learnt = workload.calibrated(replace(spec, schedule=schedules[0]))
@@ -106,6 +118,7 @@ def _report(
         report.add(section)
     slots = args.batch_size or len(workload.requests())
     settings = {"model": model, "solution": args.solution, "batch_size": slots, "engine": args.engine}
+    settings["async_scheduling"] = async_scheduling(args)
     samples = [
         {"schedule": asdict(schedule), "repeat": repeat, **each.to_json()}
         for schedule, runs in groups.items()

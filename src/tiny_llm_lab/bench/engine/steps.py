@@ -54,7 +54,7 @@ def paged(config: BenchConfig) -> Section:
     step = decodes(config.streams, config.context)
     names = ("Engine.step", "handle_decode_phase", "forward pass alone")
     with ExitStack() as stack:
-        engine = config.decoding_engine(config.streams, length)
+        engine = config.decoding_engine(config.streams, length, async_scheduling=False)
         stack.callback(engine.release)
         dense = _dense(config, length)
         stack.callback(dense.release)
@@ -81,6 +81,7 @@ def _dense(config: BenchConfig, length: int) -> Any:
         max_seq_len=length,
         batch_size=config.streams,
         prefill_step=_PREFILL_STEP,
+        async_scheduling=False,  # as the engine beside it: each step is timed to its end
     )
     while len(dense.decode_requests) < config.streams:
         dense.handle_prefill_phase()

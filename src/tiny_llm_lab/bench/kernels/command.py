@@ -16,17 +16,24 @@ from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
 
 from .comparison import KernelComparison, measured
+from .launch_table import launch_sections
+from .memory import memory_sections
 from .variants import attention, products
 
 HELP = "Measure the variants of the kernels: limit, oracle, MLX, the steps, the reference, yours."
-OPS: Final = ("qmm", "attention", "all")
+OPS: Final = ("qmm", "attention", "launches", "memory", "all")
+_OPS_HELP: Final = (
+    "quantized matmul, attention, or all of it (default: all), in seconds; of the reference, before and now, "
+    "and of mlx-lm: launches, the operators that a step starts, or memory, what a chunk takes"
+)
+_COUNTED: Final = {"launches": launch_sections, "memory": memory_sections}
 # New tokens and those stored before them: decoding, and a chunk of a prompt.
 _ATTENTIONS: Final = ((1, 512), (1, 2048), (128, 512))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--solution", choices=["mine", "ref"], default="ref", help="mine adds your kernels")
-    parser.add_argument("--op", choices=OPS, default="all", help="quantized matmul, attention, or both")
+    parser.add_argument("--op", choices=OPS, default="all", help=_OPS_HELP)
     parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
     about = "of the kernels on a CPU (default: %(default)s)"
     parser.add_argument("--threads", type=at_least_one, default=physical_cores(), metavar="N", help=about)
@@ -34,6 +41,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.op in _COUNTED:
+        return _count(args)
     rows, report, facts = row_counts(args.rows), Report(args.json), host_facts()
     on_cpu = mx.default_device() == mx.cpu
     if on_cpu:
@@ -43,6 +52,14 @@ def run(args: Namespace) -> int:
         report.add(measured(compared, args.threads if on_cpu else None))
     settings = {"solution": args.solution, "op": args.op, "rows": rows, "threads": args.threads}
     report.end("kernels", settings, facts)
+    return 0
+
+
+def _count(args: Namespace) -> int:
+    report, facts = Report(args.json), host_facts()
+    for section in _COUNTED[args.op]():
+        report.add(section)
+    report.end("kernels", {"op": args.op}, facts)
     return 0
 
 

@@ -15,7 +15,13 @@ from tiny_llm_lab.bench.run import Run
 from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
 from tiny_llm_lab.bench.sweep import Sweep
 from tiny_llm_lab.commands.cli_errors import log
-from tiny_llm_lab.commands.options import add_activation_bits, add_model_arguments, model_name
+from tiny_llm_lab.commands.options import (
+    add_activation_bits,
+    add_async_scheduling,
+    add_model_arguments,
+    async_scheduling,
+    model_name,
+)
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.native.limits import Limits, measure
@@ -53,6 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_flags(parser, Sizes)
     add_activation_bits(parser)
+    add_async_scheduling(parser)
     parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
@@ -76,6 +83,7 @@ def run(args: Namespace) -> int:
         "model": shown_model(ours.model),
         "solution": ours.solution,
         "activation_bits": ours.activation_bits,
+        "async_scheduling": ours.async_scheduling,
         "batch": sizes.batch,
         "threads": sizes.threads,
         "repeats": sizes.repeats,
@@ -109,6 +117,7 @@ def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
         batch_size=sizes.batch,
         requests=at_once(sizes.batch, sizes.prompt_len, sizes.output_len),
         activation_bits=args.activation_bits,
+        async_scheduling=async_scheduling(args),
         threads=sizes.threads,
         variant=f"{args.activation_bits}-bit activations" if args.activation_bits else "",
     )
@@ -136,6 +145,7 @@ def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> l
         requests=at_once(ours.batch_size, prompt_len, output_len),
         schedule=Schedule(prompt_len),
         activation_bits=None,
+        async_scheduling=None,
     )
     return [replace(spec, variant=variant) for variant in (PEERS[name].variants if name in PEERS else ("",))]
 

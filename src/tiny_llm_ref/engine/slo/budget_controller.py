@@ -27,15 +27,13 @@ class BudgetController:
         tokens up to long_prefill_token_threshold. `last_token_s` returns the time of a request's last token.
         """
         config, decodes, prefills = scheduler.config, list[DecodeWork](), list[PrefillWork]()
-        threshold, room = config.long_prefill_token_threshold, config.max_num_batched_tokens
+        threshold = config.long_prefill_token_threshold
         for rank in scheduler.queue.ranks:
-            for each in scheduler.queue.running_of(rank):
-                if each.is_decoding:
-                    decodes.append(_decode(each, last_token_s(each.request_id)))
-                    room -= decodes[-1].num_new
-                else:
-                    prefills.append(_prefill(each, threshold))
-                    room -= prefills[-1].num_new
+            running = scheduler.queue.running_of(rank)
+            decodes += [_decode(each, last_token_s(each.request_id)) for each in running if each.is_decoding]
+            prefills += [_prefill(each, threshold) for each in running if not each.is_decoding]
+            planned: list[DecodeWork | PrefillWork] = [*decodes, *prefills]
+            room = config.max_num_batched_tokens - sum(work.num_new for work in planned)
             for each in scheduler.queue.candidates(rank, config.max_num_seqs):
                 if room <= 0:
                     break

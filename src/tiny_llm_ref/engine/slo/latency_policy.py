@@ -70,7 +70,7 @@ class LatencyPolicy:
         Batch-class decodes have no deadline; without interactive ones the slack is infinite.
         """
         interactive, _ = _by_class(decodes)
-        return min((each.last_token_s for each in interactive), default=math.inf) + self.itl_slo_s - now_s
+        return _slack_s(now_s, [each.last_token_s for each in interactive], self.itl_slo_s)
 
     def token_budget(
         self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
@@ -81,16 +81,17 @@ class LatencyPolicy:
         `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest whose
         step, in predicted seconds times `safety`, ends inside the slack; at least the progress floor (of
         interactive prompts, if there are any), at most what all of these can take. Batch-class requests get
-        nothing before the interactive prompts have all that they can take; with a TTFT SLO, their tokens
-        must also leave the step inside the TTFT SLO of each of these prompts. None when no decode has a
-        deadline and no TTFT SLO limits batch-class requests.
+        nothing before the interactive prompts have all that they can take; with a TTFT SLO, a step with
+        their tokens must also end before the first token of any of these prompts is due. None when no decode
+        has a deadline and no TTFT SLO limits batch-class requests.
         """
         decodes, batch_decodes = _by_class(decodes)
         prefills, batch_prefills = _by_class(prefills)
         # In a step, a batch-class decode is what a short prompt is: it takes tokens when some are left.
         batch = [*(PrefillWork(each.num_computed, each.num_new) for each in batch_decodes), *batch_prefills]
         itl_slack_s = self.slack_s(now_s, decodes)
-        ttft_slack_s = self._ttft_slack_s(now_s, prefills) if batch else math.inf
+        arrivals_s = [each.arrival_s for each in prefills] if batch else []
+        ttft_slack_s = _slack_s(now_s, arrivals_s, self.ttft_slo_s)
         if itl_slack_s == ttft_slack_s == math.inf:
             return None
 
@@ -103,12 +104,6 @@ class LatencyPolicy:
             limit_s = min(itl_slack_s, ttft_slack_s)
             budget = max(budget, _largest(num_wanted, lambda count: step_s(count) <= limit_s))
         return _num_new(decodes) + budget
-
-    def _ttft_slack_s(self, now_s: float, prefills: Sequence[PrefillWork]) -> float:
-        """Seconds until the first of these prompts is to have its first token."""
-        if self.ttft_slo_s is None:
-            return math.inf
-        return min((each.arrival_s for each in prefills), default=math.inf) + self.ttft_slo_s - now_s
 
     def _predictor(
         self, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
@@ -132,6 +127,11 @@ class LatencyPolicy:
             return safety * self.model.predict(num_decoded + num_prefill, attention, kv_read)
 
         return step_s
+
+
+def _slack_s(now_s: float, since_s: Sequence[float], slo_s: float | None) -> float:
+    """Seconds until `slo_s` (None = never) have passed since the first of `since_s`."""
+    return math.inf if slo_s is None else min(since_s, default=math.inf) + slo_s - now_s
 
 
 def _by_class(works: Sequence[_Work]) -> tuple[list[_Work], list[_Work]]:

@@ -1,0 +1,26 @@
+"""The engine's core on its own: requests of token ids, and no engine around it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.helpers.toy import ByteTokenizer
+
+from tiny_llm_lab.types import SamplingParams
+
+
+def make_core(llm: Any, model: Any, config: Any = None, **kwargs: Any) -> Any:
+    """An `EngineCore` with an `add` and a `step`, as an engine has them."""
+
+    class Core(llm.EngineCore):  # type: ignore[misc]
+        def add(self, name: str, tokens: Sequence[int], sampling: SamplingParams) -> Any:
+            limit = min(self.scheduler.max_num_tokens, model.config.max_position_embeddings)
+            answer = llm.Answer(ByteTokenizer(), tokens, sampling, limit)
+            request = llm.RequestState(llm.TokenSequence(name, tokens), answer)
+            self.admit(request)
+            return request
+
+        def step(self) -> Any:
+            return self.advance()
+
+    settings = {"num_blocks": 256, "block_size": 16} | kwargs
+    return Core(model, *([] if config is None else [config]), **settings)

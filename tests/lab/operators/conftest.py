@@ -1,0 +1,17 @@
+"""MLX's fused operators as a model on this machine has them."""
+
+import mlx.core as mx
+import pytest
+
+from tiny_llm_lab.native.mlx_ops import MlxOps
+
+
+@pytest.fixture
+def ops() -> MlxOps:
+    return MlxOps(widens=mx.default_device() == mx.cpu)
+
+
+@pytest.fixture(params=[mx.float32, mx.float16, mx.bfloat16], ids=str)
+def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
+    found: mx.Dtype = request.param
+    return found

@@ -1,0 +1,45 @@
+"""The course's tests of whole models, once more on the `mlx` set: `test-ref --kernels mlx` runs all of them.
+
+Chosen are the files of which some test computes with `MlxOps` then, without those that take longest: draws,
+ranks, memory, and of the shipped model all but the chunk sizes.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.run_tests import environment, pytest_command
+
+ROOT = Path(__file__).parents[3]
+FILES = {
+    "week 1 and 2": (
+        "week_1/test_day_5.py",
+        *(f"week_2/test_day_{name}.py" for name in ("1_model", "6_model", "7_loop", "7_prefill", "7_stream")),
+    ),
+    "week 3": (
+        "week_3/test_day_2_model.py",
+        *(f"week_3/test_day_6_{name}.py" for name in ("ahead", "answers", "callbacks", "classes", "core")),
+        *(f"week_3/test_day_6_{name}.py" for name in ("engine", "logprobs", "quantized")),
+        *(f"week_3/test_day_8_{name}.py" for name in ("core", "engine", "stats")),
+        "week_3/test_day_9_experts.py",
+    ),
+    "the shipped model": ("test_default_model.py::test_chunked_prefill_never_changes_the_answer",),
+}
+
+
+@pytest.mark.parametrize("files", FILES.values(), ids=FILES)
+def test_models_on_the_fused_operators(files: tuple[str, ...]) -> None:
+    """In a process of its own: the models of a session are built once, on one set."""
+    done = subprocess.run(
+        [
+            *pytest_command("ref"),
+            *("--kernels", "mlx", "-q", "--no-header", "--tb=short", "--color=no", "-p", "no:cacheprovider"),
+            *(f"tests/{file}" for file in files),
+        ],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
