@@ -27,6 +27,10 @@ _GROUPS: Final = {
         "test-ref": "tiny_llm_lab.course.run_tests",
         "book": "tiny_llm_lab.course.book",
     },
+    "When something is wrong": {
+        "doctor": "tiny_llm_lab.doctor.command",
+        "report": "tiny_llm_lab.report.command",
+    },
     "Look at schedules": {
         "trace": "tiny_llm_lab.trace.command",
         "simulate": "tiny_llm_lab.simulate.command",

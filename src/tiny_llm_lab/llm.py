@@ -7,7 +7,7 @@ from typing import Self
 import mlx.core as mx
 
 from tiny_llm_lab.commands.chat import as_chat
-from tiny_llm_lab.kv_memory import num_blocks_for, num_engine_blocks, parse_memory
+from tiny_llm_lab.kv_memory import AUTO, engine_num_blocks
 from tiny_llm_lab.models import load_checkpoint
 from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.types import (
@@ -31,7 +31,7 @@ class LLM:
         solution: str = "ref",
         dtype: mx.Dtype | None = None,
         config: SchedulerConfig | None = None,
-        kv_cache_memory: str = "1G",
+        kv_cache_memory: str = AUTO,
         block_size: int = 16,
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
@@ -41,21 +41,22 @@ class LLM:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
 
         `config` None: `SchedulerConfig` for at most 4,096 tokens a request. `kv_cache_memory` bounds the keys
-        and values: "512M", "2G", or a share such as "0.5" of what is free. The rest as in a solution's
-        `Engine`. Raises UserError for a model or a setting that cannot be served.
+        and values: "512M", "2G", a share such as "0.5" of what is free, or "auto", which is half of it and on
+        a CPU 1 GiB at most. The rest as in a solution's `Engine`. Raises UserError for a model or a setting
+        that cannot be served.
         """
         package = load_serving(solution)
         self.checkpoint = load_checkpoint(model, dtype=dtype)
         built = package.build_model(self.checkpoint)
         limit = min(built.config.max_position_embeddings, SchedulerConfig.max_model_len)
         config = config or SchedulerConfig(max_model_len=limit)
-        memory = parse_memory(kv_cache_memory)
-        room = num_blocks_for(built.config, self.checkpoint.dtype, block_size, memory)
+        dtype = self.checkpoint.dtype
+        num_blocks = engine_num_blocks(built.config, dtype, block_size, config, kv_cache_memory)
         self.engine = package.Engine(
             built,
             self.checkpoint.tokenizer,
             config,
-            num_blocks=num_engine_blocks(room, block_size, config),
+            num_blocks=num_blocks,
             block_size=block_size,
             enable_prefix_caching=enable_prefix_caching,
             proposer=proposer,

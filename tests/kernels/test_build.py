@@ -89,7 +89,7 @@ def test_another_compiler_makes_another(library, tmp_path, monkeypatch):
     paths = []
     for version in ("12.2.0", "13.1.0", "12.2.0"):
         monkeypatch.setenv("CXX", fake_compiler(tmp_path / version, version))
-        building._version.cache_clear()  # an upgrade is seen by the next process
+        building.compiler_version.cache_clear()  # an upgrade is seen by the next process
         paths.append(build(library))
     assert paths[0] == paths[2] != paths[1]
     assert paths[0].stat().st_ino != paths[1].stat().st_ino

@@ -8,7 +8,8 @@ from tests.helpers.toy import QWEN3, toy_model
 
 import tiny_llm_ref
 from tiny_llm_lab import kv_memory
-from tiny_llm_lab.kv_memory import block_bytes, num_blocks_for, parse_memory, readable
+from tiny_llm_lab.kv_memory import block_bytes, num_blocks_for, parse_memory
+from tiny_llm_lab.memory import DeviceMemory
 from tiny_llm_lab.types import UserError
 
 
@@ -41,7 +42,7 @@ def test_too_little_for_one_block_is_one_line_with_the_cure() -> None:
     [("512M", 2**29), ("2G", 2**31), ("1.5g", 3 * 2**29), ("64KiB", 2**16), ("4096", 4096), ("0.5", 500)],
 )
 def test_amounts(text: str, num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_memory, "free_memory", lambda: 1000)
+    monkeypatch.setattr(kv_memory, "device_memory", lambda: DeviceMemory(2000, 2000, 1000))
     assert parse_memory(text) == num_bytes
 
 
@@ -49,23 +50,3 @@ def test_amounts(text: str, num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_no_amount(text: str) -> None:
     with pytest.raises(UserError, match=r"write 512M, 2G, or 0\.5"):
         parse_memory(text)
-
-
-def test_there_is_free_memory_here() -> None:
-    assert 2**20 < kv_memory.free_memory() < 2**50
-
-
-def test_on_a_gpu_the_recommended_working_set_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = {"memory_size": 1000, "max_recommended_working_set_size": 750}
-    monkeypatch.setattr(kv_memory.mx, "default_device", lambda: mx.gpu)
-    monkeypatch.setattr(kv_memory.mx, "device_info", lambda: info)
-    monkeypatch.setattr(kv_memory.mx, "get_active_memory", lambda: 50)
-    assert kv_memory.free_memory() == 700
-    del info["max_recommended_working_set_size"]
-    assert kv_memory.free_memory() == 950
-
-
-def test_readable() -> None:
-    assert [readable(n) for n in (5, 2048, 1.5 * 2**20, 2**33, 2**43)] == [
-        "5 B", "2.0 KiB", "1.5 MiB", "8.0 GiB", "8192.0 GiB",
-    ]  # fmt: skip

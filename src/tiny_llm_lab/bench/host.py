@@ -15,7 +15,7 @@ def host_facts() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "system_version": platform.mac_ver()[0] or platform.release(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpu": _gpu(),
@@ -39,7 +39,8 @@ def _gpu() -> dict[str, Any] | None:
     }
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The CPU by name, or at least its kind."""
     if platform.system() == "Darwin":
         return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
     info = Path("/proc/cpuinfo")

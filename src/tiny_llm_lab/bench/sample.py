@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 
 from tiny_llm_lab.commands.options import Loaded, load
+from tiny_llm_lab.kv_memory import require_dense_fit
 from tiny_llm_lab.models.parameters import EMBEDDING
 from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.steps.calibration import calibrate
@@ -39,6 +40,8 @@ def measure(spec: Spec) -> Run:
         raise UserError(
             f"a request of {spec.longest} tokens, prompt and answer; the model takes {limit}: shorten it"
         )
+    num_rows, cure = min(spec.batch_size, len(spec.requests)), "choose fewer or shorter requests"
+    require_dense_fit(loaded.model.config, loaded.checkpoint.dtype, num_rows, spec.longest, cure)
     serve = _serve_with_loop if spec.schedule.prefill_step else _serve_with_engine
     serve(loaded, replace(spec, requests=_warm_up(spec)))
     held_bytes = free_memory()

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from tiny_llm_lab import ranks
 from tiny_llm_lab.corpus.recall import recall_questions
+from tiny_llm_lab.kv_memory import require_dense_fit
 from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
 
@@ -133,6 +134,14 @@ def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]) -> Se
     """Run the solution's loop under a view."""
     # A cache row costs memory even while it is empty: none for requests that are not there.
     num_rows = min(settings["batch_size"], len(prompts))
+    checkpoint, limit = loaded.checkpoint, settings["max_seq_len"]
+    require_dense_fit(
+        loaded.model.config,
+        checkpoint.dtype,
+        num_rows,
+        max((_num_stored(each, checkpoint.tokenizer, limit) for each in prompts), default=0),
+        "choose a smaller --batch-size or --max-seq-len, or --engine, whose cache has the size of its memory",
+    )
     generate = partial(
         loaded.solution.batch_generate,
         loaded.model,
@@ -142,6 +151,13 @@ def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]) -> Se
         **(settings | {"batch_size": num_rows}),
     )
     return _watch(prompts, num_rows, lambda on_event: generate(on_event=on_event))
+
+
+def _num_stored(prompt: Prompt, tokenizer: Tokenizer, limit: int) -> int:
+    """The most tokens whose keys and values a request stores; a prompt that is too long is refused later."""
+    max_tokens = prompt.sampling.max_tokens
+    length = len(tokenizer.encode(cast(str, prompt.content)))
+    return limit if max_tokens is None else min(limit, length + max_tokens)
 
 
 def serve_with_engine(

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.kv_memory import is_share, num_blocks_for, num_engine_blocks, parse_memory
+from tiny_llm_lab.kv_memory import AUTO, engine_num_blocks, is_share, parse_memory
 from tiny_llm_lab.solution import Serving
 from tiny_llm_lab.steps.calibration import calibrate
 from tiny_llm_lab.types import Model, OnStep, PagedModel, Proposer, SchedulerConfig, Tokenizer, UserError
@@ -17,6 +17,7 @@ from .options import add_async_scheduling
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
+_RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
 _DRAFT: Final = "draft:"
 
 
@@ -26,7 +27,7 @@ class EngineSettings:
 
     config: SchedulerConfig = SchedulerConfig()
     block_size: int = 16
-    kv_cache_memory: str = "1G"
+    kv_cache_memory: str = AUTO
     kv_cache_dtype: Literal["auto", "int8"] = "auto"
     enable_prefix_caching: bool = True
     async_scheduling: bool | None = None
@@ -86,7 +87,8 @@ _ENGINE_FLAGS: Final = (
     ),
     Flag(
         "kv_cache_memory",
-        "a rank's keys and values: 512M, 2G, or 0.5 of what is free (default: 1G at most)",
+        "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most "
+        f"(default: auto; {_RANK_MEMORY} of several ranks)",
         metavar="SIZE",
     ),
 )
@@ -134,7 +136,10 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     given = {"max_model_len": min(limit, LONGEST_DEFAULT)} | given_fields(args, SchedulerConfig)
     if given["max_model_len"] > limit:
         raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
-    return EngineSettings(SchedulerConfig(**given), **given_fields(args, EngineSettings))
+    own = given_fields(args, EngineSettings)
+    if args.tensor_parallel_size > 1:
+        own.setdefault("kv_cache_memory", _RANK_MEMORY)
+    return EngineSettings(SchedulerConfig(**given), **own)
 
 
 def build_engine(
@@ -156,7 +161,9 @@ def build_engine(
     """
     size, config = settings.block_size, settings.config
     kv_bits = 8 if settings.kv_cache_dtype == "int8" else None
-    room = num_blocks_for(model.config, dtype, size, parse_memory(settings.kv_cache_memory), kv_bits)
+    num_blocks = engine_num_blocks(
+        model.config, dtype, size, config, settings.kv_cache_memory, kv_bits, num_requests
+    )
     controller = None
     if settings.itl_slo_ms is not None:
         step_time = llm.StepTimeModel(calibrate(model, llm, block_size=size))
@@ -165,7 +172,7 @@ def build_engine(
         cast(PagedModel, model),
         tokenizer,
         config,
-        num_blocks=num_engine_blocks(room, size, config, num_requests),
+        num_blocks=num_blocks,
         block_size=size,
         kv_bits=kv_bits,
         enable_prefix_caching=settings.enable_prefix_caching,

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from tiny_llm_lab import native
+from tiny_llm_lab.kv_memory import require_dense_fit
 from tiny_llm_lab.metrics import decode_rate, e2e_s
 from tiny_llm_lab.native.limits import measure
 from tiny_llm_lab.native.ops import Note
@@ -71,7 +72,7 @@ def run(args: Namespace) -> int:
     question = _question(args.prompt, args.raw)
     loaded = load_from_args(args, num_ranks=args.tensor_parallel_size)
     prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
-    num_prompt_tokens = _checked_length(loaded, prompt)
+    num_prompt_tokens = _checked_length(loaded, prompt, sampling.max_tokens)
     if args.prompt is None:
         log(f"> {question}\n")
     start_s, token_s = time.perf_counter(), list[float]()
@@ -162,10 +163,13 @@ def _question(prompt: str | None, raw: bool) -> str:
     return text
 
 
-def _checked_length(loaded: Loaded, prompt: str) -> int:
+def _checked_length(loaded: Loaded, prompt: str, max_tokens: int | None) -> int:
     # The loops without a request object do not look at the limit; past it positions were never trained.
     length = len(loaded.checkpoint.tokenizer.encode(prompt))
     limit = loaded.model.config.max_position_embeddings
     if length > limit:
         raise UserError(f"the prompt has {length} tokens, the model takes {limit}: shorten it")
+    most = limit if max_tokens is None else min(limit, length + max_tokens)
+    cure = "choose a smaller --max-tokens, or shorten the prompt"
+    require_dense_fit(loaded.model.config, loaded.checkpoint.dtype, 1, most, cure)
     return length

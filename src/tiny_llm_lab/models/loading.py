@@ -5,9 +5,11 @@ from pathlib import Path
 import mlx.core as mx
 
 from tiny_llm_lab import native
+from tiny_llm_lab.memory import require_fit, set_limits
 from tiny_llm_lab.models.config import read_config
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.models.tokenizer import load_tokenizer
+from tiny_llm_lab.models.weight_files import weight_files
 from tiny_llm_lab.models.weights import load_weights
 from tiny_llm_lab.types import Checkpoint, UserError
 
@@ -32,6 +34,9 @@ def load_checkpoint(
     config, quantization = read_config(folder / "config.json")
     # The tokenizer first: it is the smaller of the two things that can be missing.
     tokenizer = load_tokenizer(folder)
+    num_bytes = sum(file.stat().st_size for file in weight_files(folder))
+    require_fit(f"the weights of {name}", num_bytes, 0, "choose a smaller model, or one of 4 bits")
+    set_limits()
     weights, loaded = load_weights(folder, config, quantization, wanted)
     return Checkpoint(str(name), folder, config, weights, tokenizer, loaded)
 

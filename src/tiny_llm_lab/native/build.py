@@ -52,7 +52,12 @@ class NoCompilerError(BuildError):
 
 
 class CacheError(BuildError):
-    """The cache folder cannot be written, or its disk is full."""
+    """The cache folder cannot be written, its disk is full, or what it holds is damaged."""
+
+
+def damaged(path: Path) -> CacheError:
+    """What to raise when a compiled library cannot be loaded."""
+    return CacheError(f"{path} is damaged: delete {path.parent}, and it is made again")
 
 
 class CompileError(BuildError):
@@ -87,7 +92,7 @@ def compiler() -> str:
 def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library:
     """The kernels of a package's `folder` for one instruction set."""
     include = HERE / "include"
-    own = _GCC_KERNELS if "Free Software Foundation" in _version(compiler()) else ()
+    own = _GCC_KERNELS if "Free Software Foundation" in compiler_version(compiler()) else ()
     flags = (
         *_KERNELS,
         *own,
@@ -188,12 +193,13 @@ def _cure(number: int | None) -> str:
 
 
 @functools.cache
-def _version(cxx: str) -> str:
+def compiler_version(cxx: str) -> str:
+    """What the compiler says of itself, in several lines."""
     return subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
 
 
 def _fingerprint(library: Library, cxx: str) -> str:
-    digest = hashlib.sha256(_version(cxx).encode())
+    digest = hashlib.sha256(compiler_version(cxx).encode())
     for package in ("mlx", "nanobind"):
         digest.update(importlib.metadata.version(package).encode())
     digest.update(

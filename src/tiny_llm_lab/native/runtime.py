@@ -12,7 +12,14 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.native.build import BuildError, CompileError, binding_library, build, kernel_library
+from tiny_llm_lab.native.build import (
+    BuildError,
+    CompileError,
+    binding_library,
+    build,
+    damaged,
+    kernel_library,
+)
 from tiny_llm_lab.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.native.device_tests import DeviceTests
 from tiny_llm_lab.native.isa import ISAS, available, physical_cores, selected_isa
@@ -155,8 +162,11 @@ class Runtime:
 
     def _built(self, package: str, isa_name: str) -> tuple[Path, KernelSet]:
         isa = next(isa for isa in ISAS if isa.name == isa_name)
-        path = build(kernel_library(_folder(package), isa))
-        return path, self.binding().KernelSet(str(path))
+        path, binding = build(kernel_library(_folder(package), isa)), self.binding()
+        try:
+            return path, binding.KernelSet(str(path))
+        except ValueError:
+            raise damaged(path) from None
 
     def _warn(self, error: BuildError) -> None:
         said = error.in_one_line()
@@ -188,8 +198,11 @@ def _imported(path: Path) -> Binding:
     loader = importlib.machinery.ExtensionFileLoader("_binding", str(path))
     spec = importlib.util.spec_from_file_location("_binding", path, loader=loader)
     assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError:
+        raise damaged(path) from None
     return cast(Binding, module)
 
 

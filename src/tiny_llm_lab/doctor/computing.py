@@ -1,0 +1,72 @@
+"""The examinations that load kernels and compute; to be made in a process that may crash."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab import native
+from tiny_llm_lab.commands.chat import as_chat
+from tiny_llm_lab.commands.main import DEFAULT_PROMPT
+from tiny_llm_lab.commands.options import Loaded, load
+from tiny_llm_lab.native.isa import selected_isa
+from tiny_llm_lab.native.self_test import first_wrong
+from tiny_llm_lab.native.settings import kernels_mode
+from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.types import SamplingParams, TokenEvent
+
+from .finding import Finding, findings_of
+
+ANSWER: Final = "Mira keeps the brass compass in the attic."
+_SETS: Final = {"cpp": "C++ kernels", "mlx": "MLX's fused operators", "off": "plain MLX operators"}
+_EXACT: Final = "bit for bit: no answer depends on chunks, on the batch or on the schedule"
+_ROUNDED: Final = (
+    "within rounding: MLX has other kernels for other numbers of rows, so nearly tied tokens may swap when "
+    "chunks, batch or schedule change"
+)
+_GRID: Final = {
+    True: "--chunk-grid changes no answer; the lengths of chunks repeat",
+    False: "--chunk-grid makes the lengths of chunks repeat, and with them MLX's choice of kernels; the last "
+    "chunk of a prompt and the size of a decode batch still vary, so answers stay equal within rounding only",
+}
+
+
+def examine(_: None) -> list[Finding]:
+    """Whether the kernels are right, which of them run, what the default model answers, what is promised."""
+    return [*findings_of("C++ self-test", _cpp_self_test), *findings_of("kernels", _model)]
+
+
+def _cpp_self_test() -> Iterator[Finding]:
+    """Made again, whatever an earlier one has found."""
+    name, mode = "C++ self-test", kernels_mode()
+    if mx.default_device() != mx.cpu or mode in ("mlx", "off"):
+        yield Finding(name, True, "not made: the C++ kernels are not used here")
+        return
+    wrong = first_wrong(native.load(PACKAGES["ref"]))
+    says = "every operator computes what MLX computes" if wrong is None else f"{wrong} is wrong"
+    yield Finding(name, wrong is None, says, "choose another TINY_LLM_ISA, and open an issue with this page")
+
+
+def _model() -> Iterator[Finding]:
+    loaded, mode = load("default", "ref"), kernels_mode()
+    used = "off" if loaded.model.ops is None else loaded.model.ops.name
+    on_cpu, isa = mx.default_device() == mx.cpu, f" for {selected_isa().name}" if used == "cpp" else ""
+    why = f"{native.VARIABLE}={mode}" + (f", on a {'CPU' if on_cpu else 'GPU'}" if mode == "auto" else "")
+    is_wanted = used == mode or (mode == "auto" and used != "off")
+    says = f"{_SETS[used]}{isa} ({why})"
+    yield Finding("kernels", is_wanted, says, "mend what else has a ✗, then run this again")
+    yield _answer(loaded)
+    is_exact = used == "cpp"
+    yield Finding("equality", True, _EXACT if is_exact else _ROUNDED)
+    yield Finding("chunk grid", True, _GRID[is_exact])
+
+
+def _answer(loaded: Loaded) -> Finding:
+    tokenizer, sampling = loaded.checkpoint.tokenizer, SamplingParams(max_tokens=32)
+    prompt = as_chat(tokenizer, DEFAULT_PROMPT)
+    events = loaded.solution.stream_generate(loaded.model, tokenizer, prompt, sampling)
+    said = "".join(event.text for event in events if isinstance(event, TokenEvent))
+    is_known = said == ANSWER
+    says = "the default model gives its known answer" if is_known else f"{said!r} is not {ANSWER!r}"
+    cure = f"try {native.VARIABLE}=off; if that helps, open an issue with this page"
+    return Finding("answer", is_known, says, cure)

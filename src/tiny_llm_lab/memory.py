@@ -1,0 +1,97 @@
+"""The memory of MLX's default device: how much there is, how much is free, and MLX's own limits in it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import UserError
+
+# Freed buffers above this part of a GPU's memory go back to the system. MLX's own limit is all of it.
+_CACHE_SHARE: Final = 8
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes. `usable` is what a GPU uses without slowing down, `free` what is left of it now.
+
+    `largest_array` is the limit of one array, None without one; `can_be_wired` is true on Metal.
+    """
+
+    total: int
+    usable: int
+    free: int
+    largest_array: int | None = None
+    can_be_wired: bool = False
+
+
+def device_memory() -> DeviceMemory:
+    """The memory of MLX's default device."""
+    return _cpu_memory() if mx.default_device() == mx.cpu else _gpu_memory()
+
+
+def set_limits() -> None:
+    """On a GPU bound MLX's cache of freed buffers, on Metal also keep what is used resident.
+
+    Both limits follow the device's memory. Setting them twice does no harm.
+    """
+    if mx.default_device() == mx.cpu:
+        return
+    memory = device_memory()
+    mx.set_cache_limit(memory.usable // _CACHE_SHARE)
+    if memory.can_be_wired:
+        mx.set_wired_limit(memory.usable)
+
+
+def require_fit(what: str, num_bytes: int, largest_array: int, cure: str) -> None:
+    """Raise UserError unless `num_bytes` are free and one array may have `largest_array` bytes.
+
+    To be called before anything is allocated: on Metal the process ends when memory runs out.
+    """
+    memory = device_memory()
+    if num_bytes > memory.free:
+        raise UserError(f"{what}: {readable(num_bytes)}, and {readable(memory.free)} are free: {cure}")
+    if memory.largest_array is not None and largest_array > memory.largest_array:
+        raise UserError(
+            f"{what}: one array of {readable(largest_array)}, and this GPU takes "
+            f"{readable(memory.largest_array)} at most: {cure}"
+        )
+
+
+def readable(num_bytes: float) -> str:
+    """512 B, 1.5 MiB and the like."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    while num_bytes >= 1024 and len(units) > 1:
+        num_bytes /= 1024
+        del units[0]
+    return f"{num_bytes:.0f} B" if units[0] == "B" else f"{num_bytes:.1f} {units[0]}"
+
+
+def _gpu_memory() -> DeviceMemory:
+    told = {key: value for key, value in mx.device_info().items() if isinstance(value, int)}
+    # Metal says memory_size, CUDA total_memory. A GPU that tells neither shares the memory of the CPU.
+    total = told.get("memory_size") or told.get("total_memory") or _physical_bytes()
+    working_set = told.get("max_recommended_working_set_size")  # of Metal
+    usable = working_set or total
+    free = usable - mx.get_active_memory()
+    if "free_memory" in told:  # of CUDA: other programs may use the same GPU, and MLX can empty its cache
+        free = min(free, told["free_memory"] + mx.get_cache_memory())
+    return DeviceMemory(
+        total, usable, max(0, free), told.get("max_buffer_length"), can_be_wired=working_set is not None
+    )
+
+
+def _cpu_memory() -> DeviceMemory:
+    total = _physical_bytes()
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        [available] = [line for line in lines if line.startswith("MemAvailable:")]
+        return DeviceMemory(total, total, int(available.split()[1]) * 1024)
+    except (OSError, ValueError):  # no Linux: what other programs use is not told
+        return DeviceMemory(total, total, max(0, total - mx.get_active_memory()))
+
+
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

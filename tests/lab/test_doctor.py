@@ -1,0 +1,193 @@
+"""`doctor`: every state of a machine is lines with a mark, and what is wrong has a cure."""
+
+import json
+import platform
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests.helpers.machines import CUDA_80, MAC_8, pretend
+
+from tiny_llm_lab import native
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, CrashError
+from tiny_llm_lab.commands.main import DEFAULT_PROMPT
+from tiny_llm_lab.doctor import command, computing, machine
+from tiny_llm_lab.doctor.finding import Finding, findings_of
+from tiny_llm_lab.native import build, self_test
+from tiny_llm_lab.native.isa import selected_isa
+from tiny_llm_lab.types import UserError
+
+
+def doctor(capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Finding]]:
+    """Exit code, and what `doctor --json` found, by name."""
+    code = main(["doctor", "--json"])
+    out, err = capfd.readouterr()
+    assert "Traceback" not in err
+    document = json.loads(out)
+    assert document["is_right"] == (code == 0)
+    return code, {each["name"]: Finding(**each) for each in document["findings"]}
+
+
+def test_this_machine(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(native.VARIABLE, "auto")
+    code, found = doctor(capfd)
+    assert code == 0, [each for each in found.values() if not each.is_right]
+    assert f"C++ kernels for {selected_isa().name} (TINY_LLM_KERNELS=auto, on a CPU)" == found["kernels"].says
+    assert found["equality"].says.startswith("bit for bit")
+    assert {"system", "device", "memory", "mlx", "mlx-lm", "compiler", "cache", "answer"} <= set(found)
+
+
+def test_mlx_s_operators_promise_less(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(native.VARIABLE, "mlx")
+    code, found = doctor(capfd)
+    assert code == 0
+    assert found["kernels"].says == "MLX's fused operators (TINY_LLM_KERNELS=mlx)"
+    assert found["equality"].says.startswith("within rounding")
+    assert "within rounding only" in found["chunk grid"].says
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "wrong", "cure"),
+    [
+        (native.VARIABLE, "banana", {"C++ self-test", "kernels"}, "choose auto, cpp, mlx or off"),
+        ("TINY_LLM_ISA", "mmx", {"instructions", "C++ self-test", "kernels"}, "choose one of"),
+        ("CXX", "no-such-compiler", {"compiler", "C++ self-test", "kernels"}, "install g++ or clang"),
+        ("TINY_LLM_THREADS", "many", {"C++ self-test", "kernels"}, "a whole number from 1"),
+    ],
+)
+def test_settings_that_do_not_exist(
+    variable: str,
+    value: str,
+    wrong: set[str],
+    cure: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(native.VARIABLE, "auto")
+    monkeypatch.setenv(variable, value)
+    code, found = doctor(capfd)
+    assert code == EXIT_FAILED
+    assert {name for name, each in found.items() if not each.is_right} == wrong
+    assert any(cure in found[name].cure for name in wrong)
+    assert all(found[name].cure for name in wrong)
+
+
+def damage(cache: Path, library: build.Library) -> Path:
+    """Garbage where the cache keeps `library`."""
+    path = cache / "native" / build._fingerprint(library, build.compiler()) / library.name
+    path.parent.mkdir(parents=True)
+    path.write_text("garbage")
+    path.with_suffix(".tested").write_text("garbage")
+    return path
+
+
+def test_a_damaged_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(native.VARIABLE, "auto")
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
+    kernels = Path(computing.__file__).parents[2] / "tiny_llm_ref" / "kernels"
+    damage(tmp_path, build.kernel_library(kernels, selected_isa()))
+    path = damage(tmp_path, build.binding_library())
+    code, found = doctor(capfd)
+    assert code == EXIT_FAILED
+    assert found["C++ self-test"].says == f"{path} is damaged"
+    assert found["C++ self-test"].cure == f"delete {path.parent}, and it is made again"
+    assert not found["kernels"].is_right
+    assert found["answer"].is_right, "plain MLX goes on"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "file" / "cache"))
+    [cache, _] = machine.caches()
+    assert not cache.is_right and "TINY_LLM_CACHE" in cache.cure
+
+
+def test_the_size_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "a.so").write_bytes(b"x" * 2048)
+    assert next(machine.caches()).says == f"{tmp_path}: native 2.0 KiB"
+
+
+def test_a_kernel_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.VARIABLE, "cpp")
+    monkeypatch.setattr(computing, "first_wrong", lambda _: "linear")
+    [found] = computing._cpp_self_test()
+    assert not found.is_right and found.says == "linear is wrong"
+    monkeypatch.setattr(computing, "first_wrong", self_test.first_wrong)
+    [found] = computing._cpp_self_test()
+    assert found.is_right
+
+
+def test_an_answer_that_is_not_the_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "DEFAULT_PROMPT", DEFAULT_PROMPT.replace("attic", "barn"))
+    _, answer, *_ = computing._model()
+    assert not answer.is_right and "in the barn" in answer.says
+
+
+def test_kernels_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise CrashError("the process ended without an answer: out of memory?")
+
+    monkeypatch.setattr(command, "run_fresh", crash)
+    [found] = command._computed()
+    assert not found.is_right and "native, which is made again" in found.cure
+
+
+def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, MAC_8, active=2**30)
+    [found] = machine.memory()
+    assert found.says == "8.0 GiB, 4.3 GiB of them free; a GPU may use 5.3 GiB, 4.0 GiB of it in one array"
+    pretend(monkeypatch, MAC_8, active=5 * 2**30)
+    assert not next(machine.memory()).is_right
+    pretend(monkeypatch, CUDA_80)
+    _, device = machine.system()
+    assert device.is_right and device.says == "NVIDIA H100 80GB HBM3, a GPU, by CUDA"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    [compiler] = machine.cpp_compiler()
+    assert compiler.is_right, "a GPU computes without"
+
+
+def test_a_mac_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
+    system, device = machine.system()
+    assert system.says.startswith("macOS")
+    assert not device.is_right and "Apple silicon" in device.cure
+
+
+def test_another_version_of_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.importlib.metadata, "requires", lambda _: ["mlx==0.1", "mlx-lm>=0.1"])
+    mlx, mlx_lm = machine.versions()
+    assert not mlx.is_right and "tested with 0.1" in mlx.says and mlx.cure == "run ./pdmw install"
+    assert mlx_lm.is_right
+
+
+def test_whatever_an_examination_raises_is_a_line() -> None:
+    def fails(error: Exception) -> list[Finding]:
+        def examine():
+            yield Finding("first", True, "well")
+            raise error
+
+        return findings_of("second", examine)
+
+    first, second = fails(UserError(f"{Path.home()}/x: is bad: mend it"))
+    assert first.is_right
+    assert second == Finding("second", False, "~/x: is bad", "mend it")
+    assert fails(KeyError("x"))[1].says == "KeyError: 'x'"
+    compiler = build.CompileError("the C++ compiler failed\nx.cpp:1: error: no\nmore")
+    assert fails(compiler)[1].says == "the C++ compiler failed (x.cpp:1: error: no)"
+
+
+def test_lines_have_80_columns_and_the_cure_below() -> None:
+    finding = Finding("kernels", False, "word " * 30, "do " * 40)
+    lines = command.lines_of(finding, 80)
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("✗ kernels") and sum("→" in line for line in lines) == 1
+    [line] = command.lines_of(Finding("kernels", True, "fine", "not shown"), 80)
+    assert line.startswith("✓ kernels") and "not shown" not in line

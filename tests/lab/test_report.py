@@ -1,0 +1,242 @@
+"""`report`: parts that fail, hang or are interrupted are said in their place, and the page shows the rest."""
+
+import itertools
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.bench.host import host_facts
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED
+from tiny_llm_lab.native import VARIABLE
+from tiny_llm_lab.report import part, plan
+from tiny_llm_lab.report.page import page_of, table
+from tiny_llm_lab.report.part import Outcome, Part, outcomes
+from tiny_llm_lab.report.plan import LENGTHS, STREAMS, Plan
+
+
+def python(code: str, title: str = "a part", **others: Any) -> Part:
+    return Part(title, (sys.executable, "-c", code), others.pop("limit_s", 60.0), **others)
+
+
+def run(*parts: Part, limit_s: float = 60.0) -> list[Outcome]:
+    return list(outcomes(parts, limit_s))
+
+
+def test_the_rest_goes_on_after_a_part_that_fails() -> None:
+    crashed, empty, wrong, done = run(
+        python("import sys; sys.exit('first\\nerror: no such model')"),
+        python("pass"),
+        python("print('no JSON')"),
+        python("import json; print('words'); print(json.dumps({'a': 1})); raise SystemExit(1)"),
+    )
+    assert (crashed.status, crashed.said) == ("failed", "first / error: no such model")
+    assert empty.status == wrong.status == "failed"
+    assert done.status == "done", "a doctor that finds something wrong has done its part"
+    assert done.document == {"a": 1} and done.said == ""
+
+
+def test_tests_are_judged_by_their_exit_code() -> None:
+    good, bad = run(
+        python("import os; print(os.environ['X'])", says_json=False, environment={"X": "3 passed"}),
+        python("print('1 failed'); raise SystemExit(1)", says_json=False),
+    )
+    assert (good.status, good.said, good.document) == ("done", "3 passed", None)
+    assert (bad.status, bad.said) == ("failed", "1 failed")
+
+
+_PARENT = """
+import subprocess, sys, time
+child = "import sys, time; file = open(sys.argv[1], 'w'); file.write('x'); file.flush(); time.sleep(60)"
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+subprocess.Popen([sys.executable, "-c", child, sys.argv[1]], **quiet)
+time.sleep(60)
+"""
+
+
+def test_a_part_that_takes_too_long_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "alive")
+    alive, communicate = (
+        os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK),
+        subprocess.Popen.communicate,
+    )
+
+    def late(process: subprocess.Popen[str], timeout: float | None = None) -> tuple[str, str]:
+        if timeout is None:
+            return communicate(process)
+        select.select([alive], [], [])
+        assert os.read(alive, 1) == b"x"
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", late)
+    hung = replace(python(_PARENT), command=[sys.executable, "-c", _PARENT, str(tmp_path / "alive")])
+    [outcome] = run(replace(hung, limit_s=30.0))
+    assert (outcome.status, outcome.said) == ("failed", "took more than 30 s")
+    # The end of the file: the child, which was the only one to write it, is no more.
+    assert select.select([alive], [], [], 10.0)[0] and os.read(alive, 1) == b"", "a child goes on"
+    os.close(alive)
+
+
+def test_what_does_not_fit_into_the_time_is_left_out() -> None:
+    clock = itertools.count(0.0, 10.0).__next__
+    first, second = outcomes([python("print('{}')")] * 2, limit_s=25.0, clock=clock)
+    assert first.status == "done"
+    assert (second.status, second.said) == ("left out", "the time was up")
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "then"),
+    [(10.0, ["interrupted", "interrupted", "done"]), (0.1, ["interrupted"] * 2 + ["left out"])],
+)
+def test_an_interrupt_ends_a_part_and_two_end_the_report(
+    apart_s: float, then: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+
+    def fake(*_: object) -> tuple[str, str, dict[str, Any]]:
+        if next(calls) < 2:
+            raise KeyboardInterrupt
+        return "done", "", {}
+
+    monkeypatch.setattr(part, "_run", fake)
+    clock = itertools.count(0.0, apart_s).__next__
+    assert [each.status for each in outcomes([python("")] * 3, 1e9, clock)] == then
+
+
+def test_the_plan_has_all_of_it_in_both_sizes() -> None:
+    full, quick = (list(Plan("default", Path("out"), is_quick).parts()) for is_quick in (False, True))
+    titles = [each.title for each in full]
+    assert titles[0] == "doctor"
+    assert sum(title.startswith("throughput") for title in titles) == len(LENGTHS) * len(STREAMS) == 9
+    assert sum(title.startswith("memory") for title in titles) == 3
+    assert {"mixed | alternate", "paged | dense", "latencies across prefill_step"} <= set(titles)
+    assert len(quick) < len(full)
+    assert {each.environment.get(VARIABLE) for each in full} == {None, "cpp", "mlx"}
+
+
+def accepted(arguments: Sequence[str]) -> bool:
+    """Whether the command takes these flags; it is not run."""
+    with pytest.MonkeyPatch.context() as patch:
+        modules = []
+        patch.setattr("tiny_llm_lab.cli._load", lambda name: modules.append(name) or Idle(name))
+        return main(list(arguments)) == 0
+
+
+class Idle:
+    """A command that only reads its flags."""
+
+    def __init__(self, name: str) -> None:
+        import importlib
+
+        from tiny_llm_lab.cli import COMMANDS
+
+        module = importlib.import_module(COMMANDS[name])
+        self.HELP, self.add_arguments = module.HELP, module.add_arguments
+
+    def run(self, _: object) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_every_command_of_the_plan_takes_its_flags(is_quick: bool) -> None:
+    for each in Plan("default", Path("out"), is_quick).parts():
+        if each.says_json:
+            assert accepted(each.command[3:]), each.command
+        else:
+            assert all(
+                Path(path).exists() for path in each.command if path.startswith("/") and "tests" in path
+            )
+
+
+def throughput(streams: int, ours: float, theirs: float | None) -> dict[str, Any]:
+    def row(name: str, value: float) -> dict[str, Any]:
+        metric = {"median": value, "min": value - 1, "max": value + 1}
+        return {"name": name, "metrics": {"prefill_tok_s": metric, "decode_tok_s": metric}}
+
+    rows = [row("ref", ours)] + ([row("mlx-lm", theirs)] if theirs else [])
+    ratio = {"prefill_tok_s": ours / (theirs or 1), "decode_tok_s": ours / (theirs or 1)}
+    return {
+        "benchmark": "throughput",
+        "solution": "ref",
+        "batch": streams,
+        "prompt_len": 128,
+        "peers": {"mlx-lm": {"ratio": ratio}} if theirs else {},
+        "skipped": {} if theirs else {"mlx-lm": "is not installed"},
+        "sections": [{"title": "throughput", "rows": rows, "ratios": [], "notes": []}],
+    }
+
+
+def test_the_aims_stand_beside_the_figures() -> None:
+    documents = [
+        throughput(1, 110, 100),
+        throughput(4, 50, 100),
+        throughput(8, 99, 100),
+        throughput(1, 5, None),
+    ]
+    page = page_of(
+        host_facts(), "default", [Outcome(python(""), "done", document=each) for each in documents]
+    )
+    assert "| decode, 1 x 128 | 110 (109-111) | 100 (99-101) | 1.10 | at least 1.0 ✓ |" in page
+    assert "| decode, 8 x 128 | 99 (98-100) | 100 (99-101) | 0.99 | at least 1.0 ✗ |" in page
+    assert "| decode, 4 x 128 | 50 (49-51) | 100 (99-101) | 0.50 |  |" in page, "no aim"
+    assert "mlx-lm was not measured: is not installed." in page
+    assert "4 of 4 parts are done" in page
+
+
+def test_sections_have_units_and_notes() -> None:
+    metrics = {
+        "itl_max_s": {"median": 0.0125, "min": 0.01, "max": 0.02},
+        "peak_bytes": {"median": 3e6, "min": 3e6, "max": 3e6},
+        "computed_per_useful": {"samples": [None]},
+    }
+    ratio = {"name": "a / b", "value": 1.2, "low": 1.1, "high": 1.3, "at_most": 1.15, "at_least": None}
+    section = {
+        "title": "mixed: a chunk",
+        "rows": [{"name": "mixed at 0", "metrics": metrics}],
+        "ratios": [ratio | {"is_met": False}],
+        "notes": ["A note."],
+    }
+    page = page_of(host_facts(), "m", [Outcome(python(""), "done", document={"sections": [section]})])
+    assert "|  | itl max ms | peak MB | computed per useful |" in page
+    assert "| mixed at 0 | 12.5 (10-20) | 3 | - |" in page
+    assert "- a / b: 1.20 (1.10 to 1.30), aim at most 1.15 ✗\n- A note." in page
+
+
+def test_no_cell_breaks_a_table() -> None:
+    assert table(["a", "b"], [["mixed | alternate", "1"]]).splitlines()[-1] == "| mixed / alternate | 1 |"
+
+
+def test_the_files_and_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = {"name": "compiler", "is_right": False, "says": "none", "cure": "install one"}
+    document = json.dumps({"is_right": False, "findings": [finding]})
+    parts = [python(f"print({document!r})", "doctor"), python("raise SystemExit('broken')", "bench")]
+    monkeypatch.setattr(Plan, "parts", lambda self: iter(parts))
+    for name in ("report", "report-2"):
+        assert main(["report", "--out", str(tmp_path / "report")]) == EXIT_FAILED
+        page = (tmp_path / name / "report.md").read_text()
+        assert "✗ compiler      none" in page and "→ install one" in page
+        assert "| bench | ✗ failed | 0 | broken |" in page
+        kept = json.loads((tmp_path / name / "report.json").read_text())
+        assert [each["status"] for each in kept["parts"]] == ["done", "failed"]
+        assert str(tmp_path / name / "report.md") in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["report", "--out", str(tmp_path / "file" / "x")]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def test_the_model_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan.default_model() == "default"
+    monkeypatch.setattr(plan.mx, "default_device", lambda: plan.mx.Device(plan.mx.gpu))
+    assert plan.default_model() == "random:qwen3-0.6b,bits=4"
