@@ -1,10 +1,14 @@
 """What several tests of the lab need."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from tests.helpers.some_gpu import RIGHT, SomeGpu
 
 from tiny_llm_lab import native
+from tiny_llm_lab.native import fused_checks
+from tiny_llm_lab.native.verdict import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -13,3 +17,15 @@ def kernels_on() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(native.VARIABLE, "cpp")
         yield
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SomeGpu:
+    """A GPU that is only claimed, and an empty cache folder."""
+    return SomeGpu(monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture
+def sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX's operators are right without being tried, which takes a second."""
+    monkeypatch.setattr(fused_checks, "judge_fused", lambda: [Verdict(fused_checks.ALL, True, RIGHT)])

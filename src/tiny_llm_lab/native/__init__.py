@@ -17,6 +17,7 @@ __all__ = [
     "load",
     "set_num_threads",
     "supports_packing",
+    "verdicts",
 ]
 
 kernels = RUNTIME.kernels
@@ -24,3 +25,4 @@ can_run = RUNTIME.can_run
 set_num_threads = RUNTIME.set_num_threads
 binding = RUNTIME.binding
 load = RUNTIME.load
+verdicts = RUNTIME.verdicts

@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from tiny_llm_lab.native.composed import ComposedOps
+from tiny_llm_lab.native.decode_kernel import DecodeKernel
 from tiny_llm_lab.native.mlx_pages import MlxPages, cleared, put
 from tiny_llm_lab.types import Offsets, QuantizedWeights, Rotary, Weight
 
@@ -29,16 +30,25 @@ class MlxOps(ComposedOps):
     lists_top_k = False
     has_free_rows = False
 
-    def __init__(self, widens: bool, *, reads_hidden: bool | None = None) -> None:
-        """`widens`: products of 16 bits are made in float32, as MLX's CPU backend needs them.
+    def __init__(
+        self,
+        widens: bool,
+        kernel: DecodeKernel | None = None,
+        *,
+        masks: bool = False,
+        reads_hidden: bool | None = None,
+    ) -> None:
+        """Take what the self-tests on a device found.
 
+        `widens`: products of 16 bits are made in float32, as MLX's CPU backend needs them. `kernel`: for
+        decodes over blocks. `masks`: MLX's causal mask is wrong there, so that arrays take its place.
         `reads_hidden`: MLX's attention reads the values that an array masks, and multiplies them by 0. None:
         as on the default device; Metal's kernel for a few rows leaves them out.
         """
-        self._widens = widens
+        self._widens, self._masks = widens, masks
         self._reads_hidden = not _is_metal() if reads_hidden is None else reads_hidden
         self._kept: dict[str, tuple[Hashable, object]] = {}
-        self._pages = MlxPages(self._once, self._reads_hidden)
+        self._pages = MlxPages(self._once, self._causal, kernel, self._reads_hidden)
 
     def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         """See `KernelOps.embedding`."""
@@ -84,13 +94,15 @@ class MlxOps(ComposedOps):
     ) -> mx.array:
         """See `KernelOps.attention`."""
         new, stored = query.shape[2], key.shape[2]
-        mask: str | mx.array | None = "causal" if new > 1 else None
+        mask: str | mx.array | None = None
         if not isinstance(lengths, int) and any(length != stored for length in lengths):
             visible = (tuple(lengths), new, stored)
             mask = self._once("mask", visible, partial(_visible, *visible))
             value = cleared(value, mask) if self._reads_hidden else value
         elif isinstance(lengths, int) and lengths != stored:
             key, value = key[:, :, :lengths], value[:, :, :lengths]
+        if mask is None and new > 1:
+            mask = self._causal(new, key.shape[2])
         out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
         return out.transpose(0, 2, 1, 3).flatten(2)
 
@@ -194,6 +206,12 @@ class MlxOps(ComposedOps):
             matrices = w.astype(rows.dtype).swapaxes(-1, -2)
             out = mx.gather_mm(rows, matrices, rhs_indices=experts, sorted_indices=is_sorted)
         return out[:, 0].astype(x.dtype)
+
+    def _causal(self, num_new: int, stored: int) -> str | mx.array:
+        """The mask of the last `num_new` of `stored` tokens."""
+        if not self._masks:
+            return "causal"
+        return self._once("causal", (num_new, stored), partial(_visible, (stored,), num_new, stored))
 
     def _once(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` returns, made anew only when `key` is another than at the last call for `what`."""

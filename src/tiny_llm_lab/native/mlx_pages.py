@@ -8,14 +8,25 @@ from typing import Protocol, TypeVar
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
+
+from tiny_llm_lab.native.decode_kernel import DecodeKernel
 
 Made = TypeVar("Made")
+# MLX passes smaller arrays in another address space, and compiles a kernel anew whenever that changes.
+_LEAST_SIZE = 8
 
 
 class Once(Protocol):
     """Makes a thing anew only for another key than at the last call for `what`."""
 
     def __call__(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made: ...
+
+
+class Causal(Protocol):
+    """The mask of a chunk of `num_new` tokens, the last of the `stored` ones it attends to."""
+
+    def __call__(self, num_new: int, stored: int) -> str | mx.array: ...
 
 
 @dataclass(frozen=True)
@@ -26,14 +37,20 @@ class _Segment:
     blocks: mx.array  # [requests, G, blocks] uint32: which of a pool's blocks * G pieces to gather
     length: int | None  # stored tokens of a chunk's request
     mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they see all that is gathered
+    tables: mx.array  # [requests, W] int32, as a kernel reads them, like the following
+    owners: mx.array  # [>= requests] int32: the table of each row
+    visible: mx.array  # [>= requests] int32: stored tokens
 
 
 class MlxPages:
     """Storing in blocks, and attention over them."""
 
-    def __init__(self, once: Once, reads_hidden: bool) -> None:
-        """`once` keeps what all layers of a step share; `reads_hidden` as for `MlxOps`."""
-        self._once = once
+    def __init__(self, once: Once, causal: Causal, kernel: DecodeKernel | None, reads_hidden: bool) -> None:
+        """`once` keeps what all layers of a step share; `kernel` computes the decodes that it takes.
+
+        `reads_hidden` as for `MlxOps`.
+        """
+        self._once, self._causal, self._kernel = once, causal, kernel
         self._reads_hidden = reads_hidden
 
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
@@ -57,27 +74,34 @@ class MlxPages:
         """See `KernelOps.paged_attention`."""
         groups, size = key.shape[1:3]
         make = partial(_segments, starts, lengths, tables, groups, size)
-        segments = self._once("segments", (id(tables), groups, size), make)[1]
-        of_keys, of_values = kv_scales or (None, None)
-        parts = []
-        for part in segments:
-            k, v = (
-                _gathered(pool, scales, part, query.dtype)
-                for pool, scales in ((key, of_keys), (value, of_values))
-            )
-            q = query if len(segments) == 1 else query[part.rows]
-            if part.length is None:
-                if part.mask is not None and self._reads_hidden:
-                    v = cleared(v, part.mask)
-                out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
-                parts.append(out.transpose(0, 2, 1, 3).flatten(2))
-            else:
-                q = q.transpose(2, 1, 0, 3)
-                out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
-                parts.append(out.transpose(2, 0, 1, 3).flatten(2))
+        step = (id(tables), tuple(starts), tuple(lengths), groups, size)
+        segments = self._once("segments", step, make)[1]
+        pools = list(zip((key, value), kv_scales or (None, None), strict=True))
+        parts = [
+            self._attended(query if len(segments) == 1 else query[part.rows], pools, part, scale)
+            for part in segments
+        ]
         if not parts:
             return query.reshape(0, 1, query.shape[1] * query.shape[3])
         return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+
+    def _attended(
+        self, q: mx.array, pools: list[tuple[mx.array, mx.array | None]], part: _Segment, scale: float
+    ) -> mx.array:
+        """The rows q [T, H, 1, D] of one segment -> [T, 1, H * D]."""
+        kernel, (keys, _), (values, _) = self._kernel, *pools
+        if kernel is not None and part.length is None and kernel.takes(q, keys):
+            return kernel.call(q, keys, values, part.tables, part.owners, part.visible, scale)
+        k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
+        if part.length is None:
+            if part.mask is not None and self._reads_hidden:
+                v = cleared(v, part.mask)
+            out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
+            return out.transpose(0, 2, 1, 3).flatten(2)
+        q = q.transpose(2, 1, 0, 3)
+        mask = self._causal(q.shape[2], part.length)
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+        return out.transpose(2, 0, 1, 3).flatten(2)
 
 
 def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
@@ -118,14 +142,23 @@ def _segments(
             first, end = together[0], together[-1] + 1
             seen = list(lengths[first:end])
             used = -(-max(seen) // size)
-            blocks = numbers[first:end, None, :used] * groups + np.arange(groups)[:, None]
+            own = numbers[first:end, :used]
+            blocks = own[:, None] * groups + np.arange(groups)[:, None]
             mask = None
             if is_single and any(length != used * size for length in seen):
                 mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
             rows = slice(starts[first], starts[end])
             length = None if is_single else seen[0]
-            segments.append(_Segment(rows, mx.array(blocks.astype(np.uint32)), length, mask))
+            gathered = mx.array(blocks.astype(np.uint32))
+            segments.append(_Segment(rows, gathered, length, mask, *_for_kernel(own, seen)))
     return tables, segments
+
+
+def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.array, mx.array, mx.array]:
+    """The tables of single rows, their owners and how many tokens they see, as a kernel reads them."""
+    padding = max(0, _LEAST_SIZE - len(seen))
+    wide = np.pad(tables, [(0, 0), (0, _LEAST_SIZE if tables.size < _LEAST_SIZE else 0)])
+    return mx.array(wide), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
 
 
 def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:

@@ -5,7 +5,8 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -20,13 +21,15 @@ from tiny_llm_lab.native.build import (
     kernel_library,
 )
 from tiny_llm_lab.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
+from tiny_llm_lab.native.device_tests import DeviceTests
 from tiny_llm_lab.native.isa import ISAS, available, physical_cores, selected_isa
 from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.ops import Binding, KernelSet
 from tiny_llm_lab.native.self_test import first_wrong
 from tiny_llm_lab.native.settings import MAX_THREADS, VARIABLE, kernels_mode, num_threads_wanted
+from tiny_llm_lab.native.verdict import Verdict
 from tiny_llm_lab.solution import PACKAGES
-from tiny_llm_lab.types import KernelOps, UserError, Weight
+from tiny_llm_lab.types import Clock, KernelOps, UserError, Weight
 
 
 class Runtime:
@@ -36,7 +39,9 @@ class Runtime:
     loaded, or why it could not be built; the number of threads asked for; and the warnings already printed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        """`clock` times what a self-test compares."""
+        self._device = DeviceTests(clock)
         self._sets: dict[str, KernelSet | None] = {}
         self._binding: Binding | None = None
         self._failure: BuildError | None = None
@@ -48,7 +53,7 @@ class Runtime:
         """The operators of a model of `package` with these `weights`; None: plain arrays.
 
         By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused
-        operators; "off", None; "auto" is mlx on a GPU and cpp on a CPU.
+        operators; "off", None; "auto" is cpp on a CPU and mlx on a GPU, None if a self-test finds it wrong.
         A subpackage names its package. Raises UserError for a setting that does not exist or has no meaning
         here, in a forked child of a process that has computed, and with the compiler's words if the learner's
         C++ does not compile.
@@ -58,13 +63,18 @@ class Runtime:
         if mode == "off":
             return None
         if mode == "mlx" or (mode == "auto" and not on_cpu):
-            return MlxOps(widens=on_cpu)
+            name, asked_for = package.partition(".")[0], mode == "mlx"
+            return MlxOps(widens=True) if on_cpu else self._device.ops(name, asked_for)
         if not on_cpu:
             raise UserError(f"{VARIABLE}=cpp runs on a CPU only: add --device cpu, or choose auto or mlx")
         made = self._kernel_set(package.partition(".")[0])
         if made is None:
             return None
         return CppOps(made) if can_read_model(weights) else UnevenCppOps(made, MlxOps(widens=True))
+
+    def verdicts(self, package: str = PACKAGES["ref"]) -> Sequence[Verdict]:
+        """What the self-tests on this GPU found, made now if they were not yet; none on a CPU."""
+        return self._device.verdicts(package)
 
     def _kernel_set(self, name: str) -> KernelSet | None:
         if name not in self._sets:

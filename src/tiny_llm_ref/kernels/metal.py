@@ -1,7 +1,8 @@
 """Metal kernels of our own: text that MLX compiles when it is first called.
 
-The model does not use them, because MLX brings the same operators, tuned. They are here to be written:
-`kernels/*.metal` say what one thread does, the functions below how many threads there are.
+They are here to be written: `kernels/*.metal` say what one thread does, the functions below how many threads
+there are. Of the three a model uses `paged_attention_metal`, for decodes over blocks, where a self-test finds
+it right and faster than MLX's operators (tiny_llm_lab/native/device_tests.py).
 """
 
 import functools
@@ -13,8 +14,6 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import QuantizedWeights, UserError
-
-from ..cache.step_layout import StepLayout
 
 KERNELS = Path(__file__).parent
 # In a kernel's file, what stands above this line goes to `header=` and what stands below to `source=`.
@@ -91,17 +90,19 @@ def paged_attention_metal(
     query: mx.array,
     keys: mx.array,
     values: mx.array,
-    layout: StepLayout,
+    tables: mx.array,
+    owners: mx.array,
+    visible: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """query [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D].
 
-    The same result as `PagedAttention(layout)`, by our own kernel. Runs `kernels/paged_attention.metal` with
-    the inputs query, keys, values, tables (the layout's), owners [T] int32 (each row's request), visible [T]
-    int32 (stored tokens that it sees) and scale (1 / sqrt(D) if None), the output out [T, H, 1, D] and the
-    template values T (query's dtype) and D, on LANES x T x H threads. The kernel is built once for all calls.
-    The arrays are float32, float16 or bfloat16; accumulates in float32. Raises UserError without a Metal
-    device and unless G divides H.
+    Row t attends to the first visible[t] tokens of request owners[t], whose blocks are tables[owners[t]].
+    tables [R, W], owners and visible are int32; the two last have T elements or more. Runs
+    `kernels/paged_attention.metal` with the inputs query, keys, values, tables, owners, visible and scale
+    (1 / sqrt(D) if None), the output out [T, H, 1, D] and the template values T (query's dtype) and D, on
+    LANES x T x H threads. The kernel is built once for all calls. Floats have 32 or 16 bits; accumulates in
+    float32. Raises UserError without a Metal device and unless G divides H.
     """
     _require_metal("PagedAttention")
     _require_float(query, keys, values)
@@ -109,13 +110,9 @@ def paged_attention_metal(
     if heads % keys.shape[1]:
         raise UserError(f"{keys.shape[1]} kv heads do not divide {heads} query heads")
     factor = 1 / math.sqrt(dim) if scale is None else scale
-    starts = layout.query_starts
-    owners = [r for r, start in enumerate(starts[:-1]) for _ in range(start, starts[r + 1])]
-    visible = [position + 1 for position in layout.positions]
     names = ("query", "keys", "values", "tables", "owners", "visible", "scale")
-    where = (layout.block_tables, mx.array(owners, mx.int32), mx.array(visible, mx.int32))
     (out,) = _kernel("paged_attention", names)(
-        inputs=[query, keys, values, *where, mx.array(factor, mx.float32)],
+        inputs=[query, keys, values, tables, owners, visible, mx.array(factor, mx.float32)],
         template=[("T", query.dtype), ("D", dim)],
         grid=(LANES, rows, heads),
         threadgroup=(LANES, SIMDGROUPS, 1),

@@ -1,7 +1,7 @@
 // Attention over pages: the walk of flash_attention.metal, with the place of every token looked up.
 //
 //   query [T, H, 1, D]   keys, values [blocks, G, block size, D]   tables [R, W]: each request's blocks, in order
-//   owners, visible [T]: a row's request, and how many stored tokens it sees   scale: one float32
+//   owners, visible [T or more]: a row's request, and how many stored tokens it sees   scale: one float32
 //   out [T, H, 1, D] of type T (template)
 //   grid: LANES x T x H threads. The LANES threads of one query row are a simdgroup.
 //

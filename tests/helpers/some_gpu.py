@@ -1,0 +1,51 @@
+"""A GPU as far as the self-tests can tell, kernels for its decodes, and what a run of either takes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests.helpers import metal_emulator
+from tests.helpers.fake_clock import FakeClock
+
+from tiny_llm_lab import native
+from tiny_llm_lab.native import decode_checks, fused_checks
+
+Kernel = Callable[..., mx.array]
+REF = "tiny_llm_ref"
+RIGHT = "right for the shapes that were wrong in some version"
+
+
+class SomeGpu:
+    """MLX claims a GPU with Metal; an attention of MLX's takes a second, a kernel what the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+        self.clock = FakeClock()
+        self._attention = mx.fast.scaled_dot_product_attention
+        metal_emulator.install(monkeypatch, "emulated")
+        monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+        monkeypatch.setattr(mx, "device_info", lambda: {"device_name": "Some M9"})
+        monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", self.attention)
+        monkeypatch.setenv(native.VARIABLE, "auto")
+        monkeypatch.setenv("TINY_LLM_CACHE", str(cache))
+        # A CPU takes long for many stored tokens, and its products of 16 bits are wrong by some percent.
+        monkeypatch.setattr(decode_checks, "_STORED", 8)
+        monkeypatch.setattr(fused_checks, "_DTYPES", (mx.float32,))
+
+    def attention(self, *arrays: mx.array, **options: object) -> mx.array:
+        self.clock.now += 1
+        return self._attention(*arrays, **options)
+
+    def kernel(self, seconds: Callable[[int], float] = lambda rows: 0.5, wrong_dim: int = 0) -> Kernel:
+        """A right kernel that takes seconds(rows), but for heads of `wrong_dim` numbers."""
+
+        def call(q, keys, values, tables, owners, visible, scale=None):  # type: ignore[no-untyped-def]
+            self.clock.now += seconds(len(q))
+            assert min(tables.size, owners.size, visible.size) >= 8, "MLX compiles the kernel anew"
+            owners, visible = owners[: len(q)], visible[: len(q)]
+            k, v = (pool[tables[owners]].swapaxes(1, 2).flatten(2, 3) for pool in (keys, values))
+            seen = (mx.arange(k.shape[2]) < visible[:, None])[:, None, None]
+            out = self._attention(q, k, v, scale=scale, mask=seen).swapaxes(1, 2).flatten(2)
+            return 1.1 * out if q.shape[-1] == wrong_dim else out
+
+        return call

@@ -1,0 +1,149 @@
+"""MLX's fused operators, some of them wrong: what is said, and what models use instead."""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import pytest
+from tests.helpers.some_gpu import REF, SomeGpu
+from tests.helpers.tolerance import F32, assert_close
+from tests.helpers.toy import random_array
+
+from tiny_llm_lab.native import fused_checks
+from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.native.runtime import Runtime
+
+ROPE, ATTENTION, PRODUCT = mx.fast.rope, mx.fast.scaled_dot_product_attention, mx.quantized_matmul
+SDPA = "mx.fast.scaled_dot_product_attention"
+PLAIN = "models run on plain arrays"
+
+
+def first_row_only(x: mx.array, *args: object, **options: object) -> mx.array:
+    """mx.fast.rope as it was with one offset for several rows of one token (mlx #3494)."""
+    out = ROPE(x, *args, **options)
+    if isinstance(options["offset"], int) and x.shape[2] == 1:
+        return mx.concatenate([out[:1], mx.zeros_like(out[1:])])
+    return out
+
+
+def one_offset_for_all(x: mx.array, *args: object, **options: object) -> mx.array:
+    at = options.pop("offset")
+    return ROPE(x, *args, **options, offset=at if isinstance(at, int) else at[0].item())
+
+
+def one_too_far(x: mx.array, *args: object, offset: object, **options: object) -> mx.array:
+    return ROPE(x, *args, **options, offset=offset + 1 if isinstance(offset, int) else offset)
+
+
+def top_left(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+    """ "causal" as PyTorch aligns it."""
+    if options["mask"] == "causal":
+        options["mask"] = mx.arange(k.shape[2]) <= mx.arange(q.shape[2])[:, None]
+    return ATTENTION(q, k, v, **options)
+
+
+def masks_ignored(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+    is_array = isinstance(options["mask"], mx.array)
+    return ATTENTION(q, k, v, **options | ({"mask": None} if is_array else {}))
+
+
+def wrong_above_8_rows(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+    out = ATTENTION(q, k, v, **options)
+    return out if q.shape[2] <= 8 else mx.concatenate([out[:, :, :8], out[:, :, :1], out[:, :, 9:]], axis=2)
+
+
+def wrong_with_80(q: mx.array, k: mx.array, v: mx.array, **options: object) -> mx.array:
+    return ATTENTION(q, k, v, **options) * (1.1 if q.shape[3] == 80 else 1)
+
+
+def rows_switch(x: mx.array, *args: object) -> mx.array:
+    out = PRODUCT(x, *args)
+    return out if x.shape[0] <= 8 else mx.concatenate([out[:8], mx.zeros_like(out[8:])])
+
+
+def broken(*args: object, **options: object) -> mx.array:
+    raise RuntimeError("[metal::Device] Unable to load kernel\nmore")
+
+
+# A stand-in, what is said of it, whether models still use the fused operators, and with arrays of masks.
+@pytest.mark.parametrize(
+    ("stand_in", "said", "is_used", "has_masks"),
+    [
+        (
+            first_row_only,
+            ["rope with one offset for 3 rows: wrong for 3 rows of 1 tok*: models give one"],
+            True,
+            False,
+        ),
+        (
+            one_offset_for_all,
+            [f"rope with an offset for each row: wrong for 3 rows of 1 *: {PLAIN}"],
+            False,
+            False,
+        ),
+        (
+            one_too_far,
+            [f"rope with one offset: wrong *: {PLAIN}", "rope with one offset for 3 *"],
+            False,
+            False,
+        ),
+        (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: models use arrays'], True, True),
+        (masks_ignored, [f"{SDPA}: wrong for 1 rows of 2 *: {PLAIN}"], False, False),
+        (
+            wrong_above_8_rows,
+            [
+                f'{SDPA} with "causal": wrong for 1 rows of 9 new tokens, 11*',
+                f"{SDPA}: wrong for 1 rows of 9 *",
+            ],
+            False,
+            True,
+        ),
+        (wrong_with_80, ['"causal": wrong for *, D = 80, *', f"{SDPA}: wrong for *, D = 80, *"], False, True),
+        (rows_switch, ["quantized_matmul: wrong for 9 rows of 4 bits, *: add --device cpu"], True, False),
+        (
+            broken,
+            ["quantized_matmul: fails ([metal::Device] Unable to load kernel): add --device cpu"],
+            True,
+            False,
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_wrong_operator_of_mlx(
+    stand_in: Callable[..., mx.array],
+    said: list[str],
+    is_used: bool,
+    has_masks: bool,
+    gpu: SomeGpu,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ropes, products = (first_row_only, one_offset_for_all, one_too_far), (rows_switch, broken)
+    place, name = (mx.fast, "rope") if stand_in in ropes else (mx.fast, "scaled_dot_product_attention")
+    monkeypatch.setattr(*((mx, "quantized_matmul") if stand_in in products else (place, name)), stand_in)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
+    for _ in range(2):  # a wrong operator is said by every process
+        ops = Runtime().kernels(REF, {})
+        lines = capfd.readouterr().err.splitlines()
+        assert len(lines) == len(said), lines
+        for line, expected in zip(lines, said, strict=True):
+            for part in expected.split("*"):
+                assert part in line
+        assert isinstance(ops, MlxOps) == is_used
+    monkeypatch.setenv("TINY_LLM_KERNELS", "mlx")
+    ops = Runtime().kernels(REF, {})
+    assert isinstance(ops, MlxOps), "asked for by name"
+    assert ops._masks == has_masks
+    if is_used:
+        assert_attention_is_right(ops)
+
+
+def assert_attention_is_right(ops: MlxOps) -> None:
+    q, k, v = random_array(1, 1, 4, 3, 64), random_array(2, 1, 2, 9, 64), random_array(3, 1, 2, 9, 64)
+    visible = mx.arange(9) <= mx.arange(6, 9)[:, None]
+    want = fused_checks.written_out(q, k, v, visible).swapaxes(1, 2).flatten(2)
+    assert_close(ops.attention(q, k, v, 9, 0.125), want, F32)
+    pools = (pool[0].swapaxes(0, 1)[None].swapaxes(1, 2) for pool in (k, v))
+    rows = q[0].swapaxes(0, 1)[:, :, None]
+    paged = ops.paged_attention(rows, *pools, [0, 3], [9], mx.array([[0]], mx.int32), 0.125)
+    assert_close(paged.reshape(1, 3, -1), want, F32)

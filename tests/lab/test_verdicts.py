@@ -1,0 +1,158 @@
+"""The verdicts on a GPU: what they hold for, what is kept of them, and where there are none."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests.helpers.some_gpu import REF, RIGHT, SomeGpu
+
+from tiny_llm_lab.native import fused_checks
+from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.native.runtime import Runtime
+from tiny_llm_lab.native.verdict import Verdict, kept
+
+GOOD = Verdict("k", True, "right", (8, 64))
+
+
+def counting(found: Verdict) -> tuple[Callable[[], list[Verdict]], list[int]]:
+    made = list[int]()
+
+    def judge() -> list[Verdict]:
+        made.append(1)
+        return [found]
+
+    return judge, made
+
+
+def test_a_verdict_holds_for_one_device_system_mlx_and_source(
+    gpu: SomeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, made = counting(GOOD)
+    source = tmp_path / "k.metal"
+    source.write_text("one")
+
+    def is_new() -> bool:
+        found, is_new = kept("k", [source], judge)
+        assert found == [GOOD]
+        return is_new
+
+    assert [is_new(), is_new()] == [True, False] and len(made) == 1
+    source.write_text("two")
+    assert [is_new(), is_new()] == [True, False]
+    for name, value in [
+        ("mlx.core.device_info", lambda: {"device_name": "Some M10"}),
+        ("platform.mac_ver", lambda: ("27.1", ("", "", ""), "arm64")),
+        ("importlib.metadata.version", lambda name: "0.99"),
+    ]:
+        monkeypatch.setattr(name, value)
+        assert [is_new(), is_new()] == [True, False], name
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\xff\x00", b"[[1]]", b'{"a": 1}', b'[["k", true, "right", 8]]', b'[["k", true, "", ["x"]]]'],
+)
+def test_a_damaged_verdict_costs_a_new_test(damage: bytes, gpu: SomeGpu, tmp_path: Path) -> None:
+    judge, made = counting(GOOD)
+    kept("k", [], judge)
+    (path,) = (tmp_path / "cache" / "verdicts").iterdir()
+    path.write_bytes(damage)
+    assert kept("k", [], judge) == ([GOOD], True)
+    assert kept("k", [], judge) == ([GOOD], False) and len(made) == 2
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder in the way"])
+def test_without_a_cache_there_is_a_test_in_every_process(
+    what: str, gpu: SomeGpu, sound: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    judge, made = counting(GOOD)
+    if what == "a file":
+        (tmp_path / "cache").write_text("")
+    else:
+        kept("k", [], judge)
+        (path,) = (tmp_path / "cache" / "verdicts").iterdir()
+        path.unlink()
+        path.mkdir()
+        made.clear()
+    assert kept("k", [], judge) == kept("k", [], judge) == ([GOOD], True)
+    assert len(made) == 2
+    if what == "a file":
+        runtime = Runtime(gpu.clock)
+        assert runtime.kernels(REF, {}) is not None and runtime.kernels(REF, {}) is not None
+        assert capfd.readouterr().err.count(REF) == 1, "but one in a process"
+
+
+def test_an_interrupted_test_is_made_again(gpu: SomeGpu) -> None:
+    def interrupted() -> list[Verdict]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept("k", [], interrupted)
+    assert kept("k", [], lambda: [GOOD]) == ([GOOD], True)
+
+
+def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None:
+    program = """if True:
+        import os, sys
+        from tiny_llm_lab.native.verdict import kept
+        print(kept("k", [], lambda: os._exit(9))[0][0].says)"""
+    env = os.environ | {"TINY_LLM_CACHE": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env) for _ in "12"
+    ]
+    assert [run.returncode for run in runs] == [9, 0], runs[1].stderr
+    assert runs[1].stdout.startswith("ended the process that tested it; to repeat, remove /")
+    Path(runs[1].stdout.split()[-1]).unlink()
+
+
+def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.CaptureFixture[str]) -> None:
+    for line in (f"Some M9: {fused_checks.ALL}: {RIGHT}\n", ""):
+        assert Runtime(gpu.clock).verdicts("tiny_llm_lab")[0].is_right
+        assert capfd.readouterr().err == line, "and a package without a Metal kernel has no verdict on one"
+
+
+@pytest.mark.parametrize(("has_cuda", "subjects"), [(False, []), (True, [fused_checks.ALL])])
+def test_without_metal(
+    has_cuda: bool, subjects: list[str], gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: has_cuda)
+    runtime = Runtime(gpu.clock)
+    assert isinstance(runtime.kernels(REF, {}), MlxOps)
+    assert [each.subject for each in runtime.verdicts()] == subjects
+
+
+def test_on_a_cpu_nothing_is_tested(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu, 0))
+    monkeypatch.setenv("TINY_LLM_KERNELS", "mlx")
+    runtime = Runtime(gpu.clock)
+    assert isinstance(runtime.kernels(REF, {}), MlxOps) and runtime.verdicts() == []
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_verdict_is_kept_as_readable_text(gpu: SomeGpu, tmp_path: Path) -> None:
+    kept("k", [], lambda: [GOOD])
+    (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
+    assert json.loads(path.read_text()) == [["k", True, "right", [8, 64]]]
+
+
+def test_a_kernel_that_cannot_be_imported_has_failed(
+    gpu: SomeGpu,
+    sound: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "some_package" / "kernels"
+    folder.mkdir(parents=True)
+    (folder / "metal.py").write_text("def (")
+    (folder / "paged_attention.metal").write_text("")
+    (tmp_path / "some_package" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert isinstance(Runtime(gpu.clock).kernels("some_package", {}), MlxOps)
+    assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err.splitlines()[-1]
