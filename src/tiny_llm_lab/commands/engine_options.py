@@ -70,8 +70,8 @@ _SCHEDULER_FLAGS: Final = (
     Flag("max_num_partial_prefills", "requests that compute their prompts at a time; 0 is any"),
     Flag(
         "chunk_grid",
-        "chunks end at multiples of this, so their lengths repeat, and on a GPU MLX's choice of kernels: fewer "
-        "differences by rounding there, no promise of none; 0 is off",
+        "chunks end at multiples of this, so their lengths repeat, and on a GPU MLX's choice of kernels: "
+        "fewer differences by rounding there, no promise of none; 0 is off",
     ),
     Flag("policy", "who goes first"),
     Flag("step_mode", "whether chunks and decodes share steps"),
