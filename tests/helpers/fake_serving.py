@@ -2,9 +2,12 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+import mlx.core as mx
+from tests.helpers.toy import QWEN3
 
 from tiny_llm_lab.commands.options import Loaded
 from tiny_llm_lab.types import (
@@ -96,8 +99,9 @@ class FakeSolution:
 
 def loaded(solution: FakeSolution, limit: int = 4096) -> Loaded:
     """What `load` returns, around `solution`."""
-    config = SimpleNamespace(max_position_embeddings=limit)
-    parts: Any = (SimpleNamespace(tokenizer=WordTokenizer()), solution, SimpleNamespace(config=config))
+    config = replace(QWEN3, max_position_embeddings=limit)
+    checkpoint = SimpleNamespace(tokenizer=WordTokenizer(), dtype=mx.float32)
+    parts: Any = (checkpoint, solution, SimpleNamespace(config=config))
     return Loaded(*parts)
 
 

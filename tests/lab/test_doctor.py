@@ -16,6 +16,7 @@ from tiny_llm_lab.doctor import command, computing, machine
 from tiny_llm_lab.doctor.finding import Finding, findings_of
 from tiny_llm_lab.native import build, self_test
 from tiny_llm_lab.native.isa import selected_isa
+from tiny_llm_lab.native.verdict import Verdict
 from tiny_llm_lab.types import UserError
 
 
@@ -122,6 +123,17 @@ def test_a_kernel_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computing, "first_wrong", self_test.first_wrong)
     [found] = computing._cpp_self_test()
     assert found.is_right
+
+
+def test_what_the_gpu_s_self_tests_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(computing._gpu_self_tests()) == [], "a CPU has none"
+    pretend(monkeypatch, MAC_8)
+    monkeypatch.setenv(native.VARIABLE, "auto")
+    verdicts = [Verdict("rope", True, "right"), Verdict("causal attention", False, "wrong: masks instead")]
+    monkeypatch.setattr(native, "verdicts", lambda: verdicts)
+    rope, attention = computing._gpu_self_tests()
+    assert rope.is_right and rope.says == "rope: right"
+    assert not attention.is_right and attention.says == "causal attention: wrong: masks instead"
 
 
 def test_an_answer_that_is_not_the_known_one(monkeypatch: pytest.MonkeyPatch) -> None:

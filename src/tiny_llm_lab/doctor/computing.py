@@ -33,7 +33,8 @@ _GRID: Final = {
 
 def examine(_: None) -> list[Finding]:
     """Whether the kernels are right, which of them run, what the default model answers, what is promised."""
-    return [*findings_of("C++ self-test", _cpp_self_test), *findings_of("kernels", _model)]
+    named = {"C++ self-test": _cpp_self_test, "GPU self-test": _gpu_self_tests, "kernels": _model}
+    return [finding for name, examination in named.items() for finding in findings_of(name, examination)]
 
 
 def _cpp_self_test() -> Iterator[Finding]:
@@ -45,6 +46,14 @@ def _cpp_self_test() -> Iterator[Finding]:
     wrong = first_wrong(native.load(PACKAGES["ref"]))
     says = "every operator computes what MLX computes" if wrong is None else f"{wrong} is wrong"
     yield Finding(name, wrong is None, says, "choose another TINY_LLM_ISA, and open an issue with this page")
+
+
+def _gpu_self_tests() -> Iterator[Finding]:
+    """Of MLX's fused operators and of our Metal kernels: kept, or made now."""
+    if mx.default_device() == mx.gpu and kernels_mode() != "off":
+        for verdict in native.verdicts():
+            cure = "nothing to do, others are used instead; open an issue with this page"
+            yield Finding("GPU self-test", verdict.is_right, f"{verdict.subject}: {verdict.says}", cure)
 
 
 def _model() -> Iterator[Finding]:

@@ -63,7 +63,8 @@ def outcomes(parts: Sequence[Part], limit_s: float, clock: Clock = time.monotoni
             status, said, document = _run(part, min(left_s, part.limit_s))
         except KeyboardInterrupt:
             is_ended, interrupted_s = clock() - interrupted_s < _TWICE_S, clock()
-            log("interrupted; the rest goes on, and a second Ctrl-C within two seconds ends it")
+            then = "left out" if is_ended else "next, and a second Ctrl-C within two seconds ends it"
+            log(f"interrupted; the rest is {then}")
             status, said, document = "interrupted", "", None
         if status == "failed":
             log(f"failed: {said}")
