@@ -9,13 +9,12 @@ import numpy as np
 
 from tiny_llm_lab.native.composed import ComposedOps
 from tiny_llm_lab.native.decode_kernel import DecodeKernel
-from tiny_llm_lab.native.mlx_pages import MlxPages, cleared, put
+from tiny_llm_lab.native.mlx_pages import MlxPages, cleared, put, quantize_rows
 from tiny_llm_lab.types import Offsets, QuantizedWeights, Rotary, Weight
 
 Made = TypeVar("Made")
 # From so many uses of an expert on, sorting costs less than reading a matrix more than once.
 _SORT_FROM = 64
-_LARGEST = 127  # of 8 bits: -128 has no opposite
 
 
 class MlxOps(ComposedOps):
@@ -162,7 +161,7 @@ class MlxOps(ComposedOps):
 
     def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
         """See `KernelOps.quantize_rows`."""
-        return _quantize_rows(x)
+        return quantize_rows(x)
 
     def argmax(self, x: mx.array) -> mx.array:
         """See `KernelOps.argmax`."""
@@ -228,15 +227,6 @@ def _is_metal() -> bool:
 @partial(mx.compile, shapeless=True)
 def _swiglu(gate: mx.array, up: mx.array) -> mx.array:
     return gate * mx.sigmoid(gate) * up
-
-
-@partial(mx.compile, shapeless=True)
-def _quantize_rows(x: mx.array) -> tuple[mx.array, mx.array]:
-    x = x.astype(mx.float32)
-    scales = mx.max(mx.abs(x), axis=-1, keepdims=True) / _LARGEST
-    # Nothing is divided by the scale of zeros; that of a subnormal row is so coarse that 127 may be passed.
-    numbers = mx.round(x / mx.where(scales > 0, scales, 1.0))
-    return mx.clip(numbers, -_LARGEST, _LARGEST).astype(mx.int8), mx.squeeze(scales, -1)
 
 
 def _visible(lengths: tuple[int, ...], new: int, stored: int) -> mx.array:

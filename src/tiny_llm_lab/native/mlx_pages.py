@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tiny_llm_lab.native.decode_kernel import DecodeKernel
 
 Made = TypeVar("Made")
+_LARGEST = 127  # of 8 bits: -128 has no opposite
 # MLX passes smaller arrays in another address space, and compiles a kernel anew whenever that changes.
 _LEAST_SIZE = 8
 
@@ -174,3 +175,13 @@ def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx
 @mx.compile
 def _dequantized(numbers: mx.array, scales: mx.array) -> mx.array:
     return numbers.astype(mx.float32) * scales[..., None]
+
+
+@partial(mx.compile, shapeless=True)
+def quantize_rows(x: mx.array) -> tuple[mx.array, mx.array]:
+    """See `KernelOps.quantize_rows`."""
+    x = x.astype(mx.float32)
+    scales = mx.max(mx.abs(x), axis=-1, keepdims=True) / _LARGEST
+    # Nothing is divided by the scale of zeros; that of a subnormal row is so coarse that 127 may be passed.
+    numbers = mx.round(x / mx.where(scales > 0, scales, 1.0))
+    return mx.clip(numbers, -_LARGEST, _LARGEST).astype(mx.int8), mx.squeeze(scales, -1)
