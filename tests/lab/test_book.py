@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import mlx.core as mx
 import pytest
@@ -16,7 +17,8 @@ from tiny_llm_lab.course.book_checks import command_problems, formula_problems
 from tiny_llm_lab.course.book_page import Page
 from tiny_llm_lab.course.book_pages import days_table, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.types import PrefillEvent, Prompt, SamplingParams, TokenEvent
+from tiny_llm_lab.course.task_names import TaskNames
+from tiny_llm_lab.types import KvCache, PrefillEvent, Prompt, SamplingParams, TokenEvent
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = "week2-07-chunked-prefill.md"
@@ -165,23 +167,24 @@ def test_the_figure_is_what_its_script_draws() -> None:
 
 
 class CountingModel:
-    """No layers; its clock is the number of tokens that went through it."""
+    """One layer that stores zeros; its clock is the number of tokens that went through it."""
 
-    config = SimpleNamespace(num_hidden_layers=0, max_position_embeddings=4096, vocab_size=8)
-
+    config = SimpleNamespace(num_hidden_layers=1, max_position_embeddings=4096, vocab_size=8)
     ops = None
 
     def __init__(self) -> None:
         self.num_tokens = 0
 
     def __call__(
-        self, tokens: mx.array, offset: object, cache: object, logits_to_keep: int | None = None
+        self, tokens: mx.array, offset: object, cache: list[KvCache], logits_to_keep: int | None = None
     ) -> mx.array:
         self.num_tokens += tokens.size
+        zeros = mx.zeros((tokens.shape[0], 1, tokens.shape[1], 1))
+        cache[0].update_and_fetch(zeros, zeros)
         return mx.zeros((tokens.shape[0], logits_to_keep or 0, 8))
 
-    def create_kv_cache(self) -> list[object]:
-        return []
+    def create_kv_cache(self) -> list[KvCache]:
+        return [TaskNames(cast(ModuleType, load_solution("ref"))).TinyKvFullCache()]
 
 
 class Silent:
