@@ -33,7 +33,7 @@ def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
     blocks = [
         f"# tiny-llm on {gpu['name'] if gpu else host['cpu']}",
         f"{host['system']} {host['system_version']}, {memory}, Python {host['python']}, MLX {host['mlx']}, "
-        f"commit {host['commit']}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
+        f"commit {host['commit'] or 'unknown'}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
         f"{done} of {len(outcomes)} parts are done.",
         "## Beside mlx-lm",
         *_aims(outcomes),
