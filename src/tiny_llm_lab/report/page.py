@@ -29,11 +29,11 @@ def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
     """Aims first, then the machine, then every part with its tables."""
     done = sum(outcome.status == "done" for outcome in outcomes)
     gpu = host["gpu"]
-    memory = readable(host["memory_bytes"])
+    memory, commit = readable(host["memory_bytes"]), host["commit"] or "unknown"
     blocks = [
         f"# tiny-llm on {gpu['name'] if gpu else host['cpu']}",
         f"{host['system']} {host['system_version']}, {memory}, Python {host['python']}, MLX {host['mlx']}, "
-        f"commit {host['commit']}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
+        f"commit {commit}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
         f"{done} of {len(outcomes)} parts are done.",
         "## Beside mlx-lm",
         *_aims(outcomes),
