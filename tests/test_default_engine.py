@@ -4,10 +4,11 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.helpers.devices import on_cpu
 from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import serve
 
-from tiny_llm_lab import load_checkpoint, native
+from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.corpus.chatml import render_prompt
 from tiny_llm_lab.corpus.recall import recall_questions
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
@@ -34,8 +35,7 @@ def served(request, llm):
     With kernels, unless the parameter says "float32 without kernels".
     """
     dtype, _, without = request.param.partition(" ")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(native.VARIABLE, "off" if without else "cpp")
+    with on_cpu("off" if without else "cpp"):
         checkpoint = load_checkpoint("default", dtype=dtype)
         model = llm.build_model(checkpoint)
         prompts = _prompts(checkpoint)

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from types import ModuleType
 from typing import Any, cast
 
+from tests.helpers.devices import on_cpu
 from tests.helpers.fuzz_answers import (
     REFUSED,
     Outcome,
@@ -30,7 +31,6 @@ from tests.helpers.fuzz_models import (
     Models,
     ScriptedProposer,
     Watched,
-    on_cpu,
 )
 
 from tiny_llm_lab import native

@@ -1,18 +1,16 @@
 """The models and proposers of the differential fuzz."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import pytest
+from tests.helpers.devices import on_cpu
 from tests.helpers.experts import MOE, in_dtype, moe_weights, pack
 from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_weights
 
-from tiny_llm_lab import native
 from tiny_llm_lab.types import Checkpoint, Draft, DraftSampler, ModelConfig, Weight
 
 # Some letters end an answer, so that ends come at every place of it and not only at the last token.
@@ -114,19 +112,6 @@ class Watched:
     def forget(self, request_id: str) -> None:
         self.live.discard(request_id)
         self.proposer.forget(request_id)
-
-
-@contextmanager
-def on_cpu(kernels: str) -> Iterator[None]:
-    """On the CPU; models that are built meanwhile run on the operators that `kernels` names."""
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(native.VARIABLE, kernels)
-            yield
-    finally:
-        mx.set_default_device(before)
 
 
 _Recipe = Callable[[], tuple[ModelConfig, dict[str, Weight], mx.Dtype]]

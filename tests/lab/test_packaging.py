@@ -110,11 +110,22 @@ def test_an_interrupt_while_pdmw_starts_is_one_line(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pdmw", tmp_path)
     # What a script imports is looked for beside it first.
     (tmp_path / "contextlib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    run = subprocess.run([sys.executable, "-ES", tmp_path / "pdmw"], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-ES", tmp_path / "pdmw"],
+        capture_output=True,
+        text=True,
+        preexec_fn=_hears_interrupts,
+    )
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted\n")
 
 
+def _hears_interrupts() -> None:
+    # A shell tells what it runs in the background to ignore them.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _with_interrupt_pending() -> None:
+    _hears_interrupts()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.kill(os.getpid(), signal.SIGINT)
 

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.helpers import metal_emulator
+from tests.helpers.devices import on_cpu
 from tests.helpers.kernel_probe import Compiled, Evaluated, probe_of
 
 from tiny_llm_lab.solution import PACKAGES
@@ -24,11 +25,10 @@ def kernels(pytestconfig):
 
 
 @pytest.fixture
-def kernels_on(monkeypatch):
-    """Models of the solution under test that are built now run on its C++ kernels."""
-    from tiny_llm_lab import native
-
-    monkeypatch.setenv(native.VARIABLE, "cpp")
+def kernels_on():
+    """Models of the solution under test that are built now run on its C++ kernels, on the CPU."""
+    with on_cpu("cpp"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,21 +2,22 @@
 
 import mlx.core as mx
 import pytest
+from tests.helpers.devices import on_cpu
 from tests.helpers.tolerance import F32, as_float64, assert_close
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab import load_checkpoint, native
+from tiny_llm_lab import load_checkpoint
 
 
 @pytest.fixture
-def layers(llm, monkeypatch):
+def layers(llm, kernels_on):
     """layers(name): the first layer of a small random model, plain and on the C++ kernels."""
 
     def of(name):
         checkpoint, found = load_checkpoint(name, dtype="float32"), []
         for kernels in ("off", "cpp"):
-            monkeypatch.setenv(native.VARIABLE, kernels)
-            model = llm.build_model(checkpoint)
+            with on_cpu(kernels):
+                model = llm.build_model(checkpoint)
             assert (model.ops is None) == (kernels == "off"), "build_model asks for operators"
             found.append(model.layers[0])
         return *found, checkpoint.config.hidden_size

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.fakes import FakeClock, FakeModel, prefill_by_hand
+from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.toy import EOS, SECOND_EOS, ByteTokenizer, random_array
 
 from tiny_llm_lab.types import DoneEvent, SamplingParams, TokenEvent, UserError
@@ -232,45 +232,3 @@ def test_request_samples_with_its_own_settings(llm):
     assert got == [sample(logits, position).item() for position in range(12)]
     assert len(set(got)) > 1
     assert request_for(llm).sample(logits, 3).item() == int(np.argmax(np.array(logits)))
-
-
-@pytest.mark.task("2.6.3")
-def test_a_decode_step_is_one_forward_for_all(llm):
-    model, prompts = FakeModel(), ["abc", "a", "a long prompt"]
-    requests = [llm.Request(model, TOKENIZER, prompt) for prompt in prompts]
-    kv_cache = [llm.BatchingKvCache(3) for _ in range(model.config.num_hidden_layers)]
-    for request in requests:
-        prefill_by_hand(model, request)
-        for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
-            whole.add_request(layer)
-    tokens = [request.next_token for request in requests]
-    del model.calls[:]
-    step = llm.DecodeStep(model, kv_cache, requests)
-    [call] = model.calls
-    assert call.tokens == [[token] for token in tokens]
-    assert (call.offset, call.logits_to_keep) == ([3, 1, 13], 1)
-    wanted = [model.answer_to(prompt.encode(), 2)[1] for prompt in prompts]
-    del requests[1:]
-    assert step.read() == step.read() == wanted
-    assert len(step.requests) == 3, "its requests are a copy"
-    assert [request.offset for request in step.requests] == [3, 1, 13], "a step records nothing"
-
-
-@pytest.mark.task("2.6.3")
-def test_every_row_of_a_decode_step_is_drawn_by_its_own_sampler(llm):
-    def drawn(seeds):
-        model = FakeModel()
-        requests = [
-            llm.Request(model, TOKENIZER, "abc", sampling=SamplingParams(temperature=2.0, seed=seed))
-            for seed in seeds
-        ]
-        kv_cache = [llm.BatchingKvCache(len(seeds)) for _ in range(model.config.num_hidden_layers)]
-        for request in requests:
-            prefill_by_hand(model, request)
-            request.token_ids[-1] = 97  # the same past for all
-            for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
-                whole.add_request(layer)
-        return llm.DecodeStep(model, kv_cache, requests).read()
-
-    alone = [drawn([seed])[0] for seed in range(6)]
-    assert drawn(range(6)) == alone and len(set(alone)) > 2

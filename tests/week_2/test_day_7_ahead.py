@@ -2,46 +2,15 @@
 
 import random
 
-import mlx.core as mx
 import pytest
+from tests.helpers.ahead import steps_of, streamed, told, watched
 from tests.helpers.fakes import FakeClock, FakeModel, live_requests
-from tests.helpers.fragile import BrokenError
 from tests.helpers.phases import limited, run_all, text_of
-from tests.helpers.toy import EOS, ByteTokenizer, toy_model
+from tests.helpers.toy import ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import DoneEvent, PrefillEvent, Prompt, SamplingParams, TokenEvent
+from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams
 
 pytestmark = pytest.mark.task("2.7.9")
-
-
-def told(event):
-    """What an event says, without its time."""
-    if isinstance(event, PrefillEvent):
-        return event.prompt_idx, event.num_computed_tokens
-    if isinstance(event, TokenEvent):
-        return event.prompt_idx, event.token_id, event.text
-    done = event.completion
-    return done.prompt_idx, done.token_ids, done.text, done.finish_reason
-
-
-def watched(llm, monkeypatch, model):
-    """The log of `model`, in which a read of a step stands beside the forward passes."""
-    read = llm.DecodeStep.read
-
-    def logged(step):
-        model.log.append("read")
-        return read(step)
-
-    monkeypatch.setattr(llm.DecodeStep, "read", logged)
-    return model.log
-
-
-def steps_of(log):
-    return [entry for entry in log if not entry.startswith("materialize")]
-
-
-def streamed(llm, model, prompt, sampling, **settings):
-    return llm.stream_generate(model, ByteTokenizer(), prompt, sampling, **settings)
 
 
 # The order of a step and of a read
@@ -71,15 +40,6 @@ def test_a_batch_launches_the_next_step_before_it_reads_this_one(llm, monkeypatc
     early += [launch, launch, read, read]  # and none behind the last token of a row
     early += [launch, launch, read, launch, read, read]
     assert steps_of(log) == (early if ahead else [chunk, chunk, *[launch, read] * 6])
-
-
-def _num_ahead(log):
-    """Forward passes that begin while another waits to be read."""
-    waiting = count = 0
-    for entry in log:
-        waiting += 1 if entry == "forward" else -1
-        count += entry == "forward" and waiting > 1
-    return count
 
 
 def test_a_token_that_nobody_has_read_goes_into_the_next_step(llm):
@@ -204,102 +164,3 @@ def test_a_stream_tells_the_same(llm, seed):
             for ahead in (False, True)
         ]
         assert runs[1] == runs[0]
-
-
-# Surprises
-
-
-def test_an_end_token_drops_one_row_of_one_step(llm):
-    answers = {"ab": [*b"xy", EOS], "cd": list(b"0123456789")}
-    calls, events = {}, {False: [], True: []}
-    for ahead in (False, True):
-        model = FakeModel(answers)
-        prompts = [Prompt("ab"), Prompt("cd", SamplingParams(max_tokens=7))]
-        done = run_all(llm, prompts, model, on_event=events[ahead].append, async_scheduling=ahead)
-        assert [(each.text, each.finish_reason) for each in done] == [("xy", "stop"), ("0123456", "length")]
-        calls[ahead] = sum(len(call.tokens) for call in model.decode_calls())
-    assert calls[True] == calls[False] + 1
-    assert [told(event) for event in events[True]] == [told(event) for event in events[False]]
-    alone = FakeModel(answers)
-    [done] = run_all(llm, [Prompt("ab")], alone, async_scheduling=True)
-    assert done.text == "xy" and len(alone.decode_calls()) == 3, "two steps, and one for nobody"
-    stream = FakeModel(answers)
-    *_, last = streamed(llm, stream, "ab", SamplingParams(), async_scheduling=True)
-    assert last.completion.text == "xy" and len(stream.calls) == 4
-
-
-def test_a_row_that_is_left_is_taken_by_the_next_request(llm):
-    answers = {"ab": [*b"xy", EOS], "cd": list(b"0123456789"), "ef": [*b"uvw", EOS], "gh": list(b"98765")}
-    prompts = [Prompt("ab"), Prompt("cd", SamplingParams(max_tokens=10)), Prompt("ef")]
-    prompts.append(Prompt("gh", SamplingParams(max_tokens=5)))
-    done = run_all(llm, prompts, FakeModel(answers), batch_size=2, async_scheduling=True)
-    assert [each.text for each in done] == ["xy", "0123456789", "uvw", "98765"]
-
-
-def test_a_step_under_way_serves_no_request_that_comes_later(llm):
-    answers = {"ab": [*b"xy", EOS], "cd": list(b"0123")}
-    clock, model = FakeClock(), FakeModel(answers)
-    run = llm.BatchGenerator(
-        model,
-        ByteTokenizer(),
-        [Prompt("ab"), Prompt("cd", SamplingParams(max_tokens=4))],
-        batch_size=1,
-        clock=clock,
-        async_scheduling=True,
-    )
-    num_idle = 0
-    while run.has_work_remaining():
-        run.handle_prefill_phase()
-        num_idle += not run.handle_decode_phase()
-        run.move_prefill_to_decode()
-    run.release()
-    assert [each.text for each in run.collect_results()] == ["xy", "0123"]
-    assert num_idle == 2, "no request decodes while the first chunk of each prompt is computed"
-
-
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, BrokenError])
-def test_memory_comes_back_with_a_step_under_way(llm, failure):
-    model = FakeModel()
-    given_back = []
-
-    def interrupt(event):
-        if isinstance(event, TokenEvent) and len(model.decode_calls()) > 3:
-            raise failure
-
-    release = llm.BatchGenerator.release
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            llm.BatchGenerator, "release", lambda run: (release(run), given_back.append(run.kv_cache[0].keys))
-        )
-        with pytest.raises(failure):
-            run_all(llm, [limited("abc", 50)] * 2, model, on_event=interrupt, async_scheduling=True)
-    assert given_back == [None] and live_requests(model) == 0
-    events = streamed(llm, model, "abc", SamplingParams(max_tokens=50), async_scheduling=True)
-    for _ in range(6):
-        next(events)
-    assert live_requests(model) == 1
-    events.close()
-    assert live_requests(model) == 0
-
-
-# When
-
-
-@pytest.mark.parametrize(
-    ("device", "chosen", "is_ahead"),
-    [
-        ("cpu", None, False),
-        ("gpu", None, True),
-        ("cpu", True, True),
-        ("gpu", False, False),
-    ],
-)
-def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, monkeypatch, device, chosen, is_ahead):
-    model = FakeModel()
-    monkeypatch.setattr(mx, "default_device", lambda: getattr(mx, device))
-    run = llm.BatchGenerator(model, ByteTokenizer(), [], async_scheduling=chosen)
-    assert run.async_scheduling is is_ahead
-    log = watched(llm, monkeypatch, model)
-    sampling = SamplingParams(max_tokens=4, ignore_eos=True)
-    list(streamed(llm, model, "abc", sampling, async_scheduling=chosen))
-    assert (_num_ahead(steps_of(log)[1:]) > 0) is is_ahead

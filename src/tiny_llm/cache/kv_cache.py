@@ -12,10 +12,7 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self, ops: KernelOps | None = None) -> None:
-        """Start empty, with offset = 0; storage is allocated by the first update.
-
-        `ops` (from day 2.5 on) are the model's operators, which then write and grow the storage.
-        """
+        """Start empty, with offset = 0. The first update allocates; `ops` (day 2.5 on) write and grow."""
         raise NotImplementedError("task 2.1.1")
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
@@ -64,8 +61,7 @@ class BatchingKvCache:
         """Start without requests: offset = [], the tokens stored by row.
 
         A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
-        it must: layers with different ones do not all copy what they store in the same step. `ops` are the
-        model's operators, which then write and grow the storage.
+        it must: layers with different ones do not all copy what they store in the same step. `ops` as above.
         """
         raise NotImplementedError("task 2.6.1")
 

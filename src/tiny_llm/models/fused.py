@@ -11,6 +11,7 @@ import mlx.core as mx
 from tiny_llm_lab.types import KernelOps, ModelConfig, Weight
 
 from ..cache.paged_attention import LayerCache
+from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
 
 AllSum = Callable[[mx.array], mx.array]
@@ -43,4 +44,8 @@ class FusedLayer:
 
         A row of a batch sees its own cache's offset tokens, so no mask is needed.
         """
+        raise NotImplementedError("task 2.5.6")
+
+    def takes(self, mask: Mask, num_new_tokens: int) -> bool:
+        """Whether `mask` lets a token see exactly the tokens up to itself, as this layer does."""
         raise NotImplementedError("task 2.5.6")

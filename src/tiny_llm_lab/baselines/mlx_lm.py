@@ -22,6 +22,7 @@ from tiny_llm_lab.types import (
     Event,
     EventCallback,
     Model,
+    ModelConfig,
     Prompt,
     SamplingParams,
     Tokenizer,
@@ -106,13 +107,7 @@ def batch_generate(
         while arrivals or run.active:
             # mlx-lm counts prompts in prefill and in decode apart: unasked, it takes more than batch_size.
             while len(run.active) < batch_size and (arrival := arrivals.pop()) is not None:
-                num_tokens = 0
-                try:
-                    tokens = prompt_token_ids(tokenizer, arrival.prompt.content, model.config)
-                    num_tokens = len(tokens)
-                    run.add(Answer(arrival, tokens, tokenizer, max_seq_len, clock))
-                except UserError as error:
-                    run.tell(DoneEvent(arrival.refused(error, num_tokens)))
+                _begin(run, arrival, tokenizer, model.config, max_seq_len, clock)
             if run.active:
                 run.step()
             else:
@@ -120,6 +115,23 @@ def batch_generate(
     finally:
         generator.close()  # gives the memory limit back; the caches go with the generator
     return sorted(run.completions, key=lambda completion: completion.prompt_idx)
+
+
+def _begin(
+    run: "_BatchRun",
+    arrival: Arrival,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    max_seq_len: int,
+    clock: Clock,
+) -> None:
+    num_tokens = 0
+    try:
+        tokens = prompt_token_ids(tokenizer, arrival.prompt.content, config)
+        num_tokens = len(tokens)
+        run.add(Answer(arrival, tokens, tokenizer, max_seq_len, clock))
+    except UserError as error:
+        run.tell(DoneEvent(arrival.refused(error, num_tokens)))
 
 
 class _BatchRun:

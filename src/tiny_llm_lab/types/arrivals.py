@@ -66,8 +66,9 @@ class Arrivals:
         return self._queue[0][1].arrival_s - (self._clock() - self._start_s)
 
 
-def report_refused(completions: Sequence[Completion]) -> None:
-    """Say on stderr, in one line, that prompts were refused: for runs without an `on_event`."""
+def report_refused(completions: list[Completion]) -> list[Completion]:
+    """Say on stderr, in one line, that prompts were refused; return the completions as they are."""
     refused = [each for each in completions if each.finish_reason == "error"]
     if refused:
         print(f"{len(refused)} of {len(completions)} prompts refused: {refused[0].error}", file=sys.stderr)
+    return completions

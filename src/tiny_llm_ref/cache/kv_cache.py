@@ -15,10 +15,7 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self, ops: KernelOps | None = None) -> None:
-        """Start empty, with offset = 0; storage is allocated by the first update.
-
-        `ops` (from day 2.5 on) are the model's operators, which then write and grow the storage.
-        """
+        """Start empty, with offset = 0. The first update allocates; `ops` (day 2.5 on) write and grow."""
         self.ops = ops
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
@@ -98,8 +95,7 @@ class BatchingKvCache:
         """Start without requests: offset = [], the tokens stored by row.
 
         A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
-        it must: layers with different ones do not all copy what they store in the same step. `ops` are the
-        model's operators, which then write and grow the storage.
+        it must: layers with different ones do not all copy what they store in the same step. `ops` as above.
         """
         self.ops = ops
         self.max_active_requests = max_active_requests
@@ -231,8 +227,7 @@ def _grown(
 ) -> mx.array:
     """Storage [rows, G, room, D] like `like`: what is `used` of the rows of `stored`, and then room.
 
-    C++ kernels leave the room as memory is, with any numbers or none: zeros for all of it would take a batch
-    of long rows a second. They read of each row its own tokens only.
+    C++ kernels do not fill the room: that would take a batch of long rows a second, and none of it is read.
     """
     if ops is not None:
         return ops.grow(like if stored is None else stored, rows, room, list(used))

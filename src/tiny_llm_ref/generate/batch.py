@@ -69,12 +69,9 @@ def batch_generate(
     )
     try:
         while run.has_work_remaining():
-            progress = [run.handle_prefill_phase(), run.handle_decode_phase(), run.move_prefill_to_decode()]
-            if not any(progress):
+            if not any([run.handle_prefill_phase(), run.handle_decode_phase(), run.move_prefill_to_decode()]):
                 run.wait_for_arrival()
     finally:
         run.release()
     done = run.collect_results()
-    if on_event is None:
-        report_refused(done)
-    return done
+    return done if on_event is not None else report_refused(done)

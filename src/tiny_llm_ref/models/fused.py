@@ -11,6 +11,7 @@ import mlx.core as mx
 from tiny_llm_lab.types import KernelOps, LayerWeights, ModelConfig, Weight
 
 from ..cache.paged_attention import LayerCache, PagedLayer
+from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
 
 AllSum = Callable[[mx.array], mx.array]
@@ -58,6 +59,10 @@ class FusedLayer:
         if rows is not None:
             x, out = x[rows], out[rows]
         return self._after_attention(x, out)
+
+    def takes(self, mask: Mask, num_new_tokens: int) -> bool:
+        """Whether `mask` lets a token see exactly the tokens up to itself, as this layer does."""
+        return num_new_tokens == 1 if mask is None else isinstance(mask, str) and mask == "causal"
 
     def _after_attention(self, x: mx.array, attended: mx.array) -> mx.array:
         ops, w = self.ops, self.weights

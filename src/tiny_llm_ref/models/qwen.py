@@ -135,7 +135,7 @@ class QwenTransformerBlock:
         x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
         (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
         """
-        if self.fused is not None and _is_causal(mask, x.shape[1]):
+        if self.fused is not None and self.fused.takes(mask, x.shape[1]):
             return self.fused(x, offset, cache, keep, rows)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
         out = self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask, keep))
@@ -241,11 +241,6 @@ def _feed_forward(config: ModelConfig, weights: Weights, ops: KernelOps | None) 
     if "gate.weight" in weights:
         return QwenMoE(config, weights, ops)
     return QwenMLP(*(weights[f"{part}_proj.weight"] for part in ("gate", "up", "down")))
-
-
-def _is_causal(mask: Mask, num_new_tokens: int) -> bool:
-    """Whether `mask` lets a token see exactly the tokens up to itself, as the fused layer does."""
-    return num_new_tokens == 1 if mask is None else isinstance(mask, str) and mask == "causal"
 
 
 def _below(prefix: str, weights: Weights) -> Weights:
