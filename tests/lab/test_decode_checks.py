@@ -21,6 +21,7 @@ from tiny_llm_lab.native.runtime import Runtime
 from tiny_llm_lab.types import UserError
 
 
+@pytest.mark.long
 def test_the_kernel_of_the_reference_is_tested_once(
     gpu: SomeGpu, sound: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
