@@ -28,7 +28,13 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("files", FILES.values(), ids=FILES)
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param(files, id=name, marks=[pytest.mark.long] * ("shipped" in name))
+        for name, files in FILES.items()
+    ],
+)
 def test_models_on_the_fused_operators(files: tuple[str, ...]) -> None:
     """In a process of its own: the models of a session are built once, on one set."""
     done = subprocess.run(
