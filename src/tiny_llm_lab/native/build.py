@@ -4,6 +4,7 @@ import errno
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -87,6 +88,12 @@ def compiler() -> str:
     if found is None:
         raise NoCompilerError("no C++ compiler: install g++ or clang, or name one in CXX")
     return found
+
+
+def kernels_folder(package: str) -> Path | None:
+    """The folder of a package's C++ and Metal; None if there is no such package."""
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "kernels"
 
 
 def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library:

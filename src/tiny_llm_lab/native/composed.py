@@ -5,21 +5,11 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import LayerWeights, Offsets, Rotary, Weight
+from tiny_llm_lab.types import CommonOps, LayerWeights, Offsets, Rotary
 
 
-class SmallOps(Protocol):
+class SmallOps(CommonOps, Protocol):
     """What a layer is made of."""
-
-    def linear(
-        self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
-    ) -> list[mx.array]: ...
-
-    def rms_norm(
-        self, x: mx.array, weight: mx.array, eps: float, delta: mx.array | None = None
-    ) -> tuple[mx.array, mx.array]: ...
-
-    def swiglu(self, gate: mx.array, up: mx.array) -> mx.array: ...
 
     def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
         """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""

@@ -1,7 +1,6 @@
 """The self-tests of a GPU: which of MLX's fused operators and of a package's kernels its models use."""
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final, cast
 import mlx.core as mx
 
 from tiny_llm_lab.native import decode_checks, fused_checks, mlx_pages
+from tiny_llm_lab.native.build import kernels_folder
 from tiny_llm_lab.native.decode_kernel import DecodeKernel, PagedRows
 from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.verdict import Verdict, kept
@@ -52,7 +52,8 @@ class DeviceTests:
 
     def _decodes(self, package: str) -> Sequence[Verdict]:
         """One verdict, or none where there is no Metal or no kernel."""
-        sources = [_folder(package) / name for name in ("metal.py", "paged_attention.metal")]
+        folder = kernels_folder(package) or Path("kernels")
+        sources = [folder / name for name in ("metal.py", "paged_attention.metal")]
         if not mx.metal.is_available() or not all(path.exists() for path in sources):
             return []
         subject = f"{_NAME} of {package}"
@@ -75,11 +76,6 @@ class DeviceTests:
 
 def _is_gpu() -> bool:
     return mx.default_device() != mx.cpu and (mx.metal.is_available() or mx.cuda.is_available())
-
-
-def _folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    return Path("kernels") if spec is None or spec.origin is None else Path(spec.origin).parent / "kernels"
 
 
 def _kernel(package: str) -> PagedRows:

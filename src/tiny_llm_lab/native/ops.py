@@ -5,29 +5,17 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Offsets, Weight
+from tiny_llm_lab.types import CommonOps, Offsets, Weight
 
 Note = tuple[str, float, float, float]  # operator, seconds, bytes it must move, operations it must do
 
 
-class KernelSet(Protocol):
+class KernelSet(CommonOps, Protocol):
     """The C++ of one package for one instruction set; the class of that name in binding.cpp.
 
-    Floats are float32, float16 or bfloat16 and results have the dtype of the first array unless stated.
-    Operators are lazy like MLX's own. A call with wrong shapes or dtypes raises ValueError at once.
-    Letters are the course's: B batch, L new tokens, S stored tokens, T packed rows, H heads, G kv heads, D
-    head dimension, E hidden size, I size of the MLP, V vocabulary.
+    Packed weights have 4 or 8 bits in groups of 32, 64 or 128, and those of one call are packed alike. A call
+    with wrong shapes or dtypes raises ValueError at once.
     """
-
-    def linear(
-        self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
-    ) -> list[mx.array]:
-        """x [..., K] times the transpose of each weight [N, K], plus its bias [N] -> [..., N] for each.
-
-        Packed weights have 4 or 8 bits in groups of 32, 64 or 128, the same for all of them. `biases` is
-        empty, or has an entry for every weight.
-        """
-        ...
 
     def quantized_matmul_step(self, step: int, x: mx.array, weight: Weight) -> mx.array:
         """x [..., K] times the transpose of a packed weight [N, K] -> [..., N], by step 1 to 4 of day 2.2."""
@@ -46,24 +34,6 @@ class KernelSet(Protocol):
         """query [B, H, L, D] over key, value [B, G, S, D] -> [B, H, L, D], or [B, L, H * D] if `flat`.
 
         Row b attends to its first lengths[b] stored tokens, of which the last L are the new ones.
-        """
-        ...
-
-    def paged_attention(
-        self,
-        query: mx.array,
-        key: mx.array,
-        value: mx.array,
-        starts: Sequence[int],
-        lengths: Sequence[int],
-        tables: mx.array,
-        scale: float,
-        kv_scales: tuple[mx.array, mx.array] | None = None,
-    ) -> mx.array:
-        """query [T, H, 1, D] over pools key, value [blocks, G, block size, D] -> [T, 1, H * D], causal.
-
-        Request r has the rows starts[r] to starts[r + 1] - 1, lengths[r] stored tokens and the block table
-        tables[r] (int32). Pools of int8 come with `kv_scales` [blocks, G, block size] in float32.
         """
         ...
 
@@ -106,12 +76,6 @@ class KernelSet(Protocol):
         """
         ...
 
-    def rms_norm(
-        self, x: mx.array, weight: mx.array, eps: float, delta: mx.array | None = None
-    ) -> tuple[mx.array, mx.array]:
-        """x + delta (x without `delta`) [..., E], and its norm times weight [E]."""
-        ...
-
     def rope(
         self,
         x: mx.array,
@@ -123,47 +87,6 @@ class KernelSet(Protocol):
         eps: float = 0.0,
     ) -> mx.array:
         """x [B, L, H, D], normalised by `weight` [D] if given, rotated by cos, sin [positions, D / 2]."""
-        ...
-
-    def append(self, stored: mx.array, added: mx.array, offsets: Offsets) -> mx.array:
-        """stored [R, G, S, D] with added [B, G, L, D] in its first B rows from `offsets` on, B <= R.
-
-        Writes into the memory of `stored` if nothing else holds that array, otherwise into a copy.
-        """
-        ...
-
-    def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
-        """Storage [rows, G, room, D] that begins as stored [B, G, S, D]: the first used[b] tokens of row b.
-
-        What was not copied is never filled: attention reads no token behind a row's last one.
-        """
-        ...
-
-    def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
-        """The pool stored [blocks, G, block size, D] with row t of added [T, G, 1, D] in slots[t] (int32).
-
-        A pool of scales and its rows have no D. Always writes into the memory of `stored`.
-        """
-        ...
-
-    def quantize_rows(self, x: mx.array) -> list[mx.array]:
-        """Rows x [..., D] as int8 [..., D], and their scales [...] in float32."""
-        ...
-
-    def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
-        """silu(gate) * up, elementwise on [..., I]."""
-        ...
-
-    def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
-        """Rows of weight [V, E] for integer tokens [...] -> [..., E], in the dtype of weight or scales."""
-        ...
-
-    def argmax(self, x: mx.array) -> mx.array:
-        """The index of each row's largest number, the first of equals: [..., V] -> [...] uint32."""
-        ...
-
-    def top_k(self, x: mx.array, k: int) -> mx.array:
-        """The k largest numbers of each row in descending order: [..., V] -> [..., k] float32."""
         ...
 
 

@@ -19,6 +19,7 @@ from tiny_llm_lab.native.build import (
     build,
     damaged,
     kernel_library,
+    kernels_folder,
 )
 from tiny_llm_lab.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.native.device_tests import DeviceTests
@@ -188,10 +189,10 @@ class Runtime:
 
 
 def _folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
+    folder = kernels_folder(package)
+    if folder is None:
         raise UserError(f"{package} has no folder of kernels")
-    return Path(spec.origin).parent / "kernels"
+    return folder
 
 
 def _imported(path: Path) -> Binding:

@@ -19,7 +19,7 @@ from tiny_llm_lab.types.engine import (
     TokenLogprobs,
 )
 from tiny_llm_lab.types.errors import UserError
-from tiny_llm_lab.types.kernel_ops import KernelOps, LayerWeights, Offsets, Rotary
+from tiny_llm_lab.types.kernel_ops import CommonOps, KernelOps, LayerWeights, Offsets, Rotary
 from tiny_llm_lab.types.model import (
     Checkpoint,
     Detokenizer,
@@ -57,6 +57,7 @@ __all__ = [
     "Checkpoint",
     "ChunkPolicy",
     "Clock",
+    "CommonOps",
     "Completion",
     "Detokenizer",
     "DoneEvent",

@@ -76,19 +76,14 @@ class LayerWeights:
         )
 
 
-class KernelOps(Protocol):
-    """The operators of a model: those of a package's C++ on a CPU, MLX's fused ones elsewhere.
+class CommonOps(Protocol):
+    """The operators that models call and that a package's C++ has in the same shape.
 
     Floats are float32, float16 or bfloat16, and results have the dtype of the first array unless stated.
     Operators are lazy like MLX's own. Letters are the course's: B batch, L new tokens, S stored tokens, T
     packed rows, H heads, G kv heads, D head dimension, E hidden size, I size of the MLP, N experts, V
     vocabulary.
     """
-
-    name: str  # of the set: "cpp" or "mlx"
-    starts_early: bool  # operators had better begin while Python still plans those behind them
-    lists_top_k: bool  # `top_k` is worth a wait for its result: what it saves is sorting all V scores
-    has_free_rows: bool  # rows of storage cost nothing until something is written to them
 
     def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
         """Rows of weight [V, E] for integer tokens [...] -> [..., E], in the dtype of weight or scales."""
@@ -109,26 +104,6 @@ class KernelOps(Protocol):
         """x + delta (x without `delta`) [..., E], and its norm times weight [E]."""
         ...
 
-    def qkv_rope(
-        self, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int
-    ) -> Sequence[mx.array]:
-        """Rotated queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D].
-
-        x [B, L, E] is normalised, projected by w.qkv, normalised per head by w.query_norm and w.key_norm if
-        there are any, and rotated from `offsets` on. Raises ValueError for a position that `rope` does not
-        have.
-        """
-        ...
-
-    def attention(
-        self, query: mx.array, key: mx.array, value: mx.array, lengths: Offsets, scale: float
-    ) -> mx.array:
-        """query [B, H, L, D] over key, value [B, G, S, D] -> [B, L, H * D], causal.
-
-        Row b attends to its first lengths[b] stored tokens, of which the last L are the new ones.
-        """
-        ...
-
     def paged_attention(
         self,
         query: mx.array,
@@ -147,24 +122,8 @@ class KernelOps(Protocol):
         """
         ...
 
-    def attn_out_mlp(self, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
-        """A layer after its attention: output projection, residual, norm, SwiGLU MLP, residual -> like x.
-
-        x is [..., E], attended [..., H * D]; w has no experts.
-        """
-        ...
-
     def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
         """silu(gate) * up, elementwise on [..., I]."""
-        ...
-
-    def expert_mlp(
-        self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
-    ) -> mx.array:
-        """The SwiGLU MLPs of each token's K experts, times their shares and summed: [T, E].
-
-        x [T, E], experts [T, K] uint32, shares [T, K] float32; gate and up [N, I, E], down [N, E, I].
-        """
         ...
 
     def append(self, stored: mx.array, added: mx.array, offsets: Offsets) -> mx.array:
@@ -198,4 +157,49 @@ class KernelOps(Protocol):
 
     def top_k(self, x: mx.array, k: int) -> mx.array:
         """The k largest numbers of each row in descending order: [..., V] -> [..., k] float32."""
+        ...
+
+
+class KernelOps(CommonOps, Protocol):
+    """The operators of a model: those of a package's C++ on a CPU, MLX's fused ones elsewhere."""
+
+    name: str  # of the set: "cpp" or "mlx"
+    starts_early: bool  # operators had better begin while Python still plans those behind them
+    lists_top_k: bool  # `top_k` is worth a wait for its result: what it saves is sorting all V scores
+    has_free_rows: bool  # rows of storage cost nothing until something is written to them
+
+    def qkv_rope(
+        self, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int
+    ) -> Sequence[mx.array]:
+        """Rotated queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D].
+
+        x [B, L, E] is normalised, projected by w.qkv, normalised per head by w.query_norm and w.key_norm if
+        there are any, and rotated from `offsets` on. Raises ValueError for a position that `rope` does not
+        have.
+        """
+        ...
+
+    def attention(
+        self, query: mx.array, key: mx.array, value: mx.array, lengths: Offsets, scale: float
+    ) -> mx.array:
+        """query [B, H, L, D] over key, value [B, G, S, D] -> [B, L, H * D], causal.
+
+        Row b attends to its first lengths[b] stored tokens, of which the last L are the new ones.
+        """
+        ...
+
+    def attn_out_mlp(self, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
+        """A layer after its attention: output projection, residual, norm, SwiGLU MLP, residual -> like x.
+
+        x is [..., E], attended [..., H * D]; w has no experts.
+        """
+        ...
+
+    def expert_mlp(
+        self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
+    ) -> mx.array:
+        """The SwiGLU MLPs of each token's K experts, times their shares and summed: [T, E].
+
+        x [T, E], experts [T, K] uint32, shares [T, K] float32; gate and up [N, I, E], down [N, E, I].
+        """
         ...
