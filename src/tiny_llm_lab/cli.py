@@ -22,6 +22,9 @@ _GROUPS: Final = {
         "main": "tiny_llm_lab.commands.main",
         "batch-main": "tiny_llm_lab.commands.batch_main",
     },
+    "Serve": {
+        "serve": "tiny_llm_lab.server.command",
+    },
     "The course": {
         "test": "tiny_llm_lab.course.run_tests",
         "test-ref": "tiny_llm_lab.course.run_tests",

@@ -39,6 +39,10 @@ class EngineCore:
         """
         raise NotImplementedError("task 3.6.3")
 
+    def reconfigure(self, config: SchedulerConfig) -> None:
+        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure`."""
+        raise NotImplementedError("task 3.6.3")
+
     @property
     def has_requests(self) -> bool:
         """Whether any request waits or runs."""

@@ -28,6 +28,14 @@ class Scheduler:
         """
         raise NotImplementedError("task 3.4.2")
 
+    def reconfigure(self, config: SchedulerConfig) -> None:
+        """Plan by `config` from the next step on; requests that run go on running.
+
+        Raises UserError for another max_model_len or policy, by which requests were accepted and ordered,
+        and as a new scheduler.
+        """
+        raise NotImplementedError("task 3.4.2")
+
     @property
     def waiting(self) -> Sequence[TokenSequence]:
         """Sequences that hold no blocks, the next to be admitted first."""

@@ -108,6 +108,14 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     add_field_flags(group, EngineSettings, _ENGINE_FLAGS)
 
 
+def add_engine_flags(parser: ArgumentParser) -> None:
+    """The flags of the engine for a command that has no other way to serve."""
+    add_async_scheduling(parser)
+    own = Flag("max_num_seqs", "requests that run at a time", kind=at_least_one)
+    add_field_flags(parser, SchedulerConfig, (own, _SHARED_FLAGS[1], *_SCHEDULER_FLAGS))
+    add_field_flags(parser, EngineSettings, _ENGINE_FLAGS)
+
+
 def check_engine_flags(args: Namespace) -> None:
     """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
     config, own = given_fields(args, SchedulerConfig), given_fields(args, EngineSettings)

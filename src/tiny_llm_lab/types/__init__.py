@@ -20,6 +20,7 @@ from tiny_llm_lab.types.engine import (
 )
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.kernel_ops import CommonOps, KernelOps, LayerWeights, Offsets, Rotary
+from tiny_llm_lab.types.logits import LogitsProcessor
 from tiny_llm_lab.types.model import (
     Checkpoint,
     Detokenizer,
@@ -70,6 +71,7 @@ __all__ = [
     "KernelOps",
     "KvCache",
     "LayerWeights",
+    "LogitsProcessor",
     "Model",
     "ModelConfig",
     "Offsets",

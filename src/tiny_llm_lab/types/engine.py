@@ -99,3 +99,4 @@ class EngineOutput:
     completion: Completion | None = None  # once the request has ended
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of token_ids, if the request asked for them
     events: tuple[Event, ...] = ()  # the same as events, after those of its chunks; the DoneEvent last
+    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache

@@ -5,6 +5,7 @@ from typing import Protocol, TypedDict, Unpack
 
 from tiny_llm_lab.types.draft import Proposer
 from tiny_llm_lab.types.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
+from tiny_llm_lab.types.logits import LogitsProcessor
 from tiny_llm_lab.types.model import PagedModel, Tokenizer
 from tiny_llm_lab.types.request import Clock, Completion, EventCallback, PriorityClass, Prompt, SamplingParams
 from tiny_llm_lab.types.step_time import StepTimeError
@@ -52,6 +53,9 @@ class SchedulerState(Protocol):
 
 class Scheduler(SchedulerState, Protocol):
     """Plans steps over sequences."""
+
+    @property
+    def pool(self) -> BlockPool: ...
 
     def add(self, sequence: TokenSequence) -> None: ...
     def schedule(self, token_budget: int | None = None) -> StepPlan: ...
@@ -121,6 +125,8 @@ class Engine(Protocol):
     @property
     def has_requests(self) -> bool: ...
     @property
+    def config(self) -> SchedulerConfig: ...
+    @property
     def scheduler(self) -> Scheduler: ...
     @property
     def prefix_cache(self) -> PrefixCacheStats | None: ...
@@ -137,7 +143,9 @@ class Engine(Protocol):
         priority_class: PriorityClass = "interactive",
         arrival_s: float | None = None,
         prompt_idx: int | None = None,
+        processors: Sequence[LogitsProcessor] = (),
     ) -> None: ...
+    def reconfigure(self, config: SchedulerConfig) -> None: ...
 
     def step(self) -> list[EngineOutput]: ...
     def abort(self, request_id: str) -> bool: ...

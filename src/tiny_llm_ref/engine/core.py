@@ -68,6 +68,11 @@ class EngineCore:
         self._inflight: EngineStep | None = None  # launched, and not yet read
         self._lay_out()
 
+    def reconfigure(self, config: SchedulerConfig) -> None:
+        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure`."""
+        self.scheduler.reconfigure(config)
+        self.config = config
+
     @property
     def has_requests(self) -> bool:
         """Whether any request waits or runs."""

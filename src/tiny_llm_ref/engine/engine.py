@@ -9,6 +9,7 @@ from tiny_llm_lab.types import (
     Completion,
     EngineOutput,
     EventCallback,
+    LogitsProcessor,
     PagedModel,
     PriorityClass,
     Prompt,
@@ -54,6 +55,7 @@ class Engine(EngineCore):
         priority_class: PriorityClass = "interactive",
         arrival_s: float | None = None,
         prompt_idx: int | None = None,
+        processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         """Queue a request.
 

@@ -71,6 +71,7 @@ class RequestState:
             self.answer.completion() if self.answer.is_done else None,
             logprobs,
             events,
+            self.sequence.num_cached_tokens,
         )
 
     def _report_prefill(self, num_computed: int) -> None:

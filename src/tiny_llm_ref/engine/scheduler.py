@@ -44,6 +44,18 @@ class Scheduler:
         self._preempted: list[TokenSequence] = []  # in this step
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
 
+    def reconfigure(self, config: SchedulerConfig) -> None:
+        """Plan by `config` from the next step on; requests that run go on running.
+
+        Raises UserError for another max_model_len or policy, by which requests were accepted and ordered,
+        and as a new scheduler.
+        """
+        if (config.max_model_len, config.policy) != (self.config.max_model_len, self.config.policy):
+            raise UserError("max_model_len and policy are fixed when the engine starts: start another one")
+        if config.chunk_grid:
+            validate_chunk_grid(config)
+        self.config = config
+
     @property
     def waiting(self) -> Sequence[TokenSequence]:
         """Sequences that hold no blocks, the next to be admitted first."""

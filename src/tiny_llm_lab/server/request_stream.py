@@ -1,0 +1,61 @@
+"""The outputs of one request on their way from the engine's thread to the client who reads them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from tiny_llm_lab.types import EngineOutput
+
+
+class RequestStream:
+    """An asynchronous iterator over the outputs of one request, for one reader.
+
+    A reader that is slow gets several steps at once: what waits is never more than the answer.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        """Sets request_id, and is_done = False: whether the engine has no more to bring."""
+        self.request_id = request_id
+        self.is_done = False
+        self._waiting: list[EngineOutput] = []
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, output: EngineOutput) -> None:
+        """Add what a step brought; on the reader's event loop."""
+        self._waiting.append(output)
+        self.is_done = output.completion is not None
+        self._changed.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream with an error; on the reader's event loop."""
+        self._error, self.is_done = error, True
+        self._changed.set()
+
+    def __aiter__(self) -> "RequestStream":
+        return self
+
+    async def __anext__(self) -> EngineOutput:
+        """All that came since the last call, as one output. Raises the error that ended the stream."""
+        while not self._waiting:
+            if self._error is not None:
+                raise self._error
+            if self.is_done:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        outputs, self._waiting = self._waiting, []
+        return outputs[0] if len(outputs) == 1 else merged(outputs)
+
+
+def merged(outputs: Sequence[EngineOutput]) -> EngineOutput:
+    """One output in place of several of a request, oldest first."""
+    last = outputs[-1]
+    return EngineOutput(
+        last.request_id,
+        tuple(token for each in outputs for token in each.token_ids),
+        "".join(each.text for each in outputs),
+        last.completion,
+        tuple(score for each in outputs for score in each.logprobs),
+        tuple(event for each in outputs for event in each.events),
+        last.num_cached_tokens,
+    )
