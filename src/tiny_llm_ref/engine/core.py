@@ -55,8 +55,7 @@ class EngineCore:
         chunk_grid or without chunked prefill: its budget may be smaller than any chunk that the scheduler
         could then take.
         """
-        if budget_controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
-            raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")
+        _require_chunks(config, budget_controller)
         self.model, self.config = model, config
         self.proposer, self.budget_controller = proposer, budget_controller
         self.spec_stats = None if proposer is None else SpecDecodeStats()
@@ -70,7 +69,8 @@ class EngineCore:
         self._lay_out()
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure`."""
+        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure` and `__init__`."""
+        _require_chunks(config, self.budget_controller)
         self.scheduler.reconfigure(config)
         self.config = config
 
@@ -224,3 +224,8 @@ class EngineCore:
         return StepStats(
             step.start_s, end_s, num_prompt_tokens, num_running, num_waiting, scheduler.pool.num_free
         )
+
+
+def _require_chunks(config: SchedulerConfig, controller: BudgetController | None) -> None:
+    if controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
+        raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")
