@@ -4,9 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from tiny_llm_lab.structured.grammars import processors_for
 from tiny_llm_lab.types import EngineOutput, LogitsProcessor, SamplingParams
 
 from .async_engine import AsyncEngine
@@ -24,6 +25,21 @@ class Ask:
     token_ids: Sequence[int]
     sampling: SamplingParams
     processors: Sequence[LogitsProcessor] = ()
+
+
+async def asks_for(
+    served: ServedModel, token_ids: Sequence[int], sampling: SamplingParams, n: int = 1
+) -> list[Ask]:
+    """`n` choices for one prompt; their seeds follow each other.
+
+    A form of the answer is compiled beside the event loop. Raises UserError for one that cannot be used.
+    """
+    choices = [replace(sampling, seed=(sampling.seed + idx) % 2**64) for idx in range(n)]
+    if sampling.structured_outputs is None:
+        return [Ask(token_ids, each) for each in choices]
+    return await asyncio.to_thread(
+        lambda: [Ask(token_ids, each, processors_for(each, served.grammars)) for each in choices]
+    )
 
 
 class Answers:

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import SamplingParams, UserError
 
 from .async_engine import EngineStoppedError
 
@@ -19,6 +19,7 @@ _LOG: Final = logging.getLogger("tiny_llm.server")
 INVALID: Final = "invalid_request_error"
 SERVER: Final = "server_error"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
+_SAMPLING: Final = {each.name for each in fields(SamplingParams)}
 _LONGEST_MESSAGE: Final = 1000  # a message may quote what was sent
 
 
@@ -63,8 +64,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case ApiError():
             return error
         case UserError():
-            text = str(error)
-            return ApiError(400, text, param=text.split(" ", 1)[0] if "_" in text.split(" ", 1)[0] else None)
+            first = str(error).partition(" ")[0]
+            return ApiError(400, str(error), param=first if first in _SAMPLING else None)
         case EngineStoppedError():
             return ApiError(503, str(error), SERVER, code="unavailable", headers={"Retry-After": "1"})
         case RecursionError():

@@ -17,9 +17,8 @@ class LegacyLogprobs:
 
     def add_prompt(self, token_ids: Sequence[int], output: EngineOutput) -> None:
         """Add the prompt's tokens; nothing comes before the first, so it has no probability."""
-        scores: Sequence[TokenLogprobs | None] = getattr(output, "prompt_logprobs", ())
         self._add(token_ids[0], None)
-        self.add([score for score in scores if score is not None])
+        self.add([score for score in output.prompt_logprobs if score is not None])
 
     def add(self, scores: Sequence[TokenLogprobs]) -> None:
         """Add tokens of the answer."""

@@ -10,6 +10,7 @@ from tiny_llm_lab.commands.options import Loaded, load
 from tiny_llm_lab.models.config import read_json
 from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.structured.grammars import Grammars
 from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
 from tiny_llm_lab.types.serving import Engine
 
@@ -53,6 +54,7 @@ class ServedModel:
     config: SchedulerConfig  # at the start
     num_blocks: int
     block_size: int
+    grammars: Grammars
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
     created_s: int = field(default_factory=lambda: int(time.time()))
@@ -94,6 +96,7 @@ async def start_model(
         config=await engine.run(lambda running: running.config),
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
+        grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,
     )

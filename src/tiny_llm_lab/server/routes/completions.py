@@ -10,16 +10,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from tiny_llm_lab.server.answers import Answers, Ask, require_queue
+from tiny_llm_lab.server.answers import Answers, asks_for, require_queue
 from tiny_llm_lab.server.errors import json_response
 from tiny_llm_lab.server.event_stream import DONE, EventStream, closed_with_client, event
 from tiny_llm_lab.server.legacy_logprobs import LegacyLogprobs
 from tiny_llm_lab.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
-from tiny_llm_lab.server.schemas.sampling import choice_params
 from tiny_llm_lab.server.served_model import ServedModel
 from tiny_llm_lab.server.tokenizing import encode, require_prompt, require_room
 from tiny_llm_lab.server.usage import Usage
-from tiny_llm_lab.types import EngineOutput
+from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 from .served import Served
 
@@ -34,11 +33,8 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     n = body.n or 1
     require_queue(served, len(body.prompts) * n)
     prompts = await _encoded(served, body)
-    asks = [
-        Ask(token_ids, sampling)
-        for _, token_ids in prompts
-        for sampling in choice_params(_sampling(served, body), n)
-    ]
+    sampling = _sampling(served, body)
+    asks = [ask for _, token_ids in prompts for ask in await asks_for(served, token_ids, sampling, n)]
     request_id = f"cmpl-{uuid.uuid4().hex}"
     answers = await Answers.start(served, asks, request_id, body.priority or 0)
     choices = [_Choice(served, body, text, ids) for text, ids in prompts for _ in range(n)]
@@ -77,7 +73,7 @@ def _max_tokens(body: CompletionRequest) -> int:
     return DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
 
 
-def _sampling(served: ServedModel, body: CompletionRequest) -> Any:
+def _sampling(served: ServedModel, body: CompletionRequest) -> SamplingParams:
     given: dict[str, Any] = {"max_tokens": max(1, _max_tokens(body)), "logprobs": body.logprobs}
     if body.echo and body.logprobs is not None:
         given["prompt_logprobs"] = body.logprobs

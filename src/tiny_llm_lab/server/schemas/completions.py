@@ -5,7 +5,7 @@ from typing import Final
 from pydantic import Field
 
 from tiny_llm_lab.server.errors import ApiError
-from tiny_llm_lab.types.request import MAX_LOGPROBS
+from tiny_llm_lab.types import MAX_LOGPROBS
 
 from .sampling import MAX_COUNT, SamplingFields
 

@@ -2,13 +2,14 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tiny_llm_lab.server.errors import ApiError
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import SamplingParams, StructuredOutputs
+
+from .structured import structured_outputs
 
 MAX_CHOICES: Final = 128
 MAX_COUNT: Final = 2**31  # of tokens and the like: beyond any model's context
@@ -85,12 +86,12 @@ class SamplingFields(BaseModel):
             asked["stop_token_ids"] = tuple(self.stop_token_ids)
         if self.logit_bias:
             asked["logit_bias"] = _biases(self.logit_bias)
-        return _built(asked | given)
+        asked["structured_outputs"] = self._form()
+        return SamplingParams(**(asked | given))
 
-
-def choice_params(sampling: SamplingParams, n: int) -> list[SamplingParams]:
-    """One for each of `n` choices: their seeds follow each other."""
-    return [replace(sampling, seed=(sampling.seed + idx) % 2**64) for idx in range(n)]
+    def _form(self) -> StructuredOutputs | None:
+        guided = {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}
+        return structured_outputs(self.structured_outputs, self.response_format, guided)
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:
@@ -98,11 +99,3 @@ def _biases(given: Mapping[str, float]) -> dict[int, float]:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
         raise ApiError(400, "logit_bias: keys must be token ids", param="logit_bias") from None
-
-
-def _built(asked: Mapping[str, Any]) -> SamplingParams:
-    known = {each.name for each in fields(SamplingParams)}
-    for name in asked:
-        if name not in known:
-            raise ApiError(400, f"{name} is not supported by this engine: leave it out", param=name)
-    return SamplingParams(**asked)
