@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from tiny_llm_lab.types import UserError
@@ -60,7 +61,7 @@ class ControlText:
         if not cuts:
             return text
         places = [0, *cuts, len(text)]
-        return mark.join(text[a:b] for a, b in zip(places, places[1:], strict=False))
+        return mark.join(text[a:b] for a, b in pairwise(places))
 
     def _cuts(self, text: str) -> Iterator[int]:
         sizes = range(1, min(self._longest, len(text) + 1))

@@ -1,5 +1,6 @@
 """The tokenizer of a checkpoint: what solutions use of it, and its chat template."""
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -31,6 +32,10 @@ class RenderedChat(str):
         text = super().__new__(cls, "".join(parts))
         text.parts = parts
         return text
+
+    def extended(self, text: str) -> "RenderedChat":
+        """This chat and more of the template's own text."""
+        return RenderedChat(*self.parts[:-1], self.parts[-1] + text)
 
 
 class ChatTemplateError(UserError):
@@ -75,10 +80,27 @@ class CheckpointTokenizer:
         return bool(self._library.chat_template)
 
     @property
+    def template_source(self) -> str:
+        """The chat template, or all of several; "" without one."""
+        template = self._library.chat_template or ""
+        return template if isinstance(template, str) else "\n".join(template.values())
+
+    @property
     def has_tool_template(self) -> bool:
         """Whether the chat template says which tools there are."""
-        template = self._library.chat_template or ""
-        return "tools" in (template if isinstance(template, str) else " ".join(template.values()))
+        return "tools" in self.template_source
+
+    @property
+    def template_options(self) -> frozenset[str]:
+        """Names that are none of the template's own variables."""
+        options = inspect.signature(self._library.apply_chat_template).parameters.values()
+        named = {each.name for each in options if each.kind is not inspect.Parameter.VAR_KEYWORD}
+        return frozenset(named | {"messages"})
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for, also one that is only a part of a character."""
+        token = self._library.backend_tokenizer.id_to_token(token_id)
+        return b"" if token is None else self._new_decoder().bytes_of(token)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of `text`; those that the tokenizer puts around a text are left out for a RenderedChat.
