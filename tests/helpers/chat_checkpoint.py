@@ -1,11 +1,22 @@
 """A checkpoint as Qwen's are: control tokens for thoughts and tool calls, and a template that knows tools."""
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.helpers.checkpoints import edit_json
 
-CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
+from tiny_llm_lab.models.random_checkpoint import find_or_make
+
+CONTROL = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+)
 _FIRST_FREE = 259  # ids below are bytes and special tokens
 
 # `<` ~ name ~ `>` and two contents side by side: a template may complete what a user has begun.
@@ -15,7 +26,7 @@ TEMPLATE = """\
 {% for name in tool.function.parameters.properties or {} %}<{{ name }}>{% endfor %}{% endfor %}<|im_end|>
 {% endif %}
 {%- for message in messages %}
-{%- if message.role not in ['system', 'user', 'assistant', 'tool'] %}{{ raise_exception('no such role') }}{% endif %}
+{%- if message.role == 'developer' %}{{ raise_exception('no such role') }}{% endif %}
 {%- if message.role == 'tool' %}<|im_start|>user
 <tool_response>{{ message.content }}</tool_response><|im_end|>
 {% else %}<|im_start|>{{ message.role }}
@@ -25,7 +36,7 @@ TEMPLATE = """\
 
 {% endif %}{{ (message.name or '') | trim }}{{ message.content | trim }}
 {%- for call in message.tool_calls or [] %}
-<tool_call>
+{{ '\\n<tool_call>' }}
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>{% endfor %}<|im_end|>
 {% endif %}{% endfor %}
@@ -38,8 +49,9 @@ TEMPLATE = """\
 {% endif %}{% endif %}"""
 
 
-def make_qwen_like(folder: Path) -> dict[str, int]:
-    """Change a copy of a random checkpoint; the ids of its control tokens."""
+def qwen_like_folder(folder: Path) -> dict[str, int]:
+    """Write a checkpoint into `folder`, which does not exist; the ids of its control tokens."""
+    shutil.copytree(find_or_make("qwen3-shrunk"), folder)
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     names = {token: name for name, token in content["model"]["vocab"].items()}

@@ -1,18 +1,16 @@
 """What a user types is never a control token, whatever the template makes of it."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers.chat_checkpoint import CONTROL, make_qwen_like
+from tests.helpers.chat_checkpoint import CONTROL, qwen_like_folder
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.commands.chat import as_chat
 from tiny_llm_lab.models.control_text import ControlText
-from tiny_llm_lab.models.random_checkpoint import find_or_make
 from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.types import UserError
 
@@ -26,7 +24,7 @@ class Qwen:
     """A tokenizer like Qwen's, and what its control tokens are."""
 
     def __init__(self, folder: Path) -> None:
-        self.ids = make_qwen_like(folder)
+        self.ids = qwen_like_folder(folder)
         tokenizer = load_checkpoint(folder).tokenizer
         assert isinstance(tokenizer, CheckpointTokenizer)
         self.tokenizer = tokenizer
@@ -47,9 +45,7 @@ class Qwen:
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Qwen:
-    folder = tmp_path_factory.mktemp("chat") / "qwen"
-    shutil.copytree(find_or_make("qwen3-shrunk"), folder)
-    return Qwen(folder)
+    return Qwen(tmp_path_factory.mktemp("chat") / "qwen")
 
 
 @some

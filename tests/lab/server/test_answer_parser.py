@@ -1,6 +1,7 @@
 """An answer's text becomes reasoning, content and tool calls, however it is cut into pieces."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,17 @@ from tiny_llm_lab.server.chat.tool_calls import ToolCallParser
 
 SCHEMAS = {"get": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
-XML = "<tool_call>\n<function=get>\n<parameter=city>\n7\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+XML = """\
+<tool_call>
+<function=get>
+<parameter=city>
+7
+</parameter>
+<parameter=days>
+3
+</parameter>
+</function>
+</tool_call>"""
 FRAGMENTS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", CALL, XML, '{"name": "get"}', '{"name": "a'),
     *("<", "</", "<tool", "_call>", "think>", " ", "\n", "x", '"}', "é", "<function=get>"),
@@ -46,7 +57,7 @@ def test_every_way_to_cut_a_text_gives_the_same(
     text: str, places: list[int], is_thinking: bool, is_call: bool
 ) -> None:
     cuts = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    pieces = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(cuts)]
     whole = read(parser(is_thinking, is_call), [text])
     assert read(parser(is_thinking, is_call), pieces) == whole
     assert read(parser(is_thinking, is_call), list(text)) == whole
