@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tiny_llm_lab.server.errors import ApiError
 from tiny_llm_lab.types import StructuredOutputs
@@ -133,12 +133,13 @@ def _reasoning(item: Mapping[str, Any]) -> Any:
 
 
 def _function(tool: Mapping[str, Any], place: str) -> Function:
-    name, about, parameters = tool.get("name"), tool.get("description"), tool.get("parameters")
-    is_function = tool.get("type") == "function" and isinstance(name, str) and 0 < len(name) <= 256
-    if not is_function or not isinstance(about, str | None) or not isinstance(parameters, dict | None):
-        message = f'{place} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'
-        raise ApiError(400, message, param=place)
-    return Function(name=str(name), description=about, parameters=parameters)
+    try:
+        if tool.get("type") == "function":
+            return Function.model_validate(tool)
+    except ValidationError:
+        pass
+    message = f'{place} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'
+    raise ApiError(400, message, param=place)
 
 
 def _text(item: Mapping[str, Any], name: str, place: str) -> str:
