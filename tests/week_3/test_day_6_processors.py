@@ -93,6 +93,12 @@ def test_the_end_is_the_last_resort(llm):
     assert mx.random.categorical(only_end, key=mx.random.key(1)).item() == EOS
 
 
+def test_an_answer_of_exactly_the_fewest_tokens(llm, model):
+    sampling = SamplingParams(min_tokens=4, max_tokens=9, logit_bias={EOS: 100})
+    done = make_engine(llm, model).generate([Prompt(PROMPT, sampling), Prompt([EOS], sampling)])
+    assert [(len(each.token_ids), each.finish_reason) for each in done] == [(4, "stop")] * 2
+
+
 def test_ends_outside_the_logits_are_left_alone(llm):
     row = llm.Penalties(SamplingParams(min_tokens=2), [1], {EOS, 10**6})(mx.zeros(VOCAB), [1], [])
     assert mx.sum(row < 0).item() == 1

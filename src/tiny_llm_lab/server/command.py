@@ -1,6 +1,7 @@
 """`serve`: an OpenAI-compatible server."""
 
 import asyncio
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
@@ -15,6 +16,8 @@ from .served_model import ModelSettings, start_model
 from .settings import add_server_flags, server_settings
 
 HELP = "Serve a model to OpenAI clients."
+# How long the engine's thread may wait for one that computes in Python, such as a chat template.
+_SWITCH_S: Final = 0.001
 EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
 
 
@@ -27,6 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     settings = model_settings(args)
     server, limits = server_settings(args)
+    sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
     names, chat = server.served_model_name, chat_settings(args)
     asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))

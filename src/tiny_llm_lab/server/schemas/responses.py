@@ -122,7 +122,10 @@ def _message(item: Mapping[str, Any], place: str) -> dict[str, Any]:
     if role not in _ROLES:
         message = f"{place}.role must be one of {', '.join(_ROLES)}, not {role!r}"
         raise ApiError(400, message, param=f"{place}.role")
-    return {"role": "system" if role == "developer" else role, "content": flat_text(content, f"{place}.content")}
+    return {
+        "role": "system" if role == "developer" else role,
+        "content": flat_text(content, f"{place}.content"),
+    }
 
 
 def _reasoning(item: Mapping[str, Any]) -> Any:
