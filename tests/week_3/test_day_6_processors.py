@@ -176,10 +176,10 @@ def test_drafts_are_judged_one_by_one(llm, model):
 
 
 def test_prompts_of_generate_bring_processors(llm, model):
-    prompts = [Prompt(PROMPT, LONG), Prompt(PROMPT, LONG, processors=(Odd(),))]
-    plain, odd = make_engine(llm, model).generate(prompts)
-    assert plain.token_ids == alone(llm, model, prompts[0])
-    assert odd.token_ids == alone(llm, model, prompts[1]) != plain.token_ids
+    prompts = [Prompt(PROMPT, LONG, processors=(Odd(),)), Prompt(PROMPT, LONG)]
+    odd, plain = make_engine(llm, model).generate(prompts)
+    assert plain.token_ids == alone(llm, model, prompts[1])
+    assert odd.token_ids == alone(llm, model, prompts[0]) != plain.token_ids
 
 
 def test_steps_ahead_go_on_without_processors(llm, model):
