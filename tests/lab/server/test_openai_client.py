@@ -37,9 +37,11 @@ def client(kernels_on: None) -> Iterator[openai.OpenAI]:
 
 
 def tool(name: str, **properties: Any) -> Any:
+    """A function with such parameters, each by a reference."""
     parameters = {
         "type": "object",
-        "properties": properties,
+        "$defs": properties,
+        "properties": {each: {"$ref": f"#/$defs/{each}"} for each in properties},
         "required": list(properties),
         "additionalProperties": False,
     }
