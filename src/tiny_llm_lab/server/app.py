@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from .routes import models
+from .routes import metrics, models
 from .served_model import ServedModel
 
 
@@ -20,4 +20,5 @@ def create_app(start: Callable[[], Awaitable[ServedModel]], drain_s: float = 30.
 
     app = FastAPI(title="tiny-llm", lifespan=lifespan)
     app.include_router(models.router)
+    app.include_router(metrics.router)
     return app

@@ -22,6 +22,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_kernel_arguments(parser)
     add_engine_flags(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--disable-log-stats", action="store_true", help="log no throughput every ten seconds while busy"
+    )
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
 
 
@@ -36,6 +39,7 @@ def run(args: Namespace) -> int:
         activation_bits=args.activation_bits,
         max_model_len=config.pop("max_model_len", None),
         engine=EngineSettings(SchedulerConfig(**config), **given_fields(args, EngineSettings)),
+        disable_log_stats=args.disable_log_stats,
     )
     uvicorn.run(create_app(lambda: start_model(settings)), host=args.host, port=args.port)
     return 0

@@ -13,6 +13,7 @@ from tiny_llm_lab.types.serving import Engine
 
 from .async_engine import AsyncEngine
 from .listener import EngineListener
+from .metrics.engine_metrics import EngineMetrics
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class ModelSettings:
     activation_bits: int | None = None
     max_model_len: int | None = None  # None: the model's, SchedulerConfig.max_model_len at most
     engine: EngineSettings = EngineSettings()
+    disable_log_stats: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class ServedModel:
     config: SchedulerConfig  # at the start
     num_blocks: int
     block_size: int
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    logs_stats: bool = True
     created_s: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -51,7 +55,8 @@ async def start_model(
     Raises UserError for a model or settings that cannot be served.
     """
     builder = _Builder(settings)
-    engine = AsyncEngine(builder, listeners)
+    metrics = EngineMetrics()
+    engine = AsyncEngine(builder, (metrics, *listeners))
     await engine.start()
     loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, CheckpointTokenizer):
@@ -65,6 +70,8 @@ async def start_model(
         config=await engine.run(lambda running: running.config),
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
+        metrics=metrics,
+        logs_stats=not settings.disable_log_stats,
     )
 
 
