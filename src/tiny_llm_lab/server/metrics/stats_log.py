@@ -52,13 +52,13 @@ def _hit_rate(now: Totals, last: Totals) -> str:
 
 
 @contextlib.asynccontextmanager
-async def stats_logged(metrics: EngineMetrics, interval_s: float = INTERVAL_S) -> AsyncIterator[None]:
-    """Write `StatsLog.line` to the logger "tiny_llm.stats" every `interval_s` seconds."""
+async def stats_logged(metrics: EngineMetrics, interval_s: float | None = None) -> AsyncIterator[None]:
+    """Write `StatsLog.line` to the logger "tiny_llm.stats" every `interval_s` (INTERVAL_S) seconds."""
     stats = StatsLog(metrics)
 
     async def write() -> None:
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(INTERVAL_S if interval_s is None else interval_s)
             if (line := stats.line()) is not None:
                 _LOG.info(line)
 
