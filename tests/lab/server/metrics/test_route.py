@@ -1,14 +1,13 @@
 """`/metrics` of a running application."""
 
 import logging
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from starlette.testclient import TestClient
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
-from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.async_engine import AsyncEngine
 from tiny_llm_lab.server.metrics import stats_log
@@ -29,9 +28,18 @@ async def start(logs_stats: bool = True) -> ServedModel:
     await engine.start()
     async for _ in engine.generate([97] * 3, SamplingParams(max_tokens=2, ignore_eos=True)):
         pass
-    tokenizer = cast(CheckpointTokenizer, None)
+    nothing: Any = None
     return ServedModel(
-        ("toy", "alias"), engine, tokenizer, QWEN3, config, 256, 16, metrics=metrics, logs_stats=logs_stats
+        ("toy", "alias"),
+        engine,
+        tokenizer=nothing,
+        model=QWEN3,
+        config=config,
+        num_blocks=256,
+        block_size=16,
+        grammars=nothing,
+        metrics=metrics,
+        logs_stats=logs_stats,
     )
 
 
