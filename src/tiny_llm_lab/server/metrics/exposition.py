@@ -30,7 +30,7 @@ _COUNTERS: Final = {
     "prompt_tokens_cached": "Tokens of prompts found in the prefix cache.",
     "prompt_tokens_computed": "Tokens of prompts that steps computed, again after a preemption.",
     "generation_tokens": "Tokens of answers.",
-    "prefix_cache_queries": "Tokens looked up in the prefix cache.",
+    "prefix_cache_queries": "Tokens of prompts looked up in the prefix cache: those with a full block.",
     "prefix_cache_hits": "Tokens found in the prefix cache.",
     "num_preemptions": "Requests that lost their blocks and waited again.",
     "spec_decode_num_drafts": "Drafts that were verified.",
