@@ -8,11 +8,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .errors import ERROR_RESPONSES, add_error_handlers
 from .guard import Guard
-from .routes import chat, completions, docs, models, responses, tokenize
+from .routes import chat, completions, docs, metrics, models, responses, tokenize
 from .served_model import ServedModel
 from .settings import ServerSettings
 
-_ROUTES = (models, chat, completions, responses, tokenize, docs)
+_ROUTES = (models, chat, completions, responses, tokenize, metrics, docs)
 
 
 def create_app(
@@ -23,6 +23,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.settings = settings
         served = app.state.served = await start()
         yield
         await served.engine.stop(settings.drain_s)

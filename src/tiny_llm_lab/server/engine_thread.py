@@ -165,7 +165,7 @@ class EngineThread:
         lost, self._live = sorted(self._live), set()
         self._sink.fail(lost, error)
         for request_id in lost:
-            self._tell(methodcaller("aborted", request_id))
+            self._tell(methodcaller("failed", request_id))
 
     def _on_step(self, plan: StepPlan, stats: StepStats) -> None:
         engine = self._engine

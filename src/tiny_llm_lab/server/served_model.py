@@ -19,6 +19,7 @@ from .async_engine import AsyncEngine
 from .chat.settings import ChatSettings
 from .errors import ApiError
 from .listener import EngineListener
+from .metrics.engine_metrics import EngineMetrics
 from .schemas.sampling import PRESETS
 
 
@@ -61,6 +62,7 @@ class ServedModel:
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
     chat: ChatSettings = ChatSettings()
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -87,7 +89,8 @@ async def start_model(
     Raises UserError for a model or settings that cannot be served.
     """
     builder = _Builder(settings)
-    engine = AsyncEngine(builder, listeners)
+    metrics = EngineMetrics()
+    engine = AsyncEngine(builder, (metrics, *listeners))
     await engine.start()
     loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, CheckpointTokenizer):
@@ -104,6 +107,7 @@ async def start_model(
         block_bytes=block_bytes(
             loaded.model.config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits
         ),
+        metrics=metrics,
         grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,

@@ -27,6 +27,7 @@ class ServerSettings:
     max_body_size: int = 4 * 2**20
     drain_s: float = 30.0
     enable_log_requests: bool = False
+    disable_log_stats: bool = False
 
     @property
     def is_loopback(self) -> bool:
@@ -97,6 +98,12 @@ def add_server_flags(parser: ArgumentParser) -> None:
         action="store_false",
         default=SUPPRESS,
         help="as it is by default",
+    )
+    group.add_argument(
+        "--disable-log-stats",
+        action="store_true",
+        default=SUPPRESS,
+        help="log no throughput every ten seconds while busy",
     )
     add_field_flags(group, RequestLimits, _LIMIT_FLAGS)
 
