@@ -10,7 +10,7 @@ from typing import Any, Final
 from .record import CountedBy, Usage
 
 CountTokens = Callable[[str], int]
-MAX_TOKENS: Final = 10**7  # of one answer
+MAX_TOKENS: Final = 10**6  # of one answer, whatever its server says
 # Where servers put text: answers, reasoning (two names), and completions.
 _TEXT_KEYS: Final = ("content", "reasoning_content", "reasoning")
 
@@ -53,7 +53,7 @@ class Answer:
                 self.chunks.append(Chunk(time_s, _text_of(choice)))
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
             self.usage = _usage_of(event.get("usage")) or self.usage
-        except (ValueError, AttributeError, TypeError, RecursionError):
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
             raise ServerError(f"an event that is no chunk of an answer: {_shown(data)}") from None
 
     def require_end(self) -> None:
@@ -107,9 +107,9 @@ def _usage_of(usage: dict[str, Any] | None) -> Usage | None:
     if not usage:
         return None
     details = usage.get("prompt_tokens_details") or {}
-    # An answer cannot have more tokens than memory has room for their times.
     completion = min(int(usage.get("completion_tokens") or 0), MAX_TOKENS)
-    return Usage(int(usage.get("prompt_tokens") or 0), completion, details.get("cached_tokens"))
+    cached = details.get("cached_tokens")
+    return Usage(int(usage.get("prompt_tokens") or 0), completion, None if cached is None else int(cached))
 
 
 def _shown(data: bytes) -> str:

@@ -5,9 +5,9 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -73,18 +73,9 @@ def run(args: Namespace) -> int:
     plan = _plan(args)
     path = result_path(args, plan.model) if args.save_result or args.save_detailed else None
     run, is_interrupted = _measure(plan, args.disable_tqdm)
-    result = summarize(run, percentiles, goodput, plan.arrivals.is_open_loop)
-    configured = {
-        "backend": args.backend,
-        "label": args.label or args.backend,
-        "model_id": plan.model,
-        "tokenizer_id": plan.tokenizer,
-        "num_prompts": len(plan.requests),
-        **metadata,
-        "request_rate": flags.json_number(plan.arrivals.request_rate),
-        "burstiness": flags.json_number(plan.arrivals.burstiness),
-        "max_concurrency": args.max_concurrency,
-    }
+    is_open_loop = any(each.arrival_s > 0 for each in plan.requests)
+    result = summarize(run, percentiles, goodput, is_open_loop)
+    configured = _configured(args, plan) | metadata
     print(*result_lines(configured | result, metrics, percentiles), sep="\n")
     print_kinds(run)
     for note in note_lines(result, run):
@@ -97,6 +88,18 @@ def run(args: Namespace) -> int:
     if is_interrupted:
         return EXIT_INTERRUPTED
     return 0 if run.completed else EXIT_FAILED
+
+
+def _configured(args: Namespace, plan: _Plan) -> dict[str, Any]:
+    return {
+        "backend": args.backend,
+        "label": args.label or args.backend,
+        "model_id": plan.model,
+        "tokenizer_id": plan.tokenizer,
+        "num_prompts": len(plan.requests),
+        "max_concurrency": args.max_concurrency,
+        **{name: flags.json_value(value) for name, value in asdict(plan.arrivals).items()},
+    }
 
 
 def _plan(args: Namespace) -> _Plan:

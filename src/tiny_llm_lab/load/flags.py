@@ -158,6 +158,6 @@ def pairs_of(flag: str, texts: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def json_number(value: float) -> float | str:
+def json_value(value: object) -> object:
     """JSON has no infinity: vLLM writes "inf"."""
     return "inf" if value == math.inf else value

@@ -63,6 +63,17 @@ def test_without_save_detailed_the_file_is_small(served: Served, tmp_path: Path)
     assert "ttfts" not in json.loads(file.read_text())
 
 
+def test_an_open_loop_tells_latencies_from_the_arrivals(served: Served, tmp_path: Path) -> None:
+    served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
+    ramp = "--ramp-up-strategy linear --ramp-up-start-rps 1e3 --ramp-up-end-rps 1e4 --save-result"
+    assert (
+        bench(*ramp.split(), "--num-prompts=3", f"--result-dir={tmp_path}", "--result-filename=r.json") == 0
+    )
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert (result["ramp_up_strategy"], result["ramp_up_end_rps"]) == ("linear", 1e4)
+    assert result["request_rate"] == "inf" and result["from_arrival"]["mean_ttft_ms"] is not None
+
+
 def test_a_chat_goes_to_its_own_endpoint(served: Served) -> None:
     server = served.server = FakeOpenAI(lambda _: [text_chunk("a", "stop")])
     assert bench("--num-prompts", "1", "--backend", "openai-chat", "--model", "m") == 0
