@@ -74,6 +74,7 @@ def test_an_open_loop_has_latencies_from_the_scheduled_arrival_too() -> None:
     ("targets", "num_good"),
     [
         (["ttft:1000"], 1),
+        (["ttft:2500"], 1),  # 2 from sending
         (["ttft:3000"], 2),
         (["tpot:1500"], 1),
         (["e2el:4000"], 1),
