@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiny_llm_lab.commands.engine_options import EngineSettings, build_engine
 from tiny_llm_lab.commands.options import Loaded, load
+from tiny_llm_lab.kv_memory import block_bytes
 from tiny_llm_lab.models.config import read_json
 from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.solution import load_serving
@@ -15,6 +16,7 @@ from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
 from tiny_llm_lab.types.serving import Engine
 
 from .async_engine import AsyncEngine
+from .chat.settings import ChatSettings
 from .errors import ApiError
 from .listener import EngineListener
 from .metrics.engine_metrics import EngineMetrics
@@ -33,7 +35,6 @@ class ModelSettings:
     activation_bits: int | None = None
     max_model_len: int | None = None  # None: the model's, SchedulerConfig.max_model_len at most
     engine: EngineSettings = EngineSettings()
-    disable_log_stats: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,12 @@ class ServedModel:
     config: SchedulerConfig  # at the start
     num_blocks: int
     block_size: int
+    block_bytes: int
     grammars: Grammars
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
+    chat: ChatSettings = ChatSettings()
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
-    logs_stats: bool = True
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -80,6 +82,7 @@ async def start_model(
     names: Sequence[str] = (),
     listeners: Sequence[EngineListener] = (),
     limits: RequestLimits = RequestLimits(),
+    chat: ChatSettings = ChatSettings(),
 ) -> ServedModel:
     """Load the model and start its engine; `names` () is the model's own name.
 
@@ -101,11 +104,14 @@ async def start_model(
         config=await engine.run(lambda running: running.config),
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
+        block_bytes=block_bytes(
+            loaded.model.config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits
+        ),
         metrics=metrics,
-        logs_stats=not settings.disable_log_stats,
         grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,
+        chat=chat,
     )
 
 
