@@ -23,13 +23,13 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.settings = settings
         served = app.state.served = await start()
         yield
         await served.engine.stop(settings.drain_s)
 
     # FastAPI's own pages of documentation load their scripts from another host.
     app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
     app.add_middleware(Guard, api_keys=settings.api_key, max_body_size=settings.max_body_size)
     if settings.allowed_origins:

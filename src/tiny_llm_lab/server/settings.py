@@ -78,6 +78,7 @@ _SERVER_FLAGS: Final = (
     Flag("max_body_size", "bytes of one request (default: 4M)", "SIZE", kind=_size),
     Flag("drain_s", "when told to stop, seconds in which running requests may finish", kind=_seconds),
     Flag("enable_log_requests", "a line for every request"),
+    Flag("disable_log_stats", "no line of throughput every ten seconds while there is work"),
 )
 _LIMIT_FLAGS: Final = (
     Flag("max_waiting", "requests in the queue; more are answered with 429", kind=_count),
@@ -98,12 +99,6 @@ def add_server_flags(parser: ArgumentParser) -> None:
         action="store_false",
         default=SUPPRESS,
         help="as it is by default",
-    )
-    group.add_argument(
-        "--disable-log-stats",
-        action="store_true",
-        default=SUPPRESS,
-        help="log no throughput every ten seconds while busy",
     )
     add_field_flags(group, RequestLimits, _LIMIT_FLAGS)
 

@@ -1,7 +1,7 @@
 """`/metrics`, and the line in the log that goes with them."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import Response
@@ -15,11 +15,8 @@ from .served import Served
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # Within the lifespan of the application, which has set the served model and the settings.
-    if app.state.settings.disable_log_stats:
-        yield
-        return
-    async with stats_logged(app.state.served.metrics):
+    # Within the lifespan of the application, which has set the served model.
+    async with stats_logged(app.state.served.metrics) if app.state.logs_stats else nullcontext():
         yield
 
 

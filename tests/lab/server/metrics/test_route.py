@@ -13,12 +13,13 @@ from tiny_llm_lab.server.async_engine import AsyncEngine
 from tiny_llm_lab.server.metrics import stats_log
 from tiny_llm_lab.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.server.served_model import ServedModel
+from tiny_llm_lab.server.settings import ServerSettings
 from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
 from tiny_llm_lab.types.serving import Engine
 
 
-async def start(logs_stats: bool = True) -> ServedModel:
+async def start() -> ServedModel:
     llm, metrics, config = load_serving("ref"), EngineMetrics(), SchedulerConfig()
 
     def make(on_step: OnStep) -> Engine:
@@ -37,9 +38,9 @@ async def start(logs_stats: bool = True) -> ServedModel:
         config=config,
         num_blocks=256,
         block_size=16,
+        block_bytes=1,
         grammars=nothing,
         metrics=metrics,
-        logs_stats=logs_stats,
     )
 
 
@@ -55,10 +56,10 @@ def test_the_page_is_plain_text_under_the_first_name() -> None:
 def test_the_log_can_be_turned_off(
     logs_stats: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    started = []
+    started, settings = [], ServerSettings(disable_log_stats=not logs_stats)
     monkeypatch.setattr(stats_log.StatsLog, "line", lambda self: started.append(self))
     monkeypatch.setattr(stats_log, "INTERVAL_S", 0.0)
-    with caplog.at_level(logging.INFO), TestClient(create_app(lambda: start(logs_stats))) as client:
+    with caplog.at_level(logging.INFO), TestClient(create_app(start, settings)) as client:
         for _ in range(20):
             client.get("/metrics")
     assert bool(started) == logs_stats
