@@ -200,7 +200,6 @@ class EngineCore:
         served = [each for each in step.requests if self._requests.get(each.sequence.request_id) is each]
         accepted = {}
         for request in served:
-            request.accept_prompt_scores(step.prompt_scores.get(request, ()))
             if request in sampled:
                 tokens = self._accepted(request, sampled[request])
                 accepted[request.sequence.request_id] = tokens

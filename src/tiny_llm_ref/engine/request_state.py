@@ -90,11 +90,6 @@ class RequestState:
         if scores:
             self._logprobs += read_logprobs(self.answer.token_ids[num_before:], scores)
 
-    def accept_prompt_scores(self, scores: Sequence[Sequence[mx.array]]) -> None:
-        """Keep what `PromptLogprobs.score` (from 3.6.7 on) returned in a step."""
-        if self.prompt_logprobs is not None:
-            self.prompt_logprobs.read(scores)
-
     def committed(self) -> None:
         """Report how much of the prompt is computed, after the scheduler's `commit` of a step."""
         self._report_prefill(min(self.sequence.num_computed_tokens, len(self.sequence.prompt_token_ids)))

@@ -68,5 +68,35 @@ class PromptLogprobs:
             self.found += read_logprobs(self._prompt[first : first + len(each[0])], each)
 
 
+class PromptRows:
+    """The rows of a step behind which tokens of prompts are scored."""
+
+    def __init__(self, parts: Sequence[tuple[PromptLogprobs | None, int, int]]) -> None:
+        """`parts` are (what is to be found or None, num_computed_tokens, num_new_tokens) of each request.
+
+        Sets rows, in the order of `parts`; and scores = [], which has to be evaluated before `read`.
+        """
+        self.rows: list[int] = []
+        self.scores: list[list[tuple[mx.array, ...]]] = []
+        self._prompts: list[tuple[PromptLogprobs, int]] = []
+        first = 0
+        for prompt, num_computed, num_new in parts:
+            if prompt is not None and (places := prompt.places(num_computed, num_new)):
+                self._prompts.append((prompt, len(places)))
+                self.rows += [first + place - num_computed for place in places]
+            first += num_new
+
+    def score(self, logits: mx.array) -> None:
+        """Score what follows `rows`, of which `logits` [n, V] are, lazily."""
+        for prompt, num_rows in self._prompts:
+            self.scores.append(prompt.score(logits[:num_rows]))
+            logits = logits[num_rows:]
+
+    def read(self) -> None:
+        """Append what was scored to what the prompts have `found`."""
+        for (prompt, _), scores in zip(self._prompts, self.scores, strict=True):
+            prompt.read(scores)
+
+
 def _rank(entry: tuple[int, float]) -> tuple[float, int]:
     return -entry[1], entry[0]

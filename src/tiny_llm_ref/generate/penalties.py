@@ -1,7 +1,7 @@
 """Logits as the sampling parameters of a request change them: biases, penalties, a minimum length."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import mlx.core as mx
 
@@ -53,3 +53,20 @@ class Penalties:
             loss = s.presence_penalty + s.frequency_penalty * times
             logits = logits.at[mx.array(list(counts), mx.uint32)].subtract(loss)
         return logits
+
+
+def process_rows(
+    logits: mx.array, parts: Sequence[tuple[Callable[[mx.array], mx.array] | None, int]]
+) -> mx.array:
+    """logits [n, V] of several requests -> [n, V], lazily; the same array when none has processors.
+
+    `parts` are (what changes its rows or None, number of rows), in the order of the rows.
+    """
+    changed: list[mx.array] = []
+    done = first = 0
+    for process, num_rows in parts:
+        if process is not None:
+            changed += [logits[done:first], process(logits[first : first + num_rows])]
+            done = first + num_rows
+        first += num_rows
+    return mx.concatenate([*changed, logits[done:]]) if changed else logits
