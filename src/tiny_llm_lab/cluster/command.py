@@ -1,0 +1,106 @@
+"""`cluster`: the server on Ray Serve."""
+
+import signal
+import threading
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from fastapi import FastAPI
+
+from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.commands.field_flags import Flag, add_field_flags, at_least_one, given_fields
+from tiny_llm_lab.native.isa import physical_cores
+from tiny_llm_lab.server.app import create_app
+from tiny_llm_lab.server.command import add_served_model, model_settings
+from tiny_llm_lab.server.served_model import ModelSettings, start_model
+
+from .local_ray import connect
+from .replica_settings import ReplicaSettings
+
+HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."
+EXAMPLES: Final = (
+    ("--num-replicas 2 --threads 1", "two engines on this machine, until Ctrl-C"),
+    ("--address auto --num-replicas 4", "deploy on the cluster that this machine belongs to, or update it"),
+    ("--min-replicas 1 --max-replicas 8", "as many engines as the queue asks for"),
+    ("--address auto --shutdown", "take the application from the cluster"),
+)
+_FLAGS: Final = (
+    Flag("num_replicas", "engines", kind=at_least_one),
+    Flag("min_replicas", "fewest engines, with autoscaling", kind=at_least_one),
+    Flag("max_replicas", "most engines, with autoscaling", kind=at_least_one),
+    Flag(
+        "target_ongoing_requests",
+        "requests of an engine above which another is started (default: half of --max-num-seqs)",
+    ),
+    Flag("upscale_delay_s", "time above the target before an engine is added", "S"),
+    Flag("downscale_delay_s", "time below the target before one is taken away", "S"),
+    Flag("num_cpus", "CPUs of a node that an engine needs (default: --threads)"),
+    Flag("num_gpus", "GPUs of a node that an engine needs"),
+    Flag("max_queued_requests", "requests that wait for an engine; more get status 429", kind=at_least_one),
+    Flag("num_ingress", "processes that choose engines for requests", kind=at_least_one),
+    Flag("by_prefix", "prompts that begin alike go to the same engine, unless it is overloaded"),
+    Flag("drain_s", "time that an engine has for its last requests when it is replaced", "S"),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--address", metavar="A", help="of a Ray cluster, or auto (default: start a local one)"
+    )
+    parser.add_argument("--shutdown", action="store_true", help="take the application from the cluster")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
+    add_field_flags(parser, ReplicaSettings, _FLAGS)
+    add_served_model(parser)
+
+
+def run(args: Namespace) -> int:
+    given = given_fields(args, ReplicaSettings)
+    model = model_settings(args)
+    replicas = ReplicaSettings(**given | {"max_num_seqs": model.engine.config.max_num_seqs})
+    if model.threads is None:  # replicas share the cores of a machine
+        model = replace(model, threads=max(1, physical_cores() // replicas.most_replicas))
+    if "num_cpus" not in given:
+        replicas = replace(replicas, num_cpus=float(model.threads or 1))
+    with connect(args.address):
+        if args.shutdown:
+            _delete()
+        else:
+            _deploy(args, partial(replica_app, model), replicas)
+            if args.address is None:
+                _wait_for_end()
+                _delete()
+    return 0
+
+
+def replica_app(settings: ModelSettings) -> FastAPI:
+    """The application of one replica; Ray has drained it when it ends."""
+    return create_app(lambda: start_model(settings), drain_s=0.0)
+
+
+def _deploy(args: Namespace, make_app: partial[FastAPI], replicas: ReplicaSettings) -> None:
+    from ray import serve
+
+    from .deployment import APP_NAME, bound_application
+
+    serve.start(http_options={"host": args.host, "port": args.port})
+    serve.run(bound_application(make_app, replicas), name=APP_NAME, route_prefix="/")
+    log(f"serving on http://{args.host}:{args.port} · {replicas.num_replicas} replicas")
+
+
+def _delete() -> None:
+    from ray import serve
+
+    from .deployment import APP_NAME
+
+    serve.delete(APP_NAME)
+
+
+def _wait_for_end() -> None:
+    """Return at SIGINT or SIGTERM."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()
