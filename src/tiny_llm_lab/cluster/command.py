@@ -82,11 +82,13 @@ def replica_app(settings: ModelSettings) -> FastAPI:
 
 def _deploy(args: Namespace, make_app: partial[FastAPI], replicas: ReplicaSettings) -> None:
     from ray import serve
+    from ray.serve.schema import LoggingConfig
 
     from .deployment import APP_NAME, bound_application
 
-    serve.start(http_options={"host": args.host, "port": args.port})
-    serve.run(bound_application(make_app, replicas), name=APP_NAME, route_prefix="/")
+    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
+    serve.start(http_options={"host": args.host, "port": args.port}, logging_config=quiet)
+    serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
     log(f"serving on http://{args.host}:{args.port} · {replicas.num_replicas} replicas")
 
 

@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from .asgi_call import HttpRequest, ResponseHead, call_app
 from .prefix_key import prefix_key
@@ -57,6 +61,10 @@ class Ingress:
     def __init__(self, replicas: Any) -> None:
         self._replicas = replicas.options(stream=True)
 
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """What Ray puts behind its HTTP proxy; /docs and the rest are the replicas'."""
+        return Starlette(routes=[Route("/{path:path}", self.forward, methods=_METHODS)])
+
     async def forward(self, request: Request) -> Response:
         body = await _read(request)
         if body is None:
@@ -74,22 +82,24 @@ class Ingress:
             pieces = self._replicas.answer.remote(asked)
             try:
                 head = await anext(pieces)
+                first = await anext(pieces, b"")
             except BackPressureError:
                 return _error(429, "all replicas are busy: try again in a second")
             except RayActorError:
-                continue  # it died before a byte of the answer was on its way: another one can answer
+                continue  # it died before a byte of the answer was sent on: another one can answer
             except BaseException:
                 pieces.cancel()
                 raise
             headers = {
                 key.decode(): value.decode() for key, value in head.headers if key not in _OF_CONNECTION
             }
-            return StreamingResponse(_rest(pieces), head.status, headers)
+            return StreamingResponse(_rest(first, pieces), head.status, headers)
         return _error(503, "replicas died while they had the request: try again")
 
 
-async def _rest(pieces: Any) -> AsyncIterator[bytes]:
+async def _rest(first: bytes, pieces: Any) -> AsyncIterator[bytes]:
     try:
+        yield first
         async for piece in pieces:
             yield piece
     finally:
@@ -121,9 +131,7 @@ def bound_application(make_app: Callable[[], FastAPI], settings: ReplicaSettings
     replicas = serve.deployment(Replica).options(
         **settings.deployment_options(), request_router_config=router
     )
-    routes = FastAPI(openapi_url=None)  # /docs and the rest are the replicas'
-    routes.add_api_route("/{path:path}", Ingress.forward, methods=_METHODS)
-    ingress = serve.deployment(serve.ingress(routes)(Ingress)).options(
+    ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress",
         num_replicas=settings.num_ingress,
         max_ongoing_requests=settings.max_queued_requests + settings.max_running,
