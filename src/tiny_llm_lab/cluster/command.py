@@ -9,12 +9,13 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.commands.cli_errors import log, plural
 from tiny_llm_lab.commands.field_flags import Flag, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.command import add_served_model, model_settings
 from tiny_llm_lab.server.served_model import ModelSettings, start_model
+from tiny_llm_lab.types import UserError
 
 from .local_ray import connect
 from .replica_settings import ReplicaSettings
@@ -57,6 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.shutdown and args.address is None:
+        raise UserError("--shutdown goes with --address: name the cluster, or auto")
     given = given_fields(args, ReplicaSettings)
     model = model_settings(args)
     replicas = ReplicaSettings(**given | {"max_num_seqs": model.engine.config.max_num_seqs})
@@ -89,7 +92,10 @@ def _deploy(args: Namespace, make_app: partial[FastAPI], replicas: ReplicaSettin
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(http_options={"host": args.host, "port": args.port}, logging_config=quiet)
     serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
-    log(f"serving on http://{args.host}:{args.port} · {replicas.num_replicas} replicas")
+    scale = plural(replicas.num_replicas, "replica")
+    if replicas.max_replicas is not None:
+        scale = f"{replicas.min_replicas} to {replicas.max_replicas} replicas"
+    log(f"serving on http://{args.host}:{args.port} · {scale}")
 
 
 def _delete() -> None:

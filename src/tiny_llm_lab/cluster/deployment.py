@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, TaskCancelledError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .asgi_call import HttpRequest, ResponseHead, call_app
 from .prefix_key import prefix_key
@@ -63,7 +63,18 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """What Ray puts behind its HTTP proxy; /docs and the rest are the replicas'."""
-        return Starlette(routes=[Route("/{path:path}", self.forward, methods=_METHODS)])
+        app = Starlette(routes=[Route("/{path:path}", self.forward, methods=_METHODS)])
+
+        async def tidy(scope: Scope, receive: Receive, send: Send) -> None:
+            async def receive_or_end() -> Message:
+                try:
+                    return await receive()
+                except TaskCancelledError:  # so Ray says that the client has gone
+                    return {"type": "http.disconnect"}
+
+            await app(scope, receive_or_end, send)
+
+        return tidy
 
     async def forward(self, request: Request) -> Response:
         body = await _read(request)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 PREFIX_CHARS: Final = 512
 
@@ -11,11 +11,13 @@ def prefix_key(body: bytes, num_chars: int = PREFIX_CHARS) -> str | None:
     """The first characters, or token ids, of a request's prompt; None for a body that has no prompt."""
     try:
         request = json.loads(body)
+        return _beginning(request, num_chars) if isinstance(request, dict) else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(request, dict):
-        return None
-    parts, room = list[str](), num_chars
+
+
+def _beginning(request: dict[str, Any], room: int) -> str | None:
+    parts = list[str]()
     for name in ("instructions", "prompt", "messages", "input"):
         for piece in _pieces(request.get(name)):
             parts.append(piece[:room])
