@@ -64,8 +64,8 @@ def test_an_overloaded_replica_comes_last() -> None:
     assert rank_replicas("prompt", IDLE | {first: 4})[0] == first, "a few more are worth the cache"
     assert rank_replicas("prompt", IDLE | {first: 40})[0] == second
     assert rank_replicas("prompt", IDLE | {first: 40})[-1] == first
-    everywhere = dict.fromkeys(IDLE, 40)
-    assert rank_replicas("prompt", everywhere)[0] == first, "where all are busy, none is overloaded"
+    busy = dict.fromkeys(IDLE, 4)
+    assert rank_replicas("prompt", busy | {first: 10})[0] == first, "overload is told from the mean"
     assert rank_replicas("prompt", IDLE | {first: 3}, Overload(1.0, 1))[0] == second
 
 
