@@ -11,13 +11,12 @@ from fastapi import FastAPI
 
 from tiny_llm_lab.commands.cli_errors import log, plural
 from tiny_llm_lab.commands.field_flags import Flag, add_field_flags, at_least_one, given_fields
-from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.command import add_served_model, model_settings
 from tiny_llm_lab.server.served_model import ModelSettings, start_model
 from tiny_llm_lab.types import UserError
 
-from .local_ray import connect
+from .local_ray import connect, share_cores
 from .replica_settings import ReplicaSettings
 
 HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."
@@ -63,10 +62,10 @@ def run(args: Namespace) -> int:
     given = given_fields(args, ReplicaSettings)
     model = model_settings(args)
     replicas = ReplicaSettings(**given | {"max_num_seqs": model.engine.config.max_num_seqs})
-    if model.threads is None:  # replicas share the cores of a machine
-        model = replace(model, threads=max(1, physical_cores() // replicas.most_replicas))
+    threads = share_cores(model.threads, replicas.most_replicas)
+    model = replace(model, threads=threads)
     if "num_cpus" not in given:
-        replicas = replace(replicas, num_cpus=float(model.threads or 1))
+        replicas = replace(replicas, num_cpus=float(threads))
     with connect(args.address):
         if args.shutdown:
             _delete()

@@ -4,6 +4,7 @@ import asyncio
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -63,11 +64,10 @@ def run(args: Namespace) -> int:
         try:
             with _progress(answers, index) as write:
                 if len(answers.answered) < len(index.digests):
-                    make_app = partial(batch_app, settings)
                     if args.ray:
-                        _run_on_ray(args, lines, make_app, write, places)
+                        _run_on_ray(args, lines, write, places)
                     else:
-                        asyncio.run(_run_here(lines, make_app, write, places))
+                        asyncio.run(_run_here(lines, batch_app(settings), write, places))
             answers.sync()
         except (UnwritableError, StoppedError) as error:
             log(f"error: {error}")
@@ -83,25 +83,24 @@ def batch_app(settings: ModelSettings) -> FastAPI:
 
 
 async def _run_here(
-    lines: Iterator[BatchLine], make_app: Callable[[], FastAPI], write: Callable[[Record], None], places: int
+    lines: Iterator[BatchLine], app: FastAPI, write: Callable[[Record], None], places: int
 ) -> None:
-    async with running_app(make_app()) as client:
+    async with running_app(app) as client:
         await answer_all(lines, client.answer, write, places)
 
 
 def _run_on_ray(
-    args: Namespace,
-    lines: Iterator[BatchLine],
-    make_app: Callable[[], FastAPI],
-    write: Callable[[Record], None],
-    places: int,
+    args: Namespace, lines: Iterator[BatchLine], write: Callable[[Record], None], places: int
 ) -> None:
-    from tiny_llm_lab.cluster.local_ray import connect
+    from tiny_llm_lab.cluster.local_ray import connect, share_cores
 
-    with connect(args.address):
-        from .on_ray import answer_on_ray
+    settings, num_replicas = model_settings(args), args.num_replicas or 1
+    threads = share_cores(settings.threads, num_replicas)
+    with connect(args.address, shows_workers=False):
+        from .on_ray import EnginePool, answer_on_ray
 
-        answer_on_ray(lines, make_app, write, args.num_replicas or 1, places)
+        make_app = partial(batch_app, replace(settings, threads=threads))
+        answer_on_ray(lines, make_app, write, EnginePool(num_replicas, threads, places))
 
 
 def _paths(args: Namespace) -> tuple[Path, Path]:

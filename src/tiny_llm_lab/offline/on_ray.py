@@ -5,9 +5,10 @@ Needs Ray; nothing else of the package imports this module.
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -22,6 +23,15 @@ from .batch_input import BadLine, BatchLine, BatchRequest
 from .run_batch import bad_line_record
 
 _BATCHES: Final = 4  # at a time in an engine, so that the next one begins while the last of another ends
+
+
+@dataclass(frozen=True)
+class EnginePool:
+    """The engines of a batch."""
+
+    num_replicas: int
+    num_cpus: int  # of a node, for each
+    max_concurrency: int  # requests at a time, of each
 
 
 class Answerer:
@@ -49,24 +59,30 @@ def answer_on_ray(
     lines: Iterable[BatchLine],
     make_app: Callable[[], FastAPI],
     write: Callable[[Record], None],
-    num_replicas: int,
-    max_concurrency: int,
+    pool: EnginePool,
 ) -> None:
-    """Write a record for every line; each of `num_replicas` engines has `max_concurrency` at a time.
+    """Write a record for every line, a batch at a time as batches end.
 
-    Requests wait in Ray's object store, which spills to disk. Raises StoppedError when engines fail for good.
+    Requests wait in Ray's object store, which spills to disk. A batch whose engine dies is asked again of
+    another. Raises StoppedError when Ray gives up.
     """
-    batch_size = max(1, max_concurrency // _BATCHES)
+    batch_size = max(1, pool.max_concurrency // _BATCHES)
     blocks = [ray.put(each) for each in _blocks(lines, write, batch_size)]
     if not blocks:
         return
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     records = ray.data.from_arrow_refs(blocks).map_batches(
         Answerer,
         fn_constructor_args=(make_app,),
         batch_size=batch_size,
-        compute=ray.data.ActorPoolStrategy(size=num_replicas, max_tasks_in_flight_per_actor=_BATCHES),
-        num_cpus=1,
-        max_concurrency=_BATCHES,
+        compute=ray.data.ActorPoolStrategy(
+            size=pool.num_replicas,
+            max_tasks_in_flight_per_actor=_BATCHES,
+            max_concurrent_calls_per_actor=_BATCHES,
+        ),
+        num_cpus=pool.num_cpus,
     )
     try:
         for row in records.iter_rows():
