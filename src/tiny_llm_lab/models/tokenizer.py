@@ -46,6 +46,11 @@ class CheckpointTokenizer:
         return StreamDetokenizer(self._library.backend_tokenizer.id_to_token, self._new_decoder())
 
     @property
+    def definition(self) -> str:
+        """What a tokenizer.json would say, as JSON."""
+        return self._library.backend_tokenizer.to_str()
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the checkpoint came with a chat template."""
         return bool(self._library.chat_template)
@@ -93,6 +98,7 @@ class _Backend(Protocol):
     """What is used of a `tokenizers.Tokenizer`."""
 
     def id_to_token(self, id: int) -> str | None: ...
+    def to_str(self) -> str: ...
 
 
 class _LibraryTokenizer(Protocol):
