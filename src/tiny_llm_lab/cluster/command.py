@@ -13,7 +13,8 @@ from tiny_llm_lab.commands.cli_errors import log, plural
 from tiny_llm_lab.commands.field_flags import Flag, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.command import add_served_model, model_settings
-from tiny_llm_lab.server.served_model import ModelSettings, start_model
+from tiny_llm_lab.server.served_model import ModelSettings, RequestLimits, start_model
+from tiny_llm_lab.server.settings import ServerSettings, add_server_flags, server_settings
 from tiny_llm_lab.types import UserError
 
 from .local_ray import connect, share_cores
@@ -41,7 +42,6 @@ _FLAGS: Final = (
     Flag("max_queued_requests", "requests that wait for an engine; more get status 429", kind=at_least_one),
     Flag("num_ingress", "processes that choose engines for requests", kind=at_least_one),
     Flag("by_prefix", "prompts that begin alike go to the same engine, unless it is overloaded"),
-    Flag("drain_s", "time that an engine has for its last requests when it is replaced", "S"),
 )
 
 
@@ -50,10 +50,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--address", metavar="A", help="of a Ray cluster, or auto (default: start a local one)"
     )
     parser.add_argument("--shutdown", action="store_true", help="take the application from the cluster")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
     add_field_flags(parser, ReplicaSettings, _FLAGS)
     add_served_model(parser)
+    add_server_flags(parser)
 
 
 def run(args: Namespace) -> int:
@@ -61,7 +60,13 @@ def run(args: Namespace) -> int:
         raise UserError("--shutdown goes with --address: name the cluster, or auto")
     given = given_fields(args, ReplicaSettings)
     model = model_settings(args)
-    replicas = ReplicaSettings(**given | {"max_num_seqs": model.engine.config.max_num_seqs})
+    server, limits = server_settings(args)
+    replicas = ReplicaSettings(
+        **given,
+        max_num_seqs=model.engine.config.max_num_seqs,
+        max_body_size=server.max_body_size,
+        drain_s=server.drain_s,
+    )
     threads = share_cores(model.threads, replicas.most_replicas)
     model = replace(model, threads=threads)
     if "num_cpus" not in given:
@@ -70,31 +75,33 @@ def run(args: Namespace) -> int:
         if args.shutdown:
             _delete()
         else:
-            _deploy(args, partial(replica_app, model), replicas)
+            _deploy(partial(replica_app, model, server, limits), server, replicas)
             if args.address is None:
                 _wait_for_end()
                 _delete()
     return 0
 
 
-def replica_app(settings: ModelSettings) -> FastAPI:
-    """The application of one replica; Ray has drained it when it ends."""
-    return create_app(lambda: start_model(settings), drain_s=0.0)
+def replica_app(model: ModelSettings, server: ServerSettings, limits: RequestLimits) -> FastAPI:
+    """The application of one replica, which Ray has drained when it ends."""
+    return create_app(
+        lambda: start_model(model, server.served_model_name, limits=limits), replace(server, drain_s=0.0)
+    )
 
 
-def _deploy(args: Namespace, make_app: partial[FastAPI], replicas: ReplicaSettings) -> None:
+def _deploy(make_app: partial[FastAPI], server: ServerSettings, replicas: ReplicaSettings) -> None:
     from ray import serve
     from ray.serve.schema import LoggingConfig
 
     from .deployment import APP_NAME, bound_application
 
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    serve.start(http_options={"host": args.host, "port": args.port}, logging_config=quiet)
+    serve.start(http_options={"host": server.host, "port": server.port}, logging_config=quiet)
     serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
     scale = plural(replicas.num_replicas, "replica")
     if replicas.max_replicas is not None:
         scale = f"{replicas.min_replicas} to {replicas.max_replicas} replicas"
-    log(f"serving on http://{args.host}:{args.port} · {scale}")
+    log(f"serving on http://{server.host}:{server.port} · {scale}")
 
 
 def _delete() -> None:

@@ -24,7 +24,6 @@ from .replica_settings import ReplicaSettings
 from .router import PrefixRouter
 
 APP_NAME: Final = "tiny-llm"
-MAX_BODY_BYTES: Final = 16 * 2**20
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _ATTEMPTS: Final = 4
 # Of the connection, not of the message: the proxy writes its own.
@@ -58,7 +57,8 @@ class Replica:
 class Ingress:
     """Reads a request, and hands on what a replica answers to it."""
 
-    def __init__(self, replicas: Any) -> None:
+    def __init__(self, replicas: Any, max_body_size: int) -> None:
+        self._max_body_size = max_body_size
         self._replicas = replicas.options(stream=True)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -77,9 +77,9 @@ class Ingress:
         return tidy
 
     async def forward(self, request: Request) -> Response:
-        body = await _read(request)
+        body = await _read(request, self._max_body_size)
         if body is None:
-            return _error(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+            return _error(413, f"the body is longer than {self._max_body_size} bytes")
         asked = HttpRequest(
             method=request.method,
             path=request.url.path,
@@ -117,12 +117,12 @@ async def _rest(first: bytes, pieces: Any) -> AsyncIterator[bytes]:
         pieces.cancel()  # of an answer that has ended this does nothing
 
 
-async def _read(request: Request) -> bytes | None:
+async def _read(request: Request, most: int) -> bytes | None:
     """The body; None when it is too long."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > MAX_BODY_BYTES:
+        if len(body) > most:
             return None
     return bytes(body)
 
@@ -149,4 +149,4 @@ def bound_application(make_app: Callable[[], FastAPI], settings: ReplicaSettings
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=settings.drain_s,
     )
-    return ingress.bind(replicas.bind(make_app))
+    return ingress.bind(replicas.bind(make_app), settings.max_body_size)

@@ -22,7 +22,8 @@ class ReplicaSettings:
     max_queued_requests: int = 1000  # that wait for a replica, at each ingress; more are refused with 429
     num_ingress: int = 1
     by_prefix: bool = True
-    drain_s: float = 60.0
+    max_body_size: int = 4 * 2**20
+    drain_s: float = 30.0  # that a replica has for its last requests when it is replaced
 
     def __post_init__(self) -> None:
         if (self.min_replicas is None) != (self.max_replicas is None):

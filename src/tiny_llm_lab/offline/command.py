@@ -18,11 +18,12 @@ from tiny_llm_lab.commands.field_flags import at_least_one
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.command import add_served_model, model_settings
 from tiny_llm_lab.server.served_model import ModelSettings, start_model
+from tiny_llm_lab.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 
 from .answer_file import AnswerFile, Record, UnwritableError
 from .app_client import StoppedError, running_app
-from .batch_input import BatchLine, InputIndex, index_input, read_lines
+from .batch_input import MAX_LINE_BYTES, BatchLine, InputIndex, index_input, read_lines
 from .run_batch import answer_all, unanswered
 
 HELP = "Answer a file of requests, in OpenAI's batch format; the same command goes on after a kill."
@@ -79,7 +80,9 @@ def run(args: Namespace) -> int:
 
 def batch_app(settings: ModelSettings) -> FastAPI:
     """The server's application; it drops what runs when it is told to stop."""
-    return create_app(lambda: start_model(settings), drain_s=0.0)
+    return create_app(
+        lambda: start_model(settings), ServerSettings(drain_s=0.0, max_body_size=2 * MAX_LINE_BYTES)
+    )
 
 
 async def _run_here(
