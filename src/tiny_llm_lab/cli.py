@@ -26,6 +26,8 @@ _GROUPS: Final = {
     "Serve": {
         "serve": "tiny_llm_lab.server.command",
         "chat": "tiny_llm_lab.chat.command",
+        "cluster": "tiny_llm_lab.cluster.command",
+        "batch": "tiny_llm_lab.offline.command",
     },
     "The course": {
         "test": "tiny_llm_lab.course.run_tests",
