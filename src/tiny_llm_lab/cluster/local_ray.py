@@ -27,7 +27,8 @@ def connect(address: str | None, shows_workers: bool = True) -> Iterator[None]:
         import ray
     except ModuleNotFoundError:
         raise UserError(
-            "Ray is not installed: ./pdmw install --group ray, or pip install 'tiny-llm[ray]'"
+            "Ray is not installed: python3 -m pip --python .venv/bin/python install 'ray[serve,data]', or "
+            "pip install 'tiny-llm[ray]'"
         ) from None
     try:
         ray.init(
