@@ -171,21 +171,12 @@ class _Run:
         return prompts, want
 
     def _alone(self, prompt: Prompt) -> Outcome:
-        changed = bool(prompt.processors) or prompt.sampling.changes_logits
-        self.counts.changed += changed
-        if self.kv_bits is None and not changed and prompt.sampling.prompt_logprobs is None:
-            step = self.rng.choice((1, 7, 128))
-            is_ahead = self.rng.random() < 0.3
-            return answered_alone(self.llm, self.model, prompt, self.limit, step, is_ahead)
-        return answered_by_engine(
-            self.llm,
-            self.model,
-            prompt,
-            self.limit,
-            num_blocks=-(-self.limit // self.block_size),
-            block_size=self.block_size,
-            kv_bits=self.kv_bits,
-        )
+        needs_engine = bool(prompt.processors) or prompt.sampling.changes_logits
+        self.counts.changed += needs_engine
+        if self.kv_bits is None and not needs_engine and prompt.sampling.prompt_logprobs is None:
+            return answered_alone(self.llm, self.model, prompt, self.limit, self.rng)
+        size = self.block_size
+        return answered_by_engine(self.llm, self.model, prompt, self.limit, size, self.kv_bits)
 
     def _proposer(self, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> Watched:
         rng, kinds = self.rng, _DRAFT_MODELS if self.is_long else _PROPOSERS

@@ -56,10 +56,6 @@ class RequestState:
         """
         raise NotImplementedError("task 3.6.1")
 
-    def accept_prompt_scores(self, scores: Sequence[Sequence[mx.array]]) -> None:
-        """Keep what `PromptLogprobs.score` (from 3.6.7 on) returned in a step."""
-        raise NotImplementedError("task 3.6.1")
-
     def committed(self) -> None:
         """Report how much of the prompt is computed, after the scheduler's `commit` of a step."""
         raise NotImplementedError("task 3.6.1")

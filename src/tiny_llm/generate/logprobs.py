@@ -42,3 +42,22 @@ class PromptLogprobs:
     def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
         """Append what `score` returned to `found`."""
         raise NotImplementedError("task 3.6.7")
+
+
+class PromptRows:
+    """The rows of a step behind which tokens of prompts are scored."""
+
+    def __init__(self, parts: Sequence[tuple[PromptLogprobs | None, int, int]]) -> None:
+        """`parts` are (what is to be found or None, num_computed_tokens, num_new_tokens) of each request.
+
+        Sets rows, in the order of `parts`; and scores = [], which has to be evaluated before `read`.
+        """
+        raise NotImplementedError("task 3.6.7")
+
+    def score(self, logits: mx.array) -> None:
+        """Score what follows `rows`, of which `logits` [n, V] are, lazily."""
+        raise NotImplementedError("task 3.6.7")
+
+    def read(self) -> None:
+        """Append what was scored to what the prompts have `found`."""
+        raise NotImplementedError("task 3.6.7")

@@ -1,6 +1,6 @@
 """Logits as the sampling parameters of a request change them: biases, penalties, a minimum length."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import mlx.core as mx
 
@@ -24,3 +24,13 @@ class Penalties:
         frequency_penalty. Takes time for the tokens of `answer`, not for those of `prompt`.
         """
         raise NotImplementedError("task 3.6.9")
+
+
+def process_rows(
+    logits: mx.array, parts: Sequence[tuple[Callable[[mx.array], mx.array] | None, int]]
+) -> mx.array:
+    """logits [n, V] of several requests -> [n, V], lazily; the same array when none has processors.
+
+    `parts` are (what changes its rows or None, number of rows), in the order of the rows.
+    """
+    raise NotImplementedError("task 3.6.9")
