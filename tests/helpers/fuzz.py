@@ -21,14 +21,7 @@ from tests.helpers.fuzz_answers import (
     difference,
     is_near_tie,
 )
-from tests.helpers.fuzz_cases import (
-    BLOCK_SIZES,
-    describe,
-    draw_config,
-    draw_prompts,
-    with_changed_logits,
-    with_stop,
-)
+from tests.helpers.fuzz_cases import BLOCK_SIZES, describe, draw_config, draw_prompts, with_stop
 from tests.helpers.fuzz_engine import Counts, CrashError, EngineUnderTest
 from tests.helpers.fuzz_loops import Served, outcomes_of, serve_batch, serve_speculative
 from tests.helpers.fuzz_models import (
@@ -158,11 +151,8 @@ class _Run:
 
     def _prompts(self, count: int, period: int) -> tuple[list[Prompt], list[Outcome]]:
         """Prompts, and what each gets alone."""
-        prompts = draw_prompts(self.rng, count, self.limit, period, self.is_long)
-        if self.loop == "engine":
-            prompts = [
-                with_changed_logits(self.rng, each) if self.rng.random() < 0.3 else each for each in prompts
-            ]
+        changed = 0.3 if self.loop == "engine" else 0
+        prompts = draw_prompts(self.rng, count, self.limit, period, self.is_long, changed)
         want = [self._alone(prompt) for prompt in prompts]
         for i, prompt in enumerate(prompts):
             if self.rng.random() < 0.3 and want[i] != REFUSED:
