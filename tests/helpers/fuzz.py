@@ -21,14 +21,7 @@ from tests.helpers.fuzz_answers import (
     difference,
     is_near_tie,
 )
-from tests.helpers.fuzz_cases import (
-    BLOCK_SIZES,
-    describe,
-    draw_config,
-    draw_prompts,
-    with_changed_logits,
-    with_stop,
-)
+from tests.helpers.fuzz_cases import BLOCK_SIZES, describe, draw_config, draw_prompts, with_stop
 from tests.helpers.fuzz_engine import Counts, CrashError, EngineUnderTest
 from tests.helpers.fuzz_loops import Served, outcomes_of, serve_batch, serve_speculative
 from tests.helpers.fuzz_models import (
@@ -158,11 +151,8 @@ class _Run:
 
     def _prompts(self, count: int, period: int) -> tuple[list[Prompt], list[Outcome]]:
         """Prompts, and what each gets alone."""
-        prompts = draw_prompts(self.rng, count, self.limit, period, self.is_long)
-        if self.loop == "engine":
-            prompts = [
-                with_changed_logits(self.rng, each) if self.rng.random() < 0.3 else each for each in prompts
-            ]
+        changed = 0.3 if self.loop == "engine" else 0
+        prompts = draw_prompts(self.rng, count, self.limit, period, self.is_long, changed)
         want = [self._alone(prompt) for prompt in prompts]
         for i, prompt in enumerate(prompts):
             if self.rng.random() < 0.3 and want[i] != REFUSED:
@@ -171,21 +161,12 @@ class _Run:
         return prompts, want
 
     def _alone(self, prompt: Prompt) -> Outcome:
-        changed = bool(prompt.processors) or prompt.sampling.changes_logits
-        self.counts.changed += changed
-        if self.kv_bits is None and not changed and prompt.sampling.prompt_logprobs is None:
-            step = self.rng.choice((1, 7, 128))
-            is_ahead = self.rng.random() < 0.3
-            return answered_alone(self.llm, self.model, prompt, self.limit, step, is_ahead)
-        return answered_by_engine(
-            self.llm,
-            self.model,
-            prompt,
-            self.limit,
-            num_blocks=-(-self.limit // self.block_size),
-            block_size=self.block_size,
-            kv_bits=self.kv_bits,
-        )
+        needs_engine = bool(prompt.processors) or prompt.sampling.changes_logits
+        self.counts.changed += needs_engine
+        if self.kv_bits is None and not needs_engine and prompt.sampling.prompt_logprobs is None:
+            return answered_alone(self.llm, self.model, prompt, self.limit, self.rng)
+        size = self.block_size
+        return answered_by_engine(self.llm, self.model, prompt, self.limit, size, self.kv_bits)
 
     def _proposer(self, prompts: Sequence[Prompt], want: Sequence[Outcome]) -> Watched:
         rng, kinds = self.rng, _DRAFT_MODELS if self.is_long else _PROPOSERS

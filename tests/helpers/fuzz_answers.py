@@ -1,5 +1,6 @@
 """Answers that a fuzz compares: what a request gets alone, and what became of it in company."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,10 +65,8 @@ def outcome_of(completion: Completion) -> Outcome:
 REFUSED = Outcome((), "", "error")
 
 
-def answered_alone(
-    llm: Any, model: Any, prompt: Prompt, limit: int, prefill_step: int, is_ahead: bool = False
-) -> Outcome:
-    """By `stream_generate`, with at most `limit` stored tokens; with `is_ahead` a step ahead."""
+def answered_alone(llm: Any, model: Any, prompt: Prompt, limit: int, rng: random.Random) -> Outcome:
+    """By `stream_generate`, with at most `limit` stored tokens, in chunks, and a step ahead or not."""
     try:
         events = list(
             llm.stream_generate(
@@ -75,9 +74,9 @@ def answered_alone(
                 FuzzTokenizer(),
                 prompt.content,
                 prompt.sampling,
-                prefill_step=prefill_step,
+                prefill_step=rng.choice((1, 7, 128)),
                 max_seq_len=limit,
-                async_scheduling=is_ahead,
+                async_scheduling=rng.random() < 0.3,
             )
         )
     except UserError:
@@ -86,10 +85,15 @@ def answered_alone(
     return outcome_of(events[-1].completion)
 
 
-def answered_by_engine(llm: Any, model: Any, prompt: Prompt, limit: int, **settings: Any) -> Outcome:
+def answered_by_engine(
+    llm: Any, model: Any, prompt: Prompt, limit: int, block_size: int, kv_bits: int | None
+) -> Outcome:
     """By an engine that serves nothing else."""
     config = SchedulerConfig(max_model_len=limit)
-    engine = llm.Engine(model, FuzzTokenizer(), config, **settings)
+    num_blocks = -(-limit // block_size)
+    engine = llm.Engine(
+        model, FuzzTokenizer(), config, num_blocks=num_blocks, block_size=block_size, kv_bits=kv_bits
+    )
     (completion,) = engine.generate([prompt], lambda event: None)
     engine.release()
     return outcome_of(completion)

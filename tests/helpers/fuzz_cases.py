@@ -32,11 +32,13 @@ def draw_sampling(rng: random.Random, max_tokens: int) -> SamplingParams:
     )
 
 
-def draw_prompts(rng: random.Random, count: int, limit: int, period: int, is_long: bool) -> list[Prompt]:
+def draw_prompts(
+    rng: random.Random, count: int, limit: int, period: int, is_long: bool, changed: float
+) -> list[Prompt]:
     """Prompts for at most `limit` stored tokens; many have a multiple of `period` tokens, or begin alike.
 
     A few cannot be served. `is_long`: two have about the 512 tokens that a draft model
-    computes in a pass.
+    computes in a pass. `changed`: which share has changed logits.
     """
     common = _text(rng, 80)
     prompts: list[Prompt] = []
@@ -62,6 +64,7 @@ def draw_prompts(rng: random.Random, count: int, limit: int, period: int, is_lon
         # The answer's first token is the last of 512, or of one more or less.
         sampling = replace(draw_sampling(rng, 6), max_tokens=6, ignore_eos=True)
         prompts += [Prompt(_text(rng, length), sampling) for length in (511, rng.choice((510, 512)))]
+    prompts = [with_changed_logits(rng, each) if rng.random() < changed else each for each in prompts]
     if rng.random() < 0.15:
         bad: Sequence[Sequence[int]] = ([], [3, QWEN3.vocab_size], [5] * (limit + 1))
         prompts.insert(rng.randrange(len(prompts) + 1), Prompt(rng.choice(bad)))

@@ -20,20 +20,16 @@ class Scheduler:
         self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
     ) -> None:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
-
         Sets max_num_tokens, the most tokens one sequence may have computed: max_model_len, or what all
         blocks hold if that is less. The caller finishes a sequence that has reached it.
-        Raises UserError when config.chunk_grid exceeds an enabled long_prefill_token_threshold, or the
-        budget left after max_num_seqs - 1 decodes: a prompt could then never reach the next multiple.
+        Raises UserError as `validate_chunk_grid`.
         """
         raise NotImplementedError("task 3.4.2")
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from the next step on (from task 3.6.3 on).
+        """Plan by `config` from the next step on (from task 3.6.3 on); sequences that run go on running.
 
-        Requests that run go on running, also when they are more than max_num_seqs now; none is admitted
-        before there are fewer. Raises UserError for another max_model_len or policy, by which requests were
-        accepted and ordered, and as a new scheduler.
+        Raises UserError as a new scheduler, and as `validate_change` does.
         """
         raise NotImplementedError("task 3.4.2")
 
@@ -67,10 +63,9 @@ class Scheduler:
         cannot be admitted holds up all behind it. After a preemption a priority class admits sequences only
         if all preempted ones are of less urgent classes.
 
-        Priority classes are served one after the other, running and waiting: batch sequences run only on
-        spare capacity. They get tokens after every interactive sequence, running or newly admitted, and lose
-        slots and blocks as soon as an interactive one needs them. Where steps alternate, a step of batch
-        sequences may come between two interactive ones.
+        Priority classes are served one after the other: batch sequences get tokens after every interactive
+        one, running or newly admitted, and lose slots and blocks as soon as an interactive one needs them.
+        Where steps alternate, a step of batch sequences may come between two interactive ones.
 
         Raises UserError for a token_budget below 1, ValueError when a sequence already has max_num_tokens.
         """
@@ -80,8 +75,7 @@ class Scheduler:
         """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
-        allocated; None when `plan_next_step` is not certain of it, it exceeds the token budget, or a sequence
-        would have to be preempted.
+        allocated; None when `plan_next_step` is not certain of it, or it exceeds the budget or free blocks.
         """
         raise NotImplementedError("task 3.4.2")
 
@@ -91,8 +85,7 @@ class Scheduler:
         A sequence whose known tokens are all computed now has its new tokens in `sampled`: the accepted
         part of its draft, then one more. They join the answer; rejected draft tokens do not count as
         computed, and the draft is used up. Blocks that became full can be found in the prefix
-        cache. Requests that ended since `schedule` are skipped. Raises ValueError when the new tokens of a
-        sequence are missing, come before its known ones are computed, or are not accepted ones plus one.
+        cache. Requests that ended since `schedule` are skipped. Raises ValueError as `TokenSequence.advance`.
         """
         raise NotImplementedError("task 3.4.2")
 

@@ -52,6 +52,11 @@ class SchedulerConfig:
             if not holds:
                 raise UserError(complaint)
 
+    def validate_change(self, new: "SchedulerConfig") -> None:
+        """Raise UserError where `new` differs in what requests under way were accepted or ordered by."""
+        if (new.max_model_len, new.policy) != (self.max_model_len, self.policy):
+            raise UserError("max_model_len and policy are fixed when the engine starts: start another one")
+
 
 @dataclass(frozen=True)
 class StepPlan:

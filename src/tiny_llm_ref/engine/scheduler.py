@@ -27,16 +27,13 @@ class Scheduler:
         self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
     ) -> None:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
-
         Sets max_num_tokens, the most tokens one sequence may have computed: max_model_len, or what all
         blocks hold if that is less. The caller finishes a sequence that has reached it.
-        Raises UserError when config.chunk_grid exceeds an enabled long_prefill_token_threshold, or the
-        budget left after max_num_seqs - 1 decodes: a prompt could then never reach the next multiple.
+        Raises UserError as `validate_chunk_grid`.
         """
         self.config, self.pool, self.prefix_cache = config, pool, prefix_cache
         self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)
-        if config.chunk_grid:
-            validate_chunk_grid(config)
+        validate_chunk_grid(config)
         self._sequences: dict[str, TokenSequence] = {}
         self.queue = RequestQueue(config.policy)
         self._manager = KVCacheManager(pool, prefix_cache)
@@ -45,16 +42,12 @@ class Scheduler:
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from the next step on (from task 3.6.3 on).
+        """Plan by `config` from the next step on (from task 3.6.3 on); sequences that run go on running.
 
-        Requests that run go on running, also when they are more than max_num_seqs now; none is admitted
-        before there are fewer. Raises UserError for another max_model_len or policy, by which requests were
-        accepted and ordered, and as a new scheduler.
+        Raises UserError as a new scheduler, and as `validate_change` does.
         """
-        if (config.max_model_len, config.policy) != (self.config.max_model_len, self.config.policy):
-            raise UserError("max_model_len and policy are fixed when the engine starts: start another one")
-        if config.chunk_grid:
-            validate_chunk_grid(config)
+        self.config.validate_change(config)
+        validate_chunk_grid(config)
         self.config = config
 
     @property
@@ -97,10 +90,9 @@ class Scheduler:
         cannot be admitted holds up all behind it. After a preemption a priority class admits sequences only
         if all preempted ones are of less urgent classes.
 
-        Priority classes are served one after the other, running and waiting: batch sequences run only on
-        spare capacity. They get tokens after every interactive sequence, running or newly admitted, and lose
-        slots and blocks as soon as an interactive one needs them. Where steps alternate, a step of batch
-        sequences may come between two interactive ones.
+        Priority classes are served one after the other: batch sequences get tokens after every interactive
+        one, running or newly admitted, and lose slots and blocks as soon as an interactive one needs them.
+        Where steps alternate, a step of batch sequences may come between two interactive ones.
 
         Raises UserError for a token_budget below 1, ValueError when a sequence already has max_num_tokens.
         """
@@ -125,8 +117,7 @@ class Scheduler:
         """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
-        allocated; None when `plan_next_step` is not certain of it, it exceeds the token budget, or a sequence
-        would have to be preempted.
+        allocated; None when `plan_next_step` is not certain of it, or it exceeds the budget or free blocks.
         """
         running = self.queue.running
         assigned = plan_next_step(plan, running, len(self.queue.waiting))
@@ -144,8 +135,7 @@ class Scheduler:
         A sequence whose known tokens are all computed now has its new tokens in `sampled`: the accepted
         part of its draft, then one more. They join the answer; rejected draft tokens do not count as
         computed, and the draft is used up. Blocks that became full can be found in the prefix
-        cache. Requests that ended since `schedule` are skipped. Raises ValueError when the new tokens of a
-        sequence are missing, come before its known ones are computed, or are not accepted ones plus one.
+        cache. Requests that ended since `schedule` are skipped. Raises ValueError as `TokenSequence.advance`.
         """
         for request_id, num_new in plan.num_scheduled_tokens.items():
             sequence = self._sequences.get(request_id)
@@ -184,7 +174,8 @@ class Scheduler:
         running = [
             sequence
             for sequence in self.queue.running_of(rank)
-            if sequence.request_id not in self._must_wait and _is_of(kind, sequence)
+            if sequence.request_id not in self._must_wait
+            and (kind == "mixed" or (kind == "decode") == sequence.is_decoding)
         ]
         if self.config.policy == "fair":
             step.set_shares(self._needs(running, rank))
@@ -218,8 +209,7 @@ class Scheduler:
     def _preempt(self) -> TokenSequence:
         victim = self.queue.preempt()
         self._manager.release(victim)
-        victim.num_computed_tokens = 0
-        victim.spec_token_ids = []
+        victim.num_computed_tokens, victim.spec_token_ids = 0, []
         victim.num_preemptions += 1
         self._preempted.append(victim)
         return victim
@@ -247,9 +237,8 @@ class Scheduler:
         """Sequences that may be admitted: cached tokens, and whether each waits for another's block."""
         # While a more urgent sequence waits, it is first in line for blocks.
         is_first = bool(self.queue.waiting) and self.queue.waiting[0].rank == rank
-        return self._manager.admissible(
-            self.queue.candidates(rank, self.config.max_num_seqs) if is_first else (), self.queue.running
-        )
+        candidates = self.queue.candidates(rank, self.config.max_num_seqs) if is_first else ()
+        return self._manager.admissible(candidates, self.queue.running)
 
     def _needs(self, running: Sequence[TokenSequence], rank: int) -> list[tuple[TokenSequence, int, int]]:
         """Sequences that could use tokens, admissible ones included; computed and missing tokens."""
@@ -259,7 +248,3 @@ class Scheduler:
             for each, num_cached, must_wait in self._admissible(rank)
             if not must_wait
         ]
-
-
-def _is_of(kind: _Kind, sequence: TokenSequence) -> bool:
-    return kind == "mixed" or (kind == "decode") == sequence.is_decoding
