@@ -166,7 +166,7 @@ def http_server(app: FastAPI) -> Iterator[int]:
         sock.close()
 
 
-def wait_until(holds: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_until(holds: Callable[[], object], timeout_s: float = 30) -> None:
     """Return when `holds`; fail when it never does."""
     end_s = time.monotonic() + timeout_s
     while not holds():
