@@ -82,6 +82,7 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
         ("<think>no end \n", ParsedText("no end", "")),
         ("a <think>b</think>", ParsedText("", "a <think>b</think>")),
         (f"<think>a</think>\n{CALL}", ParsedText("a", "", (call(city="Köln"),))),
+        (f"a{CALL}\n{CALL}\n", ParsedText("", "a", (call(city="Köln"),) * 2)),
         (f"{CALL}\n{CALL}\n", ParsedText("", "", (call(city="Köln"),) * 2)),
         (f"One moment.\n{CALL}", ParsedText("", "One moment.\n", (call(city="Köln"),))),
         (f"{CALL}\nDone", ParsedText("", "\nDone", (call(city="Köln"),))),
