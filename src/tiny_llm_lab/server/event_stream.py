@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tiny_llm_lab.commands.cli_errors import plural
+
 from .answers import Answers
 from .errors import as_api_error, to_json
 
@@ -68,7 +70,7 @@ async def _close_when_gone(receive: Receive, answers: Answers) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     num_ended = answers.close()
-    _LOG.info("499 the client has left: %d requests are ended", num_ended)
+    _LOG.info("499 the client has left: %s ended", plural(num_ended, "request"))
 
 
 async def _send(send: Callable[[dict[str, object]], Awaitable[None]] | Send, body: bytes) -> None:
