@@ -12,6 +12,8 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.models import load_checkpoint
+from tiny_llm_lab.server.chat.settings import ChatSettings
+from tiny_llm_lab.server.chat.tool_prompt import with_tools_as_text
 
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
 TOOL: Any = {
@@ -114,6 +116,39 @@ def test_a_prompt_that_ends_in_thoughts(server: Any) -> None:
         "Hm.</think>Hello"
     ), "nobody thinks where a user typed the word"
     assert server.prompt().endswith("assistant\n<think>")
+
+
+def test_what_is_off_is_content(tmp_path: Path) -> None:
+    qwen_like_folder(tmp_path / "qwen")
+    engine, off = ScriptedEngine(), ChatSettings("off", "off")
+    engine.script = f"<think>Hm.</think>{CALL}"
+    with scripted_server(tmp_path / "qwen", engine, off) as url, httpx2.Client(base_url=url) as http:
+        (choice,) = http.post("/chat/completions", json={"messages": HI}).json()["choices"]
+        assert choice["message"] == {"role": "assistant", "content": engine.script, "refusal": None}
+        refused = http.post("/chat/completions", json={"messages": HI, "tools": [TOOL]})
+        assert refused.status_code == 400 and "tool_choice auto is off" in refused.text
+        engine.script = '{"name": "get", "arguments": {}}'
+        must = {"messages": HI, "tools": [TOOL], "tool_choice": "required"}
+        (choice,) = http.post("/chat/completions", json=must).json()["choices"]
+        assert choice["message"]["tool_calls"][0]["function"]["name"] == "get"
+
+
+def test_a_template_without_tools_loses_nothing() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": {"city": "Bonn"}}}
+    messages = [
+        {"role": "system", "content": "Be kind"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "rain"},
+    ]
+    system, answer, returned = with_tools_as_text(messages, [TOOL])
+    assert system["content"].startswith("Be kind\n") and '{"name": "get", "parameters"' in system["content"]
+    assert answer["content"] == '<tool_call>\n{"name": "get", "arguments": {"city": "Bonn"}}\n</tool_call>'
+    assert returned == {"role": "user", "content": "<tool_response>\nrain\n</tool_response>"}
+    assert [each["role"] for each in with_tools_as_text(messages[1:], [TOOL])] == [
+        "system",
+        "assistant",
+        "user",
+    ]
 
 
 def test_history_reaches_the_template(server: Any) -> None:
