@@ -9,10 +9,12 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from tiny_llm_lab.commands.cli_errors import log, plural
+from tiny_llm_lab.commands.cli_errors import CrashError, log, plural
 from tiny_llm_lab.commands.field_flags import Flag, add_field_flags, at_least_one, given_fields
+from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.command import add_served_model, model_settings
+from tiny_llm_lab.server.listening import listen
 from tiny_llm_lab.server.served_model import ModelSettings, RequestLimits, start_model
 from tiny_llm_lab.server.settings import ServerSettings, add_server_flags, server_settings
 from tiny_llm_lab.types import UserError
@@ -71,6 +73,9 @@ def run(args: Namespace) -> int:
     model = replace(model, threads=threads)
     if "num_cpus" not in given:
         replicas = replace(replicas, num_cpus=float(threads))
+    if args.address is None and not args.shutdown:
+        find_folder(model.model)  # before a cluster is started for a model that is not there
+        listen(server.host, server.port).close()
     with connect(args.address):
         if args.shutdown:
             _delete()
@@ -97,7 +102,10 @@ def _deploy(make_app: partial[FastAPI], server: ServerSettings, replicas: Replic
 
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(http_options={"host": server.host, "port": server.port}, logging_config=quiet)
-    serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
+    try:
+        serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
+    except RuntimeError as error:
+        raise CrashError(f"error: {error} What the replicas said stands above, or in Ray's logs.") from None
     scale = plural(replicas.num_replicas, "replica")
     if replicas.max_replicas is not None:
         scale = f"{replicas.min_replicas} to {replicas.max_replicas} replicas"
