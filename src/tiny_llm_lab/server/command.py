@@ -1,41 +1,60 @@
 """`serve`: an OpenAI-compatible server."""
 
+import asyncio
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-import uvicorn
-
-from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags
+from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags, check_fitting
 from tiny_llm_lab.commands.field_flags import given_fields
 from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.types import SchedulerConfig
 
-from .app import create_app
+from .chat.settings import add_chat_flags, chat_settings
+from .run_server import configure_logging, run_server
 from .served_model import ModelSettings, start_model
+from .settings import add_server_flags, server_settings
 
 HELP = "Serve a model to OpenAI clients."
+# How long the engine's thread may wait for one that computes in Python, such as a chat template.
+_SWITCH_S: Final = 0.001
 EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
-    add_engine_flags(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
+    add_served_model(parser)
+    add_server_flags(parser)
+    add_chat_flags(parser)
 
 
 def run(args: Namespace) -> int:
+    settings = model_settings(args)
+    server, limits = server_settings(args)
+    sys.setswitchinterval(_SWITCH_S)
+    configure_logging(server.enable_log_requests)
+    names, chat = server.served_model_name, chat_settings(args)
+    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))
+    return 0
+
+
+def add_served_model(parser: ArgumentParser) -> None:
+    """The flags of the model and of its engine."""
+    add_model_arguments(parser)
+    add_kernel_arguments(parser)
+    add_engine_flags(parser)
+
+
+def model_settings(args: Namespace) -> ModelSettings:
+    """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
     config = given_fields(args, SchedulerConfig)
-    settings = ModelSettings(
+    check_fitting(config, given_fields(args, EngineSettings))
+    return ModelSettings(
         model=model_name(args),
         solution=args.solution,
         device=args.device,
         dtype=args.dtype,
         threads=args.threads,
         activation_bits=args.activation_bits,
-        max_model_len=config.pop("max_model_len", None),
+        max_model_len=config.get("max_model_len"),
         engine=EngineSettings(SchedulerConfig(**config), **given_fields(args, EngineSettings)),
     )
-    uvicorn.run(create_app(lambda: start_model(settings)), host=args.host, port=args.port)
-    return 0

@@ -2,26 +2,40 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from tiny_llm_lab.types import EngineOutput
+
+MAX_WAITING: Final = 64
 
 
 class RequestStream:
     """An asynchronous iterator over the outputs of one request, for one reader.
 
-    A reader that is slow gets several steps at once: what waits is never more than the answer.
+    A reader that is slow gets several steps at once: never more than the answer waits, in MAX_WAITING
+    outputs at most.
     """
 
-    def __init__(self, request_id: str) -> None:
-        """Sets request_id, and is_done = False: whether the engine has no more to bring."""
+    def __init__(self, request_id: str, changed: asyncio.Event | None = None) -> None:
+        """Sets request_id, and is_done = False: whether the engine has no more to bring.
+
+        `changed` is set whenever something has come; streams with one reader may share it.
+        """
         self.request_id = request_id
         self.is_done = False
         self._waiting: list[EngineOutput] = []
         self._error: BaseException | None = None
-        self._changed = asyncio.Event()
+        self._changed = changed or asyncio.Event()
+
+    @property
+    def num_waiting(self) -> int:
+        """Outputs that the reader has yet to take."""
+        return len(self._waiting)
 
     def put(self, output: EngineOutput) -> None:
         """Add what a step brought; on the reader's event loop."""
+        if len(self._waiting) >= MAX_WAITING:  # objects cost more than what is in them
+            self._waiting = [merged(self._waiting)]
         self._waiting.append(output)
         self.is_done = output.completion is not None
         self._changed.set()
@@ -36,20 +50,26 @@ class RequestStream:
 
     async def __anext__(self) -> EngineOutput:
         """All that came since the last call, as one output. Raises the error that ended the stream."""
-        while not self._waiting:
-            if self._error is not None:
-                raise self._error
+        while (output := self.take()) is None:
             if self.is_done:
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
+        return output
+
+    def take(self) -> EngineOutput | None:
+        """What came since the last call; None when nothing did. Raises the error that ended the stream."""
         outputs, self._waiting = self._waiting, []
-        return outputs[0] if len(outputs) == 1 else merged(outputs)
+        if not outputs and self._error is not None:
+            raise self._error
+        return merged(outputs) if outputs else None
 
 
 def merged(outputs: Sequence[EngineOutput]) -> EngineOutput:
     """One output in place of several of a request, oldest first."""
     last = outputs[-1]
+    if len(outputs) == 1:
+        return last
     return EngineOutput(
         last.request_id,
         tuple(token for each in outputs for token in each.token_ids),

@@ -1,0 +1,1 @@
+"""Several machines: the server's application on Ray Serve."""

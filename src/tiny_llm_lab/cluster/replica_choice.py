@@ -1,0 +1,40 @@
+"""Which replica answers: the one that has the prefix in its cache, unless it is overloaded."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Overload:
+    """When a replica has too many requests for more of its own prefixes."""
+
+    factor: float = 1.5  # times the mean of all replicas
+    slack: int = 4  # requests more than that
+
+    def is_overloaded(self, queue_len: int, queue_lens: Mapping[str, int]) -> bool:
+        mean = sum(queue_lens.values()) / len(queue_lens)
+        return queue_len > self.factor * mean + self.slack
+
+
+def rank_replicas(
+    key: str | None, queue_lens: Mapping[str, int], overload: Overload = Overload()
+) -> list[str]:
+    """The replicas, best first; `queue_lens` is their ongoing requests, by id.
+
+    Rendezvous hashing of `key`: every router prefers the same replica without asking others, and a replica
+    that comes or goes moves only its own keys. Overloaded replicas come last; without a key the shortest
+    queue is first.
+    """
+
+    def order(replica: str) -> tuple[bool, int]:
+        return overload.is_overloaded(queue_lens[replica], queue_lens), -_score(key or "", replica)
+
+    if key is None:
+        return sorted(queue_lens, key=lambda replica: (queue_lens[replica], replica))
+    return sorted(queue_lens, key=order)
+
+
+def _score(key: str, replica: str) -> int:
+    text = f"{replica}\0{key}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())

@@ -1,0 +1,118 @@
+"""The input of a batch: OpenAI's batch file format, a request a line."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tiny_llm_lab.types import UserError
+
+URLS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+MAX_LINE_BYTES: Final = 16 * 2**20
+_SKIPPED_AT_A_TIME: Final = 2**20
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """A line that can be asked of the application."""
+
+    line: int  # from 1
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that cannot, and why."""
+
+    line: int
+    custom_id: str | None  # None when the line has none that can be read
+    reason: str
+
+
+BatchLine = BatchRequest | BadLine
+
+
+@dataclass
+class InputIndex:
+    """Which line has which custom_id; about 200 bytes a line."""
+
+    digests: dict[int, bytes | None] = field(default_factory=dict)  # by line; blank lines have none
+
+    def has(self, line: int, custom_id: object) -> bool:
+        """Whether that line of the input has that custom_id; None is that of a line without one."""
+        if line not in self.digests or not isinstance(custom_id, str | None):
+            return False
+        return self.digests[line] == _digest(custom_id)
+
+
+def read_lines(path: Path) -> Iterator[BatchLine]:
+    """The lines of a file, read as they are asked for; blank lines are left out.
+
+    Raises UserError when the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while raw := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(raw) > MAX_LINE_BYTES:
+                    while raw and not raw.endswith(b"\n"):
+                        raw = file.readline(_SKIPPED_AT_A_TIME)
+                    yield BadLine(number, None, f"the line is longer than {MAX_LINE_BYTES} bytes: split it")
+                elif raw.strip():
+                    yield parse_line(number, raw)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def parse_line(number: int, raw: bytes) -> BatchLine:
+    """One line as a request, or what is wrong with it."""
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        return BadLine(number, None, f"the line is not JSON: {error}")
+    if not isinstance(line, dict):
+        return BadLine(number, None, "the line must be a JSON object")
+    custom_id, url, body = line.get("custom_id"), line.get("url"), line.get("body")
+    if not isinstance(custom_id, str) or not custom_id:
+        return BadLine(number, None, "custom_id must be a string that is not empty")
+    if line.get("method") != "POST":
+        return BadLine(number, custom_id, 'method must be "POST"')
+    if url not in URLS:
+        return BadLine(number, custom_id, f"url must be one of {', '.join(URLS)}")
+    if not isinstance(body, dict):
+        return BadLine(number, custom_id, "body must be a JSON object")
+    if body.get("stream"):
+        return BadLine(number, custom_id, "an answer in a file is not streamed: leave out stream")
+    return BatchRequest(number, custom_id, str(url), body)
+
+
+def index_input(path: Path) -> InputIndex:
+    """Read the whole file once. Raises UserError, with both lines, for a custom_id that occurs twice."""
+    index, first_lines = InputIndex(), dict[bytes, int]()
+    for each in read_lines(path):
+        digest = index.digests[each.line] = _digest(each.custom_id)
+        if digest is None:
+            continue
+        first = first_lines.setdefault(digest, each.line)
+        if first != each.line:
+            raise UserError(
+                f"{path}:{each.line}: line {first} has the custom_id {_short(each.custom_id)} too: "
+                "give each line its own"
+            )
+    return index
+
+
+def _digest(custom_id: str | None) -> bytes | None:
+    if custom_id is None:
+        return None
+    return hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _short(custom_id: str | None) -> str:
+    shown = json.dumps(custom_id)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

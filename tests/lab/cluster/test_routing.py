@@ -1,0 +1,89 @@
+"""Prompts that begin alike go to the same replica, and no replica drowns."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from tiny_llm_lab.cluster.prefix_key import prefix_key
+from tiny_llm_lab.cluster.replica_choice import Overload, rank_replicas
+from tiny_llm_lab.cluster.replica_settings import ReplicaSettings
+from tiny_llm_lab.types import UserError
+
+IDLE = dict.fromkeys("abcd", 0)
+
+
+def key(**body: object) -> str | None:
+    return prefix_key(json.dumps(body).encode(), 20)
+
+
+def test_a_key_is_the_beginning_of_the_prompt() -> None:
+    assert key(prompt="x" * 30, max_tokens=1) == key(prompt="x" * 25, max_tokens=2) == "x" * 20
+    assert key(prompt=[1, 2, 3]) == key(prompt=[1, 2, 3]) != key(prompt=[12, 3])
+    assert key(prompt=["one", "two"]) == "one\ntwo"
+
+
+def test_messages_count_with_their_roles() -> None:
+    system = {"role": "system", "content": "be brief, please"}
+    questions = [{"role": "user", "content": each} for each in ("why?", "when?")]
+    assert key(messages=[system, questions[0]]) == key(messages=[system, questions[1]])
+    assert key(messages=[system]) != key(messages=[system | {"role": "user"}])
+    parts = {"role": "system", "content": [{"type": "text", "text": "be brief, please"}]}
+    assert key(messages=[parts]) is not None
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"no json", b"[" * 100_000, b"[1]", b"{}", b'{"prompt": null}', b'{"prompt": {"a": 1.5}}']
+)
+def test_what_has_no_prompt_has_no_key(body: bytes) -> None:
+    assert prefix_key(body) is None
+
+
+def test_a_long_prompt_costs_no_more_than_its_beginning() -> None:
+    deep: object = "x"
+    for _ in range(100):
+        deep = [deep]
+    assert key(prompt=[deep] * 1000) == "\n".join("x" * 20)
+
+
+def test_every_router_prefers_the_same_replica_and_keys_are_spread() -> None:
+    chosen = Counter(rank_replicas(f"prompt {i}", IDLE)[0] for i in range(400))
+    assert set(chosen) == set(IDLE) and max(chosen.values()) < 2 * min(chosen.values())
+    assert rank_replicas("prompt", IDLE) == rank_replicas("prompt", dict(reversed(IDLE.items())))
+
+
+def test_a_replica_that_goes_moves_only_its_own_keys() -> None:
+    left = {name: 0 for name in IDLE if name != "c"}
+    for number in range(100):
+        before, after = (rank_replicas(f"prompt {number}", lens) for lens in (IDLE, left))
+        assert after == [name for name in before if name != "c"]
+
+
+def test_an_overloaded_replica_comes_last() -> None:
+    first, second, *_ = rank_replicas("prompt", IDLE)
+    assert rank_replicas("prompt", IDLE | {first: 4})[0] == first, "a few more are worth the cache"
+    assert rank_replicas("prompt", IDLE | {first: 40})[0] == second
+    assert rank_replicas("prompt", IDLE | {first: 40})[-1] == first
+    busy = dict.fromkeys(IDLE, 4)
+    assert rank_replicas("prompt", busy | {first: 10})[0] == first, "overload is told from the mean"
+    assert rank_replicas("prompt", IDLE | {first: 3}, Overload(1.0, 1))[0] == second
+
+
+def test_without_a_key_the_shortest_queue_is_first() -> None:
+    assert rank_replicas(None, {"a": 3, "b": 1, "c": 2}) == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"min_replicas": 1}, {"max_replicas": 2}, {"min_replicas": 3, "max_replicas": 2}]
+)
+def test_replica_limits_that_make_no_sense_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="--min-replicas"):
+        ReplicaSettings(**given)  # type: ignore[arg-type]
+
+
+def test_autoscaling_takes_the_place_of_a_number() -> None:
+    fixed = ReplicaSettings(num_replicas=3).deployment_options()
+    assert fixed["num_replicas"] == 3 and "autoscaling_config" not in fixed
+    scaled = ReplicaSettings(min_replicas=1, max_replicas=4, max_num_seqs=10).deployment_options()
+    assert "num_replicas" not in scaled and scaled["max_ongoing_requests"] == 20
+    assert scaled["autoscaling_config"]["target_ongoing_requests"] == 5

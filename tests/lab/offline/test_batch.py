@@ -1,0 +1,257 @@
+"""A batch answers each line once, whatever happens to its process and its disk."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.echo_app import EchoApp
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.offline import command
+from tiny_llm_lab.offline.answer_file import AnswerFile, error_record
+from tiny_llm_lab.offline.batch_input import MAX_LINE_BYTES, index_input
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+SLOW_BATCH = """
+import sys
+from tests.helpers.echo_app import EchoApp
+from tiny_llm_lab import cli
+from tiny_llm_lab.offline import command
+command.batch_app = lambda settings: EchoApp(0.05)
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def line(custom_id: object, prompt: str = "hello", **changed: object) -> str:
+    body = {"model": "default", "prompt": prompt}
+    return json.dumps(
+        {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body} | changed
+    )
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> EchoApp:
+    app = EchoApp()
+    monkeypatch.setattr(command, "batch_app", lambda settings: app)
+    return app
+
+
+@pytest.fixture
+def batch(paths: tuple[Path, Path]) -> Callable[..., int]:
+    """The command on `paths`; without flags of its own, four requests run at a time."""
+
+    def run(*flags: str) -> int:
+        return cli.main(arguments(paths, *(flags or ("--max-concurrency", "4"))))
+
+    return run
+
+
+def arguments(paths: tuple[Path, Path], *flags: str) -> list[str]:
+    return ["batch", "--input", str(paths[0]), "--output", str(paths[1]), *flags]
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in path.read_text().splitlines()]
+
+
+def by_id(path: Path) -> dict[str, dict[str, Any]]:
+    found = records(path)
+    assert len({each["id"] for each in found}) == len(found), "each line once"
+    return {each["custom_id"]: each for each in found}
+
+
+def test_answers_have_the_format_of_openai(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
+) -> None:
+    paths[0].write_text("\n".join([line("a", "one"), "", line("b", "two")]))
+    assert batch() == 0
+    answer = by_id(paths[1])["b"]
+    assert answer["id"] == "batch_req_3"
+    assert answer["error"] is None
+    assert answer["response"]["status_code"] == 200
+    assert answer["response"]["body"] == {"id": answer["response"]["request_id"], "text": "two"}
+    assert app.life == ["started", "stopped"]
+
+
+def test_bad_lines_get_their_reason_and_the_rest_goes_on(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
+) -> None:
+    bad = [
+        b"no json",
+        b"[" * 100_000,
+        b'{"custom_id": "\xff"}',
+        b"[1]",
+        line(7).encode(),
+        line("get", method="GET").encode(),
+        line("url", url="/v1/images").encode(),
+        line("body", body=[1]).encode(),
+        line("stream", body={"prompt": "x", "stream": True}).encode(),
+        b"x" * (MAX_LINE_BYTES + 3),
+    ]
+    paths[0].write_bytes(b"\n".join([*bad, line("last").encode()]) + b"\n")
+    assert batch() == 1
+    found = records(paths[1])
+    assert sorted(int(each["id"].removeprefix("batch_req_")) for each in found) == list(range(1, 12))
+    reasons = {each["custom_id"]: each["error"]["message"] for each in found if each["error"]}
+    assert reasons["get"] == 'method must be "POST"'
+    assert reasons["stream"].startswith("an answer in a file is not streamed")
+    assert found[-1]["custom_id"] == "last" and found[-1]["response"]["status_code"] == 200
+    assert app.prompts == ["hello"]
+    assert batch() == 1 and len(records(paths[1])) == 11, "bad lines are answered once too"
+
+
+def test_what_the_application_refuses_is_an_answer(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
+) -> None:
+    paths[0].write_text("\n".join([line("a", "bad"), line("b", "busy"), line("c")]))
+    assert batch() == 1
+    codes = {each["custom_id"]: each["response"]["status_code"] for each in records(paths[1])}
+    assert codes == {"a": 400, "b": 200, "c": 200}, "a full queue is waited for"
+
+
+def test_no_more_requests_than_places(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
+) -> None:
+    paths[0].write_text("\n".join(line(str(i)) for i in range(30)))
+    assert batch("--max-concurrency", "3") == 0
+    assert app.most_running == 3
+
+
+def test_duplicate_ids_are_refused_before_anything_is_asked(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths[0].write_text("\n".join([line("a"), line("b"), line("a")]))
+    assert batch() == 2
+    assert "prompts.jsonl:3: line 1 has the custom_id" in capfd.readouterr().err
+    assert not app.life
+
+
+def test_answered_lines_are_not_asked_again(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
+) -> None:
+    paths[0].write_text(line("a", "one") + "\n")
+    assert batch() == 0
+    with paths[0].open("a") as file:
+        file.write(line("b", "two") + "\n")
+    assert batch() == 0
+    assert app.prompts == ["one", "two"]
+    assert batch() == 0 and app.life == ["started", "stopped"] * 2, "nothing is left to start it for"
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_a_torn_last_line_is_answered_again(
+    kept: int, paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]
+) -> None:
+    paths[0].write_text(line("a", "one") + "\n" + line("b", "two") + "\n")
+    assert batch("--max-concurrency", "1") == 0
+    first, last = paths[1].read_bytes().splitlines(keepends=True)
+    paths[1].write_bytes(first + last[:kept])
+    assert batch() == 0
+    assert by_id(paths[1]).keys() == {"a", "b"}
+    assert app.prompts == ["one", "two", "two"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "notes of mine",
+        '{"id": "batch_req_1", "custom_id": "z", "response": null, "error": {}}\n',
+        '{"id": "batch_req_9", "custom_id": "a", "response": null, "error": {}}\n',
+        '{"id": "batch_req_x", "custom_id": "a", "response": null, "error": {}}\n',
+        '{"id": "batch_req_1", "custom_id": 1, "response": null, "error": {}}\n',
+        "{}\n",
+        "[1]\n",
+    ],
+)
+def test_another_output_is_refused_and_left_alone(
+    content: str, paths: tuple[Path, Path], batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths[0].write_text(line("a"))
+    paths[1].write_text(content)
+    assert batch() == 2
+    assert "answers.jsonl:1: this is no answer to a line of the input" in capfd.readouterr().err
+    assert paths[1].read_text() == content
+
+
+def test_streams_and_the_input_itself_are_refused(
+    paths: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths[0].write_text(line("a"))
+    assert cli.main(["batch", "--input", "-", "--output", str(paths[1])]) == 2
+    assert cli.main(["batch", "--input", str(paths[0]), "--output", "-"]) == 2
+    assert cli.main(["batch", "--input", str(paths[0]), "--output", str(paths[0])]) == 2
+    assert cli.main(["batch", "--input", str(paths[1]), "--output", str(paths[1])]) == 2
+    assert cli.main(["batch", "--input", str(paths[0]), "--output", os.devnull]) == 2
+    assert cli.main(arguments(paths, "--num-replicas", "2")) == 2
+    assert paths[0].read_text() == line("a")
+    assert len(capfd.readouterr().err.splitlines()) == 6
+
+
+def test_two_processes_do_not_share_an_output(paths: tuple[Path, Path], batch: Callable[..., int]) -> None:
+    paths[0].write_text(line("a"))
+    with AnswerFile(paths[1], index_input(paths[0])):
+        assert batch() == 2
+
+
+def test_a_full_disk_is_one_line_and_the_rest_is_answered_later(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths[0].write_text("\n".join(line(str(i)) for i in range(40)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        code = batch()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert code == 1
+    assert "answers.jsonl: File too large: mend that and run the same command again" in capfd.readouterr().err
+    assert paths[1].stat().st_size == 2000, "as much of a line as there was room for"
+    assert app.life == ["started", "stopped"]
+    assert batch() == 0
+    assert len(by_id(paths[1])) == 40
+
+
+def test_an_application_that_has_stopped_ends_the_batch(
+    paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths[0].write_text("\n".join([line("a"), line("b", "gone"), line("c")]))
+    assert batch("--max-concurrency", "1") == 1
+    assert "error: the engine has stopped" in capfd.readouterr().err
+    assert by_id(paths[1]).keys() == {"a"}, "what is left can be asked again"
+
+
+def test_a_killed_batch_goes_on(paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int]) -> None:
+    paths[0].write_text("\n".join(line(str(i), f"prompt {i}") for i in range(200)))
+    command_line = [sys.executable, "-c", SLOW_BATCH, *arguments(paths, "--max-concurrency", "2")]
+    with subprocess.Popen(command_line, env=ENVIRONMENT) as process:
+        while not (paths[1].exists() and paths[1].read_bytes().count(b"\n") >= 3):
+            assert process.poll() is None, "it ended before it could be killed"
+        os.kill(process.pid, signal.SIGKILL)
+    before = by_id(paths[1])
+    assert 3 <= len(before) < 200
+    assert batch() == 0
+    after = by_id(paths[1])
+    assert after.keys() == {str(i) for i in range(200)}
+    assert all(each["response"]["body"]["text"] == f"prompt {name}" for name, each in after.items())
+    assert {name: after[name] for name in before} == before, "what was written stays"
+    assert len(app.prompts) == 200 - len(before), "what was answered is not asked again"
+
+
+def test_a_record_that_is_there_is_not_written_again(paths: tuple[Path, Path]) -> None:
+    paths[0].write_text(line("a"))
+    with AnswerFile(paths[1], index_input(paths[0])) as answers:
+        for _ in range(2):
+            answers.append(error_record(1, "a", "server_error", "lost"))
+    assert len(records(paths[1])) == 1
