@@ -160,12 +160,12 @@ def test_logits_that_stay_are_as_they_were(default, dtype):
 
 
 CHAIN = "start: a0\n" + "\n".join(f"a{i}: a{i + 1}" for i in range(400)) + '\na400: "x"'
-ARRAYS = {f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(1000)}
+OBJECTS = {f"a{i}": {"properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}} for i in range(1000)}
 
 
 @pytest.mark.parametrize(
     "form",
-    [{"grammar": CHAIN}, {"json": {"$ref": "#/$defs/a0", "$defs": {**ARRAYS, "a1000": {"type": "null"}}}}],
+    [{"grammar": CHAIN}, {"json": {"$ref": "#/$defs/a0", "$defs": {**OBJECTS, "a1000": {}}}}],
     ids=["rules", "references"],
 )
 def test_deep_forms_have_a_stack(default, form):
