@@ -50,7 +50,7 @@ def configure_logging(enable_log_requests: bool) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
     )
-    logging.getLogger("tiny_llm").setLevel(logging.INFO)
+    logging.getLogger(_LOG.name.partition(".")[0]).setLevel(logging.INFO)
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if enable_log_requests else logging.WARNING)
 
 
