@@ -27,7 +27,9 @@ class LiveControls:
         """
         async with self._lock:
             now = await engine.run(lambda running: running.config)
-            is_chunked = now.enable_chunked_prefill if enable_chunked_prefill is None else enable_chunked_prefill
+            is_chunked = (
+                now.enable_chunked_prefill if enable_chunked_prefill is None else enable_chunked_prefill
+            )
             budget = max_num_batched_tokens or self._chunked_budget or now.max_num_batched_tokens
             config = replace(now, enable_chunked_prefill=True, max_num_batched_tokens=budget)
             if not is_chunked:

@@ -4,12 +4,12 @@ import { count, ms, plural } from "./numbers.js";
 import { write } from "./view.js";
 
 const BUDGET = 256;
-const TOKENS_BEFORE = 90;
-const TOKENS_AFTER = 60;
+const STEPS_BEFORE = 60;
+const STEPS_AFTER = 30;
 
 export class Demo {
-  constructor(state, load, controls) {
-    Object.assign(this, { state, load, controls });
+  constructor(state, load, controls, view) {
+    Object.assign(this, { state, load, controls, view });
   }
 
   /** Show both ways; without controls, the way in which the engine runs. */
@@ -20,6 +20,7 @@ export class Demo {
     const streams = isOurs ? load.startBackground() : Promise.resolve();
     streams.catch((error) => this._failed ??= error);
     state.reset();
+    const from = state.numSteps;
     try {
       if (!state.hello.has_controls) return await this._drop("The long prompt arrives");
       const budget = Math.max(BUDGET, state.hello.min_budget);
@@ -29,6 +30,7 @@ export class Demo {
       await this._drop(`2 of 2: chunked prefill on, ${count(budget)} tokens a step`);
       this._conclude(budget);
     } finally {
+      this.view.hold(state.excerpt(from));
       if (isOurs) load.stopBackground();
       // As it was, but with the smaller budget: the next long prompt shows it again.
       if (state.hello.has_controls && !before.enable_chunked_prefill) {
@@ -39,9 +41,9 @@ export class Demo {
 
   async _drop(text) {
     write("demo-status", `${text} …`);
-    await this._tokens(TOKENS_BEFORE);
+    await this._steps(STEPS_BEFORE);
     await this.load.dropLongPrompt();
-    await this._tokens(TOKENS_AFTER);
+    await this._steps(STEPS_AFTER);
   }
 
   _conclude(budget) {
@@ -49,13 +51,13 @@ export class Demo {
     if (!off || !on) return;
     write(
       "demo-status",
-      `With ${plural(this.state.hello.long_prompt_tokens, "prompt token")} in one step the streams stood still for ` +
-        `${ms(off.ms)} ms. In chunks of at most ${count(budget)} tokens the longest gap was ${ms(on.ms)} ms.`,
+      `${plural(this.state.hello.long_prompt_tokens, "prompt token")} in one step: no stream moved for ${ms(off.ms)} ms. ` +
+        `In chunks of ${count(budget)}: ${ms(on.ms)} ms at most.`,
     );
   }
 
   /** Wait until the engine has computed so many steps more. */
-  async _tokens(count) {
+  async _steps(count) {
     const until = this.state.numSteps + count;
     while (this.state.numSteps < until) {
       if (this._failed) throw this._failed;

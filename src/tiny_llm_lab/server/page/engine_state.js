@@ -1,6 +1,7 @@
 // What is known of an engine from its events: the last steps, the gaps between tokens, blocks and queue.
 
-export const NUM_STEPS = 240;
+export const NUM_STEPS = 1000;
+const LONG_CHUNK = 32;
 const NUM_REQUESTS = 500;
 
 export class EngineState {
@@ -41,6 +42,17 @@ export class EngineState {
     const recent = this.steps.filter((step) => step.end > end - 1000);
     const span = end - (recent[0]?.start ?? end);
     return span > 0 ? (1000 * recent.reduce((sum, step) => sum + step.sampled, 0)) / span : 0;
+  }
+
+  /** The steps that computed parts of long prompts, after step `from`, and `around` others on either side. */
+  excerpt(from, around = 25) {
+    const { steps } = this;
+    const isLong = (step) => step.parts.some((part) => !part.isDecode && part.tokens >= LONG_CHUNK);
+    const isNear = new Array(steps.length).fill(false);
+    steps.forEach((step, i) => {
+      if (step.number > from && isLong(step)) isNear.fill(true, Math.max(0, i - around), i + around + 1);
+    });
+    return steps.filter((_, i) => isNear[i]);
   }
 
   _hello(event) {

@@ -10,13 +10,14 @@ import { count, ms } from "./numbers.js";
 import { View, write } from "./view.js";
 
 const RETRY_MS = 2000;
+const AFTER_PROMPT_MS = 300;
 const element = (id) => document.getElementById(id);
 
 const state = new EngineState();
 const view = new View(state);
 const load = new Load(state);
 const controls = new Controls(state, complain);
-const demo = new Demo(state, load, controls);
+const demo = new Demo(state, load, controls, view);
 new Chat(state);
 
 function complain(error) {
@@ -95,13 +96,27 @@ function onClick(id, act) {
   });
 }
 
-onClick("demo", () => demo.run());
-onClick("long-prompt", () => load.dropLongPrompt());
+onClick("demo", () => {
+  view.release();
+  return demo.run();
+});
+onClick("long-prompt", async () => {
+  view.release();
+  const from = state.numSteps;
+  await load.dropLongPrompt();
+  await new Promise((resolve) => setTimeout(resolve, AFTER_PROMPT_MS));
+  view.hold(state.excerpt(from)); // or it would be gone before it was seen
+});
 element("background").addEventListener("click", () => {
   if (load.isBackgroundOn) load.stopBackground();
   else load.startBackground().catch(complain).finally(show);
   show();
 });
+element("pause").addEventListener("click", () => (view.isHeld ? view.release() : view.hold()));
+view.onHold = (isHeld) => {
+  element("pause").setAttribute("aria-pressed", String(isHeld));
+  write("pause", isHeld ? "Resume" : "Pause");
+};
 element("reset").addEventListener("click", () => {
   state.reset();
   show();

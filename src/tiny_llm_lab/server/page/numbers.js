@@ -9,6 +9,11 @@ export function ms(value) {
   return value < 10 ? value.toFixed(1) : count(Math.round(value));
 }
 
+/** A round number of milliseconds, as an axis has it. */
+export function duration(value) {
+  return value < 1000 ? `${count(value)} ms` : `${count(value / 1000)} s`;
+}
+
 export function plural(value, noun) {
   return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }

@@ -12,6 +12,7 @@ export function readTheme(element = document.documentElement) {
     grid: read("grid"),
     surface: read("surface"),
     alarm: read("alarm"),
+    tint: read("tint"),
     bar: read("bar"),
     requests: Array.from({ length: NUM_COLOURS }, (_, i) => read(`request-${i}`)),
     patterns: new Map(),

@@ -11,7 +11,9 @@ const HINT = "Point at a step, or focus the picture and use the arrow keys.";
 
 export class View {
   constructor(state) {
-    this.state = state;
+    this.live = state;
+    this.state = state; // what is drawn: `live`, or a copy of it while held
+    this.onHold = () => {};
     this.selected = null; // number of a step
     this.timeline = document.getElementById("timeline");
     this.blocks = document.getElementById("blocks");
@@ -24,6 +26,27 @@ export class View {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
     new ResizeObserver(() => this.draw()).observe(this.timeline);
     this._listen();
+  }
+
+  get isHeld() {
+    return this.state !== this.live;
+  }
+
+  /** Keep the picture as it is, or `steps` of it, while the engine goes on. */
+  hold(steps = this.live.steps) {
+    const { live, requests } = this.live;
+    const fillsWidth = steps !== this.live.steps;
+    const kept = { fillsWidth, steps: [...steps], live: new Set(live), requests: new Map(requests) };
+    this.state = Object.assign(Object.create(this.live), kept);
+    this._summaryAt = 0;
+    this.onHold(true);
+    this.draw();
+  }
+
+  release() {
+    this.state = this.live;
+    this.onHold(false);
+    this.draw();
   }
 
   /** Draw before the next frame, however often it is called. */

@@ -30,7 +30,7 @@ export function summaryText(state) {
     ? `on, ${count(state.config.max_num_batched_tokens)} tokens a step`
     : "off, a prompt takes one step";
   return (
-    `Of the last ${plural(steps.length, "step")}, ${count(prompts.length)} computed prompt tokens; the longest took ` +
+    `Of ${plural(steps.length, "step")}, ${count(prompts.length)} computed prompt tokens; the longest took ` +
     `${ms(longest.ms)} ms for ${plural(longest.total, "token")}, and the largest gap between two tokens of a stream ` +
     `was ${ms(largest)} ms. Chunked prefill is ${mode}.`
   );

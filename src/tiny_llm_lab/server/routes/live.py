@@ -2,14 +2,13 @@
 
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from tiny_llm_lab.server.live.event_stream import EventStream, batches
+from tiny_llm_lab.server.errors import ApiError
+from tiny_llm_lab.server.live.page_stream import PageStream, batches
 from tiny_llm_lab.server.live.recorder import StepRecorder
 from tiny_llm_lab.server.live.view import MAX_BUDGET, LiveView
-from tiny_llm_lab.types import UserError
 
 from . import page
 from .served import Served
@@ -40,29 +39,21 @@ class ConfigChange(BaseModel):
     max_num_batched_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_BUDGET)] | None = None
 
 
-@router.get("/events", response_class=EventStream)
-async def events(served: Served, view: View) -> EventStream:
+@router.get("/events", response_class=PageStream)
+async def events(served: Served, view: View) -> PageStream:
     """The engine's steps as server-sent events, in batches, each a JSON list of events."""
-    return EventStream(batches(view.recorder, view.hello(served), lambda: served.engine.is_ready))
+    return PageStream(batches(view.recorder, view.hello(served), lambda: served.engine.is_ready))
 
 
 @router.post("/config")
-async def configure(change: ConfigChange, request: Request, served: Served, view: View) -> JSONResponse:
+async def configure(change: ConfigChange, request: Request, served: Served, view: View) -> dict[str, object]:
     """Switch chunked prefill or set the token budget of a step, from the next step on."""
     if not view.has_controls:
-        raise HTTPException(403, "the page's controls are off: start with --enable-live-controls")
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        # A browser asks before it sends JSON to another origin, and not before it sends text.
-        raise HTTPException(415, "send application/json")
-    try:
-        config = await view.controls.apply(
-            served.engine, change.enable_chunked_prefill, change.max_num_batched_tokens
-        )
-    except UserError as error:
-        raise HTTPException(400, str(error)) from None
-    return JSONResponse(
-        {
-            "enable_chunked_prefill": config.enable_chunked_prefill,
-            "max_num_batched_tokens": config.max_num_batched_tokens,
-        }
+        raise ApiError(403, "the page's controls are off: start with --enable-live-controls")
+    config = await view.controls.apply(
+        served.engine, change.enable_chunked_prefill, change.max_num_batched_tokens
     )
+    return {
+        "enable_chunked_prefill": config.enable_chunked_prefill,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+    }

@@ -1,7 +1,6 @@
 """Events on their way to one page: ten batches a second at most, and an end for a page that stalls."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
@@ -9,19 +8,22 @@ from typing import Any, Final
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Send
 
-from .recorder import Event, StepRecorder
+from tiny_llm_lab.server.event_stream import PING, event
+
+from .recorder import StepRecorder
 
 BATCH_S: Final = 0.1
-KEEP_ALIVE_S: Final = 15.0
+PING_S: Final = 15.0
 STALL_S: Final = 10.0
 
 
-class EventStream(StreamingResponse):
-    """A server-sent event stream. Closes the connection of a client that takes nothing for `stall_s`."""
+class PageStream(StreamingResponse):
+    """Server-sent events for a page. Drops a page that takes nothing for `stall_s`."""
 
-    def __init__(self, batches: AsyncIterator[str], stall_s: float = STALL_S) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(batches, media_type="text/event-stream", headers=headers)
+    media_type = "text/event-stream"
+
+    def __init__(self, batches: AsyncIterator[bytes], stall_s: float = STALL_S) -> None:
+        super().__init__(batches, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._stall_s = stall_s
 
     async def stream_response(self, send: Send) -> None:
@@ -35,26 +37,26 @@ class EventStream(StreamingResponse):
 
 
 async def batches(
-    recorder: StepRecorder, hello: dict[str, Any], is_open: Callable[[], bool], batch_s: float = BATCH_S
-) -> AsyncIterator[str]:
-    """`hello` and the engine's state, then what happens until `is_open` is false.
+    recorder: StepRecorder,
+    hello: dict[str, Any],
+    is_open: Callable[[], bool],
+    batch_s: float = BATCH_S,
+    ping_s: float = PING_S,
+) -> AsyncIterator[bytes]:
+    """`hello` and the engine's state, then what happens until `is_open` is false; each a JSON list of events.
 
     A page that reads slowly skips what has left the ring by then.
     """
     state, position = recorder.snapshot()
-    yield _message([{"type": "hello"} | hello, *state])
+    yield event([{"type": "hello"} | hello, *state])
     sent_s = time.monotonic()
     while is_open():
         await asyncio.sleep(batch_s)
         events, position = recorder.since(position)
         if events:
-            yield _message(events)
-        elif time.monotonic() - sent_s > KEEP_ALIVE_S:
-            yield ": keep-alive\n\n"  # or a client that has gone would go unnoticed
+            yield event(events)
+        elif time.monotonic() - sent_s > ping_s:
+            yield PING  # or a client that has gone would go unnoticed
         else:
             continue
         sent_s = time.monotonic()
-
-
-def _message(events: list[Event]) -> str:
-    return f"data: {json.dumps(events, separators=(',', ':'))}\n\n"
