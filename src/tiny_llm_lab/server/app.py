@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .errors import add_error_handlers
-from .routes import completions, models
+from .routes import completions, live, models, page
 from .served_model import ServedModel
 
 
@@ -21,6 +21,6 @@ def create_app(start: Callable[[], Awaitable[ServedModel]], drain_s: float = 30.
 
     app = FastAPI(title="tiny-llm", lifespan=lifespan)
     add_error_handlers(app)
-    for routes in (completions, models):
+    for routes in (completions, live, models, page):
         app.include_router(routes.router)
     return app

@@ -17,6 +17,7 @@ from tiny_llm_lab.types.serving import Engine
 from .async_engine import AsyncEngine
 from .errors import ApiError
 from .listener import EngineListener
+from .live.view import LiveView
 from .schemas.sampling import PRESETS
 
 
@@ -32,6 +33,7 @@ class ModelSettings:
     activation_bits: int | None = None
     max_model_len: int | None = None  # None: the model's, SchedulerConfig.max_model_len at most
     engine: EngineSettings = EngineSettings()
+    enable_live_controls: bool = False  # whether the live page may reconfigure the engine
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class ServedModel:
     grammars: Grammars
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
+    live: LiveView = field(default_factory=LiveView)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -82,7 +85,8 @@ async def start_model(
     Raises UserError for a model or settings that cannot be served.
     """
     builder = _Builder(settings)
-    engine = AsyncEngine(builder, listeners)
+    live = LiveView(settings.enable_live_controls)
+    engine = AsyncEngine(builder, [live.recorder, *listeners])
     await engine.start()
     loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, CheckpointTokenizer):
@@ -99,6 +103,7 @@ async def start_model(
         grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,
+        live=live,
     )
 
 

@@ -50,8 +50,10 @@ async def batches(
     state, position = recorder.snapshot()
     yield event([{"type": "hello"} | hello, *state])
     sent_s = time.monotonic()
-    while is_open():
-        await asyncio.sleep(batch_s)
+    is_last = False
+    while not is_last:
+        is_last = not is_open()  # what happened before the end is still sent
+        await asyncio.sleep(0 if is_last else batch_s)
         events, position = recorder.since(position)
         if events:
             yield event(events)

@@ -80,11 +80,12 @@ class StepRecorder(SilentListener):
             "parts": [
                 (requests[name]["request"], count, name in decoding)
                 for name, count in plan.num_scheduled_tokens.items()
-                if name in requests  # one that was aborted while the step ran has left
+                if name in requests  # one may have been aborted while the step ran
             ],
             "blocks": [
                 (requests[each.request_id]["request"], len(each.block_ids), each.num_cached_tokens // size)
                 for each in scheduler.running
+                if each.request_id in requests
             ],
             "waiting": stats.num_waiting,
             "free": stats.num_free_blocks,
@@ -96,7 +97,7 @@ class StepRecorder(SilentListener):
         sampled = [
             (self._requests[each.request_id]["request"], len(each.token_ids))
             for each in outputs
-            if each.token_ids
+            if each.token_ids and each.request_id in self._requests
         ]
         self._decoding.update(each.request_id for each in outputs)
         with self._lock:
