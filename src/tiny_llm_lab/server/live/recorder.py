@@ -27,8 +27,9 @@ class StepRecorder(SilentListener):
         self._num_events = 0  # ever appended
         self._lock = threading.Lock()
         self._zero_s = time.perf_counter()
-        self._numbers = itertools.count(1)
-        self._requests: dict[str, Event] = {}  # the "added" event of each request in the engine, by its id
+        self._count = itertools.count(1)
+        self._numbers: dict[str, int] = {}  # of the requests in the engine, by their ids
+        self._requests: dict[int, Event] = {}  # their "added" events, by number
         self._decoding: set[str] = set()  # requests with a token: what they compute next are no prompt tokens
         self._config: Event = {}
 
@@ -57,20 +58,19 @@ class StepRecorder(SilentListener):
             self._append(event)
 
     def added(self, request: AddedRequest) -> None:
-        event = {
-            "type": "added",
-            "request": next(self._numbers),
-            "prompt_tokens": request.num_prompt_tokens,
-        }
+        number = self._numbers[request.request_id] = next(self._count)
+        event = {"type": "added", "request": number, "prompt_tokens": request.num_prompt_tokens}
         with self._lock:
-            self._requests[request.request_id] = event
+            self._requests[number] = event
             self._append(event)
 
     def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
         """Record a step: in "parts" are [request, tokens, whether it decodes], in "blocks" [request, blocks
         held, those of them that the prefix cache had]."""
-        self._decoding.difference_update(plan.preempted)
-        scheduler, requests, decoding = engine.scheduler, self._requests, self._decoding
+        if plan.preempted:
+            self._decoding.difference_update(plan.preempted)
+        # A request without a number was aborted while the step ran.
+        scheduler, numbers, decoding = engine.scheduler, self._numbers, self._decoding
         size = scheduler.pool.block_size
         event = {
             "type": "step",
@@ -78,14 +78,14 @@ class StepRecorder(SilentListener):
             "end_ms": round(1000 * (stats.end_s - self._zero_s), 3),
             "budget": engine.config.max_num_batched_tokens,
             "parts": [
-                (requests[name]["request"], count, name in decoding)
+                (numbers[name], count, name in decoding)
                 for name, count in plan.num_scheduled_tokens.items()
-                if name in requests  # one may have been aborted while the step ran
+                if name in numbers
             ],
             "blocks": [
-                (requests[each.request_id]["request"], len(each.block_ids), each.num_cached_tokens // size)
+                (numbers[each.request_id], len(each.block_ids), each.num_cached_tokens // size)
                 for each in scheduler.running
-                if each.request_id in requests
+                if each.request_id in numbers
             ],
             "waiting": stats.num_waiting,
             "free": stats.num_free_blocks,
@@ -94,12 +94,11 @@ class StepRecorder(SilentListener):
             self._append(event)
 
     def produced(self, outputs: Sequence[EngineOutput]) -> None:
-        sampled = [
-            (self._requests[each.request_id]["request"], len(each.token_ids))
-            for each in outputs
-            if each.token_ids and each.request_id in self._requests
-        ]
-        self._decoding.update(each.request_id for each in outputs)
+        numbers, sampled = self._numbers, []
+        for each in outputs:
+            if each.token_ids and each.request_id in numbers:
+                sampled.append((numbers[each.request_id], len(each.token_ids)))
+                self._decoding.add(each.request_id)
         with self._lock:
             self._append({"type": "sampled", "tokens": sampled})
         for each in outputs:
@@ -111,9 +110,11 @@ class StepRecorder(SilentListener):
 
     def _left(self, request_id: str) -> None:
         self._decoding.discard(request_id)
-        with self._lock:
-            if (event := self._requests.pop(request_id, None)) is not None:
-                self._append({"type": "left", "request": event["request"]})
+        number = self._numbers.pop(request_id, None)
+        if number is not None:
+            with self._lock:
+                del self._requests[number]
+                self._append({"type": "left", "request": number})
 
     def _append(self, event: Event) -> None:
         self._ring.append(event)
