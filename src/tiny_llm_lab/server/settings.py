@@ -108,7 +108,7 @@ def add_server_flags(parser: ArgumentParser) -> None:
         "--enable-live-controls",
         action=BooleanOptionalAction,
         default=SUPPRESS,
-        help="the page at / may switch chunked prefill and set the token budget (default: on a loopback address)",
+        help="the page at / may switch chunked prefill and set the token budget (default: if on loopback)",
     )
     add_field_flags(group, RequestLimits, _LIMIT_FLAGS)
 

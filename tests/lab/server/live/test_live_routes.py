@@ -41,6 +41,7 @@ async def start(has_controls: bool = True) -> ServedModel:
         config=CONFIG,
         num_blocks=256,
         block_size=16,
+        block_bytes=1,
         grammars=nothing,
         live=live,
     )
