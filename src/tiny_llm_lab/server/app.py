@@ -8,11 +8,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .errors import ERROR_RESPONSES, add_error_handlers
 from .guard import Guard
-from .routes import completions, docs, live, models, page, tokenize
+from .routes import chat, completions, docs, live, models, page, tokenize
 from .served_model import ServedModel
 from .settings import ServerSettings
 
-_ROUTES = (models, completions, tokenize, docs, live, page)
+_ROUTES = (models, chat, completions, tokenize, docs, live, page)
 
 
 def create_app(

@@ -9,6 +9,7 @@ from tiny_llm_lab.commands.field_flags import given_fields
 from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.types import SchedulerConfig
 
+from .chat.settings import add_chat_flags, chat_settings
 from .run_server import configure_logging, run_server
 from .served_model import ModelSettings, start_model
 from .settings import add_server_flags, server_settings
@@ -22,6 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_kernel_arguments(parser)
     add_engine_flags(parser)
     add_server_flags(parser)
+    add_chat_flags(parser)
 
 
 def run(args: Namespace) -> int:
@@ -42,6 +44,6 @@ def run(args: Namespace) -> int:
     )
     check_fitting(config, given_fields(args, EngineSettings))
     configure_logging(server.enable_log_requests)
-    names = server.served_model_name
-    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits), server))
+    names, chat = server.served_model_name, chat_settings(args)
+    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))
     return 0

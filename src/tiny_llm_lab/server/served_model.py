@@ -16,6 +16,7 @@ from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
 from tiny_llm_lab.types.serving import Engine
 
 from .async_engine import AsyncEngine
+from .chat.settings import ChatSettings
 from .errors import ApiError
 from .listener import EngineListener
 from .live.view import LiveView
@@ -61,6 +62,7 @@ class ServedModel:
     grammars: Grammars
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
+    chat: ChatSettings = ChatSettings()
     live: LiveView = field(default_factory=LiveView)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
@@ -81,6 +83,7 @@ async def start_model(
     names: Sequence[str] = (),
     listeners: Sequence[EngineListener] = (),
     limits: RequestLimits = RequestLimits(),
+    chat: ChatSettings = ChatSettings(),
 ) -> ServedModel:
     """Load the model and start its engine; `names` () is the model's own name.
 
@@ -108,6 +111,7 @@ async def start_model(
         grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,
+        chat=chat,
         live=live,
     )
 
