@@ -30,7 +30,8 @@ export class Demo {
       await this._drop(`2 of 2: chunked prefill on, ${count(budget)} tokens a step`);
       this._conclude(budget);
     } finally {
-      this.view.hold(state.excerpt(from));
+      const excerpt = state.excerpt(from);
+      if (excerpt.length) this.view.hold(excerpt);
       if (isOurs) load.stopBackground();
       // As it was, but with the smaller budget: the next long prompt shows it again.
       if (state.hello.has_controls && !before.enable_chunked_prefill) {

@@ -105,7 +105,8 @@ onClick("long-prompt", async () => {
   const from = state.numSteps;
   await load.dropLongPrompt();
   await new Promise((resolve) => setTimeout(resolve, AFTER_PROMPT_MS));
-  view.hold(state.excerpt(from)); // or it would be gone before it was seen
+  const excerpt = state.excerpt(from);
+  if (excerpt.length) view.hold(excerpt); // or it would be gone before it was seen
 });
 element("background").addEventListener("click", () => {
   if (load.isBackgroundOn) load.stopBackground();
