@@ -1,4 +1,4 @@
-"""Records book/src/live/trace.js: the same long prompt beside three streams, without and with chunked prefill.
+"""Records book/src/live/trace.js: a long prompt beside three streams, without and with chunked prefill.
 
     python tests/peers/record_live_trace.py
 
@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tiny_llm_lab.server.live.recorder import StepRecorder
 from tiny_llm_lab.server.served_model import ModelSettings, ServedModel, start_model
 from tiny_llm_lab.types import SamplingParams
 

@@ -5,38 +5,44 @@ import { ms } from "./numbers.js";
 import { View, write } from "./view.js";
 
 const TICK_MS = 40;
-const SLOWER = 4; // a gap of 500 ms is seen, one of 2 ms is not
+const PLAY_MS = 5000; // whatever the run took: slow motion
 
 const state = new EngineState();
-state.fillsWidth = true;
 const view = new View(state);
 const { off, on } = globalThis.tinyLlmTrace;
-const largest = {};
 let timer = null;
 
-/** Show a run from its beginning, in slow motion; `isAtOnce` shows its end. */
-function play(events, isAtOnce = false) {
-  clearInterval(timer);
-  Object.assign(state, new EngineState(), { fillsWidth: true });
-  const first = events.find((event) => event.type === "step").start_ms;
+/** Show a run from its beginning, in slow motion. */
+function play(events) {
+  const steps = start(events);
+  const [first, last] = [steps[0].start_ms, steps.at(-1).end_ms];
   const begun = performance.now();
   let next = 0;
-  const tick = () => {
-    const now = first + (performance.now() - begun) / SLOWER;
-    while (next < events.length && (isAtOnce || !(events[next].end_ms > now))) state.apply([events[next++]]);
+  timer = setInterval(() => {
+    const now = first + ((last - first) * (performance.now() - begun)) / PLAY_MS;
+    // What is no step happened when the step before it ended.
+    while (next < events.length && !(events[next].end_ms > now)) state.apply([events[next++]]);
     if (next === events.length) clearInterval(timer);
-    for (const name of ["off", "on"]) {
-      if (state.largest[name]) largest[name] = state.largest[name].ms;
-      if (largest[name]) write(`largest-gap-${name}`, ms(largest[name]));
-    }
     view.draw();
-  };
-  timer = setInterval(tick, TICK_MS);
-  tick();
+  }, TICK_MS);
 }
 
-for (const [id, events] of [["play-off", off], ["play-on", on]]) {
-  document.getElementById(id).addEventListener("click", () => play(events));
+/** Show the end of a run, and its largest gap. */
+function show(name, events) {
+  start(events);
+  state.apply(events);
+  write(`largest-gap-${name}`, ms(state.largest.all.ms));
+  view.draw();
 }
-play(on, true);
-play(off, true);
+
+function start(events) {
+  clearInterval(timer);
+  const steps = events.filter((event) => event.type === "step");
+  Object.assign(state, new EngineState(), { columns: steps.length });
+  return steps;
+}
+
+document.getElementById("play-off").addEventListener("click", () => play(off));
+document.getElementById("play-on").addEventListener("click", () => play(on));
+show("on", on);
+show("off", off);

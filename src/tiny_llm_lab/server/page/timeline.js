@@ -17,8 +17,8 @@ const LEAST_BAR = 3; // px: one decode of a budget of thousands is still to be s
 export function axisOf(state, width) {
   const room = width - LEFT - RIGHT;
   const widest = Math.max(40, Math.min(220, Math.floor(room / (width < PHONE ? STEP_WIDTH_PHONE : STEP_WIDTH))));
-  const steps = state.steps.slice(-widest);
-  const most = state.fillsWidth ? Math.max(40, steps.length) : widest;
+  const most = Math.min(state.columns ?? widest, widest);
+  const steps = state.steps.slice(-most);
   const stepWidth = room / most;
   const x = (i) => LEFT + (most - steps.length + i) * stepWidth;
   const at = (px) => Math.max(0, Math.min(steps.length - 1, Math.floor((px - x(0)) / stepWidth)));

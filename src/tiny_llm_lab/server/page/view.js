@@ -7,6 +7,7 @@ import { nameOf, stepText, summaryText } from "./words.js";
 
 const LEGEND_ROWS = 6;
 const SUMMARY_MS = 2000;
+const LEAST_COLUMNS = 40;
 const HINT = "Point at a step, or focus the picture and use the arrow keys.";
 
 export class View {
@@ -35,8 +36,8 @@ export class View {
   /** Keep the picture as it is, or `steps` of it, while the engine goes on. */
   hold(steps = this.live.steps) {
     const { live, requests } = this.live;
-    const fillsWidth = steps !== this.live.steps;
-    const kept = { fillsWidth, steps: [...steps], live: new Set(live), requests: new Map(requests) };
+    const columns = steps === this.live.steps ? undefined : Math.max(LEAST_COLUMNS, steps.length);
+    const kept = { columns, steps: [...steps], live: new Set(live), requests: new Map(requests) };
     this.state = Object.assign(Object.create(this.live), kept);
     this._summaryAt = 0;
     this.onHold(true);
