@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def serve_process(*flags: str) -> Iterator[str]:
-    """The address of a server of the default model."""
-    command = [sys.executable, "-m", "tiny_llm_lab", "serve", "--port", "0", *flags]
+    """The address of a server of the default model, on one thread: more of them stall on a busy machine."""
+    command = [sys.executable, "-m", "tiny_llm_lab", "serve", "--port", "0", "--threads", "1", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

@@ -17,7 +17,7 @@ from tiny_llm_lab.types import SamplingParams
 TARGET: Final = Path(__file__).parents[2] / "book" / "src" / "live" / "trace.js"
 BUDGET: Final = 256
 NUM_PROMPT_TOKENS: Final = 3000
-NUM_RUNS: Final = 7
+NUM_RUNS: Final = 5
 AROUND: Final = 30  # steps before the prompt and after its answer
 
 

@@ -22,7 +22,7 @@ def shoot() -> None:
         page.wait_for_selector("#demo:enabled")
         page.fill("#chat-input", "Once upon a time")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelector('.assistant')?.textContent.length > 10")
+        page.wait_for_selector("#chat-stop:visible")
         page.wait_for_selector("#chat-send:visible")
         page.click("#demo")
         page.wait_for_selector("#demo:enabled")

@@ -18,7 +18,8 @@ export class Demo {
     const before = { ...state.config };
     const isOurs = !load.isBackgroundOn;
     const streams = isOurs ? load.startBackground() : Promise.resolve();
-    streams.catch((error) => this._failed ??= error);
+    this._failed = null;
+    streams.catch((error) => (this._failed = error));
     state.reset();
     const from = state.numSteps;
     try {
@@ -62,6 +63,7 @@ export class Demo {
     const until = this.state.numSteps + count;
     while (this.state.numSteps < until) {
       if (this._failed) throw this._failed;
+      if (!this.load.isBackgroundOn) return; // the streams were stopped: no step would come
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }

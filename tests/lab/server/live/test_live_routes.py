@@ -144,7 +144,7 @@ def test_a_page_that_stalls_is_dropped() -> None:
         stream = PageStream(batches(recorder, {}, lambda: True, 0.001), stall_s=0.01)
         await stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 20))
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
 
 
