@@ -8,6 +8,7 @@ Needs Chromium and Playwright, see tests/helpers/chromium.py. Best on a machine 
 from pathlib import Path
 from typing import Final
 
+from PIL import Image
 from tests.helpers.chromium import chromium
 from tests.helpers.serve_process import serve_process
 
@@ -29,6 +30,9 @@ def shoot() -> None:
         page.wait_for_timeout(500)
         page.mouse.move(0, 0)
         page.screenshot(path=TARGET, full_page=True)
+        with Image.open(TARGET) as picture:
+            few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        few.save(TARGET, optimize=True)
         print(page.inner_text("#demo-status"))
     print(f"{TARGET}: {TARGET.stat().st_size} bytes")
 
