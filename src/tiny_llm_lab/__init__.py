@@ -2,9 +2,10 @@
 
 import importlib
 
-__all__ = ["LLM", "SamplingParams", "load_checkpoint", "load_solution"]
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "load_checkpoint", "load_solution"]
 
 _MODULES = {
+    "AsyncLLM": "tiny_llm_lab.async_llm",
     "LLM": "tiny_llm_lab.llm",
     "SamplingParams": "tiny_llm_lab.types",
     "load_checkpoint": "tiny_llm_lab.models",

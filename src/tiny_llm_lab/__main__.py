@@ -1,15 +1,19 @@
-"""`python -m tiny_llm_lab COMMAND`: what every `pdm run` script calls."""
+"""`python -m tiny_llm_lab COMMAND`, which every `pdm run` script calls, and the command `tiny-llm`."""
 
 import os
 import signal
 import sys
+from importlib.metadata import version
 from io import TextIOWrapper
 from types import FrameType
 
 _INTERRUPTED = 130
+# On Linux `mlx` alone is the bindings; which library they need is a choice that pip does not make.
+_NO_BACKEND = "error: MLX has no backend: pip install 'mlx[cpu]=={0}', or 'mlx[cuda13]=={0}' on an NVIDIA GPU"
 
 
-def _main() -> int:
+def main() -> int:
+    """Run the command of sys.argv; returns its exit code."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -18,10 +22,16 @@ def _main() -> int:
     if before is signal.default_int_handler:  # not where a shell has it ignored, as in the background
         signal.signal(signal.SIGINT, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./pdmw` has blocked it
-    from tiny_llm_lab.cli import main  # here, because it brings MLX: half a second in which Ctrl-C may come
+    try:
+        from tiny_llm_lab import cli  # here, because it brings MLX: half a second in which Ctrl-C may come
+    except ImportError as error:
+        if "libmlx" not in str(error):
+            raise
+        print(_NO_BACKEND.format(version("mlx")), file=sys.stderr)
+        return 1
 
     signal.signal(signal.SIGINT, before)
-    return main()
+    return cli.main()
 
 
 def _open_closed_streams() -> None:
@@ -39,4 +49,4 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(main())

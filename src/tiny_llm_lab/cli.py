@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, EXIT_USAGE, handle_errors
+from tiny_llm_lab.commands.program import INSTALLED, has_checkout, program
 from tiny_llm_lab.types import UserError
 
 __all__ = ["COMMANDS", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
@@ -24,6 +25,7 @@ _GROUPS: Final = {
     },
     "Serve": {
         "serve": "tiny_llm_lab.server.command",
+        "chat": "tiny_llm_lab.chat.command",
     },
     "The course": {
         "test": "tiny_llm_lab.course.run_tests",
@@ -40,6 +42,7 @@ _GROUPS: Final = {
     },
     "Measure": {
         "bench": "tiny_llm_lab.bench.throughput.command",
+        "bench-serve": "tiny_llm_lab.load.command",
         "bench-chunked-prefill": "tiny_llm_lab.bench.chunked.command",
         "bench-engine": "tiny_llm_lab.bench.engine.command",
         "bench-kernels": "tiny_llm_lab.bench.kernels.command",
@@ -51,7 +54,8 @@ _GROUPS: Final = {
     },
 }
 COMMANDS: Final = {name: module for group in _GROUPS.values() for name, module in group.items()}
-_RUN: Final = "./pdmw run"
+_ALIASES: Final = {"run": "main"}  # `tiny-llm run` says what it does
+_NEED_CHECKOUT: Final = {*_GROUPS["The course"], *_GROUPS["Change the course"], "report"}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -69,9 +73,12 @@ def main(argv: list[str] | None = None) -> int:
     name = argv[0] if argv else ""
     if name in ("", "-h", "--help"):
         return _list_commands()
+    typed, name = name, _ALIASES.get(name, name)
     if name not in COMMANDS:
-        raise UserError(f"unknown command {name!r}: choose one of {', '.join(COMMANDS)}")
-    parser = command_parser(name)
+        raise UserError(f"unknown command {name!r}: choose one of {', '.join(_listed().values())}")
+    if name in _NEED_CHECKOUT and not has_checkout():
+        raise UserError(f"{name} works on the course's files, which are not installed: clone the project")
+    parser = command_parser(name, typed)
     args, unknown = parser.parse_known_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
     if unknown and "handed_on" not in args:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -79,13 +86,13 @@ def main(argv: list[str] | None = None) -> int:
     return int(_load(name).run(args))
 
 
-def command_parser(name: str) -> CommandParser:
-    """The parser of a command's flags."""
-    module = _load(name)
+def command_parser(name: str, typed: str | None = None) -> CommandParser:
+    """The parser of a command's flags; `typed` is another name that it was called by."""
+    module, prog = _load(name), f"{program()} {typed or name}"
     pairs = getattr(module, "EXAMPLES", ())
-    examples = [f"  {_RUN} {name} {arguments}\n      {about}" for arguments, about in pairs]
+    examples = [f"  {prog} {arguments}\n      {about}" for arguments, about in pairs]
     parser = CommandParser(
-        prog=f"{_RUN} {name}",
+        prog=prog,
         description=textwrap.fill(module.HELP, shutil.get_terminal_size().columns - 2),
         epilog="\n".join(["examples:", *examples]) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -103,10 +110,21 @@ def _load(name: str) -> ModuleType:
 def _list_commands() -> int:
     from tiny_llm_lab.commands.tables import KEEP, Column, stdout_width, table_lines
 
-    room = max(map(len, COMMANDS))
+    run, listed = program(), _listed()
+    room = max(map(len, listed))
     columns = [Column("", KEEP, is_left=True), Column("", KEEP, is_text=True)]
     for title, names in _GROUPS.items():
-        rows = [[f"  {_RUN} {name:<{room}}", _load(name).HELP.splitlines()[0]] for name in names]
-        print(f"{title}:", *table_lines(columns, rows, stdout_width())[1:], sep="\n")
-    print(f"{_RUN} COMMAND --help lists the flags of one.")
+        shown = {listed[name]: name for name in names if name in listed}
+        rows = [[f"  {run} {name:<{room}}", _load(own).HELP.splitlines()[0]] for name, own in shown.items()]
+        if rows:
+            print(f"{title}:", *table_lines(columns, rows, stdout_width())[1:], sep="\n")
+    print(f"{run} COMMAND --help lists the flags of one.")
     return 0
+
+
+def _listed() -> dict[str, str]:
+    """The commands that can run here, and the name that each is shown by."""
+    installed = {own: alias for alias, own in _ALIASES.items()} if program() == INSTALLED else {}
+    return {
+        name: installed.get(name, name) for name in COMMANDS if has_checkout() or name not in _NEED_CHECKOUT
+    }

@@ -109,7 +109,7 @@ def test_bytes_that_are_not_utf_8_are_one_line(source: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["nosuch"], "unknown command 'nosuch': choose one of main, batch-main, test, "),
+        (["nosuch"], "unknown command 'nosuch': choose one of main, batch-main, "),
         (["main", "--banana"], "unrecognized arguments: --banana: ./pdmw run main --help lists the flags"),
         (["main", "--seed", "4.5"], "argument --seed: invalid int value: '4.5': ./pdmw run main --help"),
         (["batch-main", "--no-enable-chunked"], "unrecognized arguments: --no-enable-chunked: "),
@@ -133,7 +133,7 @@ def test_the_list_begins_with_what_a_newcomer_runs_first(capsys: Capture) -> Non
     assert cli.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
-    assert names == list(cli.COMMANDS) and names[:3] == ["main", "batch-main", "test"]
+    assert names == list(cli.COMMANDS) and names[:2] == ["main", "batch-main"]
     assert lines[0] == "Begin with:" and "--help" in lines[-1]
 
 

@@ -39,6 +39,7 @@ from .options import (
     model_name,
 )
 from .parallel_options import add_parallel_argument, run_ranks
+from .program import program
 from .progress import BatchProgress
 from .prompts_file import drawing_apart, read_prompts
 from .sampling_options import add_sampling_arguments, sampling_from_args
@@ -114,7 +115,7 @@ def run(args: Namespace) -> int:
     if done.is_interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in done.progress.requests)
-    log("next: ./pdmw run bench-chunked-prefill")
+    log(f"next: {program()} bench-chunked-prefill")
     # Another rank that fails would end the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
 

@@ -63,7 +63,10 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
 
 def todo_line(error: BaseException) -> str | None:
     """Which task the learner has yet to write, and where; None when `error` is something else."""
-    todo = find_todo(error, repository())
+    try:
+        todo = find_todo(error, repository())
+    except UserError:
+        return None  # without a checkout there are no tasks
     return f"{todo}, or run with --solution ref" if todo else None
 
 

@@ -28,6 +28,7 @@ from .options import (
     model_name,
 )
 from .parallel_options import add_parallel_argument, run_ranks
+from .program import program
 from .prompt_text import cleaned
 from .sampling_options import add_sampling_arguments, sampling_from_args
 
@@ -90,7 +91,7 @@ def run(args: Namespace) -> int:
     if args.profile:
         limits = measure(native.binding().num_threads())
         log("\n" + "\n".join(table(notes, e2e_s(timing) or 0.0, limits)))
-    log("next: ./pdmw run batch-main")
+    log(f"next: {program()} batch-main")
     return 0
 
 

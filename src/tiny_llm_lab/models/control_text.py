@@ -64,11 +64,12 @@ class ControlText:
         return mark.join(text[a:b] for a, b in pairwise(places))
 
     def _cuts(self, text: str) -> Iterator[int]:
-        sizes = range(1, min(self._longest, len(text) + 1))
-        if text in self._cores or any(text[:size] in self._starts for size in sizes):
-            yield 0
-        if any(text[-size:] in self._ends for size in sizes):
-            yield len(text)
+        word = text.strip()  # as templates trim it
+        sizes = range(1, min(self._longest, len(word) + 1))
+        if word in self._cores or any(word[:size] in self._starts for size in sizes):
+            yield text.index(word)
+        if any(word[-size:] in self._ends for size in sizes):
+            yield text.index(word) + len(word)
         place = 0
         # After the first character of a name, also where the next name overlaps it.
         while self._names is not None and (found := self._names.search(text, place)):

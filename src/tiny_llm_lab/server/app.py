@@ -8,11 +8,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .errors import ERROR_RESPONSES, add_error_handlers
 from .guard import Guard
-from .routes import chat, completions, docs, live, models, page, tokenize
+from .routes import chat, completions, docs, live, metrics, models, page, responses, tokenize
 from .served_model import ServedModel
 from .settings import ServerSettings
 
-_ROUTES = (models, chat, completions, tokenize, docs, live, page)
+_ROUTES = (models, chat, completions, responses, tokenize, metrics, docs, live, page)
 
 
 def create_app(
@@ -29,6 +29,7 @@ def create_app(
 
     # FastAPI's own pages of documentation load their scripts from another host.
     app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
     app.add_middleware(Guard, api_keys=settings.api_key, max_body_size=settings.max_body_size)
     if settings.allowed_origins:

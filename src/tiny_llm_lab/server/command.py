@@ -1,7 +1,9 @@
 """`serve`: an OpenAI-compatible server."""
 
 import asyncio
+import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from typing import Final
 
 from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags, check_fitting
@@ -15,22 +17,42 @@ from .served_model import ModelSettings, start_model
 from .settings import add_server_flags, server_settings
 
 HELP = "Serve a model to OpenAI clients."
+# How long the engine's thread may wait for one that computes in Python, such as a chat template.
+_SWITCH_S: Final = 0.001
 EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
-    add_engine_flags(parser)
+    add_served_model(parser)
     add_server_flags(parser)
     add_chat_flags(parser)
 
 
 def run(args: Namespace) -> int:
-    config = given_fields(args, SchedulerConfig)
+    settings = model_settings(args)
     server, limits = server_settings(args)
-    engine = EngineSettings(SchedulerConfig(**config), **given_fields(args, EngineSettings))
-    settings = ModelSettings(
+    # With an SLO it is the budget controller that sizes the chunks.
+    has_live_controls = server.has_live_controls and settings.engine.itl_slo_ms is None
+    settings = replace(settings, enable_live_controls=has_live_controls)
+    sys.setswitchinterval(_SWITCH_S)
+    configure_logging(server.enable_log_requests)
+    names, chat = server.served_model_name, chat_settings(args)
+    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))
+    return 0
+
+
+def add_served_model(parser: ArgumentParser) -> None:
+    """The flags of the model and of its engine."""
+    add_model_arguments(parser)
+    add_kernel_arguments(parser)
+    add_engine_flags(parser)
+
+
+def model_settings(args: Namespace) -> ModelSettings:
+    """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
+    config = given_fields(args, SchedulerConfig)
+    check_fitting(config, given_fields(args, EngineSettings))
+    return ModelSettings(
         model=model_name(args),
         solution=args.solution,
         device=args.device,
@@ -38,12 +60,5 @@ def run(args: Namespace) -> int:
         threads=args.threads,
         activation_bits=args.activation_bits,
         max_model_len=config.get("max_model_len"),
-        engine=engine,
-        # With an SLO it is the budget controller that sizes the chunks.
-        enable_live_controls=server.has_live_controls and engine.itl_slo_ms is None,
+        engine=EngineSettings(SchedulerConfig(**config), **given_fields(args, EngineSettings)),
     )
-    check_fitting(config, given_fields(args, EngineSettings))
-    configure_logging(server.enable_log_requests)
-    names, chat = server.served_model_name, chat_settings(args)
-    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))
-    return 0

@@ -124,6 +124,8 @@ class EngineThread:
                 self._run_commands(engine)
                 if engine.has_requests and not self._is_stopping:
                     self._step(engine)
+        except BaseException:  # nothing above would tell
+            _LOG.critical("the engine has died", exc_info=True)
         finally:
             self._is_over = True
             self._fail_live(EngineStoppedError("the engine has stopped"))
@@ -163,7 +165,7 @@ class EngineThread:
         lost, self._live = sorted(self._live), set()
         self._sink.fail(lost, error)
         for request_id in lost:
-            self._tell(methodcaller("aborted", request_id))
+            self._tell(methodcaller("failed", request_id))
 
     def _on_step(self, plan: StepPlan, stats: StepStats) -> None:
         engine = self._engine

@@ -36,7 +36,11 @@ class EngineListener(Protocol):
         ...
 
     def aborted(self, request_id: str) -> None:
-        """A request left the engine before its end: its client has gone, or a step failed."""
+        """A request left the engine before its end: its client has gone."""
+        ...
+
+    def failed(self, request_id: str) -> None:
+        """A request left the engine before its end: a step failed, or the engine has stopped."""
         ...
 
 
@@ -48,3 +52,7 @@ class SilentListener:
     def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None: ...
     def produced(self, outputs: Sequence[EngineOutput]) -> None: ...
     def aborted(self, request_id: str) -> None: ...
+
+    def failed(self, request_id: str) -> None:
+        """As `aborted`, for listeners to whom it makes no difference."""
+        self.aborted(request_id)

@@ -20,6 +20,7 @@ from .chat.settings import ChatSettings
 from .errors import ApiError
 from .listener import EngineListener
 from .live.view import LiveView
+from .metrics.engine_metrics import EngineMetrics
 from .schemas.sampling import PRESETS
 
 
@@ -64,6 +65,7 @@ class ServedModel:
     limits: RequestLimits = RequestLimits()
     chat: ChatSettings = ChatSettings()
     live: LiveView = field(default_factory=LiveView)
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -91,7 +93,8 @@ async def start_model(
     """
     builder = _Builder(settings)
     live = LiveView(settings.enable_live_controls)
-    engine = AsyncEngine(builder, [live.recorder, *listeners])
+    metrics = EngineMetrics()
+    engine = AsyncEngine(builder, (live.recorder, metrics, *listeners))
     await engine.start()
     loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, CheckpointTokenizer):
@@ -108,6 +111,7 @@ async def start_model(
         block_bytes=block_bytes(
             loaded.model.config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits
         ),
+        metrics=metrics,
         grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,

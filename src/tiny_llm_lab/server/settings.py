@@ -28,6 +28,7 @@ class ServerSettings:
     drain_s: float = 30.0
     enable_log_requests: bool = False
     enable_live_controls: bool | None = None  # None: on a loopback address
+    disable_log_stats: bool = False
 
     @property
     def is_loopback(self) -> bool:
@@ -83,6 +84,7 @@ _SERVER_FLAGS: Final = (
     Flag("max_body_size", "bytes of one request (default: 4M)", "SIZE", kind=_size),
     Flag("drain_s", "when told to stop, seconds in which running requests may finish", kind=_seconds),
     Flag("enable_log_requests", "a line for every request"),
+    Flag("disable_log_stats", "no line of throughput every ten seconds while there is work"),
 )
 _LIMIT_FLAGS: Final = (
     Flag("max_waiting", "requests in the queue; more are answered with 429", kind=_count),

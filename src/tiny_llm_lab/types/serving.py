@@ -113,6 +113,7 @@ class PrefixCacheStats(Protocol):
 class SpecStats(Protocol):
     """The counters of speculation."""
 
+    num_drafts: int
     num_draft_tokens: int
     num_accepted_tokens: int
 

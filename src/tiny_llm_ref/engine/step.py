@@ -10,6 +10,8 @@ from tiny_llm_lab.types import PagedModel, StepPlan
 from tiny_llm_lab.types.paged import PagedCache
 
 from ..cache.step_layout import StepLayout
+from ..generate.logprobs import PromptRows
+from ..generate.penalties import process_rows
 from ..generate.sampler import sample_rows
 from .request_state import RequestState
 
@@ -31,8 +33,9 @@ class EngineStep:
         Does not wait for the result; logits are computed only for rows that are sampled. `previous` (from
         task 3.6.8 on) is the step before, which is still being computed: the input of each request is the
         one token that it samples there. Sets plan, requests, start_s; parts, (block_ids,
-        num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily; and scores, by
-        request, what `score_tokens` found for requests that asked for logprobs.
+        num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily, drawn from what the
+        processors of a request (from task 3.6.9 on) make of its rows; and scores, by request, what
+        `score_tokens` found for requests that asked for logprobs.
         """
         self.plan, self.requests, self.start_s = plan, requests, start_s
         self.parts = _parts(plan, requests, None if previous is None else previous.plan)
@@ -40,13 +43,19 @@ class EngineStep:
         self._kv_cache = kv_cache
         self._num_pending = 0 if previous is None else 1  # tokens of each request not yet known
         rows = self._choose_rows()
+        self._prompts = PromptRows(
+            [(each.prompt_logprobs, *part[1:]) for each, part in zip(requests, self.parts, strict=True)]
+        )
         layout = StepLayout.of(kv_cache.block_size, self.parts)
         layers = kv_cache.begin_step(layout)
         tokens = self._known_tokens() if previous is None else previous.sampled.astype(mx.int32)
-        logits = model(tokens[:, None], layout.positions, layers, rows=rows)[:, -1]
+        logits = model(tokens[:, None], layout.positions, layers, rows=rows + self._prompts.rows)[:, -1]
+        if self._prompts.rows:
+            self._prompts.score(logits[len(rows) :])
+            logits = logits[: len(rows)]
         self.sampled: mx.array = self._sample(logits)
         self._score(logits)
-        mx.async_eval(self.sampled, list(self.scores.values()), kv_cache.pools)
+        mx.async_eval(self.sampled, list(self.scores.values()), self._prompts.scores, kv_cache.pools)
 
     def read(self) -> dict[RequestState, list[int]]:
         """Wait for the step; return the sampled tokens of each request whose known tokens are computed now.
@@ -54,7 +63,9 @@ class EngineStep:
         These are one token more than the request has draft tokens in this step.
         """
         # A step that samples nothing still has keys and values to compute.
-        mx.eval(self.sampled, list(self.scores.values()), [] if self._samplers else self._kv_cache.pools)
+        pools = [] if self._samplers else self._kv_cache.pools
+        mx.eval(self.sampled, list(self.scores.values()), self._prompts.scores, pools)
+        self._prompts.read()
         sampled = cast(list[int], self.sampled.tolist())
         return {request: sampled[first:end] for request, (first, end) in self._rows_of_samplers()}
 
@@ -83,12 +94,16 @@ class EngineStep:
         return mx.array(tokens, mx.int32)
 
     def _sample(self, logits: mx.array) -> mx.array:
-        """What all requests sample from their rows of `logits` [n, V], lazily."""
+        """What all requests sample from their rows of `logits` [n, V], processed, lazily."""
         parts = [
             (request.sampler, request.sequence.num_tokens + self._num_pending, end - first)
             for request, (first, end) in self._rows_of_samplers()
         ]
-        return sample_rows(logits, parts)
+        changes = [
+            (request.process if request.processors else None, end - first)
+            for request, (first, end) in self._rows_of_samplers()
+        ]
+        return sample_rows(process_rows(logits, changes), parts)
 
     def _score(self, logits: mx.array) -> None:
         for request, (first, end) in self._rows_of_samplers():

@@ -11,6 +11,11 @@ class AnswerParser:
     def __init__(self, reasoning: ReasoningParser | None, tool_calls: ToolCallParser | None) -> None:
         self._reasoning, self._tool_calls = reasoning, tool_calls
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all text from here on is content, at once."""
+        return self._tool_calls is None and (self._reasoning is None or self._reasoning.is_over)
+
     def feed(self, text: str, is_last: bool = False) -> ParsedText:
         """What `text` makes certain; all of the rest if it `is_last`."""
         reasoning = ""

@@ -61,7 +61,9 @@ class PreparedChat:
         )
 
 
-async def prepare(served: ServedModel, chat: Conversation, max_tokens: int | None) -> PreparedChat:
+async def prepare(
+    served: ServedModel, chat: Conversation, max_tokens: int | None, param: str = "messages"
+) -> PreparedChat:
     """Render and encode `chat`; long ones are computed on a thread.
 
     Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
@@ -75,8 +77,8 @@ async def prepare(served: ServedModel, chat: Conversation, max_tokens: int | Non
         return rendered, served.tokenizer.encode(rendered)
 
     rendered, token_ids = encode() if is_short else await asyncio.to_thread(encode)
-    require_prompt(served, token_ids, "messages")
-    require_room(served, len(token_ids), max_tokens, "messages")
+    require_prompt(served, token_ids, param)
+    require_room(served, len(token_ids), max_tokens, param)
     return PreparedChat(
         token_ids,
         call_form(chat.functions) if chat.mode == "required" else None,

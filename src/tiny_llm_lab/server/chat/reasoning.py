@@ -25,6 +25,11 @@ class ReasoningParser:
         self._held = ""
         self._is_first = True  # nothing of the reasoning was given out
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer has begun, so that all text is the rest."""
+        return self._place is _Place.ANSWER
+
     def feed(self, text: str) -> tuple[str, str]:
         """What `text` makes certain."""
         self._held += text

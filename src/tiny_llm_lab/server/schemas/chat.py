@@ -1,8 +1,8 @@
 """The body of `/v1/chat/completions`."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,7 +12,8 @@ from tiny_llm_lab.types import MAX_LOGPROBS
 from .sampling import MAX_COUNT, SamplingFields
 from .tools import MAX_TOOLS, Tool
 
-_STRICT = ConfigDict(strict=True)
+_STRICT: Final = ConfigDict(strict=True)
+_TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 
 
 class CalledFunction(BaseModel):
@@ -113,17 +114,18 @@ class ChatRequest(SamplingFields):
             raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
 
 
-def flat_text(content: str | Sequence[Mapping[str, Any]] | None, place: str) -> str:
+def flat_text(content: object, place: str) -> str:
     """The text of a message: its parts, a line each. Raises ApiError for a part that is no text."""
     if content is None or isinstance(content, str):
         return content or ""
-    texts = []
-    for number, part in enumerate(content):
-        text = part.get("text", part.get("refusal"))
-        if part.get("type") not in ("text", "input_text", "output_text", "refusal") or not isinstance(
-            text, str
-        ):
-            message = f"this model reads text only, and {place}[{number}] is of type {part.get('type')!r}"
-            raise ApiError(400, f"{message}: send text", param=f"{place}[{number}]")
-        texts.append(text)
-    return "\n".join(texts)
+    if not isinstance(content, list):
+        raise ApiError(400, f"{place} must be text or a list of parts", param=place)
+    return "\n".join(_part_text(part, f"{place}[{number}]") for number, part in enumerate(content))
+
+
+def _part_text(part: object, place: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+    if kind in _TEXT_PARTS and isinstance(text, str):
+        return text
+    raise ApiError(400, f"this model reads text only, and {place} is {kind!r}: send text", param=place)

@@ -1,0 +1,1 @@
+"""Load on an OpenAI-compatible server, and what its clients saw."""

@@ -1,0 +1,19 @@
+"""One request of a load run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """What is sent, and when; `kind` groups requests in reports.
+
+    `prompt` is text or token ids. A chat sends `messages`; without any, the prompt as one user message.
+    """
+
+    prompt: str | tuple[int, ...]
+    num_prompt_tokens: int  # of the prompt alone; a chat template adds its own
+    max_tokens: int
+    kind: str = ""
+    arrival_s: float = 0.0  # scheduled, after the start of the run
+    messages: tuple[Mapping[str, str], ...] = ()

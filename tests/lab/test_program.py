@@ -1,0 +1,50 @@
+"""How the commands say that they are called: in a checkout, and where the wheel is installed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.commands import program
+from tiny_llm_lab.commands.cli_errors import todo_line
+from tiny_llm_lab.course import manifest
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The package lies where no checkout is."""
+    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "lib" / "tiny_llm_lab" / "course" / "x.py"))
+
+
+def test_a_checkout_is_called_by_pdmw() -> None:
+    assert program.program() == "./pdmw run"
+
+
+def test_what_was_typed_is_what_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys, "argv", ["/some/bin/tiny-llm"])
+    assert cli.main(["run", "--banana"]) == 2
+    assert capsys.readouterr().err.endswith(": tiny-llm run --help lists the flags\n")
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert "  tiny-llm run " in out and "  tiny-llm test " in out, "an editable install has the course"
+
+
+@pytest.mark.usefixtures("installed")
+def test_commands_of_the_course_say_what_they_lack(capsys: Capture) -> None:
+    for name in ("test", "test-ref", "book", "stubs", "check", "report"):
+        assert cli.main([name]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {name} works on the course's files") and err.count("\n") == 1
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert "tiny-llm serve" in out and "test-ref" not in out and "The course" not in out
+    assert cli.main(["nosuch"]) == 2
+    assert "choose one of run, " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_error_is_not_taken_for_a_task() -> None:
+    assert todo_line(RuntimeError("task 1.1.1")) is None

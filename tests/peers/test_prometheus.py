@@ -1,0 +1,130 @@
+"""The dashboard against a real Prometheus, of Debian's package `prometheus`, that scrapes a real server."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+PROMETHEUS = shutil.which("prometheus")
+pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here: apt-get install prometheus")
+
+
+def test_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
+    server, prometheus = free_port(), free_port()
+    with serving(server, tmp_path), scraping(prometheus, server, tmp_path):
+        queries = [
+            target["expr"].replace("$__rate_interval", "15s").replace("$model_name", ".*")
+            for panel in json.loads((DEPLOY / "grafana" / "tiny-llm.json").read_text("utf-8"))["panels"]
+            for target in panel["targets"]
+        ]
+        seen: dict[str, list[float]] = {}
+
+        def all_have_data() -> bool:
+            ask_at_once(server)
+            for query in queries:
+                seen[query] = seen.get(query) or values(prometheus, query)
+            return all(seen.values())
+
+        wait_for(all_have_data, lambda: f"no data for {[query for query in queries if not seen[query]]}")
+        for query, numbers in seen.items():
+            print(f"{numbers[0]:>12.4g}  {query}")
+        totals = values(prometheus, "sum(tiny_llm:request_success_total)")
+        counted = values(prometheus, "tiny_llm:e2e_request_latency_seconds_count")
+        assert totals == counted and totals[0] > 0
+
+
+def test_promtool_finds_nothing_beyond_the_names_of_vllm(tmp_path: Path) -> None:
+    port = free_port()
+    with serving(port, tmp_path):
+        page = httpx2.get(f"http://127.0.0.1:{port}/metrics").text
+    run = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True)
+    lines = (run.stdout + run.stderr).splitlines()
+    allowed = ("metric names should not contain ':'", 'should not have "_total" suffix')  # vLLM has both
+    assert [line for line in lines if not line.endswith(allowed)] == []
+    checked = subprocess.run(["promtool", "check", "config", str(DEPLOY / "prometheus.yml")])
+    assert checked.returncode == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(port: int, folder: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "tiny_llm_lab", "serve", "--port", str(port), "--speculate", "ngram"]
+    with running(command, folder / "server.log", f"http://127.0.0.1:{port}/health"):
+        yield
+
+
+@contextmanager
+def scraping(port: int, server: int, folder: Path) -> Iterator[None]:
+    config = (DEPLOY / "prometheus.yml").read_text("utf-8")
+    config = config.replace("scrape_interval: 5s", "scrape_interval: 1s").replace(":8000", f":{server}")
+    (folder / "prometheus.yml").write_text(config, "utf-8")
+    command = [
+        str(PROMETHEUS),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with running(command, folder / "prometheus.log", f"http://127.0.0.1:{port}/-/ready"):
+        yield
+
+
+@contextmanager
+def running(command: list[str], log: Path, ready: str) -> Iterator[None]:
+    """A program from the moment at which `ready` answers 200."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=os.environ)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text("utf-8", errors="replace")
+        try:
+            return httpx2.get(ready).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    try:
+        wait_for(is_ready, lambda: f"{command[0]} does not answer")
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def wait_for(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s, complaint()
+        time.sleep(0.2)
+
+
+def ask_at_once(port: int, num_requests: int = 4) -> None:
+    def ask(number: int) -> None:
+        body = {"prompt": f"one two three {number} " * 8, "max_tokens": 24, "ignore_eos": True}
+        httpx2.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60).raise_for_status()
+
+    with ThreadPoolExecutor(num_requests) as pool:
+        list(pool.map(ask, range(num_requests)))
+
+
+def values(port: int, query: str) -> list[float]:
+    """What Prometheus has for `query` now."""
+    answer: Any = httpx2.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}).json()
+    assert answer["status"] == "success", f"{query}: {answer}"
+    return [float(each["value"][1]) for each in answer["data"]["result"] if each["value"][1] != "NaN"]
