@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.book_commands import commands_page
 from tiny_llm_lab.course.book_page import markdown_table, read_pages
+from tiny_llm_lab.course.book_replay import replay_files
 from tiny_llm_lab.course.book_results import read_results, results_page, with_results
 from tiny_llm_lab.course.manifest import Course, Day
 
@@ -26,6 +27,7 @@ def stale_pages(course: Course) -> dict[Path, str]:
     right = {page.path: with_results(_with_tables(page.text, course), results) for page in read_pages(course)}
     right[course.root / "docs" / "commands.md"] = commands_page()
     right[course.root / "results" / "README.md"] = results_page(results)
+    right |= replay_files(course.root)
     return {path: text for path, text in right.items() if _text(path) != text}
 
 

@@ -8,11 +8,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .errors import ERROR_RESPONSES, add_error_handlers
 from .guard import Guard
-from .routes import chat, completions, docs, metrics, models, responses, tokenize
+from .routes import chat, completions, docs, live, metrics, models, page, responses, tokenize
 from .served_model import ServedModel
 from .settings import ServerSettings
 
-_ROUTES = (models, chat, completions, responses, tokenize, metrics, docs)
+_ROUTES = (models, chat, completions, responses, tokenize, metrics, docs, live, page)
 
 
 def create_app(

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from typing import Final
 
 from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags, check_fitting
@@ -30,6 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     settings = model_settings(args)
     server, limits = server_settings(args)
+    # With an SLO it is the budget controller that sizes the chunks.
+    has_live_controls = server.has_live_controls and settings.engine.itl_slo_ms is None
+    settings = replace(settings, enable_live_controls=has_live_controls)
     sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
     names, chat = server.served_model_name, chat_settings(args)

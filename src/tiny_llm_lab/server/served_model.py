@@ -19,6 +19,7 @@ from .async_engine import AsyncEngine
 from .chat.settings import ChatSettings
 from .errors import ApiError
 from .listener import EngineListener
+from .live.view import LiveView
 from .metrics.engine_metrics import EngineMetrics
 from .schemas.sampling import PRESETS
 
@@ -35,6 +36,7 @@ class ModelSettings:
     activation_bits: int | None = None
     max_model_len: int | None = None  # None: the model's, SchedulerConfig.max_model_len at most
     engine: EngineSettings = EngineSettings()
+    enable_live_controls: bool = False  # whether the live page may reconfigure the engine
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class ServedModel:
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
     chat: ChatSettings = ChatSettings()
+    live: LiveView = field(default_factory=LiveView)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
@@ -89,8 +92,9 @@ async def start_model(
     Raises UserError for a model or settings that cannot be served.
     """
     builder = _Builder(settings)
+    live = LiveView(settings.enable_live_controls)
     metrics = EngineMetrics()
-    engine = AsyncEngine(builder, (metrics, *listeners))
+    engine = AsyncEngine(builder, (live.recorder, metrics, *listeners))
     await engine.start()
     loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, CheckpointTokenizer):
@@ -112,6 +116,7 @@ async def start_model(
         presets=_presets(loaded.checkpoint.path),
         limits=limits,
         chat=chat,
+        live=live,
     )
 
 

@@ -1,7 +1,7 @@
 """The flags of the server itself; those of the engine are in commands/engine_options.py."""
 
 import os
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
@@ -27,6 +27,7 @@ class ServerSettings:
     max_body_size: int = 4 * 2**20
     drain_s: float = 30.0
     enable_log_requests: bool = False
+    enable_live_controls: bool | None = None  # None: on a loopback address
     disable_log_stats: bool = False
 
     @property
@@ -36,6 +37,11 @@ class ServerSettings:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    @property
+    def has_live_controls(self) -> bool:
+        """Whether the page at `/` may reconfigure the engine."""
+        return self.is_loopback if self.enable_live_controls is None else self.enable_live_controls
 
 
 def _size(text: str) -> int:
@@ -99,6 +105,12 @@ def add_server_flags(parser: ArgumentParser) -> None:
         action="store_false",
         default=SUPPRESS,
         help="as it is by default",
+    )
+    group.add_argument(
+        "--enable-live-controls",
+        action=BooleanOptionalAction,
+        default=SUPPRESS,
+        help="the page at / may switch chunked prefill and set the token budget (default: if on loopback)",
     )
     add_field_flags(group, RequestLimits, _LIMIT_FLAGS)
 

@@ -1,0 +1,169 @@
+"""The page's routes on an application around a small model."""
+
+import asyncio
+import json
+from typing import Any, cast
+
+import pytest
+from starlette.testclient import TestClient
+from starlette.types import Message
+from tests.helpers.serving import make_engine
+from tests.helpers.toy import QWEN3, toy_model
+
+from tiny_llm_lab.server.app import create_app
+from tiny_llm_lab.server.async_engine import AsyncEngine
+from tiny_llm_lab.server.live.page_stream import PageStream, batches
+from tiny_llm_lab.server.live.recorder import StepRecorder
+from tiny_llm_lab.server.live.view import LiveView
+from tiny_llm_lab.server.routes import page
+from tiny_llm_lab.server.served_model import ServedModel
+from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types.serving import Engine
+
+CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=256)
+
+
+async def start(has_controls: bool = True) -> ServedModel:
+    llm, live = load_serving("ref"), LiveView(has_controls)
+
+    def make(on_step: OnStep) -> Engine:
+        return cast(Engine, make_engine(llm, toy_model(llm), CONFIG, on_step=on_step))
+
+    engine = AsyncEngine(make, [live.recorder])
+    await engine.start()
+    nothing: Any = None
+    return ServedModel(
+        ("toy",),
+        engine,
+        tokenizer=nothing,
+        model=QWEN3,
+        config=CONFIG,
+        num_blocks=256,
+        block_size=16,
+        block_bytes=1,
+        grammars=nothing,
+        live=live,
+    )
+
+
+def data(batch: bytes) -> Any:
+    assert batch.startswith(b"data: ") and batch.endswith(b"\n\n")
+    return json.loads(batch.removeprefix(b"data: "))
+
+
+def test_the_switch_keeps_the_budget_for_when_it_is_on_again() -> None:
+    def ask(**change: Any) -> tuple[bool, int]:
+        answer = client.post("/live/config", json=change).json()
+        return answer["enable_chunked_prefill"], answer["max_num_batched_tokens"]
+
+    with TestClient(create_app(start)) as client:
+        assert ask(max_num_batched_tokens=32) == (True, 32)
+        assert ask(enable_chunked_prefill=False) == (False, 256), "a prompt of max_model_len takes one step"
+        assert ask(max_num_batched_tokens=48) == (False, 256)
+        assert ask(enable_chunked_prefill=True) == (True, 48)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"max_num_batched_tokens": 3}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 10**9}, "65536"),
+        ({"max_num_batched_tokens": True}, "integer"),
+        ({"enable_chunked_prefill": "no"}, "boolean"),
+        ({"max_model_len": 10}, "not permitted"),
+    ],
+)
+def test_what_the_engine_cannot_take_is_refused(change: dict[str, Any], complaint: str) -> None:
+    with TestClient(create_app(start)) as client:
+        answer = client.post("/live/config", json=change)
+        assert answer.status_code == 400
+        assert complaint in answer.json()["error"]["message"]
+        after = client.post("/live/config", json={}).json()
+    assert after == {"enable_chunked_prefill": True, "max_num_batched_tokens": 64}
+
+
+def test_another_site_cannot_reconfigure_the_engine() -> None:
+    """A form or a fetch without CORS can send text to another origin, but no JSON."""
+    with TestClient(create_app(start)) as client:
+        answer = client.post(
+            "/live/config", content='{"max_num_batched_tokens":32}', headers={"Content-Type": "text/plain"}
+        )
+    assert answer.status_code == 415
+
+
+def test_without_controls_nothing_is_changed() -> None:
+    with TestClient(create_app(lambda: start(has_controls=False))) as client:
+        answer = client.post("/live/config", json={"max_num_batched_tokens": 32})
+    assert answer.status_code == 403 and "--enable-live-controls" in answer.json()["error"]["message"]
+
+
+def test_events_follow_the_engine_until_it_stops() -> None:
+    async def scenario() -> list[Any]:
+        served = await start()
+        stream = batches(served.live.recorder, {"model": "toy"}, lambda: served.engine.is_ready, 0.001)
+        found = data(await anext(stream))
+        async for _ in served.engine.generate([97] * 3, SamplingParams(max_tokens=2, ignore_eos=True)):
+            pass
+        await served.live.controls.apply(served.engine, max_num_batched_tokens=32)
+        await served.engine.stop()
+        async for batch in stream:
+            found += data(batch)
+        return found
+
+    found = asyncio.run(asyncio.wait_for(scenario(), 60))
+    kinds = ["hello", "config", "added", "step", "sampled", "step", "sampled", "left", "config"]
+    assert [event["type"] for event in found] == kinds
+    assert found[3]["parts"] == [[1, 3, False]]
+    assert found[-1]["max_num_batched_tokens"] == 32
+
+
+def test_a_page_without_news_gets_comments() -> None:
+    async def scenario() -> bytes:
+        stream = batches(StepRecorder(), {}, lambda: True, batch_s=0.0, ping_s=0.0)
+        await anext(stream)
+        return await anext(stream)
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)).startswith(b":")
+
+
+def test_a_page_that_stalls_is_dropped() -> None:
+    sent: list[Message] = []
+    recorder = StepRecorder()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if len(sent) == 2:
+            await asyncio.Event().wait()  # the first batch never leaves
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario() -> None:
+        stream = PageStream(batches(recorder, {}, lambda: True, 0.001), stall_s=0.01)
+        await stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+
+
+def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestClient(create_app(start)) as client:
+        front = client.get("/")
+        files = {path.name: client.get(f"/page/{path.name}") for path in page.FOLDER.iterdir()}
+        lost = client.get("/page/nothing.js"), client.get("/page/..%2Fapp.py"), client.get("/page/")
+        monkeypatch.setattr(AsyncEngine, "is_ready", False)
+        events = client.get("/live/events")
+    assert front.text == files["index.html"].text
+    types = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+    for name, answer in files.items():
+        kind = types["." + name.rpartition(".")[2]]
+        assert answer.status_code == 200 and answer.headers["content-type"].partition(";")[0] == kind
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy and "unsafe" not in policy
+    assert [answer.status_code for answer in lost] == [404, 404, 404]
+    assert events.headers["content-type"].startswith("text/event-stream")
+    hello = data(events.content)[0]
+    assert (hello["model"], hello["has_controls"], hello["long_prompt_tokens"]) == ("toy", True, 192)
