@@ -1,12 +1,15 @@
 """The socket that a server listens on."""
 
+import contextlib
 import errno
+import resource
 import socket
 from typing import Final
 
 from tiny_llm_lab.types import UserError
 
 _BACKLOG: Final = 2048
+_FILES: Final = 65_536
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -30,6 +33,18 @@ def listen(host: str, port: int) -> socket.socket:
         sock.close()
         raise UserError(_complaint(error, host, port)) from None
     return sock
+
+
+def allow_connections() -> None:
+    """Let this process have as many connections open as the system allows it, _FILES at most.
+
+    The usual limits, 256 and 1024, are below what the queue of a server takes.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(ValueError, OSError):  # not every system allows what it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _complaint(error: OSError, host: str, port: int) -> str:
