@@ -1,5 +1,6 @@
 """What is refused, what fails, and that the server serves on."""
 
+import asyncio
 import json
 import resource
 import socket
@@ -153,6 +154,25 @@ def test_two_servers_on_one_port():
         listen("no such host", 0)
 
 
+def test_what_is_written_is_sent_at_once():
+    delays = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        delays.append(not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def run() -> None:
+        sock = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(connected, sock=sock):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            await reader.read()
+            writer.close()
+
+    asyncio.run(run())
+    assert delays == [False]
+
+
 def test_as_many_connections_as_the_system_allows():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -175,4 +195,7 @@ def test_what_is_not_about_completions(server):
     page = server.get("/docs").text
     assert "/v1/completions" in page and "repetition_penalty" in page and "http" not in page.lower()
     document = server.get("/openapi.json")
-    assert document.status_code == 200 and "422" not in document.json()["paths"]["/tokenize"]["post"]["responses"]
+    assert (
+        document.status_code == 200
+        and "422" not in document.json()["paths"]["/tokenize"]["post"]["responses"]
+    )
