@@ -131,8 +131,8 @@ class Answers:
                 return []
             if output is not None:
                 new.append((idx, output))
-            if stream.is_done:
-                del self._open[idx]
+            if stream.is_done and (output is None or output.completion is not None):
+                del self._open[idx]  # the error behind a last output comes with the next call
         self._num_taken += len(new)
         return new
 

@@ -19,9 +19,7 @@ DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 # What /openapi.json says of a route that may answer with a stream.
-STREAMED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
+STREAMED: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {"text/event-stream": {}}}}
 T = TypeVar("T")
 
 

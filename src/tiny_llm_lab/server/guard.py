@@ -1,6 +1,7 @@
 """What a request must pass before a route sees it: the API key, and the limits on its body."""
 
 import asyncio
+import contextlib
 import hmac
 from collections.abc import Sequence
 from typing import Final
@@ -10,8 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ApiError
 
 _BODY_TIMEOUT_S: Final = 60.0
-# What is left of a body that was refused is read and forgotten up to here, so that the client can read why.
+# What is left of a body that was refused is read and forgotten up to here: closed with bytes unread, the
+# connection is reset, and the client cannot read why.
 _LONGEST_FORGOTTEN: Final = 64 * 2**20
+_FORGET_TIMEOUT_S: Final = 10.0
 
 
 class Guard:
@@ -26,12 +29,25 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
+        headers, is_read = dict(scope["headers"]), False
+
+        async def watched() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read = not message.get("more_body", False)
+            return message
+
         try:
             self._require_key(scope, headers.get(b"authorization", b""))
-            body = await self._body(headers.get(b"content-length", b""), receive)
+            body = await self._body(headers.get(b"content-length", b""), watched)
         except ApiError as error:
-            await error.response()(scope, receive, send)
+            response = error.response()
+            head = {"status": response.status_code, "headers": response.raw_headers}
+            await send({"type": "http.response.start", **head})
+            await send({"type": "http.response.body", "body": response.body, "more_body": True})
+            if error.status != 408 and not is_read:
+                await _forget(receive)
+            await send({"type": "http.response.body", "body": b""})
             return
         except _GoneError:
             return
@@ -85,6 +101,17 @@ class Guard:
         return ApiError(
             413, message, code="body_too_large", headers={} if is_kept else {"Connection": "close"}
         )
+
+
+async def _forget(receive: Receive) -> None:
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FORGET_TIMEOUT_S):
+            while size <= _LONGEST_FORGOTTEN:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 class _GoneError(Exception):

@@ -3,6 +3,7 @@
 import asyncio
 
 import httpx2
+import pytest
 from tests.helpers.fake_engine import (
     FakeEngine,
     fake_server,
@@ -13,6 +14,7 @@ from tests.helpers.fake_engine import (
 )
 
 from tiny_llm_lab.server.answers import Answers, Ask
+from tiny_llm_lab.server.errors import ApiError
 from tiny_llm_lab.server.request_stream import MAX_WAITING, RequestStream
 from tiny_llm_lab.server.served_model import RequestLimits
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
@@ -79,6 +81,20 @@ def test_a_quiet_stream_is_kept_alive():
         assert engine.steps == 0
         engine.permit()
         assert b'"text": "a"' in read_until(connection, b"[DONE]")
+
+
+def test_an_error_behind_the_last_output_is_told():
+    async def run() -> None:
+        changed = asyncio.Event()
+        stream = RequestStream("x", changed)
+        answers = Answers(None, [stream], changed)  # type: ignore[arg-type]
+        stream.put(EngineOutput("x", (5,), "a"))
+        stream.fail(RuntimeError("no memory"))
+        assert [output.text for _, output in await anext(answers)] == ["a"]
+        with pytest.raises(ApiError):
+            await anext(answers)
+
+    asyncio.run(run())
 
 
 def test_an_answer_that_takes_too_long_is_ended():

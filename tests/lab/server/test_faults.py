@@ -65,6 +65,17 @@ def test_a_body_without_a_declared_length_is_bounded_too(server):
         assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_client_that_sends_all_of_a_body_that_is_refused_reads_why(server, is_chunked):
+    head = "POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    length = "Transfer-Encoding: chunked\r\n\r\nb71b00\r\n" if is_chunked else "Content-Length: 12000000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall((head + length).encode() + b" " * 12_000_000 + b"\r\n0\r\n\r\n" * is_chunked)
+        text = read_until(connection, b"}}")
+        assert text.startswith(b"HTTP/1.1 413 ") and b"body_too_large" in text
+        assert connection.recv(1) == b""
+
+
 class Hasty(HttpProtocol):
     head_timeout_s = 0.1
 
