@@ -7,9 +7,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 PATIENCE_S = 120.0
+LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True}
+SHORT = {"prompt": "Once", "max_tokens": 4}
 
 
 @dataclass
@@ -30,7 +33,9 @@ class Outcome:
 def request(body: dict[str, Any] | bytes, path: str = "/v1/completions", headers: str = "") -> bytes:
     """A request after whose answer the connection is closed."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}"
+    )
     return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
@@ -87,7 +92,7 @@ async def gaps_of_streams(port: int, num_streams: int, num_tokens: int) -> list[
                 if line.startswith(b"data: {"):
                     times.append(time.perf_counter())
                 elif line.startswith(b"data: [DONE]"):
-                    return [after - before for before, after in zip(times, times[1:], strict=False)]
+                    return [after - before for before, after in pairwise(times)]
         return []
 
     async with asyncio.timeout(PATIENCE_S):

@@ -7,23 +7,20 @@ answered were not, the server's resident memory before and after, and whether it
 import argparse
 import asyncio
 import json
-import os
-import signal
-import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.helpers.fake_engine import http_server
 from tests.helpers.processes import is_healthy, running, tiny_llm, wait_for
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 from tests.peers.fault_clients import (
+    LONG,
+    SHORT,
     Outcome,
     answer,
     beside_streams,
-    connected,
     gaps_of_streams,
     is_whole,
     longest,
@@ -31,12 +28,7 @@ from tests.peers.fault_clients import (
     request,
     vanish,
 )
-
-from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.served_model import ModelSettings, start_model
-
-LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True}
-SHORT = {"prompt": "Once", "max_tokens": 4}
+from tests.peers.fault_processes import ended, failing_step, full_disk, second_server
 
 
 async def vanishing(port: int) -> Outcome:
@@ -64,7 +56,9 @@ async def slow_reader(port: int) -> Outcome:
 async def bodies(port: int) -> Outcome:
     outcome = Outcome()
     big = json.dumps({"prompt": "x" * 10_000_000}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    )
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(big), big)
     deep = b'{"prompt": "x", "response_format": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
     sent = [request(each) for each in (b"\xff\xfe", b'{"prompt": "\xc3"}', big, b"[" * 10_000, deep, b"NaN")]
@@ -120,20 +114,23 @@ async def pipelined(port: int) -> Outcome:
     return outcome
 
 
+_ENUMS = {f"k{i}": {"enum": [f"{i}{j}" for j in range(50)]} for i in range(500)}
+_MANY = [{"type": "object", "properties": {f"p{i}": {"type": "string"}}} for i in range(2000)]
+_RULES = "".join(f'\nr{i}: "a" r{i} "b" | "c"' for i in range(500))
 SLOW_FORMS: list[dict[str, Any]] = [
-    {"json": {"type": "object", "properties": {f"k{i}": {"enum": [f"{i}{j}" for j in range(50)]} for i in range(500)}}},
+    {"json": {"type": "object", "properties": _ENUMS}},
     {"json": {"type": "string", "pattern": "^(([a-z]{1,40}[0-9]{1,40}){1,40}x?){1,40}$"}},
     {"json": {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 40}}, "$ref": "#/$defs/a"}},
-    {"json": {"anyOf": [{"type": "object", "properties": {f"p{i}": {"type": "string"}}} for i in range(2000)]}},
+    {"json": {"anyOf": _MANY}},
     {"regex": "((a{1,1000}){1,1000}){1,1000}"},
     {"regex": "(.*a){60}b"},
     {"regex": "((a+)+)+((a|aa)+)+$"},
     {"regex": "(" * 2000 + ")" * 2000},
     {"regex": "[a-z]{100000}"},
     {"regex": "(x|y(?=z))"},
-    {"grammar": "start: " + " | ".join(f"r{i}" for i in range(500)) + "".join(f'\nr{i}: "a" r{i} "b" | "c"' for i in range(500))},
+    {"grammar": "start: " + " | ".join(f"r{i}" for i in range(500)) + _RULES},
     {"choice": [f"{i} word" for i in range(1000)]},
-]  # fmt: skip
+]
 
 
 async def slow_forms(port: int) -> Outcome:
@@ -179,75 +176,7 @@ async def many_streams(port: int) -> Outcome:
     return Outcome(64, lost=sizes.count(0), note=f"{note}{min(totals):.1f} to {max(totals):.1f} s of answer")
 
 
-async def failing_step() -> Outcome:
-    """In this process: a step of the real engine raises while 8 streams run; the next requests are served."""
-    outcome, app = Outcome(note="8 under way, then 4"), create_app(lambda: start_model(ModelSettings()))
-    with http_server(app) as port:
-        answers = [asyncio.ensure_future(answer(port, request({**LONG, "stream": True}))) for _ in range(8)]
-        await asyncio.sleep(0.3)
-
-        def break_once(engine: Any) -> None:
-            def fail() -> None:
-                del engine.step
-                raise MemoryError("injected")
-
-            engine.step = fail
-
-        await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(app.state.served.engine.run(break_once), app.state.served.engine._loop)
-        )
-        for _, content in await asyncio.gather(*answers):
-            outcome.add("engine_error" if b'"code":"engine_error"' in content else "200")
-        for _ in range(4):
-            status, content = await answer(port, request(SHORT))
-            outcome.add(status, not is_whole(content))
-    return outcome
-
-
-def ended(port: int, log: Path, signals: int) -> Outcome:
-    """SIGTERM under load, `signals` times."""
-    outcome = Outcome()
-
-    async def load(process: subprocess.Popen[bytes]) -> None:
-        async def client(number: int) -> None:
-            await asyncio.sleep(number * 0.02)
-            status, content = await answer(port, request({**LONG, "stream": bool(number & 1)}))
-            is_cut = status == "200" and not is_whole(content)
-            outcome.add(f"{status} cut" if is_cut else status, is_cut and signals == 1)
-
-        clients = [asyncio.ensure_future(client(number)) for number in range(100)]
-        await asyncio.sleep(1)
-        for _ in range(signals):
-            process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.2)
-        await asyncio.gather(*clients)
-
-    with running(tiny_llm("serve", "--port", str(port)), log) as process:
-        wait_for(lambda: is_healthy(port), "the start")
-        asyncio.run(load(process))
-        outcome.note = f"exit code {process.wait(60)}"
-    return outcome
-
-
-def full_disk(port: int, folder: Path) -> Outcome:
-    """No file can grow, the log is full, the cache of the lab is empty."""
-    outcome = Outcome(note="stderr to /dev/full, ulimit -f 0")
-    command = ["bash", "-c", 'ulimit -f 0; exec "$@" 2>/dev/full', "-"]
-    command += ["env", f"TINY_LLM_CACHE={folder}/cache", *tiny_llm("serve", "--port", str(port), "--enable-log-requests")]
-    with running(command, folder / "log"):
-        wait_for(lambda: is_healthy(port), "the start")
-        for _ in range(10):
-            status, content = asyncio.run(answer(port, request(SHORT)))
-            outcome.add(status, not is_whole(content))
-    return outcome
-
-
-def second_server(port: int) -> Outcome:
-    done = subprocess.run(tiny_llm("serve", "--port", str(port)), capture_output=True, text=True, timeout=120)
-    return Outcome(1, lost=int(done.returncode != 2), note=f"exit code {done.returncode}: {done.stderr.strip()}")
-
-
-FAULTS: dict[str, Callable[[int], Awaitable[Outcome]]] = {
+FAULTS: dict[str, Callable[[int], Coroutine[Any, Any, Outcome]]] = {
     "64 streams": many_streams,
     "200 clients, half vanish": vanishing,
     "half vanish, 2nd": vanishing,
@@ -261,6 +190,8 @@ FAULTS: dict[str, Callable[[int], Awaitable[Outcome]]] = {
     "pipelined": pipelined,
     "slow schemas, regex bombs": slow_forms,
     "many of a kind": many_of_a_kind,
+    "many of a kind, 2nd": many_of_a_kind,
+    "many of a kind, 3rd": many_of_a_kind,
 }
 
 
@@ -272,7 +203,10 @@ def resident(pid: int) -> int:
 
 def show(name: str, outcome: Outcome, memory: str, serves: object) -> None:
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items()))
-    print(f"{name} | {outcome.tried} | {statuses} | {outcome.lost} | {memory} | {serves} | {outcome.note}", flush=True)
+    print(
+        f"{name} | {outcome.tried} | {statuses} | {outcome.lost} | {memory} | {serves} | {outcome.note}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -302,11 +236,16 @@ def main() -> None:
         ("a step that raises", lambda: asyncio.run(failing_step())),
         ("SIGTERM under load", lambda: ended(port, folder / "log", 1)),
         ("SIGTERM twice", lambda: ended(port, folder / "log", 2)),
-        ("full disk", lambda: full_disk(port, folder)),
+        ("full disk for the log", lambda: full_disk(port, folder, 'exec "$@" 2>/dev/full')),
+        (
+            "full disk for the cache",
+            lambda: full_disk(
+                port, folder, f'export TINY_LLM_CACHE={folder}/c; ulimit -f 0; exec "$@" 2>/dev/null'
+            ),
+        ),
     ):
         if wanted(name):
             show(name, run(), "-", "-")
-    print((folder / "log").read_text()[-2000:] if os.environ.get("SHOW_LOG") else f"log: {folder}/log")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ def test_a_body_without_a_declared_length_is_bounded_too(server):
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_client_that_sends_all_of_a_body_that_is_refused_reads_why(server, is_chunked):
     head = "POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-    length = "Transfer-Encoding: chunked\r\n\r\nb71b00\r\n" if is_chunked else "Content-Length: 12000000\r\n\r\n"
+    length = (
+        "Transfer-Encoding: chunked\r\n\r\nb71b00\r\n" if is_chunked else "Content-Length: 12000000\r\n\r\n"
+    )
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall((head + length).encode() + b" " * 12_000_000 + b"\r\n0\r\n\r\n" * is_chunked)
         text = read_until(connection, b"}}")
@@ -83,15 +85,17 @@ class Hasty(HttpProtocol):
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
 def test_a_head_that_does_not_come_closes_the_connection(sent):
     engine = FakeEngine(by_hand=True)
-    with fake_server(engine, limits=QUIET, protocol=Hasty) as server:
-        with raw_post(server.port, {"prompt": "x", "max_tokens": 1}) as connection:
-            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as idle:
-                idle.sendall(sent)
-                assert idle.recv(1) == b""
-            engine.permit()  # the answer took longer than a head may
-            assert read_until(connection, b"}}").startswith(b"HTTP/1.1 200 ")
-            connection.sendall(sent)
-            assert connection.recv(1) == b""
+    with (
+        fake_server(engine, limits=QUIET, protocol=Hasty) as server,
+        raw_post(server.port, {"prompt": "x", "max_tokens": 1}) as connection,
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as idle:
+            idle.sendall(sent)
+            assert idle.recv(1) == b""
+        engine.permit()  # the answer took longer than a head may
+        assert read_until(connection, b"}}").startswith(b"HTTP/1.1 200 ")
+        connection.sendall(sent)
+        assert connection.recv(1) == b""
 
 
 def test_names_of_the_page_that_are_no_names(server):
