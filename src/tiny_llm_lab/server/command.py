@@ -3,17 +3,18 @@
 import asyncio
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from typing import Final
 
+from tiny_llm_lab.async_engine.model import ModelSettings
 from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags, check_fitting
 from tiny_llm_lab.commands.field_flags import given_fields
 from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.types import SchedulerConfig
 
 from .chat.settings import add_chat_flags, chat_settings
+from .live.view import LiveView
 from .run_server import configure_logging, run_server
-from .served_model import ModelSettings, start_model
+from .served_model import start_model
 from .settings import add_server_flags, server_settings
 
 HELP = "Serve a model to OpenAI clients."
@@ -32,12 +33,11 @@ def run(args: Namespace) -> int:
     settings = model_settings(args)
     server, limits = server_settings(args)
     # With an SLO it is the budget controller that sizes the chunks.
-    has_live_controls = server.has_live_controls and settings.engine.itl_slo_ms is None
-    settings = replace(settings, enable_live_controls=has_live_controls)
+    live = LiveView(server.has_live_controls and settings.engine.itl_slo_ms is None)
     sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
     names, chat = server.served_model_name, chat_settings(args)
-    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))
+    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live), server))
     return 0
 
 

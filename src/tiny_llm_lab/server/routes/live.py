@@ -27,7 +27,7 @@ class ConfigChange(BaseModel):
     max_num_batched_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_BUDGET)] | None = None
 
 
-@router.get("/events", response_class=PageStream)
+@router.get("/events", response_class=PageStream, status_code=200)
 async def events(served: Served) -> PageStream:
     """The engine's steps as server-sent events, each a JSON list of what happened in 0.1 s."""
     return PageStream(batches(served.live.recorder, _hello(served), lambda: served.engine.is_ready))

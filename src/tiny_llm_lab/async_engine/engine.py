@@ -19,9 +19,9 @@ from tiny_llm_lab.types import (
 )
 from tiny_llm_lab.types.serving import Engine
 
-from .engine_thread import EngineStoppedError, EngineThread
 from .listener import AddedRequest, EngineListener
-from .request_stream import RequestStream
+from .stream import RequestStream
+from .thread import EngineStoppedError, EngineThread
 
 T = TypeVar("T")
 # Steps of a small model take less than this. A write for each token of each stream would then take more
