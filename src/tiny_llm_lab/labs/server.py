@@ -1,0 +1,163 @@
+"""The servers of a lab: a fresh process for each variant, or one that runs already."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import httpx2
+
+from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.types import UserError
+
+_START_S: Final = 180.0
+_STOP_S: Final = 30.0
+_POLL_S: Final = 0.05
+_HOST: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A configuration of the server: a short name, and flags of `serve`. Without flags it is any server."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+class Servers(Protocol):
+    """Where variants are served."""
+
+    is_own: bool  # whether flags can be given
+
+    def url(self, variant: Variant) -> str:
+        """The base URL of a server that runs with the variant's flags."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class RunningServers:
+    """One server of somebody else's, at `base_url`; its settings are unknown."""
+
+    base_url: str
+    is_own: bool = field(default=False, init=False)
+
+    def url(self, variant: Variant) -> str:
+        """The URL, for every variant."""
+        return self.base_url
+
+    def close(self) -> None:
+        """Leave it running."""
+
+
+@dataclass
+class OwnServers:
+    """Starts `serve` for a variant when it is first asked for, and ends all by SIGINT.
+
+    With `one_at_a_time` a variant's server is ended before the next starts, for models that fit once.
+    """
+
+    arguments: Sequence[str]  # --model and its like, the same for all
+    log_folder: Path
+    one_at_a_time: bool = False
+    is_own: bool = field(default=True, init=False)
+    _running: dict[Variant, "_Server"] = field(default_factory=dict, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def url(self, variant: Variant) -> str:
+        """The URL of the variant's server, which is started if need be. Raises UserError if it ends."""
+        if variant not in self._running:
+            if self.one_at_a_time:
+                self.close()
+            file = self.log_folder / f"{'-'.join(variant.name.split())}.log"
+            self._running[variant] = _Server([*self.arguments, *variant.flags], file)
+        return self._running[variant].base_url
+
+    def close(self) -> None:
+        """End every server; those that do not end in time are killed, and that is said."""
+        servers, self._running = list(self._running.values()), {}
+        for server in servers:
+            server.interrupt()
+        for server in servers:
+            server.wait()
+
+    def peak_rss_bytes(self, variant: Variant) -> int | None:
+        """The largest resident size of a variant's server so far; None where the system does not tell."""
+        status = Path(f"/proc/{self._running[variant].process.pid}/status")
+        if not status.exists():
+            return None
+        lines = [line.split() for line in status.read_text(encoding="utf-8").splitlines()]
+        return next((int(line[1]) * 1024 for line in lines if line[0] == "VmHWM:"), None)
+
+
+class _Server:
+    """A process of `serve` that answers /health."""
+
+    def __init__(self, arguments: Sequence[str], log_file: Path) -> None:
+        port = _free_port()
+        self.base_url, self._log_file = f"http://{_HOST}:{port}", log_file
+        command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments, "--port", str(port)]
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as output:
+            # A group of its own: Ctrl-C in the terminal reaches the lab, and the lab ends its servers.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            self._wait_until_healthy(shown=" ".join(command[2:]))
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def _wait_until_healthy(self, shown: str) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                lines = self._log_file.read_text(encoding="utf-8", errors="replace").split("\n")
+                last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+                raise UserError(f"`{shown}` ended: {last.removeprefix('error: ')}")
+            if is_healthy(self.base_url):
+                return
+            time.sleep(_POLL_S)
+        raise UserError(f"`{shown}` did not answer /health in {_START_S:g} s: see {self._log_file}")
+
+    def interrupt(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def wait(self) -> None:
+        try:
+            self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            log(f"a server ignored SIGINT for {_STOP_S:g} s and was killed: see {self._log_file}")
+            self.process.kill()
+            self.process.wait()
+
+
+def is_healthy(base_url: str) -> bool:
+    """Whether a server answers /health with 200."""
+    try:
+        return httpx2.get(f"{base_url}/health", timeout=1.0).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
