@@ -8,7 +8,7 @@ import pytest
 
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.types import SamplingParams, UserError
-from tiny_llm_lab.types.request import MAX_TEMPERATURE, MIN_TEMPERATURE
+from tiny_llm_lab.types.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 
 def name_of(*words: str) -> str:

@@ -12,8 +12,9 @@ from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserErr
 
 from .prompt_text import cleaned
 
-# What an object may hold besides `prompt`; no command shows log probabilities.
-_SAMPLING: Final = [each.name for each in fields(SamplingParams) if each.name != "logprobs"]
+# What an object may not hold: no command shows log probabilities, and the loops of week 2 have no forms.
+_WITHOUT: Final = ("logprobs", "prompt_logprobs", "logit_bias", "structured_outputs")
+_SAMPLING: Final = [each.name for each in fields(SamplingParams) if each.name not in _WITHOUT]
 _FIELDS: Final = (*_SAMPLING, "arrival_s", "priority", "priority_class")
 
 

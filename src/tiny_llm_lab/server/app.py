@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from .routes import models
+from .errors import add_error_handlers
+from .routes import completions, models
 from .served_model import ServedModel
 
 
@@ -19,5 +20,7 @@ def create_app(start: Callable[[], Awaitable[ServedModel]], drain_s: float = 30.
         await served.engine.stop(drain_s)
 
     app = FastAPI(title="tiny-llm", lifespan=lifespan)
-    app.include_router(models.router)
+    add_error_handlers(app)
+    for routes in (completions, models):
+        app.include_router(routes.router)
     return app

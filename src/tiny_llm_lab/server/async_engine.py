@@ -71,10 +71,12 @@ class AsyncEngine:
         priority_class: PriorityClass = "interactive",
         arrival_s: float | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        changed: asyncio.Event | None = None,
     ) -> RequestStream:
         """Queue a request of token ids; returns its stream as soon as the engine has taken it.
 
-        `request_id` None makes one up, `arrival_s` None is now, on time.perf_counter. Whoever leaves a
+        `request_id` None makes one up, `arrival_s` None is now, on time.perf_counter. `changed` as in
+        `RequestStream`. Whoever leaves a
         stream before its end must `abort` it. Raises UserError for a request that can never be served or an
         id in use, and EngineStoppedError when the engine takes none.
         """
@@ -95,7 +97,7 @@ class AsyncEngine:
             )
             self._thread.added(AddedRequest(name, len(prompt), sampling, arrived))
 
-        stream = RequestStream(name)
+        stream = RequestStream(name, changed)
         if name in self._streams:
             raise UserError(f"there is a request {name!r} already: choose another id")
         self._streams[name] = stream  # before the first output can come

@@ -12,13 +12,16 @@ class RequestStream:
     A reader that is slow gets several steps at once: what waits is never more than the answer.
     """
 
-    def __init__(self, request_id: str) -> None:
-        """Sets request_id, and is_done = False: whether the engine has no more to bring."""
+    def __init__(self, request_id: str, changed: asyncio.Event | None = None) -> None:
+        """Sets request_id, and is_done = False: whether the engine has no more to bring.
+
+        `changed` is set whenever something has come; streams with one reader may share it.
+        """
         self.request_id = request_id
         self.is_done = False
         self._waiting: list[EngineOutput] = []
         self._error: BaseException | None = None
-        self._changed = asyncio.Event()
+        self._changed = changed or asyncio.Event()
 
     def put(self, output: EngineOutput) -> None:
         """Add what a step brought; on the reader's event loop."""
@@ -36,20 +39,26 @@ class RequestStream:
 
     async def __anext__(self) -> EngineOutput:
         """All that came since the last call, as one output. Raises the error that ended the stream."""
-        while not self._waiting:
-            if self._error is not None:
-                raise self._error
+        while (output := self.take()) is None:
             if self.is_done:
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
+        return output
+
+    def take(self) -> EngineOutput | None:
+        """What came since the last call; None when nothing did. Raises the error that ended the stream."""
         outputs, self._waiting = self._waiting, []
-        return outputs[0] if len(outputs) == 1 else merged(outputs)
+        if not outputs and self._error is not None:
+            raise self._error
+        return merged(outputs) if outputs else None
 
 
 def merged(outputs: Sequence[EngineOutput]) -> EngineOutput:
     """One output in place of several of a request, oldest first."""
     last = outputs[-1]
+    if len(outputs) == 1:
+        return last
     return EngineOutput(
         last.request_id,
         tuple(token for each in outputs for token in each.token_ids),
@@ -58,4 +67,5 @@ def merged(outputs: Sequence[EngineOutput]) -> EngineOutput:
         tuple(score for each in outputs for score in each.logprobs),
         tuple(event for each in outputs for event in each.events),
         last.num_cached_tokens,
+        outputs[0].prompt_logprobs,
     )

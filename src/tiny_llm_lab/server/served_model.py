@@ -1,18 +1,23 @@
 """A loaded model, ready to answer: what every route of the server works with."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tiny_llm_lab.commands.engine_options import EngineSettings, build_engine
 from tiny_llm_lab.commands.options import Loaded, load
+from tiny_llm_lab.models.config import read_json
 from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.structured.grammars import Grammars
 from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
 from tiny_llm_lab.types.serving import Engine
 
 from .async_engine import AsyncEngine
+from .errors import ApiError
 from .listener import EngineListener
+from .schemas.sampling import PRESETS
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,15 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class RequestLimits:
+    """What one request, and all of them together, may take of the server."""
+
+    max_waiting: int = 1024  # requests in the queue, beyond those that run
+    request_timeout_s: float = 0.0  # for the whole answer; 0 is none
+    keep_alive_s: float = 5.0  # a stream without news gets a comment; 0 is never
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """An engine that runs, and what is needed to put requests to it."""
 
@@ -40,11 +54,28 @@ class ServedModel:
     config: SchedulerConfig  # at the start
     num_blocks: int
     block_size: int
+    grammars: Grammars
+    presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
+    limits: RequestLimits = RequestLimits()
     created_s: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The most tokens of prompt and answer together."""
+        return min(self.config.max_model_len, self.num_blocks * self.block_size)
+
+    def require_name(self, name: str | None) -> None:
+        """Raise ApiError 404 for a name that is not served; None is fine."""
+        if name is not None and name not in self.names:
+            message = f"the model {name!r} does not exist: this server has {', '.join(self.names)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
 
 
 async def start_model(
-    settings: ModelSettings, names: Sequence[str] = (), listeners: Sequence[EngineListener] = ()
+    settings: ModelSettings,
+    names: Sequence[str] = (),
+    listeners: Sequence[EngineListener] = (),
+    limits: RequestLimits = RequestLimits(),
 ) -> ServedModel:
     """Load the model and start its engine; `names` () is the model's own name.
 
@@ -65,7 +96,18 @@ async def start_model(
         config=await engine.run(lambda running: running.config),
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
+        grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
+        presets=_presets(loaded.checkpoint.path),
+        limits=limits,
     )
+
+
+def _presets(folder: Path) -> dict[str, float]:
+    """What generation_config.json says of sampling; do_sample: false is greedy decoding."""
+    file = folder / "generation_config.json"
+    declared = read_json(file) if file.exists() else {}
+    presets = {name: declared[name] for name in PRESETS if isinstance(declared.get(name), int | float)}
+    return presets | ({"temperature": 0.0} if declared.get("do_sample") is False else {})
 
 
 class _Builder:

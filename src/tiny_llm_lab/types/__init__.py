@@ -43,15 +43,17 @@ from tiny_llm_lab.types.request import (
     PrefillEvent,
     PriorityClass,
     Prompt,
-    SamplingParams,
     Timing,
     TokenEvent,
 )
 from tiny_llm_lab.types.rope_scaling import RopeScaling, yarn_magnitude
+from tiny_llm_lab.types.sampling import MAX_LOGPROBS, SamplingParams
 from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
+from tiny_llm_lab.types.structured_outputs import StructuredOutputs
 from tiny_llm_lab.types.weight import QuantizationMode, QuantizedWeights, Weight
 
 __all__ = [
+    "MAX_LOGPROBS",
     "PRIORITY_CLASSES",
     "Arrival",
     "Arrivals",
@@ -96,6 +98,7 @@ __all__ = [
     "StepSample",
     "StepStats",
     "StepTimeError",
+    "StructuredOutputs",
     "Timing",
     "TokenEvent",
     "TokenLogprobs",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiny_llm_lab.types.errors import UserError
-from tiny_llm_lab.types.request import Clock, Completion, Prompt, SamplingParams, Timing
+from tiny_llm_lab.types.request import Clock, Completion, Prompt, Timing
+from tiny_llm_lab.types.sampling import SamplingParams
 
 # Longest sleep while nothing has arrived, so that an interrupt is answered soon.
 _LONGEST_SLEEP_S = 0.05

@@ -100,3 +100,5 @@ class EngineOutput:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of token_ids, if the request asked for them
     events: tuple[Event, ...] = ()  # the same as events, after those of its chunks; the DoneEvent last
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    # With the first token, if the request asked for them: one for each token of the prompt, the first None.
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()

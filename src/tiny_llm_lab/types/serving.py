@@ -7,7 +7,8 @@ from tiny_llm_lab.types.draft import Proposer
 from tiny_llm_lab.types.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
 from tiny_llm_lab.types.logits import LogitsProcessor
 from tiny_llm_lab.types.model import PagedModel, Tokenizer
-from tiny_llm_lab.types.request import Clock, Completion, EventCallback, PriorityClass, Prompt, SamplingParams
+from tiny_llm_lab.types.request import Clock, Completion, EventCallback, PriorityClass, Prompt
+from tiny_llm_lab.types.sampling import SamplingParams
 from tiny_llm_lab.types.step_time import StepTimeError
 
 

@@ -1,0 +1,127 @@
+"""Errors as OpenAI's clients expect them: a status, and {"error": {"message", "type", "param", "code"}}."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from tiny_llm_lab.types import SamplingParams, UserError
+
+from .async_engine import EngineStoppedError
+
+_LOG: Final = logging.getLogger("tiny_llm.server")
+INVALID: Final = "invalid_request_error"
+SERVER: Final = "server_error"
+_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
+_SAMPLING: Final = {each.name for each in fields(SamplingParams)}
+_LONGEST_MESSAGE: Final = 1000  # a message may quote what was sent
+
+
+@dataclass
+class ApiError(Exception):
+    """A request that is answered with an error."""
+
+    status: int
+    message: str
+    type: str = INVALID
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of the answer; also the data of a stream's last event."""
+        message = (
+            self.message if len(self.message) <= _LONGEST_MESSAGE else self.message[:_LONGEST_MESSAGE] + "…"
+        )
+        return {"error": {"message": message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """The answer."""
+        return json_response(self.body(), self.status, self.headers)
+
+
+def json_response(
+    body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """`body` as JSON; text that is no Unicode, as a client may send it in escapes, does not fail."""
+    return Response(to_json(body), status, headers, "application/json")
+
+
+def to_json(body: object) -> bytes:
+    """Compact JSON in UTF-8."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """What a client is told of `error`; a fault of the server is told without its details."""
+    match error:
+        case ApiError():
+            return error
+        case UserError():
+            first = str(error).partition(" ")[0]
+            return ApiError(400, str(error), param=first if first in _SAMPLING else None)
+        case EngineStoppedError():
+            return ApiError(503, str(error), SERVER, code="unavailable", headers={"Retry-After": "1"})
+        case RecursionError():
+            return ApiError(400, "the JSON is nested too deep: flatten it")
+    return ApiError(
+        500, "the server failed on this request: its log tells why", SERVER, code="internal_error"
+    )
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error of `app` in one format."""
+
+    async def known(request: Request, error: Exception) -> Response:
+        return as_api_error(error).response()
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return _validation_error(request, error.errors()).response()
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind = INVALID if error.status_code < 500 else SERVER
+        return ApiError(
+            error.status_code,
+            _told(request, error),
+            kind,
+            code=_CODES.get(error.status_code),
+            headers=error.headers or {},
+        ).response()
+
+    for kind in (ApiError, UserError, EngineStoppedError, RecursionError):
+        app.add_exception_handler(kind, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, known)
+
+
+def _told(request: Request, error: HTTPException) -> str:
+    match error.status_code:
+        case 404:
+            return f"there is no {request.url.path}: /openapi.json lists what there is"
+        case 405:
+            return f"{request.url.path} does not take {request.method}"
+    return str(error.detail)
+
+
+def _validation_error(request: Request, found: Sequence[Mapping[str, Any]]) -> ApiError:
+    """The first complaint; `param` is the field, as in messages[0].content."""
+    media = request.headers.get("content-type", "")
+    if request.method == "POST" and "json" not in media:
+        return ApiError(
+            415, f"the body must be JSON, not {media or 'untyped'}: send Content-Type: application/json"
+        )
+    first = found[0]
+    place = [part for part in first["loc"] if part != "body"]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    return ApiError(400, f"{param}: {first['msg']}" if param else str(first["msg"]), param=param or None)

@@ -1,0 +1,168 @@
+"""How one request picks its tokens and when it stops."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Final
+
+from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.structured_outputs import StructuredOutputs
+
+MAX_LOGPROBS: Final = 20
+# Logits divided by less, or by more, leave the range of float32.
+MIN_TEMPERATURE: Final = 1e-6
+MAX_TEMPERATURE: Final = 1e6
+MAX_LOGIT_BIASES: Final = 1024
+MAX_STOPS: Final = 64  # strings, and as many token ids
+MAX_STOP_CHARS: Final = 1024  # of one stop string
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request picks its tokens and when it stops; the defaults are greedy decoding.
+
+    `stop` takes one string too, as one stop string; `logit_bias` is given as a mapping and kept as sorted
+    pairs. Raises UserError for a value of another type or outside its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    max_tokens: int | None = None  # None = as many as fit in max_seq_len
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None  # of each token, and of so many likeliest ones beside it; None = off
+    repetition_penalty: float = 1.0  # above 1: tokens of prompt and answer become less likely
+    presence_penalty: float = 0.0  # above 0: tokens of the answer become less likely
+    frequency_penalty: float = 0.0  # the same, for each time that they occur
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()  # added to logits, by token id
+    min_tokens: int = 0  # no end of sequence, stop token or stop string before
+    stop_token_ids: tuple[int, ...] = ()  # end the answer as an end of sequence does, also with ignore_eos
+    prompt_logprobs: int | None = None  # of each token of the prompt, as logprobs; None = off
+    structured_outputs: StructuredOutputs | None = None  # the form of the answer; needs its processor
+
+    def __post_init__(self) -> None:
+        stop: object = self.stop  # as given: what is annotated is what it becomes
+        if isinstance(stop, str):
+            object.__setattr__(self, "stop", (stop,))
+        ids: object = self.stop_token_ids
+        if isinstance(ids, list):
+            object.__setattr__(self, "stop_token_ids", tuple(ids))
+        self._check_types()
+        object.__setattr__(self, "logit_bias", _sorted_pairs(self.logit_bias))
+        _require(self._draw_checks() | self._end_checks() | self._logit_checks())
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether penalties, biases or min_tokens change what tokens are drawn from."""
+        penalties = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return penalties or bool(self.logit_bias) or self.min_tokens > 0
+
+    def _draw_checks(self) -> dict[str, bool]:
+        is_greedy = self.temperature == 0
+        return {
+            f"temperature must be 0 (greedy) or {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}": is_greedy
+            or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE,
+            "top_k must be 0 (off) or more": self.top_k >= 0,
+            "top_p must be above 0 and at most 1": 0 < self.top_p <= 1,
+            "min_p must be at least 0 and below 1": 0 <= self.min_p < 1,
+            "seed must be 0 to 2**64 - 1": 0 <= self.seed < 2**64,
+            f"logprobs must be 0 to {MAX_LOGPROBS}": _is_up_to(self.logprobs, MAX_LOGPROBS),
+            f"prompt_logprobs must be 0 to {MAX_LOGPROBS}": _is_up_to(self.prompt_logprobs, MAX_LOGPROBS),
+        }
+
+    def _end_checks(self) -> dict[str, bool]:
+        longest = max(map(len, self.stop), default=0)
+        return {
+            "max_tokens must be 1 or more": self.max_tokens is None or self.max_tokens >= 1,
+            "min_tokens must be 0 or more": self.min_tokens >= 0,
+            f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})": (
+                self.max_tokens is None or self.min_tokens <= self.max_tokens
+            ),
+            "a stop string must not be empty": all(self.stop),
+            f"stop may have {MAX_STOPS} strings": len(self.stop) <= MAX_STOPS,
+            f"a stop string may have {MAX_STOP_CHARS} characters": longest <= MAX_STOP_CHARS,
+            f"stop_token_ids may have {MAX_STOPS} tokens": len(self.stop_token_ids) <= MAX_STOPS,
+            "stop_token_ids must be 0 or more": all(0 <= token < 2**31 for token in self.stop_token_ids),
+        }
+
+    def _logit_checks(self) -> dict[str, bool]:
+        presence, frequency, biases = self.presence_penalty, self.frequency_penalty, dict(self.logit_bias)
+        return {
+            f"repetition_penalty must be {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}": MIN_TEMPERATURE
+            <= self.repetition_penalty
+            <= MAX_TEMPERATURE,
+            "presence_penalty must be -2 to 2": -2 <= presence <= 2,
+            "frequency_penalty must be -2 to 2": -2 <= frequency <= 2,
+            f"logit_bias may have {MAX_LOGIT_BIASES} tokens": len(biases) <= MAX_LOGIT_BIASES,
+            "logit_bias is for token ids of 0 or more": all(0 <= token < 2**31 for token in biases),
+            "a logit_bias must be -100 to 100": all(-100 <= each <= 100 for each in biases.values()),
+        }
+
+    def _check_types(self) -> None:
+        for name in _NUMBERS:
+            _check_type(name, getattr(self, name), Real, "a number")
+        for name in ("top_k", "seed", "min_tokens"):
+            _check_type(name, getattr(self, name), Integral, "a whole number")
+        for name in ("max_tokens", "logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _check_type(name, getattr(self, name), Integral, "a whole number or None")
+        if not isinstance(self.ignore_eos, bool):
+            raise UserError(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
+        stop: object = self.stop
+        if not isinstance(stop, tuple) or not all(isinstance(each, str) for each in stop):
+            raise UserError(f"stop must be a string or a tuple of strings, not {stop!r}")
+        ids: object = self.stop_token_ids
+        if not isinstance(ids, tuple):
+            raise UserError(f"stop_token_ids must be a list of token ids, not {ids!r}")
+        for token in ids:
+            _check_type("a token of stop_token_ids", token, Integral, "a whole number")
+        form: object = self.structured_outputs
+        if form is not None and not isinstance(form, StructuredOutputs):
+            raise UserError(f"structured_outputs must be StructuredOutputs, not {form!r}")
+
+
+_NUMBERS: Final = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def _require(checks: Mapping[str, bool]) -> None:
+    for complaint, holds in checks.items():
+        if not holds:
+            raise UserError(complaint)
+
+
+def _is_up_to(value: int | None, most: int) -> bool:
+    return value is None or 0 <= value <= most
+
+
+def _check_type(name: str, value: object, kind: type, meaning: str) -> None:
+    # True is a number to Python, but not what a request means by one.
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise UserError(f"{name} must be {meaning}, not {value!r}")
+
+
+def _sorted_pairs(given: object) -> tuple[tuple[int, float], ...]:
+    entries: Iterable[object] = given.items() if isinstance(given, Mapping) else _as_tuple(given)
+    pairs: list[tuple[int, float]] = []
+    for entry in entries:
+        if not isinstance(entry, tuple) or len(entry) != 2:
+            raise UserError(f"logit_bias must be a mapping from token ids to numbers, not {given!r}")
+        _check_type("a token of logit_bias", entry[0], Integral, "a whole number")
+        _check_type("a logit_bias", entry[1], Real, "a number")
+        pairs.append(entry)
+    return tuple(sorted(pairs))
+
+
+def _as_tuple(given: object) -> tuple[object, ...]:
+    if not isinstance(given, tuple):
+        raise UserError(f"logit_bias must be a mapping from token ids to numbers, not {given!r}")
+    return given
