@@ -25,6 +25,9 @@ _GROUPS: Final = {
     "Serve": {
         "serve": "tiny_llm_lab.server.command",
     },
+    "Experiment": {
+        "lab": "tiny_llm_lab.labs.command",
+    },
     "The course": {
         "test": "tiny_llm_lab.course.run_tests",
         "test-ref": "tiny_llm_lab.course.run_tests",

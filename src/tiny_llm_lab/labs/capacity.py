@@ -8,14 +8,14 @@ from typing import Final
 
 from tiny_llm_lab.bench.report import Column, Row, Section
 from tiny_llm_lab.commands.cli_errors import log
-from tiny_llm_lab.load.record import LoadRun, timings
+from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
 from .effect import effect_of
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
 from .server import Variant
-from .setup import LabSetup
+from .setup import LabSetup, timings
 from .workload import mixed, mixed_kinds, rate_for
 
 QUESTION: Final = "How many requests a second keep the SLOs?"
@@ -120,7 +120,9 @@ def row_of(name: str, searches: Sequence[Sequence[Probe]], slos: Slos) -> Row:
 
 def finding(rows: Sequence[Row]) -> Finding:
     """Capacities, and their ratio."""
-    said = [f"With {row.name}, the SLOs hold up to {row.median('rate'):.2f} requests a second." for row in rows]
+    said = [
+        f"With {row.name}, the SLOs hold up to {row.median('rate'):.2f} requests a second." for row in rows
+    ]
     if len(rows) < 2:
         return Finding(said)
     off, chunked = rows

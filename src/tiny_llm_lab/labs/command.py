@@ -48,7 +48,9 @@ _ALL: Final = "all"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("lab", choices=[*LABS, _ALL], metavar="LAB", help=f"{', '.join(LABS)}, or all of them")
+    parser.add_argument(
+        "lab", choices=[*LABS, _ALL], metavar="LAB", help=f"{', '.join(LABS)}, or all of them"
+    )
     add_model_arguments(parser)
     parser.add_argument("--server", metavar="URL", help="use this server, and leave out what needs flags")
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds: about a minute a lab")
@@ -93,7 +95,7 @@ def run(args: Namespace) -> int:
 
 
 def _question(name: str) -> str:
-    return str(getattr(__import__(LABS[name].__module__, fromlist=["QUESTION"]), "QUESTION"))
+    return str(__import__(LABS[name].__module__, fromlist=["QUESTION"]).QUESTION)
 
 
 def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
@@ -126,7 +128,12 @@ def _serve_arguments(args: Namespace, model: str) -> list[str]:
 
 def _write(result: LabResult, args: Namespace, host: dict[str, Any], folder: Path) -> None:
     command = f"./pdmw run lab {' '.join(args.argv)}"
-    settings = {"model": shown_model(args.model), "quick": args.quick, "seed": args.seed, "server": args.server}
+    settings = {
+        "model": shown_model(args.model),
+        "quick": args.quick,
+        "seed": args.seed,
+        "server": args.server,
+    }
     document = result.to_json(command, settings, host)
     (folder / "result.json").write_text(json.dumps(document) + "\n", encoding="utf-8")
     save(result.draw, folder / "figure.png")
@@ -141,7 +148,11 @@ def _say(result: LabResult) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if result.finding.claims:
-        columns = [Column("claim", KEEP, is_text=True), Column("", KEEP, is_left=True), Column("measured", KEEP, is_text=True)]
+        columns = [
+            Column("claim", KEEP, is_text=True),
+            Column("", KEEP, is_left=True),
+            Column("measured", KEEP, is_text=True),
+        ]
         print_table(columns, [[each.text, each.verdict, each.measured] for each in result.finding.claims])
     console.print()
 

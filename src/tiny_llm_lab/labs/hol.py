@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun, timings
+from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.metrics import pooled_itl
 from tiny_llm_lab.solution import load_scheduling
 from tiny_llm_lab.types import SchedulerConfig
@@ -15,7 +15,7 @@ from tiny_llm_lab.types import SchedulerConfig
 from .effect import effect_of
 from .plot import bar_panels
 from .result import Claim, Finding, LabResult, judged
-from .setup import LabSetup, rows_of
+from .setup import LabSetup, rows_of, timings
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "What does one long prompt do to answers that are being written?"

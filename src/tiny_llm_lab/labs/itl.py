@@ -8,18 +8,17 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.bench.latency import columns, itl_metrics
 from tiny_llm_lab.bench.report import Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun, timings
+from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.metrics import pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing
 
 from .effect import effect_of
 from .plot import COLORS, gaps_over_time
 from .result import Finding, LabResult, judged
-from .setup import LabSetup, rows_of
+from .setup import LabSetup, rows_of, timings
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "When do gaps between tokens become long?"
-_NUM_LONG: Final = 3
 _BUDGET: Final = 512
 _KEYS: Final = ("itl_p50_s", "itl_p99_s", "itl_max_s", "itl_p99_over_p50")
 _TITLES: Final = {"off": "No Chunked Prefill — ITL Spikes", str(_BUDGET): "Chunked Prefill — Smooth ITL"}
@@ -28,7 +27,7 @@ _TITLES: Final = {"off": "No Chunked Prefill — ITL Spikes", str(_BUDGET): "Chu
 def run(setup: LabSetup) -> LabResult:
     variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
     pace = setup.pace(variants[0])
-    runs = setup.measure(variants, lambda number: contention(setup, pace, _NUM_LONG, number))
+    runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
     rows = rows_of(runs, metrics)
     problem = overlap_problem([run for each in runs.values() for run in each])
     shown = {name: typical(each) for name, each in runs.items()}
@@ -36,7 +35,7 @@ def run(setup: LabSetup) -> LabResult:
         name: [{"token_s": timing.token_s} for timing in timings(run.of_kind("stream"))]
         for name, run in shown.items()
     }
-    title = f"{setup.sizes.streams} answers, and {_NUM_LONG} prompts of {setup.long_tokens} tokens"
+    title = f"{setup.sizes.streams} answers, and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens"
     section = Section("itl", title, columns(_KEYS, has_spread=True), rows, data={"series": series})
     return LabResult("itl", QUESTION, section, finding(rows, problem), partial(draw, shown), skipped)
 

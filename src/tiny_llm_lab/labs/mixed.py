@@ -8,13 +8,13 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun, timings
+from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
 from .effect import effect_of
 from .plot import COLORS
 from .result import Finding, LabResult, judged
-from .setup import LabSetup, Runs, rows_of
+from .setup import LabSetup, Runs, rows_of, timings
 from .workload import LOAD, mixed, mixed_kinds, mixed_shapes, rate_for
 
 QUESTION: Final = "What do short requests feel of long ones?"
@@ -24,7 +24,11 @@ _KINDS: Final = ("short", "long")
 _COLUMNS: Final = tuple(
     Column(f"{metric}_{kind}_s", f"{title} {kind} ms", spec, 1e3, has_spread=True)
     for kind in _KINDS
-    for metric, title, spec in (("itl_p50", "ITL p50", ".2f"), ("itl_p99", "ITL p99", ".1f"), ("ttft_p50", "TTFT p50", ".1f"))
+    for metric, title, spec in (
+        ("itl_p50", "ITL p50", ".2f"),
+        ("itl_p99", "ITL p99", ".1f"),
+        ("ttft_p50", "TTFT p50", ".1f"),
+    )
 )
 
 

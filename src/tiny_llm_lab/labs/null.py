@@ -63,7 +63,9 @@ def finding(rows: Sequence[Row]) -> Finding:
     )
     claim = judged("With prompts of 120 tokens chunks make no difference", not changed, measured)
     ratio_off = off.median("itl_p99_over_p50")
-    near_one = judged("The ITL p99 / p50 stays near 1.04", ratio_off <= 1.25, f"{ratio_off:.2f}, of pooled gaps")
+    near_one = judged(
+        "The ITL p99 / p50 stays near 1.04", ratio_off <= 1.25, f"{ratio_off:.2f}, of pooled gaps"
+    )
     return Finding([f"{first}; {details}"], [claim, near_one])
 
 

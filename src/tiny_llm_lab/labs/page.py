@@ -74,7 +74,8 @@ def _table(section: Section) -> Iterator[str]:
 
 def _claims(claims: Sequence[Claim]) -> Iterator[str]:
     if claims:
-        yield '<div class="scroll"><table class="claims"><tr><th>claim</th><th></th><th>measured here</th></tr>'
+        yield '<div class="scroll"><table class="claims">'
+        yield "<tr><th>claim</th><th></th><th>measured here</th></tr>"
         for each in claims:
             kind = "soft" if each.verdict == "not measurable" else each.verdict
             said = f"<td>{escape(each.text)}</td><td class={kind}>{each.verdict}</td>"

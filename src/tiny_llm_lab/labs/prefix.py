@@ -29,15 +29,22 @@ _COLUMNS: Final = (
 
 
 def run(setup: LabSetup) -> LabResult:
-    variants, skipped = setup.usable([Variant("cache on"), Variant("cache off", ("--no-enable-prefix-caching",))])
+    variants, skipped = setup.usable(
+        [Variant("cache on"), Variant("cache off", ("--no-enable-prefix-caching",))]
+    )
     one_by_one = replace(setup.options, max_concurrency=1)
     runs = setup.measure(variants, lambda number: requests_of(setup, number), options=one_by_one)
     rows = rows_of(runs, metrics)
     system, user = lengths(setup)
-    title = f"{_NUM_REQUESTS} requests one after another: {system} tokens that they share, {user} of their own"
+    title = (
+        f"{_NUM_REQUESTS} requests one after another: {system} tokens that they share, {user} of their own"
+    )
     section = Section("prefix", title, _COLUMNS, rows)
     block_size = EngineSettings.block_size if setup.servers.is_own else None
-    panels = (("TTFT of the first request", "ttft_first_s", 1e3, "ms"), ("TTFT of the next", "ttft_next_s", 1e3, "ms"))
+    panels = (
+        ("TTFT of the first request", "ttft_first_s", 1e3, "ms"),
+        ("TTFT of the next", "ttft_next_s", 1e3, "ms"),
+    )
     draw = partial(bar_panels, rows=rows, panels=panels)
     return LabResult("prefix", QUESTION, section, finding(rows, system, block_size), draw, skipped)
 
@@ -82,7 +89,10 @@ def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding
         said = ["The server does not tell usage.prompt_tokens_details.cached_tokens."]
         return Finding([*said, f"The later requests save {on.median('saved'):.0%} of the first one's TTFT."])
     tokens, rate, saved = (on.median(key) for key in ("cached_tokens", "hit_rate", "saved"))
-    said = [f"Of every later prompt {tokens:.0f} tokens ({rate:.1%}) come from the cache, and {saved:.0%} of TTFT is saved."]
+    said = [
+        f"Of every later prompt {tokens:.0f} tokens ({rate:.1%}) come from the cache, "
+        f"and {saved:.0%} of TTFT is saved."
+    ]
     claims = [
         judged("The hit rate is 2/3 = 66.7 %", abs(rate - 2 / 3) < 5e-4, f"{rate:.1%}"),
         judged(
@@ -98,7 +108,8 @@ def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding
             judged(
                 "Hits are full blocks: floor(shared / block) x block tokens",
                 is_in_blocks,
-                f"{tokens:.0f} tokens; {full} full blocks of {block_size} in {system} are {full * block_size}",
+                f"{tokens:.0f} tokens; {system} hold {full} full blocks of {block_size}, "
+                f"{full * block_size} tokens",
             )
         )
     if len(rows) > 1:

@@ -1,4 +1,4 @@
-"""What a lab found: samples, a conclusion made from them, and the claims of the course's sources beside it."""
+"""What a lab found: samples, a conclusion made from them, and claims of others beside it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

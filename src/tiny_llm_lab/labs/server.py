@@ -95,14 +95,6 @@ class OwnServers:
         for server in servers:
             server.wait()
 
-    def peak_rss_bytes(self, variant: Variant) -> int | None:
-        """The largest resident size of a variant's server so far; None where the system does not tell."""
-        status = Path(f"/proc/{self._running[variant].process.pid}/status")
-        if not status.exists():
-            return None
-        lines = [line.split() for line in status.read_text(encoding="utf-8").splitlines()]
-        return next((int(line[1]) * 1024 for line in lines if line[0] == "VmHWM:"), None)
-
 
 class _Server:
     """A process of `serve` that answers /health."""
@@ -155,6 +147,21 @@ def is_healthy(base_url: str) -> bool:
         return httpx2.get(f"{base_url}/health", timeout=1.0).status_code == 200
     except httpx2.TransportError:
         return False
+
+
+def served_model(base_url: str) -> tuple[str, int | None]:
+    """The first model that a server names, and the most tokens of a request if it tells them.
+
+    Raises UserError where no OpenAI-compatible server answers.
+    """
+    try:
+        response = httpx2.get(f"{base_url.rstrip('/').removesuffix('/v1')}/v1/models", timeout=10.0)
+        first = response.raise_for_status().json()["data"][0]
+        return str(first["id"]), first.get("max_model_len")
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{base_url} does not list models ({error}): start a server, or leave out --server"
+        ) from None
 
 
 def _free_port() -> int:

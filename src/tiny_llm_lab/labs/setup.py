@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -12,10 +12,10 @@ from tiny_llm_lab.bench.latency import latencies
 from tiny_llm_lab.bench.report import Metrics, Row
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.load.client import LoadOptions, run_load
-from tiny_llm_lab.load.record import LoadRun, timings
+from tiny_llm_lab.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.load.request import LoadRequest
-from tiny_llm_lab.metrics import pooled_itl
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.metrics import tpot_s
+from tiny_llm_lab.types import Timing, UserError
 
 from .server import Servers, Variant
 
@@ -34,15 +34,26 @@ class Sizes:
     num_requests: int = 60  # of traffic
     num_stress: int = 20  # rounds of `stress`
     num_probes: int = 5  # rates that `capacity` tries
+    num_long: int = 3  # long prompts of `sweep` and `itl`
+    long_share: float = 7 / 8  # of a long prompt, in the longest that is served
 
 
-QUICK: Final = Sizes(rounds=3, streams=12, stream_tokens=48, num_requests=20, num_stress=5, num_probes=3)
+QUICK: Final = Sizes(
+    rounds=3,
+    streams=12,
+    num_requests=20,
+    num_stress=5,
+    num_probes=3,
+    num_long=2,
+    long_share=1 / 2,
+)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What two things take on this machine: a step of all streams, and a long prompt alone."""
+    """What things take here: first tokens of all streams, a step of them, a long prompt alone."""
 
+    start_s: float
     decode_s: float
     prefill_s: float
 
@@ -63,8 +74,8 @@ class LabSetup:
 
     @property
     def long_tokens(self) -> int:
-        """The length of a long prompt: the longest that leaves room for an answer."""
-        return self.max_model_len * 7 // 8
+        """The length of a long prompt."""
+        return round(self.max_model_len * self.sizes.long_share)
 
     @property
     def whole(self) -> Variant:
@@ -78,7 +89,7 @@ class LabSetup:
         return Variant(str(budget), flags)
 
     def usable(self, variants: Sequence[Variant]) -> tuple[list[Variant], list[str]]:
-        """The variants that can run; a server that is not ours runs once, as it is, for all that need flags."""
+        """The variants that can run, and what is left out: a server that is not ours takes no flags."""
         if self.servers.is_own:
             return list(variants), []
         skipped = [f"{each.name} ({' '.join(each.flags)})" for each in variants if each.flags]
@@ -131,17 +142,27 @@ class LabSetup:
         sizes = self.sizes
         self.send(variant, [self.request(64, 2, "warm-up", 0.0, -1)])
         streams = [self.request(16, 32, "stream", 0.0, -100 - number) for number in range(sizes.streams)]
-        decode_s = median(pooled_itl(timings(self.send(variant, streams).records)))
+        each = [record.timing for record in self.send(variant, streams).records]
+        start_s = max(timing.ttft_s or 0.0 for timing in each)
+        decode_s = median(tpot_s(timing) or 0.0 for timing in each)
         alone = [
             self.send(variant, [self.request(self.long_tokens, 1, "long", 0.0, -10 - number)])
             for number in range(3)
         ]
-        return Pace(max(decode_s, 1e-4), median(run.records[0].timing.ttft_s or 0.0 for run in alone))
+        return Pace(start_s, decode_s, median(run.records[0].timing.ttft_s or 0.0 for run in alone))
 
 
 def rows_of(runs: Runs, metrics: Callable[[LoadRun], Metrics]) -> list[Row]:
     """A row for each variant, a sample for each of its runs."""
     return [Row.of_runs(name, map(metrics, each)) for name, each in runs.items()]
+
+
+def timings(records: Iterable[RequestRecord]) -> list[Timing]:
+    """Latencies from the moment of sending; tokens that came at the same time, in one chunk, count once.
+
+    So a gap is one between chunks, as in `vllm bench serve`: a reader that is late sees no gaps of 0.
+    """
+    return [Timing(record.send_s, tuple(dict.fromkeys(record.token_s))) for record in records]
 
 
 def traffic_metrics(run: LoadRun) -> Metrics:

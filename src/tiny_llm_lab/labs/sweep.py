@@ -6,20 +6,19 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.bench.latency import itl_metrics
+from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
+from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
 from .effect import effect_of
 from .plot import bars, over_budgets
 from .result import Finding, LabResult, judged
-from .setup import LabSetup, rows_of
+from .setup import LabSetup, rows_of, timings
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "Which token budget?"
 BUDGETS: Final = (256, 512, 1024, 2048, 4096)
-_NUM_LONG: Final = 3
 _SLO_STEPS: Final = 5.0  # the default SLO, in gaps without long prompts
 _COLUMNS: Final = (
     Column("ttft_p50_s", "TTFT_p50 ms", ".1f", 1e3, has_spread=True),
@@ -34,12 +33,12 @@ def run(setup: LabSetup) -> LabResult:
     budgets = [budget for budget in BUDGETS if budget <= setup.max_model_len]
     variants, skipped = setup.usable([setup.chunked(budget) for budget in budgets])
     pace = setup.pace(variants[0])
-    runs = setup.measure(variants, lambda number: contention(setup, pace, _NUM_LONG, number))
+    runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
     rows = rows_of(runs, metrics)
     problem = overlap_problem([run for each in runs.values() for run in each])
     slo_s = setup.itl_slo_s or _SLO_STEPS * pace.decode_s
     title = (
-        f"{setup.sizes.streams} answers and {_NUM_LONG} prompts of {setup.long_tokens} tokens; TTFT is that "
+        f"{setup.sizes.streams} answers and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens; TTFT is that "
         "of the long prompts, ITL that of the others"
     )
     section = Section("sweep", title, _COLUMNS, rows, data={"itl_slo_s": slo_s})
@@ -72,8 +71,8 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
         said = [f"No budget keeps {slo}: the least ITL p99 is {lowest_ms:.1f} ms, with {least.name}."]
     else:
         said = [
-            f"Under {slo} choose {best.name}: its TTFT p50 of {best.median('ttft_p50_s') * 1e3:.1f} ms is the "
-            f"lowest of those inside, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
+            f"Under {slo} choose {best.name}: its TTFT p50 of {best.median('ttft_p50_s') * 1e3:.1f} ms is "
+            f"the lowest of those inside, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
         ]
     if problem or len(rows) < 2:
         return Finding(said, (), problem)
@@ -87,7 +86,9 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
         judged("A smaller chunk lowers ITL p99", itl.kind == "lower", str(itl)),
         judged("A smaller chunk raises TTFT", ttft.kind == "higher", str(ttft)),
         judged("Throughput is stable across budgets", speed.kind == "none", str(speed)),
-        judged("Throughput peaks at 512", fastest.name == "512", f"the highest median is that of {fastest.name}"),
+        judged(
+            "Throughput peaks at 512", fastest.name == "512", f"the highest median is that of {fastest.name}"
+        ),
         judged("4096 is the smoothest", least.name == "4096", f"the least ITL p99 is that of {least.name}"),
     ]
     return Finding(said, claims)

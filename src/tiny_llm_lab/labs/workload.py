@@ -14,21 +14,24 @@ _STREAM_PROMPT: Final = 16
 _LONG_MAX_TOKENS: Final = 4
 _ROUND: Final = 10_000  # seeds of a round
 LOAD: Final = 0.5  # of what the machine could compute, for traffic
-# Shares of a run's decode time at which long prompts come.
-_FIRST, _LAST = 0.2, 0.8
+_BEFORE: Final = 0.3  # of the streams' tokens for each long prompt, that come before the first one
 
 
 def contention(setup: LabSetup, pace: Pace, num_long: int, number: int) -> list[LoadRequest]:
     """Streams that all decode, and long prompts that come while they do."""
     sizes, seed = setup.sizes, _ROUND * (number + 1)
-    decode_s = sizes.stream_tokens * num_long * pace.decode_s
+    # A long prompt takes its prefill, and time in which the streams decode before and behind it.
+    decode_s = sizes.stream_tokens * pace.decode_s
+    start_s = pace.start_s + _BEFORE * decode_s
     requests = [
         setup.request(_STREAM_PROMPT, sizes.stream_tokens * num_long, "stream", 0.0, seed + each)
         for each in range(sizes.streams)
     ]
     for each in range(num_long):
-        at_s = decode_s * (_FIRST + (_LAST - _FIRST) * each / num_long) + each * pace.prefill_s
-        request = setup.request(setup.long_tokens, _LONG_MAX_TOKENS, "long", at_s, seed + sizes.streams + each)
+        at_s = start_s + each * (pace.prefill_s + decode_s)
+        request = setup.request(
+            setup.long_tokens, _LONG_MAX_TOKENS, "long", at_s, seed + sizes.streams + each
+        )
         requests.append(request)
     return requests
 
