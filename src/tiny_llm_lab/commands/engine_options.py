@@ -1,6 +1,7 @@
 """The flags of an engine, named as vLLM names them, and the engine that they ask for."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, cast
 
@@ -39,6 +40,11 @@ class EngineSettings:
     def draft_model(self) -> str | None:
         """The name of the model that drafts; None when none does."""
         return self.speculate.removeprefix(_DRAFT) if self.speculate.startswith(_DRAFT) else None
+
+    @property
+    def kv_bits(self) -> int | None:
+        """Of a stored number; None: those of the model's dtype."""
+        return 8 if self.kv_cache_dtype == "int8" else None
 
     def shown(self) -> dict[str, Any]:
         """Every setting by name, those of the scheduler first."""
@@ -123,6 +129,13 @@ def check_engine_flags(args: Namespace) -> None:
     engine_only = [item for item in (config | own).items() if item[0] not in shared]
     if not args.engine and engine_only:
         raise UserError(f"{flag_name(*engine_only[0])} is for the engine: add --engine")
+    check_fitting(config, own)
+    if args.tensor_parallel_size > 1:
+        _reject_own_decisions(args)
+
+
+def check_fitting(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise UserError for given fields of SchedulerConfig and EngineSettings that do not fit together."""
     slo_ms = own.get("itl_slo_ms")
     if own.get("async_scheduling") and (slo_ms is not None or own.get("speculate", "off") != "off"):
         raise UserError("--async-scheduling plans without tokens: leave out --itl-slo-ms and --speculate")
@@ -133,8 +146,6 @@ def check_engine_flags(args: Namespace) -> None:
             "--itl-slo-ms sizes the chunks: leave out --chunk-grid and --no-enable-chunked-prefill"
         )
     parse_memory(own.get("kv_cache_memory", EngineSettings.kv_cache_memory))
-    if args.tensor_parallel_size > 1:
-        _reject_own_decisions(args)
 
 
 def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
@@ -172,7 +183,7 @@ def build_engine(
     time, or `num_requests` when there will never be more.
     """
     size, config = settings.block_size, settings.config
-    kv_bits = 8 if settings.kv_cache_dtype == "int8" else None
+    kv_bits = settings.kv_bits
     num_blocks = engine_num_blocks(
         model.config, dtype, size, config, settings.kv_cache_memory, kv_bits, num_requests
     )

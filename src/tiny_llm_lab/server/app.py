@@ -4,23 +4,37 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
-from .errors import add_error_handlers
-from .routes import completions, models
+from .errors import ERROR_RESPONSES, add_error_handlers
+from .guard import Guard
+from .routes import completions, docs, models, tokenize
 from .served_model import ServedModel
+from .settings import ServerSettings
+
+_ROUTES = (models, completions, tokenize, docs)
 
 
-def create_app(start: Callable[[], Awaitable[ServedModel]], drain_s: float = 30.0) -> FastAPI:
+def create_app(
+    start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings | None = None
+) -> FastAPI:
     """The application; `start` is awaited before the first request, and the engine stopped after the last."""
+    settings = settings or ServerSettings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         served = app.state.served = await start()
         yield
-        await served.engine.stop(drain_s)
+        await served.engine.stop(settings.drain_s)
 
-    app = FastAPI(title="tiny-llm", lifespan=lifespan)
+    # FastAPI's own pages of documentation load their scripts from another host.
+    app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
     add_error_handlers(app)
-    for routes in (completions, models):
-        app.include_router(routes.router)
+    app.add_middleware(Guard, api_keys=settings.api_key, max_body_size=settings.max_body_size)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    for routes in _ROUTES:
+        app.include_router(routes.router, responses=ERROR_RESPONSES)
     return app

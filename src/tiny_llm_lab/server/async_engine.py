@@ -18,15 +18,11 @@ from tiny_llm_lab.types import (
 )
 from tiny_llm_lab.types.serving import Engine
 
-from .engine_thread import EngineThread
+from .engine_thread import EngineStoppedError, EngineThread
 from .listener import AddedRequest, EngineListener
 from .request_stream import RequestStream
 
 T = TypeVar("T")
-
-
-class EngineStoppedError(RuntimeError):
-    """The engine takes no requests any more, or has lost this one by stopping."""
 
 
 class AsyncEngine:

@@ -1,17 +1,17 @@
 """`serve`: an OpenAI-compatible server."""
 
+import asyncio
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-import uvicorn
-
-from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags
+from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags, check_fitting
 from tiny_llm_lab.commands.field_flags import given_fields
 from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.types import SchedulerConfig
 
-from .app import create_app
+from .run_server import configure_logging, run_server
 from .served_model import ModelSettings, start_model
+from .settings import add_server_flags, server_settings
 
 HELP = "Serve a model to OpenAI clients."
 EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
@@ -21,8 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_kernel_arguments(parser)
     add_engine_flags(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
+    add_server_flags(parser)
 
 
 def run(args: Namespace) -> int:
@@ -34,8 +33,12 @@ def run(args: Namespace) -> int:
         dtype=args.dtype,
         threads=args.threads,
         activation_bits=args.activation_bits,
-        max_model_len=config.pop("max_model_len", None),
+        max_model_len=config.get("max_model_len"),
         engine=EngineSettings(SchedulerConfig(**config), **given_fields(args, EngineSettings)),
     )
-    uvicorn.run(create_app(lambda: start_model(settings)), host=args.host, port=args.port)
+    check_fitting(config, given_fields(args, EngineSettings))
+    server, limits = server_settings(args)
+    configure_logging(server.enable_log_requests)
+    names = server.served_model_name
+    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits), server))
     return 0

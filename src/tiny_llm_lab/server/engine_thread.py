@@ -1,12 +1,13 @@
 """An engine on a thread of its own: commands go in between steps, outputs come out after each."""
 
+import contextlib
 import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from operator import methodcaller
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tiny_llm_lab.types import EngineOutput, OnStep, StepPlan, StepStats
 from tiny_llm_lab.types.serving import Engine
@@ -27,6 +28,10 @@ class OutputSink(Protocol):
         ...
 
 
+class EngineStoppedError(RuntimeError):
+    """The engine takes no requests any more, or has lost this one by stopping."""
+
+
 class EngineThread:
     """Steps an engine while it has requests, and sleeps while it has none."""
 
@@ -41,10 +46,11 @@ class EngineThread:
         It gets the `on_step` of the engine. Call `start` to begin.
         """
         self._make_engine, self._sink, self._listeners = make_engine, sink, tuple(listeners)
-        self._commands: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[tuple[Callable[[Engine], None], Future[Any]]] = queue.SimpleQueue()
         self._engine: Engine | None = None
         self._live: set[str] = set()  # requests in the engine
         self._is_stopping = False
+        self._is_over = False  # no command is run any more
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._ready: Future[None] = Future()
 
@@ -56,10 +62,13 @@ class EngineThread:
     @property
     def is_alive(self) -> bool:
         """Whether steps are computed: false before `start` and after `stop` or a crash."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._is_over
 
     def submit(self, command: Callable[[Engine], T]) -> "Future[T]":
-        """Run `command` on the engine's thread, before its next step."""
+        """Run `command` on the engine's thread, before its next step.
+
+        The future gets EngineStoppedError when the thread has ended.
+        """
         result: Future[T] = Future()
 
         def run(engine: Engine) -> None:
@@ -70,7 +79,9 @@ class EngineThread:
             except BaseException as error:  # whoever asked gets it
                 result.set_exception(error)
 
-        self._commands.put(run)
+        self._commands.put((run, result))
+        if self._is_over:  # perhaps since before `put`, too late to be run
+            self._refuse_commands()
         return result
 
     def added(self, request: AddedRequest) -> None:
@@ -104,6 +115,7 @@ class EngineThread:
         try:
             engine = self._engine = self._make_engine(self._on_step)
         except BaseException as error:
+            self._is_over = True
             self._ready.set_exception(error)
             return
         self._ready.set_result(None)
@@ -113,16 +125,25 @@ class EngineThread:
                 if engine.has_requests and not self._is_stopping:
                     self._step(engine)
         finally:
-            self._fail_live(RuntimeError("the engine has stopped"))
+            self._is_over = True
+            self._fail_live(EngineStoppedError("the engine has stopped"))
+            self._refuse_commands()
             engine.release()
+
+    def _refuse_commands(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _, result = self._commands.get_nowait()
+                if result.set_running_or_notify_cancel():
+                    result.set_exception(EngineStoppedError("the engine has stopped"))
 
     def _run_commands(self, engine: Engine) -> None:
         """All commands that are there; without requests, wait for one."""
         try:
             if not engine.has_requests:
-                self._commands.get()(engine)
+                self._commands.get()[0](engine)
             while True:
-                self._commands.get_nowait()(engine)
+                self._commands.get_nowait()[0](engine)
         except queue.Empty:
             return
 

@@ -9,17 +9,41 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from tiny_llm_lab.types import SamplingParams, UserError
 
-from .async_engine import EngineStoppedError
+from .engine_thread import EngineStoppedError
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
 INVALID: Final = "invalid_request_error"
 SERVER: Final = "server_error"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 _SAMPLING: Final = {each.name for each in fields(SamplingParams)}
+# What /openapi.json says of errors.
+ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": ErrorAnswer},
+    "5XX": {"model": ErrorAnswer},
+}
+_FORMS: Final = ("str", "int", "float", "bool")
+_MOST_FORMS: Final = 4
 _LONGEST_MESSAGE: Final = 1000  # a message may quote what was sent
 
 
@@ -120,8 +144,11 @@ def _validation_error(request: Request, found: Sequence[Mapping[str, Any]]) -> A
             415, f"the body must be JSON, not {media or 'untyped'}: send Content-Type: application/json"
         )
     first = found[0]
-    place = [part for part in first["loc"] if part != "body"]
+    # Of a field with several forms, the place also says which form was tried.
+    place = [part for part in first["loc"] if part != "body" and part not in _FORMS and "[" not in str(part)]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    return ApiError(400, f"{param}: {first['msg']}" if param else str(first["msg"]), param=param or None)
+    complaints = dict.fromkeys(str(each["msg"]) for each in found if each["loc"][:2] == first["loc"][:2])
+    message = ", or: ".join(list(complaints)[:_MOST_FORMS])
+    return ApiError(400, f"{param}: {message}" if param else message, param=param or None)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiny_llm_lab.commands.engine_options import EngineSettings, build_engine
 from tiny_llm_lab.commands.options import Loaded, load
+from tiny_llm_lab.kv_memory import block_bytes
 from tiny_llm_lab.models.config import read_json
 from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.solution import load_serving
@@ -54,6 +55,7 @@ class ServedModel:
     config: SchedulerConfig  # at the start
     num_blocks: int
     block_size: int
+    block_bytes: int
     grammars: Grammars
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
@@ -96,6 +98,9 @@ async def start_model(
         config=await engine.run(lambda running: running.config),
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
+        block_bytes=block_bytes(
+            loaded.model.config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits
+        ),
         grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,

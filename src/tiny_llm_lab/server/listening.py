@@ -1,0 +1,41 @@
+"""The socket that a server listens on."""
+
+import errno
+import socket
+from typing import Final
+
+from tiny_llm_lab.types import UserError
+
+_BACKLOG: Final = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; connections wait in it until a server takes them.
+
+    Raises UserError for an address that cannot be used, or that another program uses.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError):
+        raise UserError(f"there is no address {host!r}: choose another --host") from None
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # A port whose last connections are still being forgotten can be used again at once.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)  # now: only this finds out about another program that listens
+    except OSError as error:
+        sock.close()
+        raise UserError(_complaint(error, host, port)) from None
+    return sock
+
+
+def _complaint(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} of {host} is in use: stop what uses it, or choose another --port"
+        case errno.EACCES:
+            return f"port {port} is not allowed to this user: choose a --port above 1023"
+    return f"cannot listen on {host} port {port} ({error.strerror}): choose another --host or --port"
