@@ -43,6 +43,7 @@ _GROUPS: Final = {
     },
     "Measure": {
         "bench": "tiny_llm_lab.bench.throughput.command",
+        "bench-serve": "tiny_llm_lab.load.command",
         "bench-chunked-prefill": "tiny_llm_lab.bench.chunked.command",
         "bench-engine": "tiny_llm_lab.bench.engine.command",
         "bench-kernels": "tiny_llm_lab.bench.kernels.command",

@@ -34,6 +34,10 @@ class LoadOptions:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0:
+            raise UserError(f"the timeout of a request must be above 0 s, not {self.timeout_s:g}")
+
 
 DEFAULT_OPTIONS: Final = LoadOptions()
 
@@ -167,7 +171,7 @@ class _Run:
         headers = {"Content-Type": "application/json"}
         async with self._client.stream("POST", path, content=body, headers=headers) as response:
             if response.status_code != 200:
-                raise ServerError(f"HTTP {response.status_code}: {await _error_of(response)}")
+                raise ServerError(f"HTTP {response.status_code}: {await error_of(response)}")
             events = EventParser()
             async for received in response.aiter_raw():
                 now = self._now()  # before parsing, and one time for all that came at once
@@ -178,7 +182,8 @@ class _Run:
             answer.require_end()
 
 
-async def _error_of(response: httpx2.Response) -> str:
+async def error_of(response: httpx2.Response) -> str:
+    """What a refused request was told, in one line; of a long body the beginning."""
     body = b""
     async for received in response.aiter_raw():
         body += received
