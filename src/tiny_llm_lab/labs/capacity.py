@@ -132,5 +132,5 @@ def finding(rows: Sequence[Row]) -> Finding:
     else:
         effect = effect_of("the capacity with chunks", chunked, off, "rate")
         said.append(f"So {effect}.")
-        is_more, measured = effect.kind == "higher", str(effect)
+        is_more, measured = effect.is_("higher"), str(effect)
     return Finding(said, [judged("Chunks raise the load that an ITL SLO allows", is_more, measured)])

@@ -69,9 +69,9 @@ def finding(rows: Sequence[Row]) -> Finding:
         judged("With chunks it is 2 to 3 times p50", 2 <= after <= 3, f"{after:.1f} times"),
         judged(
             "ITL p99 drops significantly, TTFT p50 may rise slightly",
-            itl.kind == "lower" and (ttft.ratio is None or ttft.ratio.value < 1.25),
+            itl.is_("lower") and (ttft.ratio is not None and ttft.ratio.value < 1.25),
             f"{itl}; {ttft}",
         ),
-        judged("Throughput stays", speed.kind == "none", str(speed)),
+        judged("Throughput stays", speed.is_("none"), str(speed)),
     ]
     return Finding(conclusion, claims)

@@ -5,9 +5,9 @@ from typing import Final, Literal
 
 from tiny_llm_lab.bench.report import Ratio, Row
 
-Kind = Literal["higher", "lower", "none", "unknown"]
-# Medians closer than this are called equal, however small the spread.
-LEAST: Final = 0.05
+Kind = Literal["higher", "lower", "none", "unclear"]
+LEAST: Final = 0.05  # medians closer than this are called equal, however small the spread
+MOST: Final = 0.15  # and rounds that are further from 1 than this allow no such word
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,31 @@ class Effect:
             return None
         return max(self.ratio.value, 1 / self.ratio.value)
 
+    def is_(self, kind: Kind) -> bool | None:
+        """Whether the effect is `kind`; None where the rounds do not tell."""
+        return None if self.kind == "unclear" else self.kind == kind
+
     def __str__(self) -> str:
         if self.ratio is None:
             return f"{self.name} could not be compared"
         low, high = self.ratio.low, self.ratio.high
         spread = f" (variant / baseline {low:.2f} to {high:.2f})" if low != high else " (one round)"
+        if self.kind == "unclear":
+            return f"{self.name} varies too much to tell{spread}"
         if self.kind == "none":
-            return f"{self.name} did not change beyond its spread{spread}"
+            return f"{self.name} did not change{spread}"
         return f"{self.name} is {self.factor:.2f} times {self.kind}{spread}"
 
 
 def effect_of(name: str, variant: Row, baseline: Row, key: str) -> Effect:
-    """An effect needs all rounds on one side of 1, and medians that are `LEAST` apart."""
+    """An effect needs all rounds on one side of 1, and medians that are `LEAST` apart.
+
+    No effect needs all rounds within `MOST` of 1; else it is unclear.
+    """
     ratio = Ratio.of(name, variant.samples[key], baseline.samples[key])
     if ratio is None:
-        return Effect(name, "unknown", None)
-    kind: Kind = "none"
+        return Effect(name, "unclear", None)
+    kind: Kind = "none" if ratio.low >= 1 - MOST and ratio.high <= 1 + MOST else "unclear"
     if ratio.low > 1 and ratio.value >= 1 + LEAST:
         kind = "higher"
     elif ratio.high < 1 and ratio.value <= 1 - LEAST:

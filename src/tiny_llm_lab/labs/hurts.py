@@ -88,7 +88,7 @@ def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
     claims: list[Claim] = []
     for row, effect in zip(rows, effects, strict=True):
         said.append(f"{row.name.capitalize()}: {effect}.")
-        claims.append(judged(_CLAIMS[row.name], effect.kind == "higher", str(effect)))
+        claims.append(judged(_CLAIMS[row.name], effect.is_("higher"), str(effect)))
     hurt = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "higher"]
     said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt in none of the three.")
     return Finding(said, claims)

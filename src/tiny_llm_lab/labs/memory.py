@@ -56,7 +56,8 @@ def finding(rows: Sequence[Row], length: int, smallest: int, pool_bytes: int, he
     saved_mb = (whole.median("peak_bytes") - first.median("peak_bytes")) / 1e6
     said = [
         f"Chunks of {smallest} tokens save {saved_mb:.1f} MB of a peak of "
-        f"{whole.median('peak_bytes') / 1e6:.1f} MB: {above:.1f} times less above weights and blocks, {total:.2f} times less of all memory.",
+        f"{whole.median('peak_bytes') / 1e6:.1f} MB: {above:.1f} times less above weights and "
+        f"blocks, {total:.2f} times less of all memory.",
         f"The {pool_bytes / 1e6:.1f} MB of keys and values are the same with every chunk size.",
     ]
     claims = [

@@ -94,11 +94,11 @@ def finding(rows: Sequence[Row]) -> Finding:
     }
     said.append(f"With chunks, {'; '.join(map(str, (*effects.values(), *waits.values())))}.")
     short, long = effects["short"], effects["long"]
-    is_more = None
-    if short.ratio is not None and long.ratio is not None:
-        is_more = short.kind == "lower" and short.ratio.value < long.ratio.value
+    is_more = short.is_("lower")
+    if is_more and short.ratio is not None and long.ratio is not None:
+        is_more = short.ratio.value < long.ratio.value
     claims = [
-        judged("Chunks protect short requests", short.kind == "lower", str(short)),
+        judged("Chunks protect short requests", short.is_("lower"), str(short)),
         judged("Short requests are the most sensitive to long prefills", is_more, f"{short}; {long}"),
     ]
     return Finding(said, claims)

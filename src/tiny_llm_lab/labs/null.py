@@ -43,12 +43,13 @@ def run(setup: LabSetup) -> LabResult:
 def finding(rows: Sequence[Row]) -> Finding:
     """Each metric's ratio to `off`, beside the ratio of two servers that are alike."""
     if len(rows) < 2:
-        ratio = rows[0].median("itl_p99_over_p50")
-        return Finding([f"ITL p99 is {ratio:.1f} times p50 with {rows[0].name}; nothing to compare it with."])
+        alone = rows[0].median("itl_p99_over_p50")
+        return Finding([f"ITL p99 is {alone:.1f} times p50 with {rows[0].name}; nothing to compare it with."])
     off, again, chunked = rows
     changed, said = [], []
     for key, name in _METRICS.items():
-        chance, ratio = (Ratio.of(name, row.samples[key], off.samples[key]) for row in (again, chunked))
+        chance = Ratio.of(name, again.samples[key], off.samples[key])
+        ratio = Ratio.of(name, chunked.samples[key], off.samples[key])
         if chance is None or ratio is None:
             continue
         if is_beyond(ratio, chance):

@@ -60,10 +60,16 @@ def requests_of(setup: LabSetup, number: int) -> list[LoadRequest]:
     seed = 100 * (number + 1)
     requests = []
     for each in range(_NUM_REQUESTS):
-        parts = setup.prompt(system, seed), setup.prompt(user, seed + 1 + each)
-        prompt = " ".join(parts) if isinstance(parts[0], str) else parts[0] + parts[1]  # type: ignore
+        prompt = joined(setup.prompt(system, seed), setup.prompt(user, seed + 1 + each))
         requests.append(LoadRequest(prompt, system + user, 4, "shared"))
     return requests
+
+
+def joined(system: str | tuple[int, ...], user: str | tuple[int, ...]) -> str | tuple[int, ...]:
+    """One prompt of two, both text or both token ids."""
+    if isinstance(system, tuple) and isinstance(user, tuple):
+        return system + user
+    return f"{system} {user}"
 
 
 def metrics(run: LoadRun) -> Metrics:

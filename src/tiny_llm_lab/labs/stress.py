@@ -12,10 +12,12 @@ from tiny_llm_lab.load.request import LoadRequest
 from .effect import effect_of
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
+from .server import Variant
 from .setup import LabSetup, Pace, rows_of
 
 QUESTION: Final = "How long do short prompts wait behind a long one?"
 _BUDGET: Final = 512
+_SHARE: Final = 256  # of the budget, that one prompt may have: --long-prefill-token-threshold
 _NUM_SHORT, _SHORT_TOKENS, _MAX_TOKENS = 3, 256, 8
 _STAGGER_S: Final = 0.03  # at most: a fast prefill is met earlier
 _STAGGER_SHARE: Final = 0.15  # of the long prompt's prefill, before the first short prompt
@@ -29,7 +31,11 @@ _COLUMNS: Final = (
 
 
 def run(setup: LabSetup) -> LabResult:
-    variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
+    chunked = setup.chunked(_BUDGET)
+    capped = Variant(
+        f"{_BUDGET}, {_SHARE} each", (*chunked.flags, "--long-prefill-token-threshold", str(_SHARE))
+    )
+    variants, skipped = setup.usable([setup.whole, chunked, capped])
     pace = setup.pace(variants[0])
     runs = setup.measure(variants, lambda number: requests_of(setup, pace, number), setup.sizes.num_stress)
     rows = rows_of(runs, metrics)
@@ -100,18 +106,24 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     ]
     if problem or len(rows) < 2:
         return Finding(said, (), problem)
-    off, chunked = rows
+    off, chunked, capped = rows
     shorts = effect_of("The latency of the shorts with chunks", chunked, off, "short_s")
     long = effect_of("the long prompt's latency", chunked, off, "long_s")
-    said.append(f"{shorts}; {long}.")
+    shared = effect_of(f"With at most {_SHARE} of them for one prompt, it", capped, off, "short_s")
+    said.append(f"{shorts}; {long}. {shared}.")
     factor = 1 / shorts.ratio.value if shorts.ratio else None
     claims = [
         judged(
             "Shorts are 1.01 to 2.30 times faster with chunks",
-            None if factor is None else shorts.kind == "lower" and factor <= 2.3,
+            shorts.is_("lower") and (factor is not None and factor <= 2.3),
             str(shorts),
         ),
-        judged("The long prompt is 1.47 times faster with chunks", long.kind == "lower", str(long)),
-        judged("Short latency is unchanged", shorts.kind == "none", str(shorts)),
+        judged("The long prompt is 1.47 times faster with chunks", long.is_("lower"), str(long)),
+        judged("Short latency is unchanged", shorts.is_("none"), str(shorts)),
+        judged(
+            "A token budget alone lets shorts overtake a long prompt",
+            shorts.is_("lower"),
+            f"{shorts}: first come, first served gives the long prompt the whole budget of every step. {shared}",
+        ),
     ]
     return Finding(said, claims)

@@ -38,8 +38,8 @@ def run(setup: LabSetup) -> LabResult:
     problem = overlap_problem([run for each in runs.values() for run in each])
     slo_s = setup.itl_slo_s or _SLO_STEPS * pace.decode_s
     title = (
-        f"{setup.sizes.streams} answers and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens; TTFT is that "
-        "of the long prompts, ITL that of the others"
+        f"{setup.sizes.streams} answers and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens; "
+        "TTFT is that of the long prompts, ITL that of the others"
     )
     section = Section("sweep", title, _COLUMNS, rows, data={"itl_slo_s": slo_s})
     found = finding(rows, slo_s, problem)
@@ -83,9 +83,9 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     said.append(f"{small.name} against {large.name}: {itl}; {ttft}; {speed}.")
     fastest = max(rows, key=lambda row: row.median("output_tokens_per_s"))
     claims = [
-        judged("A smaller chunk lowers ITL p99", itl.kind == "lower", str(itl)),
-        judged("A smaller chunk raises TTFT", ttft.kind == "higher", str(ttft)),
-        judged("Throughput is stable across budgets", speed.kind == "none", str(speed)),
+        judged("A smaller chunk lowers ITL p99", itl.is_("lower"), str(itl)),
+        judged("A smaller chunk raises TTFT", ttft.is_("higher"), str(ttft)),
+        judged("Throughput is stable across budgets", speed.is_("none"), str(speed)),
         judged(
             "Throughput peaks at 512", fastest.name == "512", f"the highest median is that of {fastest.name}"
         ),
