@@ -20,7 +20,7 @@ from .workload import mixed, mixed_kinds, rate_for
 
 QUESTION: Final = "How many requests a second keep the SLOs?"
 _BUDGET: Final = 512
-_ITL_STEPS, _TTFT_PREFILLS = 5.0, 5.0  # the default SLOs, in gaps and in prefills of a long prompt
+_TTFT_PREFILLS: Final = 4.0  # the SLO of the median TTFT, in prefills of a long prompt
 _LEAST, _MOST = 0.05, 1.6  # rates that are tried, in what the machine could compute
 _ROUNDS: Final = 3
 _COLUMNS: Final = (
@@ -54,7 +54,7 @@ def run(setup: LabSetup) -> LabResult:
     variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
     pace = setup.pace(variants[0])
     full = rate_for(setup, pace, mixed_kinds(setup), 1.0)
-    slos = Slos(setup.itl_slo_s or _ITL_STEPS * pace.decode_s, _TTFT_PREFILLS * pace.prefill_s)
+    slos = Slos(setup.itl_slo(pace), _TTFT_PREFILLS * pace.prefill_s)
     rounds, probes = min(_ROUNDS, setup.sizes.rounds), dict[str, list[list[Probe]]]()
     for number in range(rounds):
         for variant in variants if number % 2 else reversed(variants):
@@ -126,11 +126,9 @@ def finding(rows: Sequence[Row]) -> Finding:
     if len(rows) < 2:
         return Finding(said)
     off, chunked = rows
+    text = "Chunks raise the load that an ITL SLO allows"
     if not off.median("rate"):
         said.append("Without chunks no rate that was tried keeps them.")
-        is_more, measured = chunked.median("rate") > 0, said[-1]
-    else:
-        effect = effect_of("the capacity with chunks", chunked, off, "rate")
-        said.append(f"So {effect}.")
-        is_more, measured = effect.is_("higher"), str(effect)
-    return Finding(said, [judged("Chunks raise the load that an ITL SLO allows", is_more, measured)])
+        return Finding(said, [judged(text, chunked.median("rate") > 0, said[-1])])
+    effect = effect_of("the capacity with chunks", chunked, off, "rate")
+    return Finding([*said, f"So {effect}."], [judged(text, effect.is_("higher"), str(effect))])

@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=at_least_one, metavar="N", help="default: 5, with --quick 3")
     about = "longest prompt and answer of a request (default: %(default)s)"
     parser.add_argument("--max-model-len", type=at_least_one, default=4096, metavar="N", help=about)
-    about = "of ITL p99, for sweep and capacity (default: 5 gaps without long prompts)"
+    about = "of ITL p99, for sweep and capacity (default: a quarter of a long prompt's prefill)"
     parser.add_argument("--itl-slo-ms", type=_above_zero, metavar="MS", help=about)
     about = "end a variant's server before the next starts, for models that fit into memory once"
     parser.add_argument("--one-at-a-time", action="store_true", help=about)

@@ -20,8 +20,10 @@ from tiny_llm_lab.types import Timing, UserError
 from .server import Servers, Variant
 
 Runs = Mapping[str, Sequence[LoadRun]]
+SendLoad = Callable[[str, str, Sequence[LoadRequest], LoadOptions], LoadRun]
 Workload = Callable[[int], Sequence[LoadRequest]]  # of a round; -1 is the warm-up
 _PACE_RUNS: Final = 3
+_SLO_SHARE: Final = 0.25  # of the time in which a long prompt is computed at once
 _TOKEN_IDS: Final = (300, 1000)  # ordinary tokens of every vocabulary
 
 
@@ -31,7 +33,7 @@ class Sizes:
 
     rounds: int = 5
     streams: int = 30  # answers that are being written when a long prompt comes
-    stream_tokens: int = 160  # of a stream for each long prompt that it meets
+    stream_tokens: int = 240  # of each stream; below 100 for a long prompt, or p99 misses the stalls
     num_requests: int = 60  # of traffic
     num_stress: int = 20  # rounds of `stress`
     num_probes: int = 5  # rates that `capacity` tries
@@ -45,6 +47,7 @@ QUICK: Final = Sizes(
     num_requests=20,
     num_stress=5,
     num_probes=3,
+    stream_tokens=160,
     num_long=2,
     long_share=1 / 2,
 )
@@ -72,6 +75,7 @@ class LabSetup:
     itl_slo_s: float | None = None
     options: LoadOptions = field(default_factory=lambda: LoadOptions(ignore_eos=True))
     seed: int = 0
+    send_load: SendLoad = field(default=lambda *given: asyncio.run(run_load(*given)))
 
     @property
     def long_tokens(self) -> int:
@@ -102,6 +106,10 @@ class LabSetup:
         ids = tuple(draw.randrange(*_TOKEN_IDS) for _ in range(num_tokens))
         return ids if self.servers.is_own else " ".join(map(str, ids[: num_tokens // 3 + 1]))
 
+    def itl_slo(self, pace: Pace) -> float:
+        """The SLO of ITL p99 that was asked for, or a part of a long prompt's prefill."""
+        return self.itl_slo_s or _SLO_SHARE * pace.prefill_s
+
     def request(
         self, num_tokens: int, max_tokens: int, kind: str, arrival_s: float, seed: int
     ) -> LoadRequest:
@@ -113,7 +121,7 @@ class LabSetup:
     ) -> LoadRun:
         """One run. Raises UserError when a request fails: nothing could be concluded from the rest."""
         url = self.servers.url(variant)
-        run = asyncio.run(run_load(url, self.model, requests, options or self.options))
+        run = self.send_load(url, self.model, requests, options or self.options)
         if run.failed:
             first = run.failed[0]
             raise UserError(

@@ -123,7 +123,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
         judged(
             "A token budget alone lets shorts overtake a long prompt",
             shorts.is_("lower"),
-            f"{shorts}: first come, first served gives the long prompt the whole budget of every step. {shared}",
+            f"{shorts}: the long prompt came first and has the whole budget of every step. {shared}",
         ),
     ]
     return Finding(said, claims)

@@ -19,12 +19,12 @@ from .workload import contention, overlap_problem
 
 QUESTION: Final = "Which token budget?"
 BUDGETS: Final = (256, 512, 1024, 2048, 4096)
-_SLO_STEPS: Final = 5.0  # the default SLO, in gaps without long prompts
 _COLUMNS: Final = (
     Column("ttft_p50_s", "TTFT_p50 ms", ".1f", 1e3, has_spread=True),
     Column("itl_p50_s", "ITL_p50 ms", ".2f", 1e3),
     Column("itl_p99_s", "ITL_p99 ms", ".1f", 1e3, has_spread=True),
     Column("itl_p99_over_p50", "ITL_ratio", ".1f"),
+    Column("itl_max_s", "ITL_max ms", ".1f", 1e3, has_spread=True),
     Column("output_tokens_per_s", "out tok/s", ".0f", has_spread=True),
 )
 
@@ -36,7 +36,7 @@ def run(setup: LabSetup) -> LabResult:
     runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
     rows = rows_of(runs, metrics)
     problem = overlap_problem([run for each in runs.values() for run in each])
-    slo_s = setup.itl_slo_s or _SLO_STEPS * pace.decode_s
+    slo_s = setup.itl_slo(pace)
     title = (
         f"{setup.sizes.streams} answers and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens; "
         "TTFT is that of the long prompts, ITL that of the others"

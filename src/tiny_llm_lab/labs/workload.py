@@ -14,25 +14,21 @@ _STREAM_PROMPT: Final = 16
 _LONG_MAX_TOKENS: Final = 4
 _ROUND: Final = 10_000  # seeds of a round
 LOAD: Final = 0.5  # of what the machine could compute, for traffic
-_BEFORE: Final = 0.2  # of the streams' tokens for each long prompt, that come before the first one
+_BETWEEN: Final = 0.18  # of the streams' tokens, that come before each long prompt
 
 
 def contention(setup: LabSetup, pace: Pace, num_long: int, number: int) -> list[LoadRequest]:
     """Streams that all decode, and long prompts that come while they do."""
     sizes, seed = setup.sizes, _ROUND * (number + 1)
-    # A long prompt takes its prefill, and time in which the streams decode before and behind it.
     decode_s = sizes.stream_tokens * pace.decode_s
-    start_s = pace.start_s + _BEFORE * decode_s
     requests = [
-        setup.request(_STREAM_PROMPT, sizes.stream_tokens * num_long, "stream", 0.0, seed + each)
+        setup.request(_STREAM_PROMPT, sizes.stream_tokens, "stream", 0.0, seed + each)
         for each in range(sizes.streams)
     ]
     for each in range(num_long):
-        at_s = start_s + each * (pace.prefill_s + decode_s)
-        request = setup.request(
-            setup.long_tokens, _LONG_MAX_TOKENS, "long", at_s, seed + sizes.streams + each
-        )
-        requests.append(request)
+        at_s = pace.start_s + each * pace.prefill_s + _BETWEEN * (each + 1) * decode_s
+        seed_of_long = seed + sizes.streams + each
+        requests.append(setup.request(setup.long_tokens, _LONG_MAX_TOKENS, "long", at_s, seed_of_long))
     return requests
 
 
@@ -51,8 +47,8 @@ def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
     if num_met >= share * len(meetings):
         return None
     return (
-        f"{num_met} of {len(meetings)} long prompts were served while {share:.0%} of the streams were decoding: "
-        "run it again on a quieter machine"
+        f"{num_met} of {len(meetings)} long prompts were served while {share:.0%} of the streams were "
+        "decoding: run it again on a quieter machine"
     )
 
 
