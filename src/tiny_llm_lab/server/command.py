@@ -18,15 +18,31 @@ EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_kernel_arguments(parser)
-    add_engine_flags(parser)
+    add_served_model(parser)
     add_server_flags(parser)
 
 
 def run(args: Namespace) -> int:
+    settings = model_settings(args)
+    server, limits = server_settings(args)
+    configure_logging(server.enable_log_requests)
+    names = server.served_model_name
+    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits), server))
+    return 0
+
+
+def add_served_model(parser: ArgumentParser) -> None:
+    """The flags of the model and of its engine."""
+    add_model_arguments(parser)
+    add_kernel_arguments(parser)
+    add_engine_flags(parser)
+
+
+def model_settings(args: Namespace) -> ModelSettings:
+    """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
     config = given_fields(args, SchedulerConfig)
-    settings = ModelSettings(
+    check_fitting(config, given_fields(args, EngineSettings))
+    return ModelSettings(
         model=model_name(args),
         solution=args.solution,
         device=args.device,
@@ -36,9 +52,3 @@ def run(args: Namespace) -> int:
         max_model_len=config.get("max_model_len"),
         engine=EngineSettings(SchedulerConfig(**config), **given_fields(args, EngineSettings)),
     )
-    check_fitting(config, given_fields(args, EngineSettings))
-    server, limits = server_settings(args)
-    configure_logging(server.enable_log_requests)
-    names = server.served_model_name
-    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits), server))
-    return 0

@@ -124,6 +124,8 @@ class EngineThread:
                 self._run_commands(engine)
                 if engine.has_requests and not self._is_stopping:
                     self._step(engine)
+        except BaseException:  # nothing above would tell
+            _LOG.critical("the engine has died", exc_info=True)
         finally:
             self._is_over = True
             self._fail_live(EngineStoppedError("the engine has stopped"))

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from tiny_llm_lab.types import EngineOutput
+
+MAX_WAITING: Final = 64
 
 
 class RequestStream:
     """An asynchronous iterator over the outputs of one request, for one reader.
 
-    A reader that is slow gets several steps at once: what waits is never more than the answer.
+    A reader that is slow gets several steps at once: never more than the answer waits, in MAX_WAITING
+    outputs at most.
     """
 
     def __init__(self, request_id: str, changed: asyncio.Event | None = None) -> None:
@@ -23,8 +27,15 @@ class RequestStream:
         self._error: BaseException | None = None
         self._changed = changed or asyncio.Event()
 
+    @property
+    def num_waiting(self) -> int:
+        """Outputs that the reader has yet to take."""
+        return len(self._waiting)
+
     def put(self, output: EngineOutput) -> None:
         """Add what a step brought; on the reader's event loop."""
+        if len(self._waiting) >= MAX_WAITING:  # objects cost more than what is in them
+            self._waiting = [merged(self._waiting)]
         self._waiting.append(output)
         self.is_done = output.completion is not None
         self._changed.set()

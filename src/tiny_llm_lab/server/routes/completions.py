@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import dumps
 from typing import Any
 
@@ -37,8 +37,9 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     asks = [ask for _, token_ids in prompts for ask in await asks_for(served, token_ids, sampling, n)]
     request_id = f"cmpl-{uuid.uuid4().hex}"
     answers = await Answers.start(served, asks, request_id, body.priority or 0)
-    choices = [_Choice(served, body, text, ids) for text, ids in prompts for _ in range(n)]
     usage = Usage(sum(len(token_ids) for _, token_ids in prompts), n)
+    prompt_of_each = [prompt for prompt in prompts for _ in range(n)]
+    choices = [_Choice(idx, served, body, usage, *each) for idx, each in enumerate(prompt_of_each)]
     head = {
         "id": request_id,
         "object": "text_completion",
@@ -50,11 +51,8 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     async with closed_with_client(request.receive, answers):
         async for new in answers:
             for idx, output in new:
-                usage.count(idx, output)
                 choices[idx].keep(output)
-    return json_response(
-        {**head, "choices": [each.whole(idx) for idx, each in enumerate(choices)], "usage": usage.as_dict()}
-    )
+    return json_response({**head, "choices": [each.whole() for each in choices], "usage": usage.as_dict()})
 
 
 async def _encoded(served: ServedModel, body: CompletionRequest) -> list[tuple[str, list[int]]]:
@@ -89,8 +87,7 @@ async def _events(
     async for new in answers:
         chunks = []
         for idx, output in new:
-            usage.count(idx, output)
-            chunks += [start, b'"choices": [', choices[idx].chunk(idx, output), end]
+            chunks += [start, b'"choices": [', choices[idx].chunk(output), end]
         yield b"".join(chunks)
     if include_usage:
         yield event({**head, "choices": [], "usage": usage.as_dict()})
@@ -101,8 +98,10 @@ async def _events(
 class _Choice:
     """What one choice has brought so far."""
 
+    idx: int
     served: ServedModel
     body: CompletionRequest
+    usage: Usage
     prompt: str
     prompt_token_ids: Sequence[int]
 
@@ -115,34 +114,36 @@ class _Choice:
 
     def keep(self, output: EngineOutput) -> tuple[str, str | None]:
         """The text and the reason to finish that `output` brings, which are kept."""
-        text = "" if self.body.max_tokens == 0 else output.text
+        if self.body.max_tokens == 0:
+            output = replace(output, token_ids=(), text="", logprobs=())  # of the one that had to be drawn
+        self.usage.count(self.idx, output)
+        text = output.text
         if self._is_first and self.body.echo:
             text = self.prompt + text
             if self._logprobs is not None:
                 self._logprobs.add_prompt(self.prompt_token_ids, output)
         self._is_first = False
-        if self._logprobs is not None and self.body.max_tokens != 0:
+        if self._logprobs is not None:
             self._logprobs.add(output.logprobs)
         if output.completion is not None:
             self._finish_reason = "length" if self.body.max_tokens == 0 else output.completion.finish_reason
         self._parts.append(text)
         return text, self._finish_reason
 
-    def whole(self, idx: int) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any]:
         """The choice of an answer that is not streamed."""
         return {
-            "index": idx,
+            "index": self.idx,
             "text": "".join(self._parts),
             "logprobs": None if self._logprobs is None else self._logprobs.taken(),
             "finish_reason": self._finish_reason,
         }
 
-    def chunk(self, idx: int, output: EngineOutput) -> bytes:
+    def chunk(self, output: EngineOutput) -> bytes:
         """The choice of an event."""
         text, finish_reason = self.keep(output)
         self._parts.clear()
         logprobs = "null" if self._logprobs is None else dumps(self._logprobs.taken())
         reason = "null" if finish_reason is None else f'"{finish_reason}"'
-        return (
-            f'{{"index": {idx}, "text": {dumps(text)}, "logprobs": {logprobs}, "finish_reason": {reason}}}'
-        ).encode()
+        fields = f'"text": {dumps(text)}, "logprobs": {logprobs}, "finish_reason": {reason}'
+        return f'{{"index": {self.idx}, {fields}}}'.encode()

@@ -1,0 +1,193 @@
+"""An engine without a model, stepped by hand or as fast as it goes, and a server around it."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import uvicorn
+from fastapi import FastAPI
+from tests.helpers.toy import QWEN3, VOCAB, ByteTokenizer
+
+from tiny_llm_lab.server.app import create_app
+from tiny_llm_lab.server.async_engine import AsyncEngine
+from tiny_llm_lab.server.listening import listen
+from tiny_llm_lab.server.served_model import RequestLimits, ServedModel
+from tiny_llm_lab.server.settings import ServerSettings
+from tiny_llm_lab.structured.grammars import Grammars
+from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, SchedulerConfig, Timing, UserError
+
+
+class FakeEngine:
+    """Gives every request a token a step, "a" in its first, "b" in its second; `max_num_seqs` at a time.
+
+    `steps` counts the steps, `served` the tokens by request, `aborted` lists who left early.
+    """
+
+    def __init__(self, config: SchedulerConfig = SchedulerConfig(), by_hand: bool = False) -> None:
+        self.config = config
+        self.scheduler = SimpleNamespace(pool=SimpleNamespace(num_blocks=1024, block_size=16))
+        self.requests: dict[str, tuple[SamplingParams, int]] = {}
+        self.sampling: dict[str, SamplingParams] = {}  # of all requests ever
+        self.served: dict[str, int] = {}
+        self.aborted: list[str] = []
+        self.steps = 0
+        self.failure: BaseException | None = None  # of the next step
+        self._by_hand = by_hand
+        self._permits = threading.Semaphore(0)
+
+    def permit(self, steps: int = 1) -> None:
+        """Let so many steps run, where they are made by hand."""
+        self._permits.release(steps)
+
+    @property
+    def has_requests(self) -> bool:
+        return bool(self.requests)
+
+    def add(self, request_id: str, prompt: Sequence[int], sampling: SamplingParams, **options: Any) -> None:
+        if request_id in self.requests:
+            raise UserError("in use")
+        self.requests[request_id] = (sampling, len(prompt))
+        self.sampling[request_id] = sampling
+        self.served[request_id] = 0
+
+    def abort(self, request_id: str) -> bool:
+        if self.requests.pop(request_id, None) is None:
+            return False
+        self.aborted.append(request_id)
+        return True
+
+    def step(self) -> list[EngineOutput]:
+        # Not for ever: commands such as an abort come in between steps.
+        if self._by_hand and not self._permits.acquire(timeout=0.005):
+            return []
+        self.steps += 1
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            self.requests.clear()
+            raise failure
+        return [self._output(name) for name in list(self.requests)[: self.config.max_num_seqs]]
+
+    def release(self) -> None:
+        self.requests.clear()
+
+    def _output(self, name: str) -> EngineOutput:
+        sampling, num_prompt_tokens = self.requests[name]
+        number = self.served[name]
+        self.served[name] = number + 1
+        completion = None
+        if number + 1 == sampling.max_tokens:
+            del self.requests[name]
+            ids = tuple(range(97, 97 + number + 1))
+            completion = Completion(0, num_prompt_tokens, ids, "", "length", Timing(0.0))
+        return EngineOutput(name, (97 + number % 26,), chr(97 + number % 26), completion)
+
+
+@dataclass
+class FakeServer:
+    """Where the server is, and what it works with."""
+
+    url: str
+    engine: FakeEngine
+    app: FastAPI
+    port: int
+
+    @property
+    def async_engine(self) -> AsyncEngine:
+        engine: AsyncEngine = self.app.state.served.engine
+        return engine
+
+    def post(self, path: str, **body: Any) -> httpx2.Response:
+        """The answer to a body of JSON."""
+        with httpx2.Client(timeout=60) as client:
+            return client.post(self.url + path, json=body)
+
+    def get(self, path: str, **headers: str) -> httpx2.Response:
+        with httpx2.Client(timeout=60) as client:
+            return client.get(self.url + path, headers=headers)
+
+
+async def start_fake(engine: FakeEngine, limits: RequestLimits | None = None) -> ServedModel:
+    """The model that `engine` serves: one token a byte."""
+    tokenizer: Any = ByteTokenizer()
+    running = AsyncEngine(lambda on_step: engine)  # type: ignore[arg-type, return-value]
+    await running.start()
+    return ServedModel(
+        names=("fake", "other"),
+        engine=running,
+        tokenizer=tokenizer,
+        model=replace(QWEN3, vocab_size=VOCAB),
+        config=engine.config,
+        num_blocks=1024,
+        block_size=16,
+        block_bytes=1024,
+        grammars=Grammars(tokenizer, VOCAB),
+        limits=limits or RequestLimits(),
+    )
+
+
+@contextmanager
+def fake_server(
+    engine: FakeEngine | None = None,
+    settings: ServerSettings | None = None,
+    limits: RequestLimits | None = None,
+) -> Iterator[FakeServer]:
+    """A server on a port of its own, in a thread."""
+    engine = engine or FakeEngine()
+    settings = settings or ServerSettings(drain_s=0)
+    app = create_app(lambda: start_fake(engine, limits), settings)
+    with http_server(app) as port:
+        yield FakeServer(f"http://127.0.0.1:{port}", engine, app, port)
+
+
+@contextmanager
+def http_server(app: FastAPI) -> Iterator[int]:
+    """Serve `app` from a thread, on the port that this gives."""
+    config = uvicorn.Config(
+        app, http="h11", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    sock = listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="http")
+    thread.start()
+    try:
+        yield sock.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+        sock.close()
+
+
+def wait_until(holds: Callable[[], object], timeout_s: float = 60) -> None:
+    """Return when `holds`; fail when it never does."""
+    end_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end_s, "it never came true"
+        time.sleep(0.002)
+
+
+@contextmanager
+def raw_post(
+    port: int, body: dict[str, Any] | bytes, path: str = "/v1/completions"
+) -> Iterator[socket.socket]:
+    """A socket on which a body was sent to `path`."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n"
+    head += "Content-Type: application/json\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(head.encode() + content)
+        yield connection
+
+
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    """What comes up to and with `end`, or until the connection is closed."""
+    read = b""
+    while end not in read and (more := connection.recv(65536)):
+        read += more
+    return read

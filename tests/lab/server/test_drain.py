@@ -1,0 +1,89 @@
+"""From the start of a server to its end: the line it says, and the signals that stop it."""
+
+import asyncio
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+
+import httpx2
+import pytest
+from tests.helpers.fake_engine import FakeEngine, raw_post, read_until, start_fake, wait_until
+
+from tiny_llm_lab.server.run_server import run_server
+from tiny_llm_lab.server.served_model import RequestLimits
+from tiny_llm_lab.server.settings import ServerSettings
+from tiny_llm_lab.server.startup import startup_line
+from tiny_llm_lab.types import SchedulerConfig
+
+
+def serve_and(client: Callable[[int], None], engine: FakeEngine, drain_s: float, caplog) -> None:
+    """Run a server in this thread, and `client` with its port in another, until a signal ends the server."""
+    failures: list[BaseException] = []
+
+    def run_client() -> None:
+        try:
+            wait_until(lambda: "tiny-llm serves" in caplog.text)
+            client(int(re.search(r"127\.0\.0\.1:(\d+)", caplog.text)[1]))
+        except BaseException as error:
+            failures.append(error)
+            engine.permit(10_000)  # the server ends now: a second signal would end the tests
+            if "stopping" not in caplog.text:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=run_client)
+    with caplog.at_level("INFO", "tiny_llm"):
+        thread.start()
+        limits = RequestLimits(keep_alive_s=0)
+        asyncio.run(run_server(lambda: start_fake(engine, limits), ServerSettings(port=0, drain_s=drain_s)))
+        thread.join()
+    assert not failures, failures
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_running_requests_finish_and_new_ones_are_refused(caplog, number):
+    engine = FakeEngine(by_hand=True)
+
+    def client(port: int) -> None:
+        with raw_post(port, {"prompt": "x", "max_tokens": 3, "stream": True}) as running:
+            engine.permit()
+            read_until(running, b"data:")
+            os.kill(os.getpid(), number)
+            wait_until(lambda: "stopping: 1 request" in caplog.text)
+            health = httpx2.get(f"http://127.0.0.1:{port}/health")
+            refused = httpx2.post(f"http://127.0.0.1:{port}/v1/completions", json={"prompt": "x"})
+            assert (health.status_code, refused.status_code) == (503, 503)
+            engine.permit(2)
+            assert b'"finish_reason": "length"' in read_until(running, b"[DONE]")
+
+    serve_and(client, engine, 60, caplog)
+    assert engine.steps == 3
+    assert caplog.messages[-1] == "stopped"
+
+
+def test_what_takes_longer_is_told_so(caplog):
+    engine = FakeEngine(by_hand=True)
+
+    def client(port: int) -> None:
+        with raw_post(port, {"prompt": "x", "stream": True}) as running:
+            wait_until(lambda: engine.requests)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert b'"code":"unavailable"' in read_until(running, b"0\r\n\r\n")
+
+    serve_and(client, engine, 0.01, caplog)
+    assert "1 request had not finished" in caplog.text
+
+
+def test_the_line_at_the_start():
+    async def line(settings: ServerSettings) -> str:
+        served = await start_fake(FakeEngine(SchedulerConfig(max_num_batched_tokens=512)))
+        await served.engine.stop()
+        return startup_line(served, settings, 8000)
+
+    text = asyncio.run(line(ServerSettings()))
+    assert "tiny-llm serves fake, other on http://127.0.0.1:8000 (this machine only)" in text
+    assert "chunked prefill is on, 512 tokens a step · 1,024 KV blocks of 16 tokens (1.0 MiB)" in text
+    assert "64 requests at a time" in text
+    assert "other machines too, without a key" in asyncio.run(line(ServerSettings("0.0.0.0")))
+    assert "http://[::1]:8000 (this machine only)" in asyncio.run(line(ServerSettings("::1")))

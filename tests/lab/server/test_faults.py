@@ -1,0 +1,141 @@
+"""What is refused, what fails, and that the server serves on."""
+
+import json
+import socket
+
+import httpx2
+import pytest
+from tests.helpers.fake_engine import (
+    FakeEngine,
+    fake_server,
+    raw_post,
+    read_until,
+    wait_until,
+)
+
+from tiny_llm_lab.server.listening import listen
+from tiny_llm_lab.server.served_model import RequestLimits
+from tiny_llm_lab.server.settings import ServerSettings
+from tiny_llm_lab.types import UserError
+
+SMALL = ServerSettings(drain_s=0, max_body_size=100_000, api_key=(), allowed_origins=("http://page.example",))
+QUIET = RequestLimits(keep_alive_s=0)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with fake_server(settings=SMALL) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (400, b"{"),
+        (400, b""),
+        (400, b"\xff\xfe\x80"),
+        (400, b'{"prompt": "\xff"}'),
+        (404, b'{"prompt": "x", "model": "\\ud800"}'),
+        (400, b'{"prompt": "x", "temperature": NaN}'),
+        (400, b'{"prompt": "x", "temperature": 1e999}'),
+        (400, b'{"prompt": "x", "n": 1' + b"0" * 5000 + b"}"),
+        (400, b"[" * 10_000 + b"]" * 10_000),
+        (400, b'{"prompt": "x", "response_format": ' + b'{"type":' * 500 + b"1" + b"}" * 500 + b"}"),
+        (400, b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}"),
+        (400, b"null"),
+        (413, b" " * 100_001),
+    ],
+)
+def test_bodies_that_are_refused(server, status, content):
+    with raw_post(server.port, content) as connection:
+        head, _, body = read_until(connection, b"}}").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), head
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert server.post("/v1/completions", prompt="x", max_tokens=1).status_code == 200
+
+
+def test_a_body_without_a_declared_length_is_bounded_too(server):
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head + b"%x\r\n" % 100_001 + b" " * 100_001)
+        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 413 ")
+
+
+def test_errors_of_http_have_the_same_format(server):
+    for path, status, code in (("/nope", 404, "not_found"), ("/v1/completions", 405, "method_not_allowed")):
+        answer = server.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_a_body_must_say_that_it_is_json(server):
+    with httpx2.Client() as client:
+        answer = client.post(f"{server.url}/v1/completions", content=b"{}")
+    assert answer.status_code == 415 and "Content-Type: application/json" in answer.text
+
+
+def test_only_allowed_pages_may_send_requests(server):
+    assert server.get("/health", Origin="http://page.example").headers["access-control-allow-origin"]
+    assert "access-control-allow-origin" not in server.get("/health", Origin="http://x").headers
+
+
+def test_the_key():
+    with fake_server(settings=ServerSettings(drain_s=0, api_key=("secret", "other"))) as server:
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
+            answer = server.get("/v1/models", **given)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        for key in ("secret", "other"):
+            assert server.get("/v1/models", Authorization=f"Bearer {key}").status_code == 200
+        assert server.get("/health").status_code == 200
+        assert server.post("/tokenize", prompt="x").status_code == 401
+
+
+def test_a_step_that_fails_fails_its_requests_only():
+    engine = FakeEngine(by_hand=True)
+    with fake_server(engine, limits=QUIET) as server:
+        with raw_post(server.port, {"prompt": "x", "stream": True}) as stream:
+            with raw_post(server.port, {"prompt": "x"}) as whole:
+                wait_until(lambda: len(engine.requests) == 2)
+                engine.permit()
+                read_until(stream, b"data:")
+                engine.failure = RuntimeError("no memory")
+                engine.permit()
+                assert read_until(whole, b"}}").startswith(b"HTTP/1.1 500 ")
+            text = read_until(stream, b"0\r\n\r\n")
+        assert b'"code":"engine_error"' in text and b"[DONE]" not in text
+        assert server.get("/health").status_code == 200
+        engine.permit(100)
+        assert server.post("/v1/completions", prompt="x").status_code == 200
+
+
+def test_an_engine_that_dies_is_told():
+    engine = FakeEngine(by_hand=True)
+    with fake_server(engine, limits=QUIET) as server:
+        with raw_post(server.port, {"prompt": "x"}) as connection:
+            wait_until(lambda: engine.requests)
+            engine.failure = SystemExit("dead")
+            engine.permit()
+            assert read_until(connection, b"}}").startswith(b"HTTP/1.1 503 ")
+        wait_until(lambda: not server.async_engine.is_ready)
+        assert server.get("/health").status_code == 503
+        assert server.post("/v1/completions", prompt="x").status_code == 503
+
+
+def test_two_servers_on_one_port():
+    with listen("127.0.0.1", 0) as sock, pytest.raises(UserError, match="in use"):
+        listen("127.0.0.1", sock.getsockname()[1])
+    with pytest.raises(UserError, match="no address"):
+        listen("no such host", 0)
+
+
+def test_what_is_not_about_completions(server):
+    assert server.get("/version").json()["version"]
+    assert [each["id"] for each in server.get("/v1/models").json()["data"]] == ["fake", "other"]
+    assert server.get("/v1/models/other").json()["id"] == "other"
+    assert server.get("/v1/models/nope").json()["error"]["code"] == "model_not_found"
+    tokens = server.post("/tokenize", prompt="hé", return_token_strs=True).json()
+    assert (tokens["count"], tokens["tokens"]) == (3, [0x68, 0xC3, 0xA9])
+    assert server.post("/detokenize", tokens=tokens["tokens"]).json() == {"prompt": "hé"}
+    assert server.post("/detokenize", tokens=[10**9]).status_code == 400
+    page = server.get("/docs").text
+    assert "/v1/completions" in page and "repetition_penalty" in page and "http" not in page.lower()
+    assert "422" not in server.get("/openapi.json").text
