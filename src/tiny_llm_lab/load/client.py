@@ -185,7 +185,7 @@ class _Run:
 async def error_of(response: httpx2.Response) -> str:
     """What a refused request was told, in one line; of a long body the beginning."""
     body = b""
-    async for received in response.aiter_raw():
+    async for received in response.aiter_bytes():
         body += received
         if len(body) > _MAX_ERROR_BYTES:
             break

@@ -1,5 +1,7 @@
 """Asks a server which model it serves."""
 
+import json
+
 import httpx2
 
 from tiny_llm_lab.types import UserError
@@ -28,12 +30,16 @@ async def first_model(
                 told = f"HTTP {response.status_code}: {await error_of(response)}"
                 cure = "give --api-key" if response.status_code in (401, 403) else "name one with --model"
                 raise UserError(f"{url} does not list its models ({told}): {cure}")
-            await response.aread()
-            return str(response.json()["data"][0]["id"])
+            return _first(url, await response.aread())
     except httpx2.HTTPError as error:
         told = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"no server answers at {url} ({told}): start one with ./pdmw run serve, or give its --base-url"
         ) from None
-    except (ValueError, LookupError, TypeError):
+
+
+def _first(url: str, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["data"][0]["id"])
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(f"{url} lists no model: name one with --model") from None

@@ -85,10 +85,10 @@ def print_kinds(run: LoadRun) -> None:
     for kind in kinds:
         times = timings(run.of_kind(kind))
         ttft, itl = spread(timing.ttft_s for timing in times), spread(pooled_itl(times))
-        values = (ttft.p50_s, ttft.p99_s) if ttft else (None, None)
-        values += (itl.p50_s, itl.p99_s, itl.max_s) if itl else (None, None, None)
-        cells = ["-" if each is None else f"{each * 1e3:.2f}" for each in values]
-        rows.append([kind, str(len(times)), *cells])
+        values = [ttft.p50_s, ttft.p99_s] if ttft else []
+        values += [itl.p50_s, itl.p99_s, itl.max_s] if itl else []
+        cells = [f"{each * 1e3:.2f}" for each in values]
+        rows.append([kind, str(len(times)), *cells, *["-"] * (5 - len(cells))])
     print_table([Column(titles[0], KEEP, is_left=True), *(Column(title, KEEP) for title in titles[1:])], rows)
 
 

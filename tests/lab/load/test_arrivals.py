@@ -1,0 +1,72 @@
+"""When requests arrive."""
+
+import math
+from itertools import pairwise
+from statistics import fmean, pstdev
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.load.arrivals import ArrivalSettings, arrival_times
+from tiny_llm_lab.types import UserError
+
+
+def gaps(count: int, seed: int = 1, **settings: Any) -> list[float]:
+    times = arrival_times(count, ArrivalSettings(**settings), seed)
+    assert len(times) == count and times[0] == 0.0
+    return [after - before for before, after in pairwise(times)]
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gaps_have_the_rate_and_the_spread_that_was_asked_for(burstiness: float) -> None:
+    each = gaps(4001, request_rate=5.0, burstiness=burstiness)
+    assert fmean(each) == pytest.approx(1 / 5)
+    # The standard deviation of a gamma distribution over its mean.
+    assert pstdev(each) / fmean(each) == pytest.approx(burstiness**-0.5, rel=0.08)
+
+
+def test_fixed_intervals_and_all_at_once() -> None:
+    assert gaps(5, request_rate=4.0, burstiness=math.inf) == [0.25] * 4
+    assert gaps(5) == [0.0] * 4
+
+
+def test_arrivals_depend_on_the_seed_alone() -> None:
+    assert gaps(20, seed=3, request_rate=2.0) == gaps(20, seed=3, request_rate=2.0)
+    assert gaps(20, seed=3, request_rate=2.0) != gaps(20, seed=4, request_rate=2.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rates"), [("linear", [1.0, 4.5, 8.0]), ("exponential", [1.0, 8**0.5, 8.0])]
+)
+def test_a_ramp_goes_from_the_first_rate_to_the_last(strategy: str, rates: list[float]) -> None:
+    ramp = {"ramp_up_strategy": strategy, "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
+    each = gaps(4, burstiness=math.inf, **ramp)
+    assert each == pytest.approx([1 / rate for rate in rates])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"request_rate": 0.0}, "--request-rate must be above 0"),
+        ({"request_rate": math.nan}, "--request-rate must be above 0"),
+        ({"burstiness": -1.0}, "--burstiness must be above 0"),
+        ({"ramp_up_start_rps": 1.0}, "need --ramp-up-strategy"),
+        ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0}, "needs --ramp-up-start-rps and"),
+        (
+            {
+                "ramp_up_strategy": "linear",
+                "ramp_up_start_rps": 1.0,
+                "ramp_up_end_rps": 2.0,
+                "request_rate": 3.0,
+            },
+            "leave out --request-rate",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ArrivalSettings(**settings)
+
+
+def test_a_single_request_and_none() -> None:
+    assert arrival_times(1, ArrivalSettings(request_rate=2.0), 0) == [0.0]

@@ -1,0 +1,157 @@
+"""bench-serve as a command, against a server that answers at once."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.helpers.fake_openai import FakeOpenAI, steady, text_chunk
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.load import client
+from tiny_llm_lab.load.record import RequestRecord
+
+
+class Served:
+    """The fake server that the command's clients reach."""
+
+    server: httpx2.AsyncBaseTransport | None = None
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    holder, real = Served(), httpx2.AsyncClient
+
+    def make(**options: Any) -> httpx2.AsyncClient:
+        return real(**{**options, "transport": holder.server})
+
+    monkeypatch.setattr(client.httpx2, "AsyncClient", make)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return holder
+
+
+def bench(*arguments: str) -> int:
+    return main(["bench-serve", "--tokenizer", "none", "--random-input-len", "5", *arguments])
+
+
+def test_a_run_prints_the_table_and_writes_the_json(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = served.server = FakeOpenAI(lambda _: steady(3, 0.0, 0.0))
+    code = bench(
+        *"--num-prompts 4 --num-warmups 2 --random-output-len 3 --save-detailed --ignore-eos".split(),
+        *f"--result-dir {tmp_path} --result-filename r.json --metadata tp=1 --temperature 0.5".split(),
+    )
+    assert code == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("============ Serving Benchmark Result") and "Successful requests:" in out
+    assert "tokens counted by: the server's usage (4 requests)" in err
+    result = json.loads((tmp_path / "r.json").read_text())
+    told = ("model_id", "tokenizer_id", "num_prompts", "tp", "request_rate", "burstiness", "label")
+    assert [result[key] for key in told] == ["fake", "none", 4, "1", "inf", 1.0, "openai"]
+    assert result["output_lens"] == [3] * 4 and len(result["date"]) == 15
+    assert len(server.bodies) == 6 and len({body["prompt"] for body in server.bodies}) == 6
+    assert all(body["temperature"] == 0.5 and body["ignore_eos"] for body in server.bodies)
+
+
+def test_without_save_detailed_the_file_is_small(served: Served, tmp_path: Path) -> None:
+    served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
+    assert bench("--num-prompts", "1", "--save-result", "--result-dir", str(tmp_path)) == 0
+    [file] = tmp_path.glob("openai-infqps-fake-*.json")
+    assert "ttfts" not in json.loads(file.read_text())
+
+
+def test_a_chat_goes_to_its_own_endpoint(served: Served) -> None:
+    server = served.server = FakeOpenAI(lambda _: [text_chunk("a", "stop")])
+    assert bench("--num-prompts", "1", "--backend", "openai-chat", "--model", "m") == 0
+    assert server.paths[-1] == "/v1/chat/completions" and server.bodies[0]["model"] == "m"
+
+
+def test_when_all_requests_fail_the_code_is_1(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.server = FakeOpenAI(lambda _: [b'{"error": {"message": "out of blocks"}}'], status=503)
+    assert bench("--num-prompts", "2") == 1
+    assert "first error of 2: HTTP 503: out of blocks" in capsys.readouterr().err
+
+
+def test_ctrl_c_shows_what_was_measured(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.server = FakeOpenAI(lambda number: steady(1, 99.0 if number else 0.0, 0.0))
+    real = client.run_load
+
+    async def interrupted(*given: Any, on_record: Any = None, **options: Any) -> Any:
+        if not given[2]:  # the warm-ups
+            return await real(*given, **options)
+        seen = asyncio.Event()
+
+        def note(record: RequestRecord) -> None:
+            on_record(record)
+            seen.set()
+
+        running = asyncio.ensure_future(real(*given, on_record=note, **options))
+        await seen.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tiny_llm_lab.load.command.run_load", interrupted)
+    assert bench("--num-prompts", "3") == 130
+    out, err = capsys.readouterr()
+    assert "Successful requests:                     1\nFailed requests:                         2\n" in out
+    assert "first error of 2: interrupted" in err
+
+
+class Refusing(httpx2.AsyncBaseTransport):
+    """A server that is not there, or tells `response`."""
+
+    def __init__(self, response: httpx2.Response | None = None) -> None:
+        self._response = response
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._response is None:
+            raise httpx2.ConnectError("connection refused")
+        return self._response
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        (Refusing(), "no server answers at http://127.0.0.1:8000 (connection refused): start one with"),
+        (Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})), "no key): give --api-key"),
+        (Refusing(httpx2.Response(404, text="what?")), "name one with --model"),
+        (Refusing(httpx2.Response(200, json={"data": []})), "lists no model: name one with --model"),
+        (Refusing(httpx2.Response(200, text="<html>")), "lists no model: name one with --model"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_one_line(
+    served: Served, server: httpx2.AsyncBaseTransport, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.server = server
+    assert bench() == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--goodput wait:5", "--goodput wait:5"),
+        ("--metric-percentiles 99,101", "--metric-percentiles must be"),
+        ("--percentile-metrics ttft,wait", "no metric 'wait'"),
+        ("--extra-body [1]", "--extra-body must be a JSON object"),
+        ("--header nonsense", "--header takes NAME=VALUE"),
+        ("--num-warmups -1", "--num-warmups must be 0 or more"),
+        ("--request-timeout 0", "must be above 0 s"),
+        ("--base-url nonsense", "is no URL"),
+        ("--save-result --result-dir /nowhere", "no such folder"),
+    ],
+)
+def test_bad_flags_are_one_line(
+    served: Served, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
+    assert bench(*arguments.split()) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line

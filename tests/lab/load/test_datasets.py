@@ -1,0 +1,157 @@
+"""Datasets: exact token counts, and files that users bring."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.load.datasets import DatasetSettings, make_requests
+from tiny_llm_lab.load.prompts import Texts, tokenizer_for
+from tiny_llm_lab.load.request import LoadRequest
+from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.types import UserError
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> CheckpointTokenizer:
+    found = tokenizer_for(None, "default")
+    assert found is not None
+    return found
+
+
+def made(tokenizer: CheckpointTokenizer | None, seed: int = 0, **settings: Any) -> list[LoadRequest]:
+    requests = make_requests(DatasetSettings(**settings), Texts(tokenizer, seed))
+    for request in requests if tokenizer else []:
+        assert len(tokenizer.encode(str(request.prompt))) == request.num_prompt_tokens
+    return requests
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 50, 3000])
+def test_a_text_has_exactly_as_many_tokens(tokenizer: CheckpointTokenizer, num_tokens: int) -> None:
+    texts = Texts(tokenizer, 1)
+    drawn = [texts.exact(num_tokens) for _ in range(5)]
+    assert [len(tokenizer.encode(text)) for text in drawn] == [num_tokens] * 5
+    assert len(set(drawn)) == 5 or num_tokens < 3
+
+
+def test_texts_depend_on_the_seed_alone(tokenizer: CheckpointTokenizer) -> None:
+    assert Texts(tokenizer, 1).exact(20) == Texts(tokenizer, 1).exact(20) != Texts(tokenizer, 2).exact(20)
+
+
+def test_a_vocabulary_of_bytes_works_too() -> None:
+    class Bytes:
+        def encode(self, text: str) -> list[int]:
+            return list(text.encode())
+
+        def decode(self, token_ids: list[int]) -> str:
+            return "".join(chr(each) for each in token_ids if each < 128)
+
+    texts = Texts(Bytes(), 0)  # type: ignore[arg-type]
+    assert [len(texts.exact(count)) for count in (1, 2, 7, 100)] == [1, 2, 7, 100]
+
+
+def test_random_lengths_stay_in_their_range(tokenizer: CheckpointTokenizer) -> None:
+    settings = {"num_prompts": 60, "random_input_len": 40, "random_output_len": 20}
+    assert {(r.num_prompt_tokens, r.max_tokens) for r in made(tokenizer, **settings)} == {(40, 20)}
+    varied = made(tokenizer, **settings, random_range_ratio=0.5, random_prefix_len=8)
+    assert all(28 <= r.num_prompt_tokens <= 68 and 10 <= r.max_tokens <= 30 for r in varied)
+    assert len({r.num_prompt_tokens for r in varied}) > 10
+    prefix = tokenizer.encode(str(varied[0].prompt))[:8]
+    assert all(tokenizer.encode(str(r.prompt))[:8] == prefix for r in varied)
+
+
+def test_prefixes_repeat(tokenizer: CheckpointTokenizer) -> None:
+    requests = made(
+        tokenizer,
+        dataset_name="prefix_repetition",
+        num_prompts=12,
+        prefix_repetition_prefix_len=30,
+        prefix_repetition_suffix_len=10,
+        prefix_repetition_num_prefixes=3,
+        prefix_repetition_output_len=5,
+    )
+    prefixes = [tuple(tokenizer.encode(str(r.prompt))[:30]) for r in requests]
+    assert sorted(Counter(prefixes).values()) == [4, 4, 4] and len({r.prompt for r in requests}) == 12
+    assert {(r.num_prompt_tokens, r.max_tokens) for r in requests} == {(40, 5)}
+    assert prefixes != sorted(prefixes)  # shuffled
+
+
+def test_mixed_has_20_long_and_80_short_prompts_shuffled(tokenizer: CheckpointTokenizer) -> None:
+    requests = made(tokenizer, dataset_name="mixed")
+    kinds = Counter((r.kind, r.num_prompt_tokens, r.max_tokens) for r in requests)
+    assert kinds == {("long", 3000, 64): 20, ("short", 50, 128): 80}
+    order = [r.kind for r in requests]
+    assert order not in (sorted(order), sorted(order, reverse=True))
+    assert order == [r.kind for r in made(tokenizer, dataset_name="mixed")]
+    assert order != [r.kind for r in made(tokenizer, seed=1, dataset_name="mixed")]
+
+
+def test_a_custom_file_is_repeated(tokenizer: CheckpointTokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(
+        '{"prompt": "once upon a time", "max_tokens": 7}\n{"prompt": "the end", "arrival_s": 2.5}\n'
+    )
+    requests = made(
+        tokenizer, dataset_name="custom", dataset_path=str(file), num_prompts=3, custom_output_len=9
+    )
+    assert [(r.prompt, r.max_tokens, r.arrival_s) for r in requests] == [
+        ("once upon a time", 7, 0.0),
+        ("the end", 9, 2.5),
+        ("once upon a time", 7, 0.0),
+    ]
+
+
+def test_sharegpt_takes_the_first_two_turns_that_fit(tmp_path: Path) -> None:
+    def talk(*turns: str) -> dict[str, Any]:
+        return {"conversations": [{"from": "x", "value": turn} for turn in turns]}
+
+    long, short = "word " * 1025, "one two three four"
+    talks = [talk(short, "a b c d e", "more"), talk(long, short), talk("too short", short), talk(short, "no")]
+    file = tmp_path / "sharegpt.json"
+    file.write_text(json.dumps([*talks, talk("only one turn"), talk()]))
+    settings: dict[str, Any] = {"dataset_name": "sharegpt", "dataset_path": str(file), "num_prompts": 2}
+    assert [(r.prompt, r.max_tokens) for r in made(None, **settings)] == [(short, 5)] * 2
+    fixed = made(None, **settings, sharegpt_output_len=3)
+    assert [(r.prompt, r.max_tokens) for r in fixed] == [(short, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "no conversation in it fits"),
+        ("{broken", "not a ShareGPT file"),
+        ("[1]", "not a ShareGPT file"),
+        ("[" * 100_000, "not a ShareGPT file"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_bad_sharegpt_file_is_named(content: str | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "sharegpt.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserError, match=message):
+        made(None, dataset_name="sharegpt", dataset_path=str(file))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_prompts": 0}, "--num-prompts must be 1 or more"),
+        ({"random_range_ratio": 1.0}, "--random-range-ratio must be below 1"),
+        ({"random_range_ratio": float("nan")}, "--random-range-ratio must be 0 or more"),
+        ({"dataset_name": "custom"}, "needs --dataset-path"),
+        ({"num_prompts": 10**9}, "ask for fewer"),
+        ({"dataset_name": "mixed", "mixed_long_len": 10**9}, "ask for fewer"),
+        ({"dataset_name": "sharegpt", "dataset_path": "x", "num_prompts": 10**9}, "ask for fewer"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        DatasetSettings(**settings)
+
+
+def test_no_tokenizer_is_downloaded_unasked() -> None:
+    assert tokenizer_for(None, "Qwen/Qwen3-0.6B") is None and tokenizer_for("none", "default") is None
+    assert tokenizer_for(None, "\0" * 9) is None
