@@ -12,12 +12,12 @@ from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import print_section
 from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log
 from tiny_llm_lab.commands.field_flags import at_least_one
+from tiny_llm_lab.commands.new_folder import new_folder
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
 from tiny_llm_lab.commands.tables import KEEP, Column, print_table, stdout_console
 from tiny_llm_lab.types import UserError
 
 from . import capacity, compare, hol, hurts, itl, memory, mixed, null, prefix, stress, sweep
-from .folder import new_folder
 from .page import page_of
 from .plot import save
 from .result import LabResult

@@ -25,6 +25,8 @@ def record(kind: str, send_s: float, *token_s: float) -> RequestRecord:
     return RequestRecord(LoadRequest("x", 1, len(token_s), kind), send_s, token_s[-1], token_s)
 
 
+_WILD = ((1.0, 1.0), (0.4, 2.0), (1.1, 1.3))
+
 # Effects
 
 
@@ -192,6 +194,11 @@ def test_null_names_what_changed() -> None:
         nothing.conclusion[0].startswith("Chunks changed nothing")
         and nothing.claims[0].verdict == "confirmed"
     )
+    wild = null.finding(
+        [row(name, **same | {"ttft_p50_s": x}) for name, x in zip(("a", "b", "c"), _WILD, strict=True)]
+    )
+    assert "chance changes TTFT p50 so much" in wild.conclusion[0]
+    assert wild.claims[0].verdict == "not measurable"
     slower = row("512", **same | {"ttft_p50_s": (2.0, 2.2)})
     something = null.finding([row("off", **same), row("off again", **same), slower])
     assert something.conclusion[0].startswith("Chunks changed TTFT p50 by more")
