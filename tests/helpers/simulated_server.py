@@ -63,6 +63,8 @@ class _Job:
 def _serve(jobs: Sequence[_Job], flags: Sequence[str]) -> None:
     values = dict(itertools.pairwise(flags))
     budget = int(values.get("--max-num-batched-tokens", 2048))
+    if slo_ms := values.get("--itl-slo-ms"):
+        budget = int((float(slo_ms) / 1000 - STEP_S) / TOKEN_S) - 1
     is_chunked = "--no-enable-chunked-prefill" not in flags
     most = int(values.get("--long-prefill-token-threshold", budget))
     now = min(job.arrival_s for job in jobs)

@@ -14,11 +14,13 @@ from tiny_llm_lab.metrics import percentile, pooled_itl
 from .effect import effect_of
 from .plot import bars, over_budgets
 from .result import Finding, LabResult, judged
+from .server import Variant
 from .setup import LabSetup, rows_of, timings
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "Which token budget?"
 BUDGETS: Final = (256, 512, 1024, 2048, 4096)
+_POLICY: Final = "slo"  # a budget for every step, chosen by the engine
 _COLUMNS: Final = (
     Column("ttft_p50_s", "TTFT_p50 ms", ".1f", 1e3, has_spread=True),
     Column("itl_p50_s", "ITL_p50 ms", ".2f", 1e3),
@@ -31,12 +33,14 @@ _COLUMNS: Final = (
 
 def run(setup: LabSetup) -> LabResult:
     budgets = [budget for budget in BUDGETS if budget <= setup.max_model_len]
-    variants, skipped = setup.usable([setup.chunked(budget) for budget in budgets])
-    pace = setup.pace(variants[0])
+    fixed = [setup.chunked(budget) for budget in budgets]
+    pace = setup.pace(setup.usable(fixed)[0][0])
+    slo_s = setup.itl_slo(pace)
+    policy = Variant(_POLICY, ("--itl-slo-ms", f"{slo_s * 1e3:g}"))
+    variants, skipped = setup.usable([*fixed, policy])
     runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
     rows = rows_of(runs, metrics)
     problem = overlap_problem([run for each in runs.values() for run in each])
-    slo_s = setup.itl_slo(pace)
     title = (
         f"{setup.sizes.streams} answers and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens; "
         "TTFT is that of the long prompts, ITL that of the others"
@@ -56,14 +60,16 @@ def metrics(run: LoadRun) -> Metrics:
 
 
 def chosen(rows: Sequence[Row], slo_s: float) -> Row | None:
-    """Of the budgets whose ITL p99 is inside the SLO, that with the lowest TTFT; None when none is."""
-    meeting = [row for row in rows if row.median("itl_p99_s") <= slo_s]
+    """Of the fixed budgets whose ITL p99 is inside the SLO, that with the lowest TTFT; None when none is."""
+    meeting = [row for row in rows if row.name != _POLICY and row.median("itl_p99_s") <= slo_s]
     return min(meeting, key=lambda row: row.median("ttft_p50_s"), default=None)
 
 
 def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     """The choice, and how the ends of the sweep compare."""
     best = chosen(rows, slo_s)
+    policy = next((row for row in rows if row.name == _POLICY), None)
+    rows = [row for row in rows if row.name != _POLICY]
     least = min(rows, key=lambda row: row.median("itl_p99_s"))
     slo = f"an ITL SLO of {slo_s * 1e3:.1f} ms"
     if best is None:
@@ -76,6 +82,8 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
         ]
     if problem or len(rows) < 2:
         return Finding(said, (), problem)
+    if policy is not None:
+        said.append(_policy_said(policy, best, slo_s))
     small, large = rows[0], rows[-1]
     itl = effect_of("ITL p99", small, large, "itl_p99_s")
     ttft = effect_of("TTFT p50", small, large, "ttft_p50_s")
@@ -94,13 +102,22 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     return Finding(said, claims)
 
 
+def _policy_said(policy: Row, best: Row | None, slo_s: float) -> str:
+    itl_s = policy.median("itl_p99_s")
+    where = "inside" if itl_s <= slo_s else "outside"
+    said = f"Budgets that the engine chooses for that SLO give an ITL p99 of {itl_s * 1e3:.1f} ms, {where}"
+    ttft = effect_of("its TTFT p50", policy, best, "ttft_p50_s") if best else None
+    return f"{said}; against {best.name}, {ttft}." if best else f"{said}."
+
+
 def draw(rows: Sequence[Row], slo_s: float, figure: Figure) -> None:
     """ITL p99 and TTFT over the budget, with the SLO; and throughput."""
     left, middle, right = figure.subplots(1, 3)
-    if all(row.name.isdigit() for row in rows):
-        budgets = [int(row.name) for row in rows]
-        over_budgets(left, "ITL p99", budgets, rows, "itl_p99_s")
-        over_budgets(middle, "TTFT p50 of long prompts", budgets, rows, "ttft_p50_s")
+    fixed = [row for row in rows if row.name.isdigit()]
+    if fixed:
+        budgets = [int(row.name) for row in fixed]
+        over_budgets(left, "ITL p99", budgets, fixed, "itl_p99_s")
+        over_budgets(middle, "TTFT p50 of long prompts", budgets, fixed, "ttft_p50_s")
     else:
         bars(left, "ITL p99", rows, "itl_p99_s")
         bars(middle, "TTFT p50 of long prompts", rows, "ttft_p50_s")

@@ -14,7 +14,7 @@ _STREAM_PROMPT: Final = 16
 _LONG_MAX_TOKENS: Final = 4
 _ROUND: Final = 10_000  # seeds of a round
 LOAD: Final = 0.5  # of what the machine could compute, for traffic
-_BETWEEN: Final = 0.18  # of the streams' tokens, that come before each long prompt
+_BETWEEN: Final = 0.12  # of the streams' tokens, that come before each long prompt
 
 
 def contention(setup: LabSetup, pace: Pace, num_long: int, number: int) -> list[LoadRequest]:
@@ -26,7 +26,7 @@ def contention(setup: LabSetup, pace: Pace, num_long: int, number: int) -> list[
         for each in range(sizes.streams)
     ]
     for each in range(num_long):
-        at_s = pace.start_s + each * pace.prefill_s + _BETWEEN * (each + 1) * decode_s
+        at_s = 2 * pace.start_s + each * pace.prefill_s + _BETWEEN * (each + 1) * decode_s
         seed_of_long = seed + sizes.streams + each
         requests.append(setup.request(setup.long_tokens, _LONG_MAX_TOKENS, "long", at_s, seed_of_long))
     return requests

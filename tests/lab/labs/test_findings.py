@@ -147,6 +147,16 @@ def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s: float, name
     assert f"choose {name}:" in said if name else "No budget keeps" in said
 
 
+@pytest.mark.parametrize(
+    ("itl_s", "where"), [(0.02, "inside; against 1024,"), (0.05, "outside; against 1024,")]
+)
+def test_the_policy_is_no_fixed_budget(itl_s: float, where: str) -> None:
+    policy = row("slo", ttft_p50_s=0.1, itl_p99_s=itl_s, output_tokens_per_s=900.0)
+    found = sweep.finding([*sweep_rows(), policy], 0.04, None)
+    assert "choose 1024:" in found.conclusion[0] and where in found.conclusion[1]
+    assert found.claims == sweep.finding(sweep_rows(), 0.04, None).claims
+
+
 def test_a_sweep_refutes_what_is_not_so() -> None:
     found = [claim.verdict for claim in sweep.finding(sweep_rows(), 0.04, None).claims]
     assert found == ["confirmed", "confirmed", "confirmed", "refuted", "refuted"]

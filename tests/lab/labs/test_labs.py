@@ -72,6 +72,14 @@ def test_a_budget_alone_lets_no_short_prompt_overtake_and_a_share_does(tmp_path:
     assert shared.median("short_ttft_s") < 0.8 * chunked.median("short_ttft_s")
 
 
+def test_the_engines_own_budgets_are_measured_beside_the_fixed_ones(tmp_path: Path) -> None:
+    result = run("sweep", tmp_path)
+    assert [row.name for row in result.section.rows] == ["256", "512", "1024", "2048", "4096", "slo"]
+    assert result.section.rows[-1].median("itl_p99_s") <= result.section.data["itl_slo_s"]
+    assert "Budgets that the engine chooses" in result.finding.conclusion[1]
+    assert "inside; against 512, its TTFT p50 did not change" in result.finding.conclusion[1]
+
+
 def test_short_prompts_see_no_difference(tmp_path: Path) -> None:
     result = run("null", tmp_path)
     assert result.finding.conclusion[0].startswith("Chunks changed nothing")
