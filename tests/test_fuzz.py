@@ -27,7 +27,8 @@ def test_the_runs_reach_what_they_are_for(fuzz):
         fuzz.run(seed)
     fuzz.counts = before
     assert counts.near_ties <= 1, "an excuse for rounding that is used often is an excuse for mistakes"
-    for name in ("answers", "aborted", "preempted", "accepted", "cached_tokens"):
+    reached = ("answers", "aborted", "preempted", "accepted", "cached_tokens", "changed", "scored_prompts")
+    for name in (*reached, "reconfigured"):
         assert getattr(counts, name) > 0, f"no run reached {name}: {counts}"
     assert counts.accepted < counts.drafted
     assert counts.on_kernels > 0 or not fuzz.has_kernels

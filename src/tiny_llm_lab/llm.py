@@ -1,6 +1,7 @@
 """The engine behind one name: prompts in, answers out."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,7 @@ from tiny_llm_lab.commands.chat import as_chat
 from tiny_llm_lab.kv_memory import AUTO, engine_num_blocks
 from tiny_llm_lab.models import load_checkpoint
 from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.structured.grammars import Grammars, processors_for
 from tiny_llm_lab.types import (
     Completion,
     EventCallback,
@@ -50,6 +52,7 @@ class LLM:
         built = package.build_model(self.checkpoint)
         limit = min(built.config.max_position_embeddings, SchedulerConfig.max_model_len)
         config = config or SchedulerConfig(max_model_len=limit)
+        self._grammars = Grammars(self.checkpoint.tokenizer, built.config.vocab_size)
         dtype = self.checkpoint.dtype
         num_blocks = engine_num_blocks(built.config, dtype, block_size, config, kv_cache_memory)
         self.engine = package.Engine(
@@ -73,12 +76,12 @@ class LLM:
         """Continue every prompt, as it is given; one completion per prompt, in order.
 
         `sampling` serves prompts that bring none of their own; None is greedy. `on_event` is called with
-        every chunk, token and end as it happens.
+        every chunk, token and end as it happens. Raises UserError for structured_outputs that cannot be used.
         """
         given = [prompts] if isinstance(prompts, str) else prompts
         chosen = sampling or SamplingParams()
         full = [each if isinstance(each, Prompt) else Prompt(each, chosen) for each in given]
-        return self.engine.generate(full, on_event)
+        return self.engine.generate([self._with_grammar(each) for each in full], on_event)
 
     def chat(
         self,
@@ -90,6 +93,10 @@ class LLM:
         given = [messages] if isinstance(messages, str) else messages
         texts = [as_chat(self.checkpoint.tokenizer, each) for each in given]
         return self.generate(texts, sampling, on_event)
+
+    def _with_grammar(self, prompt: Prompt) -> Prompt:
+        own = processors_for(prompt.sampling, self._grammars)
+        return replace(prompt, processors=(*prompt.processors, *own)) if own else prompt
 
     def release(self) -> None:
         """Give the memory of keys and values back; no prompt can be answered afterwards."""

@@ -157,6 +157,8 @@ def http_server(app: FastAPI) -> Iterator[int]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="http")
     thread.start()
     try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        assert server.started, "the server did not start"
         yield sock.getsockname()[1]
     finally:
         server.should_exit = True

@@ -21,7 +21,14 @@ from tests.helpers.fuzz_answers import (
     difference,
     is_near_tie,
 )
-from tests.helpers.fuzz_cases import BLOCK_SIZES, describe, draw_config, draw_prompts, with_stop
+from tests.helpers.fuzz_cases import (
+    BLOCK_SIZES,
+    describe,
+    draw_config,
+    draw_prompts,
+    with_changed_logits,
+    with_stop,
+)
 from tests.helpers.fuzz_engine import Counts, CrashError, EngineUnderTest
 from tests.helpers.fuzz_loops import Served, outcomes_of, serve_batch, serve_speculative
 from tests.helpers.fuzz_models import (
@@ -121,12 +128,14 @@ class _Run:
         proposer = self._proposer((), ()) if self.is_long or self.number % 13 < len(_PROPOSERS) else None
         self.settings += f", {settings}, {describe(config)}"
         engine = EngineUnderTest(self.llm, self.model, self.counts, proposer, config=config, **settings)
+        num_changed = self.counts.changed
         for _ in range(rng.choice((1, 1, 2))):
             self._serve(engine)
+        is_plain = self.counts.changed == num_changed  # drafts know nothing of penalties
         if (stats := engine.engine.spec_stats) is not None:
             self.counts.drafted += stats.num_draft_tokens
             self.counts.accepted += stats.num_accepted_tokens
-            if self.is_exact and self.kv_bits is None and self.proposer_kind == "same model":
+            if is_plain and self.is_exact and self.kv_bits is None and self.proposer_kind == "same model":
                 assert stats.num_accepted_tokens == stats.num_draft_tokens, "the model rejects its own drafts"
 
     def _serve(self, engine: EngineUnderTest) -> None:
@@ -150,6 +159,10 @@ class _Run:
     def _prompts(self, count: int, period: int) -> tuple[list[Prompt], list[Outcome]]:
         """Prompts, and what each gets alone."""
         prompts = draw_prompts(self.rng, count, self.limit, period, self.is_long)
+        if self.loop == "engine":
+            prompts = [
+                with_changed_logits(self.rng, each) if self.rng.random() < 0.3 else each for each in prompts
+            ]
         want = [self._alone(prompt) for prompt in prompts]
         for i, prompt in enumerate(prompts):
             if self.rng.random() < 0.3 and want[i] != REFUSED:
@@ -158,7 +171,9 @@ class _Run:
         return prompts, want
 
     def _alone(self, prompt: Prompt) -> Outcome:
-        if self.kv_bits is None:
+        changed = bool(prompt.processors) or prompt.sampling.changes_logits
+        self.counts.changed += changed
+        if self.kv_bits is None and not changed and prompt.sampling.prompt_logprobs is None:
             step = self.rng.choice((1, 7, 128))
             is_ahead = self.rng.random() < 0.3
             return answered_alone(self.llm, self.model, prompt, self.limit, step, is_ahead)

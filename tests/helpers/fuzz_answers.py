@@ -117,9 +117,18 @@ def is_near_tie(llm: Any, model: Any, prompt: Prompt, got: Outcome, want: Outcom
     )
     tokens = [*prompt.content, *want.token_ids[:length]]
     logits = model(mx.array([tokens]), logits_to_keep=1)[:, -1]
+    answer = llm.Answer(FuzzTokenizer(), prompt.content, prompt.sampling, len(tokens) + 1)
+    own = [llm.Penalties(prompt.sampling, prompt.content, answer.end_token_ids)]
     sampler = llm.Sampler(prompt.sampling)
     noisy = (logits + _NOISE * random_array(i, *logits.shape) for i in range(50))
-    drawn = {sampler(each, len(tokens)).item() for each in noisy}
+
+    def changed(logits: mx.array) -> mx.array:
+        row = logits[0]
+        for processor in (*own, *prompt.processors):
+            row = processor(row, prompt.content, want.token_ids[:length])
+        return row[None]
+
+    drawn = {sampler(changed(each), len(tokens)).item() for each in noisy}
     return len(drawn) > 1
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import mlx.core as mx
 from tests.helpers.toy import QWEN3
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, UserError
@@ -65,6 +66,32 @@ def draw_prompts(rng: random.Random, count: int, limit: int, period: int, is_lon
         bad: Sequence[Sequence[int]] = ([], [3, QWEN3.vocab_size], [5] * (limit + 1))
         prompts.insert(rng.randrange(len(prompts) + 1), Prompt(rng.choice(bad)))
     return prompts
+
+
+class Barring:
+    """A processor: bars a third of the tokens, another one after every token of the answer."""
+
+    def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
+        assert all(0 <= token < len(logits) for token in answer), "a token outside the vocabulary"
+        rest = (sum(answer) + len(prompt) + len(answer)) % 3
+        return mx.where(mx.arange(len(logits)) % 3 == rest, -mx.inf, logits)
+
+
+def with_changed_logits(rng: random.Random, prompt: Prompt) -> Prompt:
+    """The same prompt, with penalties, biases, a shortest answer, stop tokens or a processor."""
+    sampling = replace(
+        prompt.sampling,
+        repetition_penalty=rng.choice((1.0, 1.0, 0.7, 1.3)),
+        presence_penalty=rng.choice((0.0, 0.0, -1.0, 2.0)),
+        frequency_penalty=rng.choice((0.0, 0.0, -0.3, 0.9)),
+        logit_bias={
+            rng.randrange(QWEN3.vocab_size): rng.uniform(-9, 9) for _ in range(rng.choice((0, 3, 40)))
+        },
+        min_tokens=min(rng.choice((0, 0, 1, 3, 99)), prompt.sampling.max_tokens or 2),
+        stop_token_ids=tuple(rng.randrange(QWEN3.vocab_size) for _ in range(rng.choice((0, 0, 20)))),
+        prompt_logprobs=rng.choice((None, None, None, 0, 3)),
+    )
+    return replace(prompt, sampling=sampling, processors=(Barring(),) if rng.random() < 0.3 else ())
 
 
 def with_stop(rng: random.Random, prompt: Prompt, text: str) -> Prompt:

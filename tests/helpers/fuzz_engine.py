@@ -2,14 +2,15 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.helpers.fuzz_answers import REFUSED, Log, outcome_of
+from tests.helpers.fuzz_cases import draw_config
 from tests.helpers.fuzz_loops import ADDED, Served, TickingClock, name_of, prompt_idx_of
 from tests.helpers.fuzz_models import FuzzTokenizer, Watched
 
-from tiny_llm_lab.types import Event, Prompt, StepPlan, StepStats, UserError
+from tiny_llm_lab.types import EngineOutput, Event, Prompt, StepPlan, StepStats, UserError
 
 _STEPS = 3000
 
@@ -29,6 +30,9 @@ class Counts:
     drafted: int = 0
     accepted: int = 0
     cached_tokens: int = 0
+    changed: int = 0
+    scored_prompts: int = 0
+    reconfigured: int = 0
     near_ties: int = 0
     on_kernels: int = 0
 
@@ -41,6 +45,8 @@ class EngineUnderTest:
     ) -> None:
         self.counts, self.proposer = counts, proposer
         self.num_steps, self.crash_at = 0, -1
+        self.restless = 0.0  # how often other settings are taken, before a step
+        self._scored: set[str] = set()
         self.budget: int = settings["config"].max_num_batched_tokens
         self.engine = llm.Engine(
             model,
@@ -75,6 +81,8 @@ class EngineUnderTest:
     def step(self, prompts: Sequence[Prompt], rng: random.Random) -> Served:
         """By `Engine.step`, with arrivals and aborts between steps."""
         served, end = Served(), rng.choice((1, 5, 20))
+        self.restless = rng.choice((0, 0, 0.3))
+        self._scored = set()
         arrivals = {str(i): rng.randrange(end) for i in range(len(prompts))}
         step = 0
         while arrivals or self.engine.has_requests:
@@ -87,10 +95,13 @@ class EngineUnderTest:
                 name = rng.choice((rng.choice(live), live[-1]))  # the last one may be in prefill
                 served.aborted.add(name)
                 assert self.engine.abort(name), f"request {name} is not there"
+            if rng.random() < self.restless:
+                self._reconfigure(rng)
             for output in self.engine.step():
                 assert output.request_id not in served.aborted, "an aborted request got a token"
                 asked = prompts[int(output.request_id)].sampling.logprobs is not None
                 assert len(output.logprobs) == (len(output.token_ids) if asked else 0)
+                self._check_prompt_logprobs(output, prompts[int(output.request_id)])
                 served.logs[output.request_id].events += output.events
                 if output.completion is not None:
                     served.outcomes[output.request_id] = outcome_of(output.completion)
@@ -111,12 +122,28 @@ class EngineUnderTest:
         if self.proposer is not None:
             assert not self.proposer.live, f"{self.proposer.live} ended and their drafts are remembered"
 
+    def _reconfigure(self, rng: random.Random) -> None:
+        config = self.engine.config
+        drawn = draw_config(rng, config.max_model_len)
+        self.engine.reconfigure(replace(drawn, policy=config.policy))
+        # A step that was launched ahead keeps the budget that it was planned with.
+        self.budget = max(self.budget, drawn.max_num_batched_tokens)
+        self.counts.reconfigured += 1
+
+    def _check_prompt_logprobs(self, output: EngineOutput, prompt: Prompt) -> None:
+        is_first = output.request_id not in self._scored
+        self._scored.add(output.request_id)
+        num_asked = len(prompt.content) if prompt.sampling.prompt_logprobs is not None and is_first else 0
+        assert len(output.prompt_logprobs) == num_asked, "logprobs of a prompt come once, and all of them"
+        self.counts.scored_prompts += num_asked > 0
+
     def _add(self, served: Served, name: str, prompt: Prompt, **settings: Any) -> None:
         try:
             self.engine.add(
                 name,
                 prompt.content,
                 prompt.sampling,
+                processors=prompt.processors,
                 priority=prompt.priority,
                 priority_class=prompt.priority_class,
                 **settings,

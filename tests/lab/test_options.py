@@ -50,6 +50,27 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ignore_eos": "no"}, "ignore_eos must be True or False"),
     ({"logprobs": -1}, "logprobs must be 0 to 20"),
     ({"logprobs": 21}, "logprobs must be 0 to 20"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs must be 0 to 20"),
+    ({"repetition_penalty": 0}, "repetition_penalty must be 1e-06"),
+    ({"repetition_penalty": float("inf")}, "repetition_penalty must be 1e-06"),
+    ({"presence_penalty": 2.1}, "presence_penalty must be -2 to 2"),
+    ({"frequency_penalty": float("nan")}, "frequency_penalty must be -2 to 2"),
+    ({"logit_bias": {1: 101}}, "a logit_bias must be -100 to 100"),
+    ({"logit_bias": {-1: 1}}, "token ids of 0 or more"),
+    ({"logit_bias": {"1": 1}}, "a token of logit_bias must be a whole number, not '1'"),
+    ({"logit_bias": {1: "a"}}, "a logit_bias must be a number"),
+    ({"logit_bias": [1]}, "logit_bias must be a mapping"),
+    ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias may have 1024 tokens"),
+    ({"min_tokens": -1}, "min_tokens must be 0 or more"),
+    ({"min_tokens": 3, "max_tokens": 2}, "min_tokens (3) must be at most max_tokens (2)"),
+    ({"stop_token_ids": 3}, "stop_token_ids must be a list of token ids"),
+    ({"stop_token_ids": [True]}, "stop_token_ids must be a whole number"),
+    ({"stop_token_ids": (-1,)}, "stop_token_ids must be 0 or more"),
+    ({"stop_token_ids": range(99)}, "stop_token_ids must be a list"),
+    ({"stop_token_ids": list(range(99))}, "stop_token_ids may have 64 tokens"),
+    ({"stop": ("a",) * 65}, "stop may have 64 strings"),
+    ({"stop": "a" * 1025}, "a stop string may have 1024 characters"),
+    ({"structured_outputs": {"regex": "a"}}, "structured_outputs must be StructuredOutputs"),
 ]
 
 
@@ -67,6 +88,15 @@ def test_the_ends_of_the_ranges_are_usable() -> None:
     for temperature in (MIN_TEMPERATURE, MAX_TEMPERATURE):
         assert mx.all(mx.isfinite(scores / SamplingParams(temperature=temperature).temperature)).item()
     assert SamplingParams(logprobs=0).logprobs == 0
+
+
+def test_what_was_given_as_a_mapping_or_a_list_can_be_a_key() -> None:
+    given: Any = [7, 8]
+    first = SamplingParams(logit_bias={9: 1.5, 3: -2}, stop_token_ids=given)
+    assert first == SamplingParams(logit_bias={3: -2, 9: 1.5}, stop_token_ids=(7, 8))
+    assert hash(first) == hash(SamplingParams(logit_bias={3: -2, 9: 1.5}, stop_token_ids=(7, 8)))
+    assert first.logit_bias_pairs == ((3, -2), (9, 1.5))
+    assert not SamplingParams().changes_logits
 
 
 def test_one_string_is_one_stop_string() -> None:

@@ -92,3 +92,63 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
         request.accept([98, 99], scores)
         found = request.output().logprobs
         assert [(each.token_id, each.top) for each in found] == wanted, "the second was cut off"
+
+
+def prompt_logprobs_of(engine, prompt, neighbours=()):
+    """What the engine says of each token of `prompt`, and when."""
+    for i, each in enumerate(neighbours):
+        engine.add(f"n{i}", each.content, each.sampling)
+    engine.add("asks", prompt.content, prompt.sampling)
+    outputs = []
+    while engine.has_requests:
+        outputs += [each for each in engine.step() if each.request_id == "asks"]
+    assert all(not each.prompt_logprobs for each in outputs[1:]), "once, with the first token"
+    return outputs[0].prompt_logprobs
+
+
+@pytest.mark.task("3.6.7")
+@pytest.mark.parametrize(
+    "config", [SchedulerConfig(), SchedulerConfig(max_num_batched_tokens=7, max_num_seqs=4)]
+)
+def test_every_token_of_a_prompt_but_the_first(llm, model, config):
+    prompt = Prompt(random_tokens(3, 300).tolist(), replace(FOREVER, prompt_logprobs=2, logprobs=0))
+    first, *found = prompt_logprobs_of(make_engine(llm, model, config), prompt, mixed_prompts()[1:4])
+    assert first is None
+    assert [each.token_id for each in found] == prompt.content[1:]
+    want = scores_in_float64(model, prompt.content)[:-1]
+    assert_close([each.logprob for each in found], want[range(299), prompt.content[1:]], F32_MODEL)
+    for row, each in zip(want, found, strict=True):
+        assert_close([logprob for _, logprob in each.top], np.sort(row)[::-1][:2], F32_MODEL)
+
+
+@pytest.mark.task("3.6.7")
+def test_a_prompt_of_one_token_has_nothing_to_be_likely_after(llm, model):
+    prompt = Prompt([5], replace(FOREVER, prompt_logprobs=0))
+    assert prompt_logprobs_of(make_engine(llm, model), prompt) == (None,)
+    assert prompt_logprobs_of(make_engine(llm, model), replace(prompt, sampling=FOREVER)) == ()
+
+
+@pytest.mark.task("3.6.7")
+def test_a_cached_prompt_and_a_preempted_one_are_scored_once(llm, model):
+    prompt = Prompt(random_tokens(3, 100).tolist(), replace(FOREVER, max_tokens=30, prompt_logprobs=0))
+    want = prompt_logprobs_of(make_engine(llm, model), prompt)
+    engine = make_engine(llm, model)
+    engine.generate([replace(prompt, sampling=FOREVER)])
+    assert prompt_logprobs_of(engine, prompt) == want, "what others have computed says nothing of its tokens"
+    # Half of the prompt is scored when an urgent request takes its blocks.
+    config = SchedulerConfig(max_num_batched_tokens=40, max_num_seqs=4)
+    engine = make_engine(llm, model, config, num_blocks=8)
+    engine.add("asks", prompt.content, prompt.sampling, priority_class="batch")
+    engine.step()
+    engine.step()
+    engine.add("urgent", random_tokens(4, 110).tolist(), FOREVER)
+    found = []
+    while engine.has_requests:
+        found += [each for each in engine.step() if each.request_id == "asks"]
+    assert engine.scheduler.pool.num_free == 8
+    assert_close(
+        [each.logprob for each in found[0].prompt_logprobs[1:]],
+        [each.logprob for each in want[1:]],
+        F32_MODEL,
+    )
+    assert len(found[0].prompt_logprobs) == 100

@@ -32,15 +32,16 @@ class EngineCore:
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
         config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
         before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
-        these tokens and turns it off. `on_step` is called after every step with its plan and `StepStats`.
-        Sets config, scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling.
-        Raises UserError for a controller together with chunk_grid or without chunked prefill: its budget may
-        be smaller than any chunk that the scheduler could then take.
+        these tokens and turns it off, as processors do in the steps of their requests. `on_step` is called
+        after every step with its plan and `StepStats`. Sets config, scheduler, kv_cache, prefix_cache (or
+        None), spec_stats (or None) and async_scheduling. Raises UserError for a controller together with
+        chunk_grid or without chunked prefill: its budget may be smaller than any chunk that the scheduler
+        could then take.
         """
         raise NotImplementedError("task 3.6.3")
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure`."""
+        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure` and `__init__`."""
         raise NotImplementedError("task 3.6.3")
 
     @property

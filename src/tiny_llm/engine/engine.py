@@ -48,8 +48,9 @@ class Engine(EngineCore):
         """Queue a request.
 
         A request of `priority_class` "batch" runs on spare capacity only. `arrival_s` None means now;
-        `prompt_idx` None, the number of requests added before. Raises UserError, and changes nothing, for a
-        request that can never be served, or whose id is in use.
+        `prompt_idx` None, the number of requests added before. `processors` (from task 3.6.9 on) change the
+        logits of its tokens, in their order, behind its own `Penalties`. Raises UserError, and changes
+        nothing, for a request that can never be served, or whose id is in use.
         """
         raise NotImplementedError("task 3.6.5")
 

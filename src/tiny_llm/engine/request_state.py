@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import EngineOutput, KernelOps, SamplingParams
+from tiny_llm_lab.types import EngineOutput, KernelOps, LogitsProcessor, SamplingParams
 
 from ..generate.answer import Answer
 from .sequence import TokenSequence
@@ -13,9 +13,19 @@ from .sequence import TokenSequence
 class RequestState:
     """A sequence and its answer, side by side; keys and values lie in the engine's blocks."""
 
-    def __init__(self, sequence: TokenSequence, answer: Answer, ops: KernelOps | None = None) -> None:
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        answer: Answer,
+        ops: KernelOps | None = None,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
         """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
         sampler, the `Sampler` of the answer's sampling parameters on the model's operators `ops`.
+
+        Sets prompt_logprobs (from task 3.6.7 on), the `PromptLogprobs` of a request that asked for them or
+        None; and processors (from task 3.6.9 on): the request's `Penalties`, if its sampling parameters
+        change logits, and those given.
         """
         raise NotImplementedError("task 3.6.1")
 
@@ -31,12 +41,23 @@ class RequestState:
         """
         raise NotImplementedError("task 3.6.1")
 
+    def process(self, logits: mx.array) -> mx.array:
+        """What the processors (from task 3.6.9 on) make of logits [n, V], the rows of this step, lazily.
+
+        Row i follows the answer so far and the first i tokens of the draft.
+        """
+        raise NotImplementedError("task 3.6.1")
+
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the one that ends it.
 
         `scores` (from 3.6.7 on) is what `score` returned for them. The sequence is not changed: the
         scheduler's `commit` does that.
         """
+        raise NotImplementedError("task 3.6.1")
+
+    def accept_prompt_scores(self, scores: Sequence[Sequence[mx.array]]) -> None:
+        """Keep what `PromptLogprobs.score` (from 3.6.7 on) returned in a step."""
         raise NotImplementedError("task 3.6.1")
 
     def committed(self) -> None:

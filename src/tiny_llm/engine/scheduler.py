@@ -29,10 +29,11 @@ class Scheduler:
         raise NotImplementedError("task 3.4.2")
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from the next step on; requests that run go on running.
+        """Plan by `config` from the next step on (from task 3.6.3 on).
 
-        Raises UserError for another max_model_len or policy, by which requests were accepted and ordered,
-        and as a new scheduler.
+        Requests that run go on running, also when they are more than max_num_seqs now; none is admitted
+        before there are fewer. Raises UserError for another max_model_len or policy, by which requests were
+        accepted and ordered, and as a new scheduler.
         """
         raise NotImplementedError("task 3.4.2")
 
@@ -79,7 +80,8 @@ class Scheduler:
         """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
-        allocated; None when `plan_next_step` is not certain of it, or a sequence would have to be preempted.
+        allocated; None when `plan_next_step` is not certain of it, it exceeds the token budget, or a sequence
+        would have to be preempted.
         """
         raise NotImplementedError("task 3.4.2")
 

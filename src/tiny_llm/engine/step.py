@@ -25,8 +25,10 @@ class EngineStep:
         Does not wait for the result; logits are computed only for rows that are sampled. `previous` (from
         task 3.6.8 on) is the step before, which is still being computed: the input of each request is the
         one token that it samples there. Sets plan, requests, start_s; parts, (block_ids,
-        num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily; and scores, by
-        request, what `score_tokens` found for requests that asked for logprobs.
+        num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily, drawn from what the
+        processors of a request (from task 3.6.9 on) make of its rows; scores, by request, what
+        `score_tokens` found for requests that asked for logprobs; and prompt_scores (from task 3.6.7 on)
+        likewise what `PromptLogprobs.score` found.
         """
         raise NotImplementedError("task 3.6.2")
 

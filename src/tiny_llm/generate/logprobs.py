@@ -1,4 +1,4 @@
-"""How likely the tokens of an answer were."""
+"""How likely the tokens of an answer, and of a prompt, were."""
 
 from collections.abc import Sequence
 
@@ -22,3 +22,23 @@ def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[To
     Equally likely top tokens are in the order of their ids.
     """
     raise NotImplementedError("task 3.6.7")
+
+
+class PromptLogprobs:
+    """How likely each token of a prompt was, given those before it: found chunk by chunk."""
+
+    def __init__(self, prompt: Sequence[int], num_top: int) -> None:
+        """Sets found = [None]: nothing can be said of the first token."""
+        raise NotImplementedError("task 3.6.7")
+
+    def places(self, num_computed: int, num_new: int) -> range:
+        """Of `num_new` places of the prompt from `num_computed` on those whose next token is not scored."""
+        raise NotImplementedError("task 3.6.7")
+
+    def score(self, logits: mx.array) -> list[tuple[mx.array, ...]]:
+        """The scores of the next tokens from the logits [n, V] of their `places`, lazily, some at a time."""
+        raise NotImplementedError("task 3.6.7")
+
+    def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
+        """Append what `score` returned to `found`."""
+        raise NotImplementedError("task 3.6.7")

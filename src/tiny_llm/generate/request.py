@@ -30,7 +30,8 @@ class Request(Answer):
         the cache may hold (None = the model's own limit). Sets, besides what `Answer` sets, model,
         prefill_tokens, prefill_max_step, kv_cache, offset = 0, and sample, its `Sampler`.
         Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
-        vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
+        vocabulary, for a step below 1, unless max_seq_len is 1 to the model's limit, and (from task 3.6.9
+        on) for sampling parameters that `refuse_processors` leaves to the engine.
         """
         raise NotImplementedError("task 2.6.3")
 

@@ -17,6 +17,7 @@ from tiny_llm_lab.types import (
     TokenEvent,
     Tokenizer,
     UserError,
+    refuse_processors,
     require_room,
 )
 
@@ -27,9 +28,13 @@ class Answer:
     def __init__(
         self, arrival: Arrival, tokens: list[int], tokenizer: Tokenizer, max_seq_len: int, clock: Clock
     ) -> None:
-        """`tokens` are those of the prompt. Raises UserError for a prompt longer than `max_seq_len`."""
+        """`tokens` are those of the prompt.
+
+        Raises UserError for a prompt longer than `max_seq_len`, and for what only an engine can do.
+        """
         self.prompt_idx, self.sampling = arrival.prompt_idx, arrival.prompt.sampling
         self.tokens = tokens
+        refuse_processors(self.sampling, arrival.prompt.processors)
         require_room(len(tokens), max_seq_len, "max_seq_len")
         # The last token is never stored, hence one more than the cache has room for.
         room = max_seq_len - len(tokens) + 1
@@ -39,7 +44,8 @@ class Answer:
         self._token_ids: list[int] = []
         self._token_s: list[float] = []
         self._arrival_s, self._clock = arrival.arrival_s, clock
-        self._eos = frozenset() if self.sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)
+        eos = frozenset() if self.sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)
+        self._eos = eos | frozenset(self.sampling.stop_token_ids)
         self._detokenizer = tokenizer.detokenizer
         self._text = ""
         # A state of None ends mlx-lm's machine, which holds back whatever may become a stop string.

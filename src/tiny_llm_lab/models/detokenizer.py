@@ -25,6 +25,10 @@ class PieceDecoder(Protocol):
         """The rest, when no token follows."""
         ...
 
+    def bytes_of(self, token: str) -> bytes:
+        """What `token` stands for, wherever it is."""
+        ...
+
 
 class StreamDetokenizer:
     """The `Detokenizer` of one answer; a token takes the same time however many came before it."""
@@ -55,14 +59,16 @@ class ByteLevelDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: str) -> str:
-        try:
-            data = bytes([_BYTE_OF[character] for character in token])
-        except KeyError:  # an added token, written as it is
-            data = token.encode()
-        return self._utf8.decode(data)
+        return self._utf8.decode(self.bytes_of(token))
 
     def finish(self) -> str:
         return self._utf8.decode(b"", final=True)
+
+    def bytes_of(self, token: str) -> bytes:
+        try:
+            return bytes([_BYTE_OF[character] for character in token])
+        except KeyError:  # an added token, written as it is
+            return token.encode()
 
 
 class SentencePieceDecoder:
@@ -82,6 +88,11 @@ class SentencePieceDecoder:
 
     def finish(self) -> str:
         return self._stripped(self._taken_bytes())
+
+    def bytes_of(self, token: str) -> bytes:
+        if match := _BYTE_TOKEN.fullmatch(token):
+            return bytes([int(match[1], 16)])
+        return token.replace(_UNDERLINE, " ").encode()
 
     def _taken_bytes(self) -> str:
         run, self._bytes = bytes(self._bytes), bytearray()
@@ -110,6 +121,9 @@ class MetaspaceDecoder:
 
     def finish(self) -> str:
         return ""
+
+    def bytes_of(self, token: str) -> bytes:
+        return token.replace(self._replacement, " ").encode()
 
 
 def decoder_factory(state: bytes | None) -> Callable[[], PieceDecoder] | None:

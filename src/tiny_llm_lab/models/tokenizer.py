@@ -1,11 +1,14 @@
 """The tokenizer of a checkpoint: what solutions use of it, and its chat template."""
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from tiny_llm_lab.models.config import one_line, read_json
+from tiny_llm_lab.models.control_text import ControlText, new_mark
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
 from tiny_llm_lab.types import Detokenizer, UserError
 
@@ -17,7 +20,31 @@ _UNLIMITED = 10**30
 
 
 class RenderedChat(str):
-    """Text that a chat template rendered: its special tokens are in it, so `encode` adds none."""
+    """Text that a chat template rendered: its special tokens are in it, so `encode` adds none.
+
+    The text is that of its `parts`, which are encoded one by one: the name of a control token that a user
+    typed is cut in two.
+    """
+
+    parts: tuple[str, ...]
+
+    def __new__(cls, *parts: str) -> "RenderedChat":
+        text = super().__new__(cls, "".join(parts))
+        text.parts = parts
+        return text
+
+    def extended(self, text: str) -> "RenderedChat":
+        """This chat and more of the template's own text."""
+        return RenderedChat(*self.parts[:-1], self.parts[-1] + text)
+
+
+class ChatTemplateError(UserError):
+    """A chat template failed; `reason` is what it said."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        complaint = f"its chat template fails ({reason})"
+        super().__init__(f"{folder}: {complaint}: mend it, or do without it (--raw)")
+        self.reason = reason
 
 
 class CheckpointTokenizer:
@@ -34,6 +61,8 @@ class CheckpointTokenizer:
         self._folder, self._library, self._new_decoder = folder, library, new_decoder
         own_eos = library.eos_token_id
         self._eos = {*declared_eos, *([] if own_eos is None else [own_eos])}
+        added = library.backend_tokenizer.get_added_tokens_decoder().values()
+        self._control = ControlText(token.content for token in added)
 
     @property
     def eos_token_ids(self) -> set[int]:
@@ -46,21 +75,51 @@ class CheckpointTokenizer:
         return StreamDetokenizer(self._library.backend_tokenizer.id_to_token, self._new_decoder())
 
     @property
+    def definition(self) -> str:
+        """What a tokenizer.json would say, as JSON."""
+        return self._library.backend_tokenizer.to_str()
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the checkpoint came with a chat template."""
         return bool(self._library.chat_template)
 
+    @property
+    def template_source(self) -> str:
+        """The chat template, or all of several; "" without one."""
+        template = self._library.chat_template or ""
+        return template if isinstance(template, str) else "\n".join(template.values())
+
+    @property
+    def has_tool_template(self) -> bool:
+        """Whether the chat template says which tools there are."""
+        return "tools" in self.template_source
+
+    @property
+    def template_options(self) -> frozenset[str]:
+        """Names that are none of the template's own variables."""
+        options = inspect.signature(self._library.apply_chat_template).parameters.values()
+        named = {each.name for each in options if each.kind is not inspect.Parameter.VAR_KEYWORD}
+        return frozenset(named | {"messages"})
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for, also one that is only a part of a character."""
+        token = self._library.backend_tokenizer.id_to_token(token_id)
+        return b"" if token is None else self._new_decoder().bytes_of(token)
+
     def encode(self, text: str) -> list[int]:
         """The tokens of `text`; those that the tokenizer puts around a text are left out for a RenderedChat.
 
-        The name of a special token in `text` becomes that token, also when a user typed it. Raises UserError
-        for a text that is not valid Unicode.
+        The name of a special token in `text` becomes that token; in a RenderedChat only where the template
+        wrote it. Raises UserError for a text that is not valid Unicode.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise UserError(f"the text is not valid Unicode ({one_line(error)}): give it in UTF-8") from None
-        return self._library.encode(text, add_special_tokens=not isinstance(text, RenderedChat))
+        if not isinstance(text, RenderedChat):
+            return self._library.encode(text, add_special_tokens=True)
+        return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, special tokens included; an id outside the vocabulary has no text."""
@@ -69,30 +128,47 @@ class CheckpointTokenizer:
 
     def apply_chat_template(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, object]],
         *,
+        tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
         tokenize: Literal[False] = False,
         **variables: object,
     ) -> RenderedChat:
         """`messages` in the checkpoint's chat template, `variables` being the template's own.
 
-        Raises UserError when the template does not parse or raises an error.
+        The name of a control token in `messages`, `tools` or `variables` stays text. Raises ChatTemplateError
+        when the template does not parse or raises an error.
         """
+        mark = new_mark()
+        marked = partial(self._control.marked, mark=mark)
         try:
             rendered = self._library.apply_chat_template(
-                list(messages), add_generation_prompt=add_generation_prompt, tokenize=tokenize, **variables
+                marked(messages),
+                tools=marked(tools),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tokenize=tokenize,
+                **cast(dict[str, object], marked(variables)),
             )
+        except UserError:
+            raise
         except Exception as error:  # a template may fail in any way that Jinja or its own code can
-            complaint = f"its chat template fails ({one_line(error)})"
-            raise UserError(f"{self._folder}: {complaint}: mend it, or do without it (--raw)") from None
-        return RenderedChat(rendered)
+            raise ChatTemplateError(self._folder, one_line(error).replace(mark, "")) from None
+        return RenderedChat(*rendered.split(mark))
+
+
+class _AddedToken(Protocol):
+    content: str
 
 
 class _Backend(Protocol):
     """What is used of a `tokenizers.Tokenizer`."""
 
     def id_to_token(self, id: int) -> str | None: ...
+    def get_added_tokens_decoder(self) -> Mapping[int, _AddedToken]: ...
+    def to_str(self) -> str: ...
 
 
 class _LibraryTokenizer(Protocol):
@@ -104,7 +180,7 @@ class _LibraryTokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str: ...
-    def apply_chat_template(self, conversation: list[Mapping[str, str]], **options: object) -> str: ...
+    def apply_chat_template(self, conversation: object, **options: object) -> str: ...
 
 
 def load_tokenizer(folder: Path) -> CheckpointTokenizer:

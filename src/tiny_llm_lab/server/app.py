@@ -8,11 +8,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .errors import ERROR_RESPONSES, add_error_handlers
 from .guard import Guard
-from .routes import completions, docs, models, tokenize
+from .routes import chat, completions, docs, models, responses, tokenize
 from .served_model import ServedModel
 from .settings import ServerSettings
 
-_ROUTES = (models, completions, tokenize, docs)
+_ROUTES = (models, chat, completions, responses, tokenize, docs)
 
 
 def create_app(

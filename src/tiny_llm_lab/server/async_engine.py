@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tiny_llm_lab.types import (
     EngineOutput,
@@ -23,6 +24,9 @@ from .listener import AddedRequest, EngineListener
 from .request_stream import RequestStream
 
 T = TypeVar("T")
+# Steps of a small model take less than this. A write for each token of each stream would then take more
+# than the steps, so readers get several tokens at a time; those of slower steps go out at once.
+MIN_INTERVAL_S: Final = 0.002
 
 
 class AsyncEngine:
@@ -38,6 +42,9 @@ class AsyncEngine:
         self._listeners = tuple(listeners)
         self._numbers = itertools.count()
         self._is_closing = False
+        self._waiting_calls: deque[Callable[[], None]] = deque()  # what the engine's thread wants of the loop
+        self._is_wake_due = False
+        self._last_call_s = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -162,9 +169,24 @@ class AsyncEngine:
         self._on_loop(lambda: self._fail(request_ids, error))
 
     def _on_loop(self, call: Callable[[], None]) -> None:
+        self._waiting_calls.append(call)
         # One wake-up for a whole step. A loop that has closed has no readers either.
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(call)
+        if not self._is_wake_due and self._loop is not None and not self._loop.is_closed():
+            self._is_wake_due = True
+            self._loop.call_soon_threadsafe(self._wake, self._loop)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        rest_s = self._last_call_s + MIN_INTERVAL_S - loop.time()
+        if rest_s > 0:
+            loop.call_later(rest_s, self._run_calls, loop)
+        else:
+            self._run_calls(loop)
+
+    def _run_calls(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_wake_due = False  # first: what is added from now on brings a wake-up of its own
+        while self._waiting_calls:
+            self._waiting_calls.popleft()()
+        self._last_call_s = loop.time()
 
     def _put(self, outputs: Sequence[EngineOutput]) -> None:
         for output in outputs:

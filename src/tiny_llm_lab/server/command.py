@@ -1,6 +1,7 @@
 """`serve`: an OpenAI-compatible server."""
 
 import asyncio
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
@@ -9,25 +10,30 @@ from tiny_llm_lab.commands.field_flags import given_fields
 from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.types import SchedulerConfig
 
+from .chat.settings import add_chat_flags, chat_settings
 from .run_server import configure_logging, run_server
 from .served_model import ModelSettings, start_model
 from .settings import add_server_flags, server_settings
 
 HELP = "Serve a model to OpenAI clients."
+# How long the engine's thread may wait for one that computes in Python, such as a chat template.
+_SWITCH_S: Final = 0.001
 EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_served_model(parser)
     add_server_flags(parser)
+    add_chat_flags(parser)
 
 
 def run(args: Namespace) -> int:
     settings = model_settings(args)
     server, limits = server_settings(args)
+    sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
-    names = server.served_model_name
-    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits), server))
+    names, chat = server.served_model_name, chat_settings(args)
+    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))
     return 0
 
 

@@ -78,5 +78,5 @@ def merged(outputs: Sequence[EngineOutput]) -> EngineOutput:
         tuple(score for each in outputs for score in each.logprobs),
         tuple(event for each in outputs for event in each.events),
         last.num_cached_tokens,
-        outputs[0].prompt_logprobs,
+        tuple(score for each in outputs for score in each.prompt_logprobs),
     )

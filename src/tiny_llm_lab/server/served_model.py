@@ -16,6 +16,7 @@ from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
 from tiny_llm_lab.types.serving import Engine
 
 from .async_engine import AsyncEngine
+from .chat.settings import ChatSettings
 from .errors import ApiError
 from .listener import EngineListener
 from .schemas.sampling import PRESETS
@@ -59,6 +60,7 @@ class ServedModel:
     grammars: Grammars
     presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
     limits: RequestLimits = RequestLimits()
+    chat: ChatSettings = ChatSettings()
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -78,6 +80,7 @@ async def start_model(
     names: Sequence[str] = (),
     listeners: Sequence[EngineListener] = (),
     limits: RequestLimits = RequestLimits(),
+    chat: ChatSettings = ChatSettings(),
 ) -> ServedModel:
     """Load the model and start its engine; `names` () is the model's own name.
 
@@ -104,6 +107,7 @@ async def start_model(
         grammars=Grammars(tokenizer, loaded.model.config.vocab_size),
         presets=_presets(loaded.checkpoint.path),
         limits=limits,
+        chat=chat,
     )
 
 

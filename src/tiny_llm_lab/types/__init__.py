@@ -20,7 +20,7 @@ from tiny_llm_lab.types.engine import (
 )
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.kernel_ops import CommonOps, KernelOps, LayerWeights, Offsets, Rotary
-from tiny_llm_lab.types.logits import LogitsProcessor
+from tiny_llm_lab.types.logits import LogitsProcessor, refuse_processors, require_usable
 from tiny_llm_lab.types.model import (
     Checkpoint,
     Detokenizer,
@@ -108,7 +108,9 @@ __all__ = [
     "attention_tokens",
     "is_async_scheduling",
     "prompt_token_ids",
+    "refuse_processors",
     "report_refused",
     "require_room",
+    "require_usable",
     "yarn_magnitude",
 ]

@@ -82,7 +82,10 @@ OnStep = Callable[[StepPlan, StepStats], None]
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """How likely the model found a token of an answer: natural logarithms, before temperature and cuts."""
+    """How likely the model found a token: natural logarithms, of the model's own logits.
+
+    Temperature, cuts, penalties, biases and processors do not count (vLLM's raw_logprobs).
+    """
 
     token_id: int
     logprob: float

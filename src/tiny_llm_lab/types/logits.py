@@ -1,9 +1,12 @@
-"""What changes the logits of one request before a token is drawn from them."""
+"""What changes the logits of one request before a token is drawn from them, and who can do that."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 import mlx.core as mx
+
+from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.sampling import SamplingParams
 
 
 class LogitsProcessor(Protocol):
@@ -16,3 +19,23 @@ class LogitsProcessor(Protocol):
         Must not raise, as the step it is called in serves other requests too.
         """
         ...
+
+
+def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcessor], vocab_size: int) -> None:
+    """Raise UserError for a token outside the vocabulary, and for a form that no processor enforces."""
+    if any(token >= vocab_size for token, _ in sampling.logit_bias_pairs):
+        raise UserError(f"logit_bias has a token id outside the vocabulary: use 0 to {vocab_size - 1}")
+    if any(token >= vocab_size for token in sampling.stop_token_ids):
+        raise UserError(f"stop_token_ids has one outside the vocabulary: use 0 to {vocab_size - 1}")
+    if sampling.structured_outputs is not None and not processors:
+        raise UserError("structured_outputs needs a processor: call LLM.generate, or add processors_for(...)")
+
+
+def refuse_processors(sampling: SamplingParams, processors: Sequence[LogitsProcessor] = ()) -> None:
+    """Raise UserError for what only an engine can do: processors, penalties, forms, prompt logprobs."""
+    is_plain = sampling.structured_outputs is None and sampling.prompt_logprobs is None
+    if processors or sampling.changes_logits or not is_plain:
+        raise UserError(
+            "penalties, logit_bias, min_tokens, structured_outputs, prompt_logprobs and processors need the "
+            "engine: use --engine or LLM, or leave them out"
+        )

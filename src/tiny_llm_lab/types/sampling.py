@@ -55,6 +55,11 @@ class SamplingParams:
         _require(self._draw_checks() | self._end_checks() | self._logit_checks())
 
     @property
+    def logit_bias_pairs(self) -> tuple[tuple[int, float], ...]:
+        """(token id, bias), sorted by token."""
+        return _sorted_pairs(self.logit_bias)
+
+    @property
     def changes_logits(self) -> bool:
         """Whether penalties, biases or min_tokens change what tokens are drawn from."""
         penalties = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0

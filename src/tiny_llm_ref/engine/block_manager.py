@@ -49,7 +49,7 @@ class KVCacheManager:
         holders that can be preempted; a block with no other holder counts as free.
         """
         num_needed = self.num_blocks_to_finish(sequence)
-        if self.prefix_cache is None:
+        if self.prefix_cache is None or sequence.skip_reading_prefix_cache:
             return 0, num_needed, False
         if (match := self._matches.get(sequence.request_id)) is None:
             is_counted = sequence.num_preemptions == 0

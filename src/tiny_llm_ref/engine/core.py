@@ -49,13 +49,13 @@ class EngineCore:
         (None: no speculation). `budget_controller` chooses every step's token budget (None: always
         config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
         before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
-        these tokens and turns it off. `on_step` is called after every step with its plan and `StepStats`.
-        Sets config, scheduler, kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling.
-        Raises UserError for a controller together with chunk_grid or without chunked prefill: its budget may
-        be smaller than any chunk that the scheduler could then take.
+        these tokens and turns it off, as processors do in the steps of their requests. `on_step` is called
+        after every step with its plan and `StepStats`. Sets config, scheduler, kv_cache, prefix_cache (or
+        None), spec_stats (or None) and async_scheduling. Raises UserError for a controller together with
+        chunk_grid or without chunked prefill: its budget may be smaller than any chunk that the scheduler
+        could then take.
         """
-        if budget_controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
-            raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")
+        _require_chunks(config, budget_controller)
         self.model, self.config = model, config
         self.proposer, self.budget_controller = proposer, budget_controller
         self.spec_stats = None if proposer is None else SpecDecodeStats()
@@ -69,7 +69,8 @@ class EngineCore:
         self._lay_out()
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure`."""
+        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure` and `__init__`."""
+        _require_chunks(config, self.budget_controller)
         self.scheduler.reconfigure(config)
         self.config = config
 
@@ -176,8 +177,8 @@ class EngineCore:
 
     def _launch_next(self, step: EngineStep) -> EngineStep | None:
         """Launch the next step while `step` is running, if it will have the same requests."""
-        if any(request.answer.max_draft_tokens <= 0 for request in step.requests):
-            return None  # a last token is under way
+        if any(each.processors or each.answer.max_draft_tokens <= 0 for each in step.requests):
+            return None  # a last token is under way, or one that processors need
         plan = self.scheduler.schedule_next(step.plan)
         if plan is None:
             return None
@@ -199,6 +200,7 @@ class EngineCore:
         served = [each for each in step.requests if self._requests.get(each.sequence.request_id) is each]
         accepted = {}
         for request in served:
+            request.accept_prompt_scores(step.prompt_scores.get(request, ()))
             if request in sampled:
                 tokens = self._accepted(request, sampled[request])
                 accepted[request.sequence.request_id] = tokens
@@ -222,3 +224,8 @@ class EngineCore:
         return StepStats(
             step.start_s, end_s, num_prompt_tokens, num_running, num_waiting, scheduler.pool.num_free
         )
+
+
+def _require_chunks(config: SchedulerConfig, controller: BudgetController | None) -> None:
+    if controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
+        raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")

@@ -19,6 +19,7 @@ from tiny_llm_lab.types import (
     UserError,
     prompt_token_ids,
     require_room,
+    require_usable,
 )
 from tiny_llm_lab.types.serving import EngineOptions
 
@@ -60,11 +61,18 @@ class Engine(EngineCore):
         """Queue a request.
 
         A request of `priority_class` "batch" runs on spare capacity only. `arrival_s` None means now;
-        `prompt_idx` None, the number of requests added before. Raises UserError, and changes nothing, for a
-        request that can never be served, or whose id is in use.
+        `prompt_idx` None, the number of requests added before. `processors` (from task 3.6.9 on) change the
+        logits of its tokens, in their order, behind its own `Penalties`. Raises UserError, and changes
+        nothing, for a request that can never be served, or whose id is in use.
         """
         tokens = prompt_token_ids(self.tokenizer, prompt, self.model.config)
-        asked = Prompt(tokens, sampling, priority=priority, priority_class=priority_class)
+        asked = Prompt(
+            tokens,
+            sampling,
+            priority=priority,
+            priority_class=priority_class,
+            processors=tuple(processors),
+        )
         number = self._num_added if prompt_idx is None else prompt_idx
         self._start(
             request_id, Arrival(number, asked, self._clock() if arrival_s is None else arrival_s), tokens
@@ -73,9 +81,11 @@ class Engine(EngineCore):
     def _start(self, request_id: str, arrival: Arrival, tokens: Sequence[int]) -> None:
         prompt, positions = arrival.prompt, self.model.config.max_position_embeddings
         require_room(len(tokens), positions, "the model's max_position_embeddings")
+        require_usable(prompt.sampling, prompt.processors, self.model.config.vocab_size)
         sequence = TokenSequence(
             request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class
         )
+        sequence.skip_reading_prefix_cache = prompt.sampling.prompt_logprobs is not None
         answer = Answer(
             self.tokenizer,
             tokens,
@@ -85,7 +95,7 @@ class Engine(EngineCore):
             arrival_s=arrival.arrival_s,
             clock=self._clock,
         )
-        request = RequestState(sequence, answer, self.model.ops)
+        request = RequestState(sequence, answer, self.model.ops, prompt.processors)
         self.admit(request)
         self._num_added += 1
         if self._run is not None:

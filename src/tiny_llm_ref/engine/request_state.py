@@ -4,10 +4,18 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import EngineOutput, KernelOps, SamplingParams, TokenEvent, TokenLogprobs
+from tiny_llm_lab.types import (
+    EngineOutput,
+    KernelOps,
+    LogitsProcessor,
+    SamplingParams,
+    TokenEvent,
+    TokenLogprobs,
+)
 
 from ..generate.answer import Answer
-from ..generate.logprobs import read_logprobs, score_tokens
+from ..generate.logprobs import PromptLogprobs, read_logprobs, score_tokens
+from ..generate.penalties import Penalties
 from ..generate.sampler import Sampler
 from .sequence import TokenSequence
 
@@ -15,13 +23,28 @@ from .sequence import TokenSequence
 class RequestState:
     """A sequence and its answer, side by side; keys and values lie in the engine's blocks."""
 
-    def __init__(self, sequence: TokenSequence, answer: Answer, ops: KernelOps | None = None) -> None:
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        answer: Answer,
+        ops: KernelOps | None = None,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
         """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
         sampler, the `Sampler` of the answer's sampling parameters on the model's operators `ops`.
+
+        Sets prompt_logprobs (from task 3.6.7 on), the `PromptLogprobs` of a request that asked for them or
+        None; and processors (from task 3.6.9 on): the request's `Penalties`, if its sampling parameters
+        change logits, and those given.
         """
         self.sequence = sequence
         self.answer = answer
         self.sampler = Sampler(answer.sampling, ops)
+        sampling, prompt = answer.sampling, sequence.prompt_token_ids
+        num_top = sampling.prompt_logprobs
+        self.prompt_logprobs = None if num_top is None else PromptLogprobs(prompt, num_top)
+        own = [Penalties(sampling, prompt, answer.end_token_ids)] if sampling.changes_logits else []
+        self.processors: tuple[LogitsProcessor, ...] = (*own, *processors)
         self.has_output = False
         self._num_prefilled = 0  # tokens of the prompt whose computation was reported
         self._logprobs: list[TokenLogprobs] = []
@@ -39,6 +62,19 @@ class RequestState:
         num_top = self.sampling.logprobs
         return () if num_top is None else score_tokens(logits, drawn, num_top)
 
+    def process(self, logits: mx.array) -> mx.array:
+        """What the processors (from task 3.6.9 on) make of logits [n, V], the rows of this step, lazily.
+
+        Row i follows the answer so far and the first i tokens of the draft.
+        """
+        sequence, rows = self.sequence, []
+        for i in range(len(logits)):
+            row, answer = logits[i], [*sequence.output_token_ids, *sequence.spec_token_ids[:i]]
+            for processor in self.processors:
+                row = processor(row, sequence.prompt_token_ids, answer)
+            rows.append(row)
+        return mx.stack(rows)
+
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the one that ends it.
 
@@ -54,6 +90,11 @@ class RequestState:
         if scores:
             self._logprobs += read_logprobs(self.answer.token_ids[num_before:], scores)
 
+    def accept_prompt_scores(self, scores: Sequence[Sequence[mx.array]]) -> None:
+        """Keep what `PromptLogprobs.score` (from 3.6.7 on) returned in a step."""
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs.read(scores)
+
     def committed(self) -> None:
         """Report how much of the prompt is computed, after the scheduler's `commit` of a step."""
         self._report_prefill(min(self.sequence.num_computed_tokens, len(self.sequence.prompt_token_ids)))
@@ -63,6 +104,9 @@ class RequestState:
         events = tuple(self.answer.take_events())
         token_events = [event for event in events if isinstance(event, TokenEvent)]
         logprobs, self._logprobs = tuple(self._logprobs), []
+        prompt_logprobs: list[TokenLogprobs | None] = []
+        if self.prompt_logprobs is not None:
+            prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs.found, None
         self.has_output = False
         return EngineOutput(
             self.sequence.request_id,
@@ -72,6 +116,7 @@ class RequestState:
             logprobs,
             events,
             self.sequence.num_cached_tokens,
+            tuple(prompt_logprobs),
         )
 
     def _report_prefill(self, num_computed: int) -> None:

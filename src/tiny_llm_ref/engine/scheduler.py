@@ -45,10 +45,11 @@ class Scheduler:
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from the next step on; requests that run go on running.
+        """Plan by `config` from the next step on (from task 3.6.3 on).
 
-        Raises UserError for another max_model_len or policy, by which requests were accepted and ordered,
-        and as a new scheduler.
+        Requests that run go on running, also when they are more than max_num_seqs now; none is admitted
+        before there are fewer. Raises UserError for another max_model_len or policy, by which requests were
+        accepted and ordered, and as a new scheduler.
         """
         if (config.max_model_len, config.policy) != (self.config.max_model_len, self.config.policy):
             raise UserError("max_model_len and policy are fixed when the engine starts: start another one")
@@ -124,11 +125,13 @@ class Scheduler:
         """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
-        allocated; None when `plan_next_step` is not certain of it, or a sequence would have to be preempted.
+        allocated; None when `plan_next_step` is not certain of it, it exceeds the token budget, or a sequence
+        would have to be preempted.
         """
         running = self.queue.running
         assigned = plan_next_step(plan, running, len(self.queue.waiting))
-        if not assigned or not self._manager.extend(running):
+        is_within = len(assigned) <= self.config.max_num_batched_tokens
+        if not assigned or not is_within or not self._manager.extend(running):
             return None
         if self.config.policy == "priority":
             self.queue.next_step()
@@ -229,7 +232,7 @@ class Scheduler:
             may_wait = must_wait or (self.config.policy == "fair" and self.config.chunk_grid > 0)
             if step.left == 0 or (num_new == 0 and not may_wait) or not self._has_prefill_slot():
                 break
-            if len(self.queue.running) == self.config.max_num_seqs:
+            while len(self.queue.running) >= self.config.max_num_seqs:
                 self._preempt()  # of a less urgent class: candidates are counted that way
             self.queue.admit()
             self._manager.attach_cached(sequence)

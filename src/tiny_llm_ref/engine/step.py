@@ -31,22 +31,28 @@ class EngineStep:
         Does not wait for the result; logits are computed only for rows that are sampled. `previous` (from
         task 3.6.8 on) is the step before, which is still being computed: the input of each request is the
         one token that it samples there. Sets plan, requests, start_s; parts, (block_ids,
-        num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily; and scores, by
-        request, what `score_tokens` found for requests that asked for logprobs.
+        num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily, drawn from what the
+        processors of a request (from task 3.6.9 on) make of its rows; scores, by request, what
+        `score_tokens` found for requests that asked for logprobs; and prompt_scores (from task 3.6.7 on)
+        likewise what `PromptLogprobs.score` found.
         """
         self.plan, self.requests, self.start_s = plan, requests, start_s
         self.parts = _parts(plan, requests, None if previous is None else previous.plan)
         self.scores: dict[RequestState, tuple[mx.array, ...]] = {}
+        self.prompt_scores: dict[RequestState, list[tuple[mx.array, ...]]] = {}
         self._kv_cache = kv_cache
         self._num_pending = 0 if previous is None else 1  # tokens of each request not yet known
-        rows = self._choose_rows()
+        rows, prompt_rows = self._choose_rows(), self._choose_prompt_rows()
         layout = StepLayout.of(kv_cache.block_size, self.parts)
         layers = kv_cache.begin_step(layout)
         tokens = self._known_tokens() if previous is None else previous.sampled.astype(mx.int32)
-        logits = model(tokens[:, None], layout.positions, layers, rows=rows)[:, -1]
-        self.sampled: mx.array = self._sample(logits)
+        logits = model(tokens[:, None], layout.positions, layers, rows=[*rows, *prompt_rows])[:, -1]
+        if prompt_rows:
+            self._score_prompts(logits[len(rows) :])
+            logits = logits[: len(rows)]
+        self.sampled: mx.array = self._sample(self._process(logits))
         self._score(logits)
-        mx.async_eval(self.sampled, list(self.scores.values()), kv_cache.pools)
+        mx.async_eval(self.sampled, *self._all_scores(), kv_cache.pools)
 
     def read(self) -> dict[RequestState, list[int]]:
         """Wait for the step; return the sampled tokens of each request whose known tokens are computed now.
@@ -54,7 +60,7 @@ class EngineStep:
         These are one token more than the request has draft tokens in this step.
         """
         # A step that samples nothing still has keys and values to compute.
-        mx.eval(self.sampled, list(self.scores.values()), [] if self._samplers else self._kv_cache.pools)
+        mx.eval(self.sampled, *self._all_scores(), [] if self._samplers else self._kv_cache.pools)
         sampled = cast(list[int], self.sampled.tolist())
         return {request: sampled[first:end] for request, (first, end) in self._rows_of_samplers()}
 
@@ -72,6 +78,41 @@ class EngineStep:
                 self._samplers.append(request)
                 self._bounds.append(len(rows))
         return rows
+
+    def _choose_prompt_rows(self) -> list[int]:
+        """The rows behind which a token of a prompt is to be scored, request by request."""
+        self._prompt_bounds: list[tuple[RequestState, int, int]] = []
+        rows: list[int] = []
+        num_tokens = 0
+        for request, (_, computed, new) in zip(self.requests, self.parts, strict=True):
+            if request.prompt_logprobs is not None:
+                first = len(rows)
+                rows += [
+                    num_tokens + place - computed for place in request.prompt_logprobs.places(computed, new)
+                ]
+                if len(rows) > first:
+                    self._prompt_bounds.append((request, first, len(rows)))
+            num_tokens += new
+        return rows
+
+    def _score_prompts(self, logits: mx.array) -> None:
+        for request, first, end in self._prompt_bounds:
+            assert request.prompt_logprobs is not None
+            self.prompt_scores[request] = request.prompt_logprobs.score(logits[first:end])
+
+    def _all_scores(self) -> list[object]:
+        return [*self.scores.values(), *self.prompt_scores.values()]
+
+    def _process(self, logits: mx.array) -> mx.array:
+        """logits [n, V] as processors change them; without any the same array."""
+        if not any(request.processors for request in self._samplers):
+            return logits
+        parts, done = [], 0
+        for request, (first, end) in self._rows_of_samplers():
+            if request.processors:
+                parts += [logits[done:first], request.process(logits[first:end])]
+                done = end
+        return mx.concatenate([*parts, logits[done:]])
 
     def _rows_of_samplers(self) -> Iterator[tuple[RequestState, tuple[int, int]]]:
         return zip(self._samplers, pairwise(self._bounds), strict=True)

@@ -105,13 +105,15 @@ class TokenBudget:
         """How many of its `num_missing` tokens a sequence may have; its first `num_computed` are computed.
 
         A decode gets what it needs, draft included, as far as tokens are left. A prefill gets what
-        `clamp_new_tokens` and the grid leave; without chunked prefill all or nothing.
+        `clamp_new_tokens` and the grid leave. Without chunked prefill all or nothing; one that was begun
+        before it was turned off (from task 3.6.3 on) goes on with what is left.
         """
         left = min(self.left, self._shares.get(sequence.request_id, self.left))
         if sequence.is_decoding:
             return min(num_missing, left)
         if not self.config.enable_chunked_prefill:
-            return num_missing if num_missing <= self.left else 0
+            most = self.left if sequence.num_computed_tokens else 0
+            return num_missing if num_missing <= self.left else most
         num_new = clamp_new_tokens(num_missing, self.config.long_prefill_token_threshold, left)
         grid = self.config.chunk_grid
         return align_to_grid(num_computed, num_new, num_missing, grid) if grid else num_new

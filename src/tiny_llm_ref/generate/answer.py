@@ -37,7 +37,8 @@ class Answer:
 
         `max_seq_len` is the most tokens that the KV cache holds for the request. The newest token is never
         stored, so prompt and answer may have one token more. Sets prompt_token_ids, sampling, max_seq_len,
-        prompt_idx, token_ids = [] and finish_reason = None.
+        prompt_idx, token_ids = [], finish_reason = None and end_token_ids: sampling.stop_token_ids (from task
+        3.6.9 on) and, unless sampling.ignore_eos, the tokenizer's end-of-sequence tokens.
         """
         self.prompt_token_ids = list(prompt_token_ids)
         self.sampling = sampling
@@ -49,7 +50,8 @@ class Answer:
         self._arrival_s = clock() if arrival_s is None else arrival_s
         self._token_s: list[float] = []
         self._events: list[Event] = []
-        self._eos = frozenset() if sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)
+        eos = frozenset() if sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)
+        self.end_token_ids = eos | frozenset(sampling.stop_token_ids)
         self._stream = TextStream(tokenizer.detokenizer, sampling.stop)
 
     @property
@@ -91,18 +93,20 @@ class Answer:
     def accept(self, token: int) -> None:
         """Append a sampled token: the newest of `token_ids`, and the next piece of the text.
 
-        Ends the answer with finish_reason "stop" at an end-of-sequence token (which is not kept, unless
-        sampling.ignore_eos) or a stop string; with "length" at sampling.max_tokens or when `token` could
-        not be stored within max_seq_len. Raises ValueError when the answer has ended.
+        Ends the answer with finish_reason "stop" at one of end_token_ids, which is not kept, or a stop
+        string, which (from task 3.6.9 on) must end behind the text of sampling.min_tokens tokens; with
+        "length" at sampling.max_tokens or when `token` could not be stored within max_seq_len. Raises
+        ValueError when the answer has ended.
         """
         if self.is_done:
             raise ValueError("the answer has ended")
-        if token in self._eos:
+        if token in self.end_token_ids:
             self._end("stop")
             return
         self.token_ids.append(token)
         self._token_s.append(self._clock())
-        self._events.append(TokenEvent(self.prompt_idx, token, self._stream.push(token), self._token_s[-1]))
+        piece = self._stream.push(token, len(self.token_ids) > self.sampling.min_tokens)
+        self._events.append(TokenEvent(self.prompt_idx, token, piece, self._token_s[-1]))
         if self._stream.stopped:
             self._end("stop")
         elif len(self.token_ids) == self.sampling.max_tokens or self.num_tokens > self.max_seq_len:

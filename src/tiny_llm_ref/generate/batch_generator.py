@@ -21,6 +21,7 @@ from tiny_llm_lab.types import (
     UserError,
     is_async_scheduling,
     prompt_token_ids,
+    refuse_processors,
 )
 
 from ..cache.kv_cache import BatchingKvCache, reserve_ahead
@@ -166,6 +167,7 @@ class BatchGenerator:
         try:
             tokens = prompt_token_ids(self.tokenizer, prompt.content, self.model.config)
             num_tokens = len(tokens)
+            refuse_processors(prompt.sampling, prompt.processors)
             self.pending_prefill_request = Request(
                 self.model,
                 self.tokenizer,

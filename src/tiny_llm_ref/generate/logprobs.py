@@ -1,4 +1,4 @@
-"""How likely the tokens of an answer were."""
+"""How likely the tokens of an answer, and of a prompt, were."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -6,6 +6,9 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import TokenLogprobs
+
+# Scoring makes several arrays as large as the logits: of so many rows at a time.
+_ROWS = 128
 
 
 def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.array, ...]:
@@ -36,6 +39,33 @@ def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[To
         TokenLogprobs(token, chosen[i], tuple(sorted(zip(top[i], likely[i], strict=True), key=_rank)))
         for i, token in enumerate(tokens)
     )
+
+
+class PromptLogprobs:
+    """How likely each token of a prompt was, given those before it: found chunk by chunk."""
+
+    def __init__(self, prompt: Sequence[int], num_top: int) -> None:
+        """Sets found = [None]: nothing can be said of the first token."""
+        self.found: list[TokenLogprobs | None] = [None]
+        self._prompt, self._num_top = prompt, num_top
+
+    def places(self, num_computed: int, num_new: int) -> range:
+        """Of `num_new` places of the prompt from `num_computed` on those whose next token is not scored."""
+        first = max(num_computed, len(self.found) - 1)
+        return range(first, max(first, min(num_computed + num_new, len(self._prompt) - 1)))
+
+    def score(self, logits: mx.array) -> list[tuple[mx.array, ...]]:
+        """The scores of the next tokens from the logits [n, V] of their `places`, lazily, some at a time."""
+        first = len(self.found)
+        tokens = mx.array(list(self._prompt[first : first + len(logits)]), mx.uint32)
+        spans = [slice(i, i + _ROWS) for i in range(0, len(logits), _ROWS)]
+        return [score_tokens(logits[span], tokens[span], self._num_top) for span in spans]
+
+    def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
+        """Append what `score` returned to `found`."""
+        for each in scores:
+            first = len(self.found)
+            self.found += read_logprobs(self._prompt[first : first + len(each[0])], each)
 
 
 def _rank(entry: tuple[int, float]) -> tuple[float, int]:

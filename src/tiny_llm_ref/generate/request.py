@@ -16,6 +16,7 @@ from tiny_llm_lab.types import (
     UserError,
     is_async_scheduling,
     prompt_token_ids,
+    refuse_processors,
     require_room,
 )
 
@@ -46,7 +47,8 @@ class Request(Answer):
         the cache may hold (None = the model's own limit). Sets, besides what `Answer` sets, model,
         prefill_tokens, prefill_max_step, kv_cache, offset = 0, and sample, its `Sampler`.
         Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
-        vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
+        vocabulary, for a step below 1, unless max_seq_len is 1 to the model's limit, and (from task 3.6.9
+        on) for sampling parameters that `refuse_processors` leaves to the engine.
         """
         if prefill_max_step < 1:
             raise UserError(f"prefill_step must be 1 or more, not {prefill_max_step}")
@@ -54,6 +56,7 @@ class Request(Answer):
         max_seq_len = limit if max_seq_len is None else max_seq_len
         if not 1 <= max_seq_len <= limit:
             raise UserError(f"max_seq_len must be 1 to {limit} for this model, not {max_seq_len}")
+        refuse_processors(sampling)
         tokens = prompt_token_ids(tokenizer, prompt, model.config)
         require_room(len(tokens), max_seq_len, "max_seq_len")
         super().__init__(

@@ -18,17 +18,22 @@ class TextStream:
         self._detokenizer = detokenizer
         self._stop = tuple(stop)
         self._held = ""
+        self._num_unsearched = 0  # the first letters of _held, which no stop string may end in
 
-    def push(self, token: int) -> str:
+    def push(self, token: int, may_stop: bool = True) -> str:
         """Add a token; return the text that is now certain to be part of the answer.
 
         Text that could be the beginning of a stop string is held back until it is decided, also when
         the string spreads over many tokens. After a stop string `stopped` is True and nothing follows.
+        One that ends in the text of a token without `may_stop` (from task 3.6.9 on) is not looked for.
         """
         if self.stopped:
             return ""
         self._detokenizer.add_token(token)
-        return self._release(self._detokenizer.last_segment, final=False)
+        segment = self._detokenizer.last_segment
+        if not may_stop:
+            self._num_unsearched = len(self._held) + len(segment)
+        return self._release(segment, final=False)
 
     def finish(self) -> str:
         """The rest of the text, when no token follows: held-back text and unfinished characters."""
@@ -39,13 +44,16 @@ class TextStream:
 
     def _release(self, segment: str, final: bool) -> str:
         pending = self._held + segment
-        ends = [at for at in (pending.find(stop) for stop in self._stop) if at >= 0]
+        behind = self._num_unsearched
+        found = (pending.find(stop, max(0, behind - len(stop) + 1)) for stop in self._stop)
+        ends = [at for at in found if at >= 0]
         if ends:
             self.stopped, self._held = True, ""
             piece = pending[: min(ends)]
         else:
             keep = 0 if final else self._undecided(pending)
             piece, self._held = pending[: len(pending) - keep], pending[len(pending) - keep :]
+            self._num_unsearched = max(0, behind - len(piece))
         self.text += piece
         return piece
 

@@ -1,0 +1,26 @@
+"""Logits as the sampling parameters of a request change them: biases, penalties, a minimum length."""
+
+from collections.abc import Collection, Sequence
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import SamplingParams
+
+
+class Penalties:
+    """The `LogitsProcessor` of a request's min_tokens, logit_bias and penalties, in this order."""
+
+    def __init__(
+        self, sampling: SamplingParams, prompt: Sequence[int], end_token_ids: Collection[int] = ()
+    ) -> None:
+        """`end_token_ids` end the answer, and are barred before its min_tokens-th token."""
+        raise NotImplementedError("task 3.6.9")
+
+    def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
+        """logits [V] of the token behind `answer` -> [V] float32, lazily.
+
+        A logit of a token of `prompt` or `answer` is divided by repetition_penalty where it is positive, and
+        multiplied where not. A token that occurs n times in `answer` loses presence_penalty and n times
+        frequency_penalty. Takes time for the tokens of `answer`, not for those of `prompt`.
+        """
+        raise NotImplementedError("task 3.6.9")

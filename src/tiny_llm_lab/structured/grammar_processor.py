@@ -1,0 +1,66 @@
+"""A compiled form as a logits processor of one request."""
+
+from collections.abc import Collection, Sequence
+
+import mlx.core as mx
+import numpy as np
+from llguidance import LLMatcher
+
+
+class GrammarProcessor:
+    """Bars every token that does not continue a form; at its end only an end of sequence is left.
+
+    Behind a text that has left the form only an end of sequence is left as well. So it is from the moment
+    on when the form becomes too costly to follow: then the answer ends, and `error` says why.
+    """
+
+    def __init__(self, matcher: LLMatcher, eos_token_ids: Collection[int]) -> None:
+        """`matcher` is at the start of the form. Sets error = None."""
+        self.error: str | None = None
+        self._matcher = matcher
+        self._consumed: list[int] = []  # the matcher is behind these
+        self._eos = sorted(eos_token_ids)
+
+    def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
+        """See `LogitsProcessor`."""
+        num_tokens = logits.shape[-1]
+        allowed = None
+        try:
+            if self.error is None and self._follow(list(answer), num_tokens):
+                allowed = self._allowed(num_tokens)
+            if self._matcher.is_error():
+                self.error = self._matcher.get_error().split("\n")[0]
+        except Exception as error:  # must not end the step, which serves others
+            self.error = str(error).split("\n")[0]
+        if allowed is None or self.error is not None or not allowed.any():
+            allowed = np.zeros(num_tokens, bool)
+            allowed[[token for token in self._eos if token < num_tokens]] = True
+        return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, logits.dtype))
+
+    def _allowed(self, num_tokens: int) -> np.ndarray:
+        """Which of `num_tokens` tokens may follow [num_tokens] bool."""
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        allowed = np.zeros(num_tokens, bool)
+        bits = np.unpackbits(mask, count=min(num_tokens, 8 * len(mask)), bitorder="little")
+        allowed[: len(bits)] = bits
+        return allowed
+
+    def _follow(self, answer: list[int], num_tokens: int) -> bool:
+        """Move the matcher behind `answer`; False when that does not follow the form."""
+        known = _num_common(self._consumed, answer)
+        # What was a draft the last time may have been rejected since.
+        if known < len(self._consumed) and not self._matcher.rollback(len(self._consumed) - known):
+            return False
+        new = answer[known:]
+        is_inside = all(0 <= token < num_tokens for token in new)
+        num_followed = self._matcher.try_consume_tokens(new) if is_inside else 0
+        self._consumed = answer[: known + num_followed]
+        return num_followed == len(new)
+
+
+def _num_common(one: list[int], other: list[int]) -> int:
+    """How many tokens two texts begin with in common; quick where one continues the other."""
+    length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
+    return next(i for i in range(length) if one[i] != other[i])

@@ -1,0 +1,72 @@
+"""A server whose model says what the test wants, with a tokenizer and a template like Qwen's."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.helpers.fake_engine import FakeEngine, http_server
+
+from tiny_llm_lab.models import load_checkpoint
+from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.server.app import create_app
+from tiny_llm_lab.server.async_engine import AsyncEngine
+from tiny_llm_lab.server.chat.settings import ChatSettings
+from tiny_llm_lab.server.served_model import ServedModel
+from tiny_llm_lab.server.settings import ServerSettings
+from tiny_llm_lab.structured.grammars import Grammars
+from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, Timing
+from tiny_llm_lab.types.model import ModelConfig
+
+
+class ScriptedEngine(FakeEngine):
+    """Answers every request with `script`, `stride` characters a step."""
+
+    script, stride = "", 3
+    prompts: list[list[int]]  # of all requests
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts = []
+
+    def add(self, request_id: str, prompt: Sequence[int], sampling: SamplingParams, **options: Any) -> None:
+        super().add(request_id, prompt, sampling, **options)
+        self.prompts.append(list(prompt))
+
+    def _output(self, name: str) -> EngineOutput:
+        start = self.served[name]
+        self.served[name] = end = start + self.stride
+        text, completion = self.script[start:end], None
+        if end >= len(self.script):
+            del self.requests[name]
+            completion = Completion(0, 1, (), self.script, "stop", Timing(0.0))
+        return EngineOutput(name, tuple(text.encode()), text, completion)
+
+
+@contextmanager
+def scripted_server(
+    folder: Path, engine: ScriptedEngine, chat: ChatSettings = ChatSettings()
+) -> Iterator[str]:
+    """The address of a server of the checkpoint in `folder`."""
+    checkpoint = load_checkpoint(folder)
+    tokenizer, model = checkpoint.tokenizer, checkpoint.config
+    assert isinstance(tokenizer, CheckpointTokenizer) and isinstance(model, ModelConfig)
+
+    async def start() -> ServedModel:
+        running = AsyncEngine(lambda on_step: engine)  # type: ignore[arg-type, return-value]
+        await running.start()
+        return ServedModel(
+            names=("scripted",),
+            engine=running,
+            tokenizer=tokenizer,
+            model=model,
+            config=engine.config,
+            num_blocks=1024,
+            block_size=16,
+            block_bytes=1024,
+            grammars=Grammars(tokenizer, model.vocab_size),
+            chat=chat,
+        )
+
+    with http_server(create_app(start, ServerSettings(drain_s=0))) as port:
+        yield f"http://127.0.0.1:{port}/v1"

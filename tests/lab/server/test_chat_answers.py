@@ -1,0 +1,231 @@
+"""Chats through a model that says what it is told: thoughts, calls, history, refusals."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+
+from tiny_llm_lab.models import load_checkpoint
+
+CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "get", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+FLAT: Any = {"type": "function", **TOOL["function"]}
+HI: Any = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder: Path = tmp_path_factory.mktemp("scripted") / "qwen"
+    ids = qwen_like_folder(folder)
+    engine = ScriptedEngine()
+    decode = load_checkpoint(folder).tokenizer.decode  # type: ignore[attr-defined]
+    with (
+        scripted_server(folder, engine) as url,
+        openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
+        httpx2.Client(base_url=url) as http,
+    ):
+        yield SimpleNamespace(
+            engine=engine,
+            chat=client.chat.completions.create,
+            respond=client.responses.create,
+            post=http.post,
+            refused=lambda path, **body: http.post(path, json=body),
+            prompt=lambda: decode(engine.prompts[-1]),
+            ids=ids,
+        )
+
+
+def streamed(chunks: Any) -> SimpleNamespace:
+    """All that a stream of one choice says."""
+    found = SimpleNamespace(content="", reasoning="", calls=[], reason=None)
+    for chunk in chunks:
+        for choice in chunk.choices:
+            found.content += choice.delta.content or ""
+            found.reasoning += getattr(choice.delta, "reasoning_content", None) or ""
+            found.calls += [
+                (each.index, each.function.name, each.function.arguments)
+                for each in choice.delta.tool_calls or []
+            ]
+            found.reason = choice.finish_reason or found.reason
+    return found
+
+
+@pytest.mark.parametrize("stride", [1, 7, 1000])
+def test_thoughts_words_and_calls(server: Any, stride: int) -> None:
+    server.engine.script, server.engine.stride = (
+        f"<think>\nHm.\n</think>\n\nOne <b>moment.\n{CALL}\n{CALL}",
+        stride,
+    )
+    (choice,) = server.chat(model="scripted", messages=HI, tools=[TOOL]).choices
+    assert choice.finish_reason == "tool_calls"
+    assert (choice.message.content, choice.message.reasoning_content) == ("One <b>moment.\n", "Hm.")
+    assert [each.function.arguments for each in choice.message.tool_calls] == ['{"city": "Köln"}'] * 2
+    assert len({each.id for each in choice.message.tool_calls}) == 2
+    found = streamed(server.chat(model="scripted", messages=HI, tools=[TOOL], stream=True))
+    assert (found.content, found.reasoning, found.reason) == ("One <b>moment.\n", "Hm.", "tool_calls")
+    assert found.calls == [(number, "get", '{"city": "Köln"}') for number in range(2)]
+
+
+def test_what_is_not_asked_for_stays_out(server: Any) -> None:
+    server.engine.script = f"<think>Hm.</think>{CALL}{CALL}"
+    hidden = {"include_reasoning": False}
+    one = server.chat(
+        model="scripted", messages=HI, tools=[TOOL], parallel_tool_calls=False, extra_body=hidden
+    )
+    assert len(one.choices[0].message.tool_calls) == 1
+    assert not hasattr(one.choices[0].message, "reasoning_content")
+    none = server.chat(model="scripted", messages=HI, tools=[TOOL], tool_choice="none").choices[0]
+    assert none.message.content == f"{CALL}{CALL}" and none.finish_reason == "stop"
+    assert "get" not in server.prompt(), "tools that may not be called are not shown"
+    assert server.chat(model="scripted", messages=HI).choices[0].message.tool_calls is None
+
+
+def test_a_call_that_must_come_is_begun_by_the_prompt(server: Any) -> None:
+    server.engine.script = '{"name": "get", "arguments": {}}'
+    thinking = {"chat_template_kwargs": {"must_think": True}}
+    for choice in ("required", {"type": "function", "function": {"name": "get"}}):
+        done = server.chat(
+            model="scripted", messages=HI, tools=[TOOL], tool_choice=choice, extra_body=thinking
+        )
+        assert done.choices[0].message.tool_calls[0].function.name == "get"
+        assert done.choices[0].finish_reason == "tool_calls"
+        assert server.prompt().endswith("assistant\n<think>\n\n</think>\n\n<tool_call>\n")
+    sampling = list(server.engine.sampling.values())[-1]
+    assert '"const": "get"' in sampling.structured_outputs.json
+
+
+def test_a_prompt_that_ends_in_thoughts(server: Any) -> None:
+    server.engine.script = "Hm.</think>Hello"
+    kwargs = {"chat_template_kwargs": {"must_think": True}}
+    message = server.chat(model="scripted", messages=HI, extra_body=kwargs).choices[0].message
+    assert (message.reasoning_content, message.content) == ("Hm.", "Hello")
+    typed = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}]
+    go_on = {"continue_final_message": True, "add_generation_prompt": False}
+    assert server.chat(model="scripted", messages=typed, extra_body=go_on).choices[0].message.content == (
+        "Hm.</think>Hello"
+    ), "nobody thinks where a user typed the word"
+    assert server.prompt().endswith("assistant\n<think>")
+
+
+def test_history_reaches_the_template(server: Any) -> None:
+    server.engine.script = "ok"
+    call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": '{"city": "Bonn"}'}}
+    messages: Any = [
+        {"role": "developer", "content": "Be kind"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b<|im_end|>"}]},
+        {"role": "assistant", "content": "<think>\nlong\n</think>\n\nshort", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "<tool_call>"},
+    ]
+    server.chat(
+        model="scripted", messages=messages, extra_body={"chat_template_kwargs": {"keep_thoughts": 1}}
+    )
+    prompt, control = (
+        server.prompt(),
+        [each for each in server.engine.prompts[-1] if each in server.ids.values()],
+    )
+    assert "system\nBe kind" in prompt and "user\na\nb<|im_end|>" in prompt
+    assert "<think>\nlong\n</think>\n\nshort\n<tool_call>" in prompt and '{"city": "Bonn"}' in prompt
+    names = {token: name for name, token in server.ids.items()}
+    turn = ["<|im_start|>", "<|im_end|>"]
+    answer = ["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>"]
+    assert [names[token] for token in control] == [*turn, *turn, *answer, *turn, "<|im_start|>"]
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("messages", {"messages": []}),
+        ("messages[0].role", {"messages": [{"role": "king", "content": "x"}]}),
+        ("messages[0].content", {"messages": [{"role": "user"}]}),
+        ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": True}}),
+        ("chat_template", {"chat_template": "x"}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": "sometimes", "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "no"}}, "tools": [TOOL]}),
+        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+        ("top_logprobs", {"top_logprobs": 2}),
+        ("continue_final_message", {"continue_final_message": True}),
+        ("functions", {"functions": [{}]}),
+        ("messages", {"messages": [{"role": "user", "content": "x" * 20_000}]}),
+    ],
+)
+def test_refusals_name_the_field(server: Any, param: str | None, body: Any) -> None:
+    answer = server.refused("/chat/completions", **{"messages": HI, **body})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+def test_half_a_character_is_refused(server: Any) -> None:
+    body = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
+    answer = server.post("/chat/completions", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400 and "not valid Unicode" in answer.text
+
+
+def test_responses_as_items(server: Any) -> None:
+    server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
+    done = server.respond(model="scripted", input="Hi", tools=[FLAT], instructions="Be kind")
+    assert [each.type for each in done.output] == ["reasoning", "message", "function_call"]
+    assert (done.output_text, done.status) == ("One moment.", "completed")
+    assert done.output[0].content[0].text == "Hm."
+    assert (done.output[2].name, done.output[2].arguments) == ("get", '{"city": "Köln"}')
+    assert done.usage.output_tokens_details.reasoning_tokens == 3
+    assert "system\n{" in server.prompt() and "Be kind" in server.prompt()
+
+
+def test_responses_as_events(server: Any) -> None:
+    server.engine.script, server.engine.stride = f"<think>Hm.</think>One moment.{CALL}", 4
+    events = list(server.respond(model="scripted", input="Hi", tools=[FLAT], stream=True))
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    kinds = [each.type for each in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
+    final = events[-1].response.output
+    assert [each.type for each in final] == ["reasoning", "message", "function_call"]
+    for kind, text in (("reasoning_text", "Hm."), ("output_text", "One moment.")):
+        assert "".join(each.delta for each in events if each.type == f"response.{kind}.delta") == text
+        assert [each.text for each in events if each.type == f"response.{kind}.done"] == [text]
+    added = [each.item.id for each in events if each.type == "response.output_item.added"]
+    done = [each.item.id for each in events if each.type == "response.output_item.done"]
+    assert added == done == [each.id for each in final]
+
+
+def test_the_items_of_a_response_are_its_history(server: Any) -> None:
+    server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
+    first = server.respond(model="scripted", input="Hi", tools=[FLAT])
+    output = {"type": "function_call_output", "call_id": first.output[2].call_id, "output": "rain"}
+    history = [{"role": "user", "content": "Hi"}, *first.output, output]
+    kwargs = {"chat_template_kwargs": {"keep_thoughts": True}}
+    server.respond(model="scripted", input=history, extra_body=kwargs)
+    prompt = server.prompt()
+    assert "<think>\nHm.\n</think>\n\nOne moment.\n<tool_call>" in prompt, "one turn"
+    assert "<tool_response>rain</tool_response>" in prompt
+    assert prompt.count("assistant") == 2
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("previous_response_id", {"previous_response_id": "resp_1"}),
+        ("background", {"background": True}),
+        ("input", {"input": []}),
+        ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
+        ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
+        ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
+        ("tools[0]", {"tools": [{"type": "web_search"}]}),
+        ("text.format", {"text": {"format": "json"}}),
+    ],
+)
+def test_refusals_of_responses_name_the_field(server: Any, param: str, body: Any) -> None:
+    answer = server.refused("/responses", **{"input": "Hi", **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text

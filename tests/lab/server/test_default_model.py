@@ -1,0 +1,111 @@
+"""The shipped model behind `/v1/completions`: the answers are the engine's, whatever the way they take."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from tests.helpers.fake_engine import http_server
+
+from tiny_llm_lab import LLM, SamplingParams
+from tiny_llm_lab.server.app import create_app
+from tiny_llm_lab.server.served_model import ModelSettings, start_model
+from tiny_llm_lab.server.settings import ServerSettings
+
+PROMPTS = ["The sun", "A dog and a cat", "Once upon", "In the"]
+
+
+@pytest.fixture(scope="module")
+def client():
+    app = create_app(lambda: start_model(ModelSettings()), ServerSettings(drain_s=0))
+    with (
+        http_server(app) as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-") as client,
+    ):
+        yield client
+
+
+def test_the_answers_are_those_of_the_engine(client):
+    with LLM() as llm:
+        expected = [each.text for each in llm.generate(PROMPTS, SamplingParams(max_tokens=24))]
+
+    def streamed(prompt: str) -> str:
+        stream = client.completions.create(model="default", prompt=prompt, max_tokens=24, stream=True)
+        return "".join(chunk.choices[0].text for chunk in stream)
+
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(streamed, PROMPTS)) == expected
+    whole = client.completions.create(model="default", prompt=PROMPTS, max_tokens=24)
+    assert [each.text for each in whole.choices] == expected
+    assert whole.usage.completion_tokens == sum(
+        len(each.logprobs.tokens)
+        for each in client.completions.create(
+            model="default", prompt=PROMPTS, max_tokens=24, logprobs=0
+        ).choices
+    )
+
+
+def test_logprobs(client):
+    done = client.completions.create(
+        model="default", prompt="The sun", max_tokens=4, logprobs=3, temperature=1, seed=3
+    )
+    (choice,) = done.choices
+    columns = choice.logprobs
+    assert "".join(columns.tokens) == choice.text
+    for idx, (token, logprob, top) in enumerate(
+        zip(columns.tokens, columns.token_logprobs, columns.top_logprobs, strict=True)
+    ):
+        assert top[token] == logprob <= max(top.values()) <= 0
+        assert 3 <= len(top) <= 4
+        assert columns.text_offset[idx] == len("".join(columns.tokens[:idx]))
+
+
+def test_the_prompt_has_logprobs_too(client):
+    told = {"model": "default", "max_tokens": 2, "logprobs": 1, "echo": True}
+    done = client.completions.create(prompt="The sun is warm", **told).choices[0]
+    assert done.text.startswith("The sun is warm")
+    assert "".join(done.logprobs.tokens) == done.text
+    assert done.logprobs.token_logprobs[0] is None and done.logprobs.top_logprobs[0] is None
+    assert all(logprob <= 0 for logprob in done.logprobs.token_logprobs[1:])
+    stream = client.completions.create(prompt="The sun is warm", stream=True, **told)
+    parts = [chunk.choices[0] for chunk in stream]
+    assert "".join(part.text for part in parts) == done.text
+    assert [token for part in parts for token in part.logprobs.tokens] == done.logprobs.tokens
+    alone = client.completions.create(prompt="The sun is warm", **{**told, "max_tokens": 0}).choices[0]
+    assert alone.logprobs.tokens == done.logprobs.tokens[: len(alone.logprobs.tokens)]
+    assert alone.text == "The sun is warm"
+
+
+def test_a_stop_string_and_seeds(client):
+    free = client.completions.create(
+        model="default", prompt="A dog", max_tokens=12, n=2, seed=1, temperature=1
+    )
+    again = client.completions.create(model="default", prompt="A dog", max_tokens=12, seed=2, temperature=1)
+    assert again.choices[0].text == free.choices[1].text
+    word = free.choices[0].text[3:6]
+    stopped = client.completions.create(
+        model="default", prompt="A dog", max_tokens=12, seed=1, temperature=1, stop=word
+    )
+    assert stopped.choices[0].text == free.choices[0].text.partition(word)[0]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_a_form_of_the_answer(client):
+    schema = {"type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"]}
+    schema["additionalProperties"] = False
+    for extra in (
+        {"structured_outputs": {"json": schema}},
+        {"guided_json": schema},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+    ):
+        done = client.completions.create(model="default", prompt="x", max_tokens=50, extra_body=extra)
+        assert set(json.loads(done.choices[0].text)) == {"n"}
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="default", prompt="x", extra_body={"guided_regex": "("})
+
+
+def test_a_prompt_that_was_seen_is_cached(client):
+    prompt = [5 + number for number in range(40)]
+    for expected in (0, 32):
+        usage = client.completions.create(model="default", prompt=prompt, max_tokens=1).usage
+        assert usage.prompt_tokens_details.cached_tokens == expected

@@ -1,0 +1,283 @@
+"""Day 3.6: what changes the logits of one request, and never those of another."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.helpers.serving import make_engine, mixed_prompts, serve
+from tests.helpers.tolerance import as_float64, assert_close
+from tests.helpers.toy import EOS, SECOND_EOS, VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
+
+from tiny_llm_lab.types import (
+    Prompt,
+    SamplingParams,
+    SchedulerConfig,
+    StructuredOutputs,
+    TokenEvent,
+    UserError,
+)
+
+pytestmark = pytest.mark.task("3.6.9")
+PROMPT = random_tokens(3, 40).tolist()
+LONG = SamplingParams(max_tokens=24, ignore_eos=True)
+NEIGHBOURS = mixed_prompts()[1:5]
+CHANGED = {
+    "repetition": {"repetition_penalty": 1.4},
+    "presence and frequency": {
+        "presence_penalty": 1.5,
+        "frequency_penalty": 0.7,
+        "temperature": 0.8,
+        "seed": 4,
+    },
+    "bias": {"logit_bias": {5: 60.0, 7: -100.0}, "temperature": 1.0},
+    "min_tokens": {"min_tokens": 20, "ignore_eos": False, "logit_bias": {EOS: 100, SECOND_EOS: 99}},
+    "all": {"repetition_penalty": 0.8, "frequency_penalty": -0.4, "logit_bias": {9: 2.0}, "min_tokens": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def model(llm):
+    return toy_model(llm)
+
+
+class Odd:
+    """Bars tokens of one parity, which the text so far decides; keeps what it was asked."""
+
+    def __init__(self):
+        self.answers = []
+
+    def __call__(self, logits, prompt, answer):
+        self.answers.append(list(answer))
+        parity = (sum(answer) + len(prompt)) % 2
+        return mx.where(mx.arange(len(logits)) % 2 == parity, -mx.inf, logits)
+
+
+def changed_by_hand(sampling, logits, prompt, answer, ends=()):
+    """The same in float64, a token at a time."""
+    row = np.array(logits, np.float64)
+    for token in ends if len(answer) < sampling.min_tokens else ():
+        row[token] = -np.inf
+    for token, bias in sampling.logit_bias_pairs:
+        row[token] += bias
+    for token in {*prompt, *answer}:
+        row[token] *= sampling.repetition_penalty if row[token] <= 0 else 1 / sampling.repetition_penalty
+    for token in set(answer):
+        row[token] -= sampling.presence_penalty + sampling.frequency_penalty * answer.count(token)
+    return row
+
+
+# One row
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_row_as_by_hand(llm, name, dtype):
+    sampling = SamplingParams(**CHANGED[name])
+    logits = random_array(1, VOCAB, dtype=dtype) * 5
+    before = as_float64(logits)
+    prompt, answer = [3, 3, 9, 200], [9, 9, 9, 17, 5]
+    found = llm.Penalties(sampling, prompt, {EOS, SECOND_EOS})(logits, prompt, answer)
+    assert found.shape == (VOCAB,)
+    want = changed_by_hand(sampling, before, prompt, answer, (EOS, SECOND_EOS))
+    likely = np.isfinite(want)
+    assert_close(as_float64(found)[likely], want[likely])
+    assert not as_float64(mx.softmax(found))[~likely].any()
+    assert np.array_equal(as_float64(logits), before), "the logits given stay as they are: others read them"
+
+
+def test_the_end_is_the_last_resort(llm):
+    barred = llm.Penalties(SamplingParams(min_tokens=2), [1], {EOS})(mx.zeros(VOCAB), [1], [])
+    only_end = mx.where(mx.arange(VOCAB) == EOS, barred, -mx.inf)
+    assert mx.argmax(only_end).item() == EOS
+    assert mx.random.categorical(only_end, key=mx.random.key(1)).item() == EOS
+
+
+def test_an_answer_of_exactly_the_fewest_tokens(llm, model):
+    sampling = SamplingParams(min_tokens=4, max_tokens=9, logit_bias={EOS: 100})
+    done = make_engine(llm, model).generate([Prompt(PROMPT, sampling), Prompt([EOS], sampling)])
+    assert [(len(each.token_ids), each.finish_reason) for each in done] == [(4, "stop")] * 2
+
+
+def test_ends_outside_the_logits_are_left_alone(llm):
+    row = llm.Penalties(SamplingParams(min_tokens=2), [1], {EOS, 10**6})(mx.zeros(VOCAB), [1], [])
+    assert mx.sum(row < 0).item() == 1
+
+
+# In the engine
+
+
+def alone(llm, model, prompt):
+    """The answer of a loop that knows nothing of steps: one forward pass over the whole text a token."""
+    sampler = llm.Sampler(prompt.sampling)
+    ends = llm.Answer(ByteTokenizer(), prompt.content, prompt.sampling, 1000).end_token_ids
+    own = [llm.Penalties(prompt.sampling, prompt.content, ends)] if prompt.sampling.changes_logits else []
+    tokens: list[int] = []
+    while len(tokens) < prompt.sampling.max_tokens:
+        text = [*prompt.content, *tokens]
+        row = model(mx.array([text]), logits_to_keep=1)[0, -1]
+        for processor in (*own, *prompt.processors):
+            row = processor(row, prompt.content, tokens)
+        token = sampler(row[None], len(text)).item()
+        if token in ends:
+            break
+        tokens.append(token)
+    return tuple(tokens)
+
+
+def asked(name):
+    sampling = replace(LONG, **CHANGED.get(name, {"repetition_penalty": 1.1}))
+    return Prompt(PROMPT, sampling, processors=(Odd(),) if name == "processor" else ())
+
+
+@pytest.fixture(scope="module")
+def wanted(llm, model):
+    """By name: what each request gets alone; and what its neighbours get."""
+    names = (*CHANGED, "processor")
+    return {name: alone(llm, model, asked(name)) for name in names} | {
+        i: each.token_ids for i, each in enumerate(make_engine(llm, model).generate(NEIGHBOURS))
+    }
+
+
+@pytest.mark.parametrize("settings", ["chunks", "ahead", "drafts", "preempted"])
+def test_the_same_answers_in_company(llm, model, settings, wanted):
+    options = {
+        "chunks": {"config": SchedulerConfig(max_num_batched_tokens=11, max_num_seqs=11)},
+        "ahead": {"async_scheduling": True},
+        "drafts": {"proposer": llm.NgramProposer(2, 1, 5)},
+        "preempted": {"num_blocks": 16},
+    }[settings]
+    engine = make_engine(llm, model, **options)
+    for i, each in enumerate(NEIGHBOURS):
+        engine.add(f"n{i}", each.content, each.sampling)
+    for name in (*CHANGED, "processor"):
+        prompt = asked(name)
+        engine.add(name, prompt.content, prompt.sampling, processors=prompt.processors)
+    done = {}
+    while engine.has_requests:
+        done |= {each.request_id: each.completion for each in engine.step() if each.completion is not None}
+    for name in (*CHANGED, "processor"):
+        assert done[name].token_ids == wanted[name], name
+    for i in range(len(NEIGHBOURS)):
+        assert done[f"n{i}"].token_ids == wanted[i], "neighbours know nothing of it"
+
+
+def test_drafts_are_judged_one_by_one(llm, model):
+    """Where a text repeats itself all rows of a step have answers of their own."""
+    odd = Odd()
+    prompt = Prompt([5, 6] * 20, replace(LONG, max_tokens=30), processors=(odd,))
+    engine = make_engine(llm, model, proposer=llm.NgramProposer(2, 1, 4))
+    (done,) = engine.generate([prompt])
+    assert done.token_ids == alone(llm, model, replace(prompt, processors=(Odd(),)))
+    assert max(map(len, odd.answers)) >= 30 - 1
+    assert len(odd.answers) > 30, "no drafts were verified"
+    sums = np.cumsum([0, *done.token_ids])[:-1]
+    assert all((token + total + 40) % 2 == 1 for token, total in zip(done.token_ids, sums, strict=True))
+
+
+def test_prompts_of_generate_bring_processors(llm, model):
+    prompts = [Prompt(PROMPT, LONG, processors=(Odd(),)), Prompt(PROMPT, LONG)]
+    odd, plain = make_engine(llm, model).generate(prompts)
+    assert plain.token_ids == alone(llm, model, prompts[1])
+    assert odd.token_ids == alone(llm, model, prompts[0]) != plain.token_ids
+
+
+def test_steps_ahead_go_on_without_processors(llm, model):
+    engine = make_engine(llm, model, async_scheduling=True)
+    done = serve(
+        engine, [Prompt(PROMPT, LONG), Prompt(PROMPT[:9], replace(LONG, min_tokens=5, max_tokens=9))]
+    )
+    assert done[0].token_ids == alone(llm, model, Prompt(PROMPT, LONG))
+
+
+# Where an answer ends
+
+
+def text_of(llm, sampling, tokens):
+    answer = llm.Answer(ByteTokenizer(), [1], sampling, 100)
+    for token in tokens:
+        if not answer.is_done:
+            answer.accept(token)
+    return answer
+
+
+def test_stop_tokens_end_an_answer_and_are_not_kept(llm):
+    for sampling in (
+        SamplingParams(stop_token_ids=(66,)),
+        SamplingParams(stop_token_ids=(66,), ignore_eos=True),
+    ):
+        answer = text_of(llm, sampling, b"AABA")
+        assert (answer.token_ids, answer.finish_reason) == ([65, 65], "stop")
+    assert text_of(llm, SamplingParams(ignore_eos=True), [65, EOS, 65]).token_ids == [65, EOS, 65]
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "stop", "text"),
+    [
+        (0, ("ab",), ""),
+        (2, ("ab", "d"), "abc"),
+        (3, ("ab", "bc", "abx", "a"), "abcd"),
+        (4, ("bx",), "abcda"),
+        (5, ("ab", "bcd"), "abcd"),
+        (6, ("ab",), "abcdabxx"),
+    ],
+)
+def test_no_stop_string_ends_within_the_first_tokens(llm, min_tokens, stop, text):
+    answer = text_of(llm, SamplingParams(stop=stop, min_tokens=min_tokens), b"abcdabxx")
+    if not answer.is_done:
+        answer.abort()
+    assert answer.text() == text
+    events = [event.text for event in answer.take_events() if isinstance(event, TokenEvent)]
+    assert "".join(events) == text
+
+
+def test_held_back_text_within_min_tokens_may_only_begin_a_stop_string(llm):
+    """Held back for "abc", the "b" of the first tokens ends no answer, the next "b" does."""
+    answer = text_of(llm, SamplingParams(stop=("abc", "b"), min_tokens=2), b"abzzb")
+    assert (answer.text(), answer.finish_reason) == ("abzz", "stop")
+    assert text_of(llm, SamplingParams(stop=("abc", "b"), min_tokens=2), b"abc").text() == ""
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("sampling", "complaint"),
+    [
+        (SamplingParams(logit_bias={VOCAB: 1.0}), "logit_bias"),
+        (SamplingParams(stop_token_ids=(VOCAB,)), "stop_token_ids"),
+        (SamplingParams(structured_outputs=StructuredOutputs(regex="a")), "processor"),
+    ],
+)
+def test_a_request_that_could_not_be_honoured_is_refused(llm, model, sampling, complaint):
+    engine = make_engine(llm, model)
+    with pytest.raises(UserError, match=complaint):
+        engine.add("a", PROMPT, sampling)
+    assert not engine.has_requests
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"logit_bias": {1: 1.0}},
+        {"min_tokens": 1},
+        {"presence_penalty": 1},
+        {"prompt_logprobs": 1},
+        {"structured_outputs": StructuredOutputs(regex="a")},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_the_loops_of_week_2_name_the_engine(llm, model, asked):
+    sampling = replace(LONG, **asked)
+    with pytest.raises(UserError, match="engine"):
+        list(llm.stream_generate(model, ByteTokenizer(), PROMPT, sampling))
+    (done,) = llm.batch_generate(
+        model, ByteTokenizer(), [Prompt(PROMPT, sampling)], on_event=lambda event: None
+    )
+    assert "engine" in done.error
+
+
+def test_processors_need_the_engine(llm, model):
+    prompt = Prompt(PROMPT, LONG, processors=(Odd(),))
+    (done,) = llm.batch_generate(model, ByteTokenizer(), [prompt], on_event=lambda event: None)
+    assert "engine" in done.error

@@ -1,0 +1,162 @@
+"""Day 3.6: other settings between two steps change when answers come, and never which."""
+
+import random
+
+import pytest
+from tests.helpers.fuzz_cases import draw_config
+from tests.helpers.serving import make_engine, mixed_prompts
+from tests.helpers.toy import random_tokens, toy_model
+
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
+
+CHUNKED = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64)
+WHOLE = SchedulerConfig(
+    max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64, enable_chunked_prefill=False
+)
+
+
+def one_step(scheduler, plan):
+    sampled = {}
+    for sequence in scheduler.running:
+        num_new = plan.num_scheduled_tokens.get(sequence.request_id, 0)
+        if num_new and sequence.needs_sample(num_new):
+            sampled[sequence.request_id] = [7]
+    scheduler.commit(plan, sampled)
+
+
+def scheduler_of(llm, config, num_blocks=64):
+    return llm.Scheduler(config, llm.BlockPool(num_blocks, 16))
+
+
+def sequence_of(llm, name, length, **fields):
+    return llm.TokenSequence(name, list(range(length)), **fields)
+
+
+@pytest.mark.task("3.6.3")
+def test_a_prompt_that_was_begun_in_chunks_is_finished_beside_decodes(llm):
+    scheduler = scheduler_of(
+        llm, SchedulerConfig(max_num_batched_tokens=10, max_num_seqs=8, max_model_len=64)
+    )
+    for i in range(6):
+        scheduler.add(sequence_of(llm, f"decodes {i}", 1))
+    one_step(scheduler, scheduler.schedule())
+    scheduler.add(sequence_of(llm, "long", 64))
+    plan = scheduler.schedule()
+    assert plan.num_scheduled_tokens["long"] == 4
+    one_step(scheduler, plan)
+    scheduler.reconfigure(WHOLE)
+    plan = scheduler.schedule()
+    assert plan.num_scheduled_tokens["long"] == 58, "60 are missing, and 6 of 64 are the decodes'"
+    one_step(scheduler, plan)
+    assert scheduler.schedule().num_scheduled_tokens["long"] == 2
+
+
+@pytest.mark.task("3.6.3")
+def test_a_whole_prompt_waits_for_decodes_to_end_and_others_behind_it(llm):
+    scheduler = scheduler_of(llm, CHUNKED)
+    for name in ("a", "b"):
+        scheduler.add(sequence_of(llm, name, 1))
+    one_step(scheduler, scheduler.schedule())
+    scheduler.reconfigure(WHOLE)
+    scheduler.add(sequence_of(llm, "long", 64))
+    scheduler.add(sequence_of(llm, "short", 1))
+    plan = scheduler.schedule()
+    assert set(plan.num_scheduled_tokens) == {"a", "b"}, "not one token of a prompt that does not fit"
+    one_step(scheduler, plan)
+    scheduler.finish("a")
+    scheduler.finish("b")
+    assert scheduler.schedule().num_scheduled_tokens == {"long": 64}
+
+
+@pytest.mark.task("3.6.3")
+def test_fewer_places_than_requests_that_run(llm):
+    scheduler = scheduler_of(llm, CHUNKED)
+    for i in range(6):
+        scheduler.add(sequence_of(llm, str(i), 3, priority_class="interactive" if i < 2 else "batch"))
+    one_step(scheduler, scheduler.schedule())
+    few = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=3, max_model_len=64)
+    scheduler.reconfigure(few)
+    scheduler.add(sequence_of(llm, "late", 3, priority_class="batch"))
+    assert list(scheduler.schedule().num_scheduled_tokens) == list("012345"), "who runs goes on, nobody joins"
+    scheduler = scheduler_of(llm, CHUNKED)
+    for i in range(6):
+        scheduler.add(sequence_of(llm, str(i), 3, priority_class="interactive" if i < 2 else "batch"))
+    one_step(scheduler, scheduler.schedule())
+    scheduler.reconfigure(few)
+    scheduler.add(sequence_of(llm, "urgent", 3))
+    plan = scheduler.schedule()
+    assert len(scheduler.running) == 3, "an urgent request gets a place, and only as many run as have one"
+    assert list(plan.num_scheduled_tokens) == ["0", "1", "urgent"]
+
+
+@pytest.mark.task("3.6.3")
+@pytest.mark.parametrize(
+    "changed",
+    [{"max_model_len": 32}, {"policy": "fair"}, {"chunk_grid": 60}],
+    ids=lambda each: next(iter(each)),
+)
+def test_what_cannot_be_changed_is_refused_and_nothing_changes(llm, changed):
+    scheduler = scheduler_of(llm, CHUNKED)
+    with pytest.raises(UserError):
+        scheduler.reconfigure(SchedulerConfig(**vars(CHUNKED) | changed))
+    assert scheduler.config == CHUNKED
+
+
+@pytest.mark.task("3.6.8")
+def test_a_step_ahead_keeps_to_the_smaller_budget(llm):
+    scheduler = scheduler_of(llm, CHUNKED)
+    for i in range(6):
+        scheduler.add(sequence_of(llm, str(i), 3))
+    one_step(scheduler, scheduler.schedule())
+    plan = scheduler.schedule()
+    small = SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=4, max_model_len=64)
+    scheduler.reconfigure(small)
+    assert scheduler.schedule_next(plan) is None
+    one_step(scheduler, plan)
+    assert scheduler.schedule().total_num_scheduled_tokens == 4
+
+
+@pytest.mark.task("3.6.5")
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_stay_the_same_whatever_is_changed_between_steps(llm, seed):
+    rng, model = random.Random(seed), toy_model(llm)
+    prompts = mixed_prompts()
+    want = make_engine(llm, model).generate(prompts)
+    first = draw_config(rng, 200)
+    engine = make_engine(llm, model, first, num_blocks=40, async_scheduling=seed % 2 == 0)
+    for i, each in enumerate(prompts):
+        engine.add(str(i), each.content, each.sampling)
+    found, num_steps = {}, 0
+    while engine.has_requests:
+        if rng.random() < 0.4:
+            drawn = vars(draw_config(rng, 200)) | {"policy": first.policy}
+            engine.reconfigure(SchedulerConfig(**drawn))
+        found |= {each.request_id: each.completion for each in engine.step() if each.completion is not None}
+        engine.scheduler.check()
+        num_steps += 1
+        assert num_steps < 2000, "the engine does not come to an end"
+    for i, each in enumerate(want):
+        assert (found[str(i)].token_ids, found[str(i)].text) == (each.token_ids, each.text)
+
+
+@pytest.mark.task("3.6.5")
+def test_a_long_prompt_is_served_when_chunking_is_turned_off_while_others_come_and_go(llm):
+    engine = make_engine(llm, toy_model(llm), CHUNKED)
+    short = SamplingParams(max_tokens=4, ignore_eos=True)
+    engine.add("long", random_tokens(1, 60).tolist(), short)
+    engine.reconfigure(SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=8, max_model_len=64))
+    engine.step()
+    engine.reconfigure(WHOLE)
+    for i in range(12):
+        engine.add(f"short {i}", random_tokens(i, 12).tolist(), short)
+        if any(each.request_id == "long" for each in engine.step()):
+            return
+    pytest.fail("the prompt starves")
+
+
+@pytest.mark.task("3.6.5")
+def test_a_controller_keeps_its_chunks(llm):
+    engine = make_engine(llm, toy_model(llm), CHUNKED, budget_controller=object())
+    with pytest.raises(UserError, match="SLO"):
+        engine.reconfigure(WHOLE)
+    assert engine.config == CHUNKED
