@@ -5,10 +5,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final, Protocol, Self
 
 import httpx2
@@ -20,6 +20,7 @@ _START_S: Final = 180.0
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.05
 _HOST: Final = "127.0.0.1"
+Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,19 @@ class OwnServers:
     log_folder: Path
     one_at_a_time: bool = False
     is_own: bool = field(default=True, init=False)
+    _before: Handler = field(default=None, init=False)
     _running: dict[Variant, "_Server"] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Self:
+        # SIGTERM would end this process and leave its servers running.
+        self._before = signal.signal(signal.SIGTERM, _interrupt)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        signal.signal(signal.SIGTERM, self._before)
 
     def url(self, variant: Variant) -> str:
         """The URL of the variant's server, which is started if need be. Raises UserError if it ends."""
@@ -94,6 +99,10 @@ class OwnServers:
             server.interrupt()
         for server in servers:
             server.wait()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 class _Server:

@@ -1,6 +1,7 @@
 """`lab` as a command: its servers, its files and how it ends."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,15 @@ def test_one_at_a_time_ends_a_server_before_the_next(tmp_path: Path, monkeypatch
         for name in ("a", "a", "b"):
             servers.url(Variant(name))
     assert events == ["start a", "end a", "start b", "end b"]
+
+
+def test_sigterm_ends_the_servers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(OwnServers, "close", lambda self: ended.append(True))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), OwnServers([], tmp_path):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended == [True] and signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_server_that_is_not_there_is_an_error_with_a_cure() -> None:
