@@ -45,6 +45,7 @@ LABS: Final[dict[str, Run]] = {
     "memory": memory.run,
 }
 _ALL: Final = "all"
+_DEFAULT_MODEL: Final = "default"  # of --model; with --server it is the first that the server lists
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -52,7 +53,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "lab", choices=[*LABS, _ALL], metavar="LAB", help=f"{', '.join(LABS)}, or all of them"
     )
     add_model_arguments(parser)
-    parser.add_argument("--server", metavar="URL", help="use this server, and leave out what needs flags")
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help="use this server (--model: its name there), and leave out what needs flags",
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds: about a minute a lab")
     parser.add_argument("--rounds", type=at_least_one, metavar="N", help="default: 5, with --quick 3")
     about = "longest prompt and answer of a request (default: %(default)s)"
@@ -111,9 +116,12 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         "seed": args.seed,
     }
     if args.server:
-        model, longest = served_model(args.server)
+        is_named = args.model != _DEFAULT_MODEL
+        model, longest = (args.model, None) if is_named else served_model(args.server)
         most = min(args.max_model_len, longest or args.max_model_len)
-        return LABS[name](LabSetup(RunningServers(args.server), model, max_model_len=most, **settings))
+        result = LABS[name](LabSetup(RunningServers(args.server), model, max_model_len=most, **settings))
+        said = f"Measured on the server at {args.server}, whose settings are unknown."
+        return replace(result, finding=replace(result.finding, conclusion=[*result.finding.conclusion, said]))
     model = model_name(args)
     with OwnServers(_serve_arguments(args, model), folder / "servers", args.one_at_a_time) as servers:
         return LABS[name](LabSetup(servers, model, max_model_len=args.max_model_len, **settings))

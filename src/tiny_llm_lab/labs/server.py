@@ -169,7 +169,7 @@ def served_model(base_url: str) -> tuple[str, int | None]:
         return str(first["id"]), first.get("max_model_len")
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
         raise UserError(
-            f"{base_url} does not list models ({error}): start a server, or leave out --server"
+            f"{base_url} does not list models ({error}): start a server, or name its model with --model"
         ) from None
 
 

@@ -98,7 +98,7 @@ class LabSetup:
         if self.servers.is_own:
             return list(variants), []
         skipped = [f"{each.name} ({' '.join(each.flags)})" for each in variants if each.flags]
-        return [Variant("as it runs")], [f"{each}: needs a server of its own" for each in skipped]
+        return [Variant("this server")], [f"{each}: needs a server of its own" for each in skipped]
 
     def prompt(self, num_tokens: int, seed: int) -> str | tuple[int, ...]:
         """A prompt of random tokens; for a server that is not ours, a text of about as many words."""

@@ -113,7 +113,7 @@ def test_sigterm_ends_the_servers_too(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_server_that_is_not_there_is_an_error_with_a_cure() -> None:
-    with pytest.raises(UserError, match="start a server, or leave out --server"):
+    with pytest.raises(UserError, match="start a server, or name its model with --model"):
         served_model("http://127.0.0.1:9")
 
 
@@ -121,3 +121,17 @@ def test_memory_needs_no_other_server(tmp_path: Path) -> None:
     servers = SimulatedServers(is_own=False)
     with pytest.raises(UserError, match="leave out --server"):
         command.LABS["memory"](LabSetup(servers, "m", tmp_path))
+
+
+def test_the_conclusion_names_a_server_whose_settings_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[LabSetup] = []
+    monkeypatch.setattr(command, "LABS", {"hol": lambda setup: seen.append(setup) or made_up(setup)})
+    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    monkeypatch.setattr(command, "served_model", lambda url: ("theirs", 512))
+    argv = ["lab", "hol", "--server", "http://there:1", "--out", str(tmp_path)]
+    assert cli.main(argv) == 0 and cli.main([*argv, "--model", "named"]) == 0
+    assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]
+    out = capsys.readouterr().out
+    assert out.count("Measured on the server at http://there:1, whose settings are unknown.") == 2

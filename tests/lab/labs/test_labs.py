@@ -124,15 +124,15 @@ def test_a_failed_request_ends_the_lab(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ON_SERVERS)
 def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name: str, tmp_path: Path) -> None:
     simulated = SimulatedServers()
-    simulated.url(Variant("as it runs"))
+    simulated.url(Variant("this server"))
 
     def send(url: str, *given: object) -> LoadRun:
         assert url == "http://there"
-        return simulated.send_load("as it runs", *given)  # type: ignore[arg-type]
+        return simulated.send_load("this server", *given)  # type: ignore[arg-type]
 
     setup = replace(setup_of(tmp_path), servers=RunningServers("http://there"), send_load=send)
     result = LABS[name](setup)
-    assert [row.name for row in result.section.rows] == ["as it runs"] or name == "hurts"
+    assert [row.name for row in result.section.rows] == ["this server"] or name == "hurts"
     assert result.skipped and all(each.endswith("needs a server of its own") for each in result.skipped)
     assert result.finding.conclusion
     save(result.draw, tmp_path / "figure.png")
