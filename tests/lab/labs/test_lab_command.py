@@ -127,7 +127,12 @@ def test_the_conclusion_names_a_server_whose_settings_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[LabSetup] = []
-    monkeypatch.setattr(command, "LABS", {"hol": lambda setup: seen.append(setup) or made_up(setup)})
+
+    def lab(setup: LabSetup) -> LabResult:
+        seen.append(setup)
+        return made_up(setup)
+
+    monkeypatch.setattr(command, "LABS", {"hol": lab})
     monkeypatch.setattr(command, "_question", lambda name: "What?")
     monkeypatch.setattr(command, "served_model", lambda url: ("theirs", 512))
     argv = ["lab", "hol", "--server", "http://there:1", "--out", str(tmp_path)]
