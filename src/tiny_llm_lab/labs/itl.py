@@ -86,5 +86,6 @@ def draw(shown: dict[str, LoadRun], figure: Figure) -> None:
         for record in run.of_kind("long"):
             axes.axvspan(record.send_s, record.token_s[0], color="#fbe3bb", linewidth=0, zorder=0)
         streams: list[Timing] = timings(run.of_kind("stream"))
-        gaps_over_time(axes, _TITLES.get(name, name), streams, color)
+        longest_ms = max(pooled_itl(streams)) * 1e3
+        gaps_over_time(axes, f"{_TITLES.get(name, name)} (longest {longest_ms:.0f} ms)", streams, color)
     panels[0].text(0.02, 0.95, "shaded: a long prompt waits", transform=panels[0].transAxes, fontsize=8)

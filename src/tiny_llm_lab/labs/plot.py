@@ -35,7 +35,8 @@ def bars(axes: Axes, title: str, rows: Sequence[Row], key: str, scale: float = 1
         spread = [[middle - min(values)], [max(values) - middle]]
         color = COLORS[number % len(COLORS)]
         axes.bar(number, middle, yerr=spread, capsize=4, color=color, alpha=0.85, width=0.6)
-        axes.annotate(f"{middle:.3g}", (number, max(values)), (0, 3), textcoords="offset points", ha="center")
+        shown = f"{middle:,.0f}" if middle >= 100 else f"{middle:.3g}"
+        axes.annotate(shown, (number, max(values)), (0, 3), textcoords="offset points", ha="center")
     axes.set_xticks(range(len(rows)), [row.name for row in rows])
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_ylabel(unit)
