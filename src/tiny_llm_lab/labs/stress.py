@@ -112,6 +112,8 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     shared = effect_of(f"With at most {_SHARE} of them for one prompt, it", capped, off, "short_s")
     said.append(f"{shorts}; {long}. {shared}.")
     factor = 1 / shorts.ratio.value if shorts.ratio else None
+    is_blocked = shorts.is_("lower") is False
+    why = ": the long prompt came first, and has the whole budget of every step" if is_blocked else ""
     claims = [
         judged(
             "Shorts are 1.01 to 2.30 times faster with chunks",
@@ -123,7 +125,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
         judged(
             "A token budget alone lets shorts overtake a long prompt",
             shorts.is_("lower"),
-            f"{shorts}: the long prompt came first and has the whole budget of every step. {shared}",
+            f"{shorts}{why}. {shared}",
         ),
     ]
     return Finding(said, claims)
