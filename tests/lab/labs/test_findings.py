@@ -164,11 +164,14 @@ def test_a_round_overlaps_when_all_shorts_come_within_the_prefill() -> None:
 
 
 def test_stress_compares_shorts_and_long() -> None:
-    off, same = row("off", short_s=1.0, long_s=1.0), row("512", short_s=1.0, long_s=1.05)
-    found = stress.finding([off, same, row("512, 256 each", short_s=0.5, long_s=1.2)], None)
+    off, same = row("off", short_s=1.0, long_s=1.0), row("512", short_s=1.0, long_s=1.05, ahead=0.0)
+    found = stress.finding([off, same, row("512, 256 each", short_s=0.5, long_s=1.2, ahead=1.0)], None)
     assert [claim.verdict for claim in found.claims] == ["refuted", "refuted", "confirmed", "refuted"]
-    assert "for one prompt, it is 2.00 times lower" in found.conclusion[-1]
-    found = stress.finding([off, row("512", short_s=0.5, long_s=0.6), off], None)
+    assert "0% begin before the long one does, 100% when" in found.conclusion[-1]
+    found = stress.finding(
+        [off, row("512", short_s=0.5, long_s=0.6, ahead=1.0), row("x", short_s=1.0, long_s=1.0, ahead=1.0)],
+        None,
+    )
     assert [claim.verdict for claim in found.claims] == ["confirmed", "confirmed", "refuted", "confirmed"]
 
 
