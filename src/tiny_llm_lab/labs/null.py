@@ -10,6 +10,7 @@ from tiny_llm_lab.bench.report import Ratio, Row, Section
 from tiny_llm_lab.simulate.traffic import LengthKind
 
 from .compare import KEYS, PANELS
+from .effect import LEAST
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
 from .setup import LabSetup, rows_of, traffic_metrics
@@ -78,4 +79,5 @@ def finding(rows: Sequence[Row]) -> Finding:
 
 def is_beyond(ratio: Ratio, chance: Ratio) -> bool:
     """Whether a ratio of medians lies outside what the rounds of two equal servers differ by."""
-    return not min(chance.low, 1 / chance.high) <= ratio.value <= max(chance.high, 1 / chance.low)
+    low = min(chance.low, 1 / chance.high, 1 - LEAST)
+    return not low <= ratio.value <= max(chance.high, 1 / chance.low, 1 + LEAST)

@@ -22,7 +22,7 @@ body { margin: 0 auto; padding: 1rem; max-width: 60rem; background: var(--ground
 h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; font-size: 1.25rem; }
 section { border-top: 1px solid var(--line); }
 p { max-width: 45rem; } .soft, figcaption { color: var(--soft); font-size: .875rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .75rem .25rem 0; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--line); white-space: nowrap; }
