@@ -17,6 +17,7 @@ from tests.helpers.toy import QWEN3, VOCAB, ByteTokenizer
 
 from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.server.app import create_app
+from tiny_llm_lab.server.http_protocol import HttpProtocol
 from tiny_llm_lab.server.listening import listen
 from tiny_llm_lab.server.served_model import RequestLimits, ServedModel
 from tiny_llm_lab.server.settings import ServerSettings
@@ -137,20 +138,21 @@ def fake_server(
     engine: FakeEngine | None = None,
     settings: ServerSettings | None = None,
     limits: RequestLimits | None = None,
+    protocol: type[HttpProtocol] = HttpProtocol,
 ) -> Iterator[FakeServer]:
     """A server on a port of its own, in a thread."""
     engine = engine or FakeEngine()
     settings = settings or ServerSettings(drain_s=0)
     app = create_app(lambda: start_fake(engine, limits), settings)
-    with http_server(app) as port:
+    with http_server(app, protocol) as port:
         yield FakeServer(f"http://127.0.0.1:{port}", engine, app, port)
 
 
 @contextmanager
-def http_server(app: FastAPI) -> Iterator[int]:
+def http_server(app: FastAPI, protocol: type[HttpProtocol] = HttpProtocol) -> Iterator[int]:
     """Serve `app` from a thread, on the port that this gives."""
     config = uvicorn.Config(
-        app, http="h11", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=2
+        app, http=protocol, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=2
     )
     server = uvicorn.Server(config)
     sock = listen("127.0.0.1", 0)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,6 +18,10 @@ _LOG: Final = logging.getLogger("tiny_llm.server")
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+# What /openapi.json says of a route that may answer with a stream.
+STREAMED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
 T = TypeVar("T")
 
 

@@ -1,12 +1,15 @@
 """The socket that a server listens on."""
 
+import contextlib
 import errno
+import resource
 import socket
 from typing import Final
 
 from tiny_llm_lab.types import UserError
 
 _BACKLOG: Final = 2048
+_FILES: Final = 65_536
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -20,7 +23,8 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
     except (OSError, UnicodeError):
         raise UserError(f"there is no address {host!r}: choose another --host") from None
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol by name, as asyncio turns off Nagle's delay for sockets of TCP, not of the default for streams.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # A port whose last connections are still being forgotten can be used again at once.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -30,6 +34,18 @@ def listen(host: str, port: int) -> socket.socket:
         sock.close()
         raise UserError(_complaint(error, host, port)) from None
     return sock
+
+
+def allow_connections() -> None:
+    """Let this process have as many connections open as the system allows it, _FILES at most.
+
+    The usual limits, 256 and 1024, are below what the queue of a server takes.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(ValueError, OSError):  # not every system allows what it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _complaint(error: OSError, host: str, port: int) -> str:

@@ -14,7 +14,8 @@ import uvicorn
 from tiny_llm_lab.commands.cli_errors import plural
 
 from .app import create_app
-from .listening import listen
+from .http_protocol import HttpProtocol
+from .listening import allow_connections, listen
 from .served_model import ServedModel
 from .settings import ServerSettings
 from .startup import startup_line
@@ -29,6 +30,7 @@ async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: Serv
 
     Raises UserError for an address that cannot be used, and what `start` raises.
     """
+    allow_connections()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         served = await start()
 
@@ -65,7 +67,7 @@ class _Server(uvicorn.Server):
 def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",
+        http=HttpProtocol,
         ws="none",
         log_config=None,
         access_log=settings.enable_log_requests,

@@ -1,6 +1,8 @@
 """What is refused, what fails, and that the server serves on."""
 
+import asyncio
 import json
+import resource
 import socket
 
 import httpx2
@@ -13,7 +15,8 @@ from tests.helpers.fake_engine import (
     wait_until,
 )
 
-from tiny_llm_lab.server.listening import listen
+from tiny_llm_lab.server.http_protocol import HttpProtocol
+from tiny_llm_lab.server.listening import allow_connections, listen
 from tiny_llm_lab.server.served_model import RequestLimits
 from tiny_llm_lab.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
@@ -60,6 +63,29 @@ def test_a_body_without_a_declared_length_is_bounded_too(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head + b"%x\r\n" % 100_001 + b" " * 100_001)
         assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 413 ")
+
+
+class Hasty(HttpProtocol):
+    head_timeout_s = 0.1
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
+def test_a_head_that_does_not_come_closes_the_connection(sent):
+    engine = FakeEngine(by_hand=True)
+    with fake_server(engine, limits=QUIET, protocol=Hasty) as server:
+        with raw_post(server.port, {"prompt": "x", "max_tokens": 1}) as connection:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as idle:
+                idle.sendall(sent)
+                assert idle.recv(1) == b""
+            engine.permit()  # the answer took longer than a head may
+            assert read_until(connection, b"}}").startswith(b"HTTP/1.1 200 ")
+            connection.sendall(sent)
+            assert connection.recv(1) == b""
+
+
+def test_names_of_the_page_that_are_no_names(server):
+    for name in ("a" * 300 + ".js", "a%00.js", "..%2Fapp.py", ".js"):
+        assert server.get(f"/page/{name}").status_code == 404
 
 
 def test_errors_of_http_have_the_same_format(server):
@@ -128,6 +154,35 @@ def test_two_servers_on_one_port():
         listen("no such host", 0)
 
 
+def test_what_is_written_is_sent_at_once():
+    delays = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        delays.append(not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def run() -> None:
+        sock = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(connected, sock=sock):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            await reader.read()
+            writer.close()
+
+    asyncio.run(run())
+    assert delays == [False]
+
+
+def test_as_many_connections_as_the_system_allows():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+        allow_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65_536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_what_is_not_about_completions(server):
     assert server.get("/version").json()["version"]
     assert [each["id"] for each in server.get("/v1/models").json()["data"]] == ["fake", "other"]
@@ -139,4 +194,8 @@ def test_what_is_not_about_completions(server):
     assert server.post("/detokenize", tokens=[10**9]).status_code == 400
     page = server.get("/docs").text
     assert "/v1/completions" in page and "repetition_penalty" in page and "http" not in page.lower()
-    assert "422" not in server.get("/openapi.json").text
+    document = server.get("/openapi.json")
+    assert (
+        document.status_code == 200
+        and "422" not in document.json()["paths"]["/tokenize"]["post"]["responses"]
+    )

@@ -13,7 +13,7 @@ from tiny_llm_lab.server.answers import Answers, asks_for, require_queue
 from tiny_llm_lab.server.chat.choice import ChatChoice
 from tiny_llm_lab.server.chat.conversation import Conversation, prepare
 from tiny_llm_lab.server.errors import json_response
-from tiny_llm_lab.server.event_stream import DONE, EventStream, closed_with_client, event
+from tiny_llm_lab.server.event_stream import DONE, STREAMED, EventStream, closed_with_client, event
 from tiny_llm_lab.server.schemas.chat import ChatRequest
 from tiny_llm_lab.server.schemas.tools import chosen_functions
 from tiny_llm_lab.server.usage import Usage
@@ -23,7 +23,7 @@ from .served import Served
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", responses=STREAMED)
 async def create_chat_completion(body: ChatRequest, request: Request, served: Served) -> Response:
     """Answer a conversation; as one JSON document, or as events while tokens come."""
     served.require_name(body.model)

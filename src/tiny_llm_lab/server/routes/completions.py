@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from tiny_llm_lab.server.answers import Answers, asks_for, require_queue
 from tiny_llm_lab.server.errors import json_response
-from tiny_llm_lab.server.event_stream import DONE, EventStream, closed_with_client, event
+from tiny_llm_lab.server.event_stream import DONE, STREAMED, EventStream, closed_with_client, event
 from tiny_llm_lab.server.legacy_logprobs import LegacyLogprobs
 from tiny_llm_lab.server.prompt_checks import require_prompt, require_room
 from tiny_llm_lab.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -25,7 +25,7 @@ from .served import Served
 router = APIRouter()
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=STREAMED)
 async def create_completion(body: CompletionRequest, request: Request, served: Served) -> Response:
     """Continue one prompt or several; as one JSON document, or as events while tokens come."""
     served.require_name(body.model)

@@ -23,7 +23,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 router = APIRouter(lifespan=_lifespan)
 
 
-@router.get("/metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 def metrics(served: Served) -> Response:  # on a thread, as a page of text takes a millisecond
     """The metrics of the engine and the process, for Prometheus."""
     page = exposition(served.metrics, served.names[0])

@@ -36,8 +36,8 @@ async def asset(name: str) -> FileResponse:
 
 
 def _file(name: str) -> FileResponse:
-    path = FOLDER / name
-    kind = TYPES.get(path.suffix)
-    if kind is None or Path(name).name != name or not path.is_file():
+    kind = TYPES.get(Path(name).suffix)
+    # Looked up, not opened: a name may lead elsewhere, or be longer than the system takes.
+    if kind is None or name not in (each.name for each in FOLDER.iterdir()):
         raise HTTPException(404, f"the page has no file {name}")
-    return FileResponse(path, media_type=kind, headers=HEADERS)
+    return FileResponse(FOLDER / name, media_type=kind, headers=HEADERS)

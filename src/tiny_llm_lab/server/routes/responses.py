@@ -12,7 +12,7 @@ from tiny_llm_lab.server.answers import Answers, asks_for
 from tiny_llm_lab.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.server.chat.output_items import OutputItems
 from tiny_llm_lab.server.errors import json_response
-from tiny_llm_lab.server.event_stream import EventStream, closed_with_client, event
+from tiny_llm_lab.server.event_stream import STREAMED, EventStream, closed_with_client, event
 from tiny_llm_lab.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.server.schemas.tools import chosen_functions
 from tiny_llm_lab.server.served_model import ServedModel
@@ -24,7 +24,7 @@ from .served import Served
 router = APIRouter()
 
 
-@router.post("/v1/responses")
+@router.post("/v1/responses", responses=STREAMED)
 async def create_response(body: ResponsesRequest, request: Request, served: Served) -> Response:
     """Answer an input; as one JSON document, or as typed events while tokens come."""
     served.require_name(body.model)

@@ -1,9 +1,10 @@
 """The body of `/v1/responses`."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.server.errors import ApiError
 from tiny_llm_lab.types import StructuredOutputs
@@ -40,6 +41,16 @@ class ResponsesRequest(SamplingFields):
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     background: bool | None = None
+
+    @field_validator("text", "tools", "tool_choice", "metadata")
+    @classmethod
+    def _require_json(cls, value: object) -> object:
+        """The answer repeats it, and JSON has no such numbers; they come as NaN, Infinity and 1e999."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise ValueError("must not hold NaN or an infinite number") from None
+        return value
 
     def require_supported(self) -> None:
         """Raise ApiError for what needs a memory of earlier answers."""

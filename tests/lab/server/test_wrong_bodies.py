@@ -1,0 +1,38 @@
+"""Wrong values in every field: an error that names its cause or an answer, and always JSON."""
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
+
+from tiny_llm_lab.server.schemas.responses import ResponsesRequest
+
+EVERY = 11  # of the bodies: has no factor in common with the number of values, so each value comes
+
+
+def test_wrong_values_of_every_field(tmp_path: Path) -> None:
+    folder = tmp_path / "qwen"
+    qwen_like_folder(folder)
+    statuses: Counter[int] = Counter()
+    with (
+        scripted_server(folder, ScriptedEngine()) as url,
+        httpx2.Client(base_url=url.removesuffix("/v1"), timeout=60) as client,
+    ):
+        for path, body, place in islice(wrong_bodies(), 0, None, EVERY):
+            answer = client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+            assert is_well_formed(answer), (path, place, answer.text[:300])
+            statuses[answer.status_code] += 1
+    assert set(statuses) <= {200, 400, 404} and statuses[400] > 400
+
+
+@pytest.mark.parametrize("field", ["metadata", "text", "tool_choice"])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_an_answer_repeats_no_number_that_json_does_not_have(field: str, number: str) -> None:
+    with pytest.raises(ValueError, match="NaN or an infinite number"):
+        ResponsesRequest.model_validate(json.loads(f'{{"input": "x", "{field}": {{"a": [{number}]}}}}'))
