@@ -91,7 +91,7 @@ async def beside_streams(
 ) -> tuple[LoadRun, list[RequestRecord]]:
     """`requests` beside four streams that begin 0.5 s before and end with the last of them."""
     streams: list[RequestRecord] = []
-    running = asyncio.create_task(
+    running = asyncio.gather(
         run_load(
             server.url,
             server.model,

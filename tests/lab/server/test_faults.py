@@ -72,15 +72,17 @@ class Hasty(HttpProtocol):
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
 def test_a_head_that_does_not_come_closes_the_connection(sent):
     engine = FakeEngine(by_hand=True)
-    with fake_server(engine, limits=QUIET, protocol=Hasty) as server:
-        with raw_post(server.port, {"prompt": "x", "max_tokens": 1}) as connection:
-            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as idle:
-                idle.sendall(sent)
-                assert idle.recv(1) == b""
-            engine.permit()  # the answer took longer than a head may
-            assert read_until(connection, b"}}").startswith(b"HTTP/1.1 200 ")
-            connection.sendall(sent)
-            assert connection.recv(1) == b""
+    with (
+        fake_server(engine, limits=QUIET, protocol=Hasty) as server,
+        raw_post(server.port, {"prompt": "x", "max_tokens": 1}) as connection,
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as idle:
+            idle.sendall(sent)
+            assert idle.recv(1) == b""
+        engine.permit()  # the answer took longer than a head may
+        assert read_until(connection, b"}}").startswith(b"HTTP/1.1 200 ")
+        connection.sendall(sent)
+        assert connection.recv(1) == b""
 
 
 def test_names_of_the_page_that_are_no_names(server):
