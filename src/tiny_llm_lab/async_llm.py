@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from tiny_llm_lab.async_engine.model import ModelSettings, RunningModel, run_model
 from tiny_llm_lab.commands.chat import as_chat
 from tiny_llm_lab.commands.engine_options import EngineSettings
 from tiny_llm_lab.kv_memory import AUTO
-from tiny_llm_lab.server.served_model import ModelSettings, ServedModel, start_model
-from tiny_llm_lab.server.tokenizing import encode
 from tiny_llm_lab.structured.grammars import processors_for
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 
@@ -42,7 +41,7 @@ class AsyncLLM:
         )
         longest = None if config is None else config.max_model_len
         self._settings = ModelSettings(model, solution, dtype=dtype, max_model_len=longest, engine=engine)
-        self._served: ServedModel | None = None
+        self._model: RunningModel | None = None
 
     async def generate(
         self,
@@ -54,18 +53,18 @@ class AsyncLLM:
         """Continue a prompt, as it is given: yields what is new, the last output with its completion.
 
         A loop that is left early, or cancelled, ends the request within one step. Raises UserError for a
-        request that can never be served, and RuntimeError outside of `async with`.
+        request that can never be running, and RuntimeError outside of `async with`.
         """
-        served = self._running
-        token_ids = await encode(served, prompt) if isinstance(prompt, str) else prompt
+        running = self._running
+        token_ids = await running.encode(prompt) if isinstance(prompt, str) else prompt
         # A grammar may take a second to compile, in which others want their tokens.
-        processors = await asyncio.to_thread(processors_for, sampling, served.grammars)
-        stream = await served.engine.add(token_ids, sampling, request_id=request_id, processors=processors)
+        processors = await asyncio.to_thread(processors_for, sampling, running.grammars)
+        stream = await running.engine.add(token_ids, sampling, request_id=request_id, processors=processors)
         try:
             async for output in stream:
                 yield output
         finally:
-            served.engine.abort(stream)
+            running.engine.abort(stream)
 
     def chat(
         self,
@@ -79,19 +78,19 @@ class AsyncLLM:
         return self.generate(prompt, sampling, request_id=request_id)
 
     @property
-    def _running(self) -> ServedModel:
-        if self._served is None:
+    def _running(self) -> RunningModel:
+        if self._model is None:
             raise RuntimeError("no model is loaded: use `async with AsyncLLM(...) as llm`")
-        return self._served
+        return self._model
 
     async def __aenter__(self) -> Self:
         """Load the model and start the engine. Raises UserError as `LLM`."""
-        self._served = await start_model(self._settings)
+        self._model = await run_model(self._settings)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End what is under way and give the memory back."""
-        served, self._served = self._running, None
-        await served.engine.stop()
+        running, self._model = self._running, None
+        await running.engine.stop()

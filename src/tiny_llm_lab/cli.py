@@ -29,6 +29,9 @@ _GROUPS: Final = {
         "cluster": "tiny_llm_lab.cluster.command",
         "batch": "tiny_llm_lab.offline.command",
     },
+    "Experiment": {
+        "lab": "tiny_llm_lab.labs.command",
+    },
     "The course": {
         "test": "tiny_llm_lab.course.run_tests",
         "test-ref": "tiny_llm_lab.course.run_tests",

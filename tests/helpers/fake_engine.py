@@ -15,8 +15,8 @@ import uvicorn
 from fastapi import FastAPI
 from tests.helpers.toy import QWEN3, VOCAB, ByteTokenizer
 
+from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.async_engine import AsyncEngine
 from tiny_llm_lab.server.http_protocol import HttpProtocol
 from tiny_llm_lab.server.listening import listen
 from tiny_llm_lab.server.served_model import RequestLimits, ServedModel

@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.helpers.fake_engine import FakeEngine, http_server
 
+from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.models import load_checkpoint
 from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.async_engine import AsyncEngine
 from tiny_llm_lab.server.chat.settings import ChatSettings
 from tiny_llm_lab.server.served_model import ServedModel
 from tiny_llm_lab.server.settings import ServerSettings

@@ -38,10 +38,10 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[..., Any
 
 def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "calibration.json"
-    argv = ("--experiment", "slo", "--experiment", "chunk-position", "--calibration-out", str(file))
+    argv = ("--experiment", "peers", "--experiment", "chunk-position", "--calibration-out", str(file))
     code, out, _ = bench(*argv, "--chunk", "64", "--json")
     result = json.loads(out.splitlines()[-1])
-    assert code == 0 and [each["name"] for each in result["sections"]] == ["chunk-position", "slo"]
+    assert code == 0 and [each["name"] for each in result["sections"]] == ["chunk-position", "peers"]
     assert result["sections"][0]["title"] == "chunk 64" and result["settings"]["model"] == "default"
     assert (result["schema"], result["benchmark"]) == (1, "engine")
     assert load_calibration(file).split_tokens == 1
@@ -51,8 +51,7 @@ def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., An
     ("argv", "complaint"),
     [
         (("--rounds", "0"), "--rounds: must be 1 or more"),
-        (("--load-s", "0"), "--load-s must be above 0"),
-        (("--experiment", "slo", "--calibration-out", "x"), "goes with --experiment chunk-position"),
+        (("--experiment", "peers", "--calibration-out", "x"), "goes with --experiment chunk-position"),
         (("--solution", "mlx-lm"), "mlx-lm has no Engine"),
     ],
 )

@@ -9,23 +9,16 @@ import pytest
 from tests.helpers.recorded import recorded
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab.bench.engine import peers, slo
+from tiny_llm_lab.bench.engine import peers
 from tiny_llm_lab.bench.engine.config import BenchConfig
-from tiny_llm_lab.bench.engine.slo import STATIC, Load, bursts, goodput_metrics, is_inside, sized
+from tiny_llm_lab.bench.latency import latencies
 from tiny_llm_lab.bench.report import Ratio
-from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.sample import CountingNetwork, config_of, measure
+from tiny_llm_lab.bench.sample import CountingNetwork, measure
 from tiny_llm_lab.bench.spec import Request, Schedule, Spec
 from tiny_llm_lab.commands import options
-from tiny_llm_lab.simulate.traffic import LengthKind
-from tiny_llm_lab.types import StepTimeError, Timing
+from tiny_llm_lab.types import Timing
 
 SPEC = Spec("toy", "ref")
-PAIR = (Request("early", 1, 2),)
-
-
-def load(requests: tuple[Request, ...] = PAIR, **others: Any) -> Load:
-    return Load(requests, **{"itl_slo_s": 0.5, "ttft_slo_s": 1.0, "decode_s": 0.1, "token_s": 0.001} | others)
 
 
 def config(**others: Any) -> BenchConfig:
@@ -57,84 +50,9 @@ def test_mlx_lm_is_counted_with_its_padding() -> None:
 
 
 def test_latencies_of_two_requests() -> None:
-    timings = (Timing(0.0, (1.0, 1.5, 2.0)), Timing(1.0, (4.0, 5.0)))
-    requests = (Request("early", 1, 3), Request("early", 1, 2, 1.0))
-    found = goodput_metrics(Run(requests, timings), load(requests))
+    found = latencies((Timing(0.0, (1.0, 1.5, 2.0)), Timing(1.0, (4.0, 5.0))))
     assert (found["ttft_p50_s"], found["ttft_p99_s"]) == (1.0, 3.0)
     assert (found["itl_p50_s"], found["itl_p99_s"], found["itl_max_s"]) == (0.5, 1.0, 1.0)
-    assert (found["total_s"], found["goodput"], found["attainment"]) == (5.0, 0.2, 0.5)
-    assert found["output_tokens_per_s"] == 1.0
-
-
-@pytest.mark.parametrize(("num_gaps", "is_well"), [(99, False), (100, True)])
-def test_one_late_gap_in_a_hundred_is_allowed(num_gaps: int, is_well: bool) -> None:
-    timing = Timing(0.0, tuple([1.0, 6.0] + [6.0 + i for i in range(1, num_gaps)]))
-    assert len(timing.itl_s) == num_gaps
-    assert is_inside(timing, itl_slo_s=1.0, ttft_slo_s=1.0) is is_well
-    assert not is_inside(timing, itl_slo_s=9.0, ttft_slo_s=0.9)
-
-
-def test_a_load_is_sized_to_the_machine() -> None:
-    kinds = (LengthKind(1.0, 100, 0.0, 10, 0.0),)
-    # A request is 0.1 s of prompt and ten eighths of a decode step: 0.2 s, at 60 % of the machine 3 a second.
-    assert sized(kinds, 0.08 / 8, 0.001, load_s=20) == (60, pytest.approx(3.0))
-    assert sized(kinds, 0.08 / 8, 0.001, load_s=0.1)[0] == 12, "fewer say nothing"
-    fast, slow = bursts(config(load_s=5.0), 0.01, 1e-6), bursts(config(load_s=5.0), 0.01, 1.0)
-    assert (fast.ttft_slo_s, slow.ttft_slo_s) == (pytest.approx(4 * 1536e-6), pytest.approx(4 * 128.0))
-
-
-def test_bursts_are_seeded_fit_the_model_and_have_two_tokens_at_least() -> None:
-    found = bursts(config(), 0.01, 0.0002)
-    assert found == bursts(config(), 0.01, 0.0002) != bursts(config(seed=1), 0.01, 0.0002)
-    assert found.itl_slo_s == pytest.approx(0.05)
-    assert found.ttft_slo_s == pytest.approx(4 * 1536 * 0.0002)
-    assert all(request.max_tokens >= 2 and request.num_tokens <= 4096 for request in found.requests)
-
-
-def test_whole_prompts_are_not_cut_and_the_policy_may_cut_them() -> None:
-    whole, *fixed, policy = [config_of(spec) for spec in slo.specs_of(SPEC, load())]
-    assert (whole.enable_chunked_prefill, policy.enable_chunked_prefill) == (False, True)
-    assert whole.max_num_batched_tokens == policy.max_num_batched_tokens == 3 + 32
-    assert tuple(each.max_num_batched_tokens for each in fixed) == STATIC
-    assert all(each.max_num_batched_tokens >= each.max_num_seqs for each in fixed), "a token for each"
-
-
-@pytest.mark.usefixtures("toy")
-def test_the_policy_serves_a_load_and_says_how_well_it_predicted() -> None:
-    given = load((Request("early", 8, 4), Request("early", 40, 3)))
-    whole, budget, *_, policy = [measure(spec) for spec in slo.specs_of(SPEC, given)]
-    assert all(run.total_s > 0 for run in (whole, budget, policy))
-    assert policy.prediction_error is not None and policy.prediction_error.count > 0
-    assert whole.prediction_error is None and budget.prediction_error is None
-
-
-def served(itl_s: float, num_good: int) -> Run:
-    """Ten requests in ten seconds; `num_good` of them have their first token in time."""
-    ttfts = [0.5 if number < num_good else 2.0 for number in range(10)]
-    return Run(PAIR * 10, tuple(Timing(10 - itl_s - ttft, (10 - itl_s, 10.0)) for ttft in ttfts))
-
-
-def test_the_policy_is_compared_with_the_best_budget_inside_the_slo() -> None:
-    whole, *fixed, policy = slo.specs_of(SPEC, load())
-    inside = {64: (0.4, 3), 128: (0.5, 4)}
-    runs = {whole: [served(9.0, 0)], **{spec: [served(2.0, 0)] for spec in fixed}, policy: [served(0.5, 6)]}
-    for spec in fixed:
-        if spec.schedule.budget in inside:
-            runs[spec] = [served(*inside[spec.schedule.budget])]
-    report = slo.section(runs, load())
-    found = {each.name: each.value for each in report.ratios if each}
-    assert report.notes[-1].startswith("Of the fixed budgets inside the ITL SLO, budget 128 has the best")
-    assert found["goodput/s, SLO policy / budget 128"] == pytest.approx(6 / 4, rel=0.2)
-    assert found["ITL max, SLO policy / budget 128"] == pytest.approx(1.0)
-    assert found["ITL max, SLO policy / whole prompts"] == pytest.approx(0.5 / 9.0)
-    none = slo.section({**runs, **{spec: [served(2.0, 0)] for spec in fixed}}, load())
-    assert "No fixed budget" in none.notes[-1]
-    errors = [replace(served(0.5, 6), prediction_error=StepTimeError(9, p50, 0.3)) for p50 in (0.1, 0.2, 0.4)]
-    told = slo.section({**runs, policy: errors[:1]}, load())
-    assert told.notes[1] == "Step-time prediction error of the policy: p50 10.0%, p90 30.0%."
-    assert told.data["policy_errors"] == [[9, 0.1, 0.3]]
-    thrice = slo.section({spec: own * 3 for spec, own in runs.items()} | {policy: errors}, load())
-    assert thrice.notes[1] == "Step-time prediction error of the policy: p50 20.0%, p90 30.0%."
 
 
 def test_peers_get_streams_long_prompts_and_short_ones_that_come_late() -> None:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tiny_llm_lab.server.served_model import ModelSettings, ServedModel, start_model
+from tiny_llm_lab.async_engine.model import ModelSettings
+from tiny_llm_lab.server.served_model import ServedModel, start_model
 from tiny_llm_lab.types import SamplingParams
 
 TARGET: Final = Path(__file__).parents[2] / "book" / "src" / "live" / "trace.js"

@@ -15,8 +15,6 @@ _COLUMNS: Final = (
     Column("total_s", "total s", ".2f"),
     Column("output_tokens_per_s", "out tok/s"),
     Column("computed_per_useful", "computed/useful", ".2f"),
-    Column("goodput", "goodput/s", ".2f"),
-    Column("attainment", "inside", ".0%"),
     Column("ttft_p50_s", "TTFT p50 ms", ".1f", 1e3),
     Column("ttft_p99_s", "TTFT p99 ms", ".1f", 1e3),
     Column("ttft_short_s", "TTFT short ms", ".0f", 1e3),

@@ -11,7 +11,6 @@ from tiny_llm_lab.types import (
     PrefillEvent,
     StepPlan,
     StepStats,
-    StepTimeError,
     Timing,
     UserError,
 )
@@ -41,7 +40,6 @@ class Run:
     facts: dict[str, str] = field(default_factory=dict)  # such as device, dtype and version
     num_computed_tokens: int | None = None  # padding and rejected tokens included
     peak_bytes: int | None = None  # above the weights
-    prediction_error: StepTimeError | None = None  # of the latency policy's step times
 
     @property
     def total_s(self) -> float:

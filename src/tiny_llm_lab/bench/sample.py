@@ -9,7 +9,6 @@ from tiny_llm_lab.commands.options import Loaded, load
 from tiny_llm_lab.kv_memory import require_dense_fit
 from tiny_llm_lab.models.parameters import EMBEDDING
 from tiny_llm_lab.solution import load_serving
-from tiny_llm_lab.steps.calibration import calibrate
 from tiny_llm_lab.types import (
     Checkpoint,
     Event,
@@ -113,10 +112,6 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
 
 def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
     llm, steps = load_serving(spec.solution), list[tuple[StepPlan, StepStats]]()
-    controller = None
-    if spec.schedule.itl_slo_s:
-        step_time = llm.StepTimeModel(calibrate(loaded.model, llm, block_size=_BLOCK_SIZE))
-        controller = llm.BudgetController(llm.LatencyPolicy(step_time, spec.schedule.itl_slo_s))
     # All running requests fit: none is ever preempted.
     num_blocks = [-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests]
     engine = llm.Engine(
@@ -126,7 +121,6 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
         num_blocks=min(sum(num_blocks), spec.batch_size * max(num_blocks)),
         block_size=_BLOCK_SIZE,
         enable_prefix_caching=False,
-        budget_controller=controller,
         async_scheduling=spec.async_scheduling,
         on_step=lambda plan, stats: steps.append((plan, stats)),
     )
@@ -140,7 +134,6 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
         timings,
         chunks_of_steps(steps, spec.requests, start_of(spec.requests, completions), timings),
         num_computed_tokens=sum(plan.total_num_scheduled_tokens for plan, _ in steps),
-        prediction_error=controller.policy.model.error() if controller else None,
     )
 
 
@@ -151,7 +144,6 @@ def config_of(spec: Spec) -> SchedulerConfig:
         max_num_seqs=spec.batch_size,
         max_model_len=spec.longest,
         long_prefill_token_threshold=spec.schedule.threshold,
-        enable_chunked_prefill=spec.schedule.is_chunked,
     )
 
 

@@ -36,8 +36,6 @@ class Schedule:
     prefill_step: int = 0
     budget: int = 0  # max_num_batched_tokens
     threshold: int = 0  # long_prefill_token_threshold
-    is_chunked: bool = True  # enable_chunked_prefill
-    itl_slo_s: float = 0.0  # above 0 the engine's latency policy sets the budget of each step
 
     @property
     def name(self) -> str:
@@ -45,10 +43,6 @@ class Schedule:
             return "unchunked"
         if self.prefill_step:
             return f"prefill_step {self.prefill_step}"
-        if self.itl_slo_s:
-            return "SLO policy"
-        if not self.is_chunked:
-            return "whole prompts"
         return f"budget {self.budget}" + (f", threshold {self.threshold}" if self.threshold else "")
 
     @property

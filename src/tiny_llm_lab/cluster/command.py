@@ -9,13 +9,15 @@ from typing import Final
 
 from fastapi import FastAPI
 
+from tiny_llm_lab.async_engine.model import ModelSettings
 from tiny_llm_lab.commands.cli_errors import CrashError, log, plural
 from tiny_llm_lab.commands.field_flags import Flag, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.server.app import create_app
+from tiny_llm_lab.server.chat.settings import ChatSettings, add_chat_flags, chat_settings
 from tiny_llm_lab.server.command import add_served_model, model_settings
 from tiny_llm_lab.server.listening import listen
-from tiny_llm_lab.server.served_model import ModelSettings, RequestLimits, start_model
+from tiny_llm_lab.server.served_model import RequestLimits, start_model
 from tiny_llm_lab.server.settings import ServerSettings, add_server_flags, server_settings
 from tiny_llm_lab.types import UserError
 
@@ -55,6 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, ReplicaSettings, _FLAGS)
     add_served_model(parser)
     add_server_flags(parser)
+    add_chat_flags(parser)
 
 
 def run(args: Namespace) -> int:
@@ -80,17 +83,19 @@ def run(args: Namespace) -> int:
         if args.shutdown:
             _delete()
         else:
-            _deploy(partial(replica_app, model, server, limits), server, replicas)
+            _deploy(partial(replica_app, model, server, limits, chat_settings(args)), server, replicas)
             if args.address is None:
                 _wait_for_end()
                 _delete()
     return 0
 
 
-def replica_app(model: ModelSettings, server: ServerSettings, limits: RequestLimits) -> FastAPI:
+def replica_app(
+    model: ModelSettings, server: ServerSettings, limits: RequestLimits, chat: ChatSettings
+) -> FastAPI:
     """The application of one replica, which Ray has drained when it ends."""
     return create_app(
-        lambda: start_model(model, server.served_model_name, limits=limits), replace(server, drain_s=0.0)
+        lambda: start_model(model, server.served_model_name, limits, chat), replace(server, drain_s=0.0)
     )
 
 

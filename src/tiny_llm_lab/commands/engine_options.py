@@ -65,6 +65,12 @@ def _speculation(text: str) -> str:
 
 _MOST_SEQS: Final = f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
 _LONGEST: Final = f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"
+# A CPU computes 256 tokens about as fast as it ever will: larger steps only make the gaps of others longer.
+CPU_BUDGET: Final = 256
+_SERVER_BUDGET: Final = (
+    f"tokens of one step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}, on a CPU "
+    f"{CPU_BUDGET} unless --itl-slo-ms, without chunked prefill --max-model-len)"
+)
 # Both loops have these, and week 2's names for them.
 _SHARED_FLAGS: Final = (
     Flag("max_num_seqs", _MOST_SEQS, kind=at_least_one, alias="--batch-size"),
@@ -118,7 +124,8 @@ def add_engine_flags(parser: ArgumentParser) -> None:
     """The flags of the engine for a command that has no other way to serve."""
     add_async_scheduling(parser)
     own = Flag("max_num_seqs", "requests that run at a time", kind=at_least_one)
-    add_field_flags(parser, SchedulerConfig, (own, _SHARED_FLAGS[1], *_SCHEDULER_FLAGS))
+    budget = Flag("max_num_batched_tokens", _SERVER_BUDGET)
+    add_field_flags(parser, SchedulerConfig, (own, _SHARED_FLAGS[1], budget, *_SCHEDULER_FLAGS[1:]))
     add_field_flags(parser, EngineSettings, _ENGINE_FLAGS)
 
 

@@ -11,7 +11,7 @@ from tiny_llm_lab.course.book_page import Page
 _CODE = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE = re.compile(r"[\w*.\-]+(?:/[\w*.\-]*)*")
-_SUFFIXES = (".py", ".h", ".cpp", ".metal", ".toml", ".md", ".svg", "/")
+_SUFFIXES = (".py", ".h", ".cpp", ".metal", ".toml", ".md", ".svg", ".js", ".json", ".yml", ".cfg", "/")
 # A path may be short: below the package that the table is about.
 _ROOTS = ("", "src", "src/tiny_llm_ref", "src/tiny_llm_lab")
 _PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
@@ -94,6 +94,8 @@ def _bound(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+                names.add(name)
+            case ast.AsyncFunctionDef(name=name):
                 names.add(name)
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 names.add(name)

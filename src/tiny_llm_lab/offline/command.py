@@ -13,11 +13,12 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from tiny_llm_lab.async_engine.model import ModelSettings
 from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log, plural
 from tiny_llm_lab.commands.field_flags import at_least_one
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.command import add_served_model, model_settings
-from tiny_llm_lab.server.served_model import ModelSettings, start_model
+from tiny_llm_lab.server.served_model import start_model
 from tiny_llm_lab.server.settings import ServerSettings
 from tiny_llm_lab.types import UserError
 

@@ -2,13 +2,13 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from itertools import count
 from pathlib import Path
 
 from tiny_llm_lab.bench.flags import shown_model
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log
 from tiny_llm_lab.commands.field_flags import at_least_one
+from tiny_llm_lab.commands.new_folder import new_folder
 from tiny_llm_lab.types import UserError
 
 from .page import page_of
@@ -29,24 +29,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    facts, folder = host_facts(), _new_folder(args.out)
+    facts, folder = host_facts(), new_folder(args.out)
     plan, found = Plan(args.model, folder, args.quick), list[Outcome]()
     for outcome in outcomes(list(plan.parts()), 60.0 * args.minutes):
         found.append(outcome)
         files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may end us all
     log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
     return 0 if all(outcome.status == "done" for outcome in found) else EXIT_FAILED
-
-
-def _new_folder(out: Path) -> Path:
-    """`out`, or numbered where an earlier report stays."""
-    folders = (out.with_name(f"{out.name}-{number}") if number > 1 else out for number in count(1))
-    folder = next(folder for folder in folders if not folder.exists())
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}: choose another --out") from None
-    return folder
 
 
 def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from tiny_llm_lab.async_engine.engine import AsyncEngine
+from tiny_llm_lab.async_engine.stream import RequestStream
 from tiny_llm_lab.structured.grammars import processors_for
 from tiny_llm_lab.types import EngineOutput, LogitsProcessor, SamplingParams
 
-from .async_engine import AsyncEngine
 from .errors import SERVER, ApiError, as_api_error
-from .request_stream import RequestStream
 from .served_model import ServedModel
 
 _LOG: Final = logging.getLogger("tiny_llm.server")

@@ -3,18 +3,19 @@
 import asyncio
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from typing import Final
 
-from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags, check_fitting
+from tiny_llm_lab.async_engine.model import ModelSettings
+from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags
 from tiny_llm_lab.commands.field_flags import given_fields
 from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
-from tiny_llm_lab.types import SchedulerConfig
 
 from .chat.settings import add_chat_flags, chat_settings
+from .live.view import LiveView
 from .run_server import configure_logging, run_server
-from .served_model import ModelSettings, start_model
+from .served_model import start_model
 from .settings import add_server_flags, server_settings
+from .token_budget import scheduler_config
 
 HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for one that computes in Python, such as a chat template.
@@ -32,12 +33,11 @@ def run(args: Namespace) -> int:
     settings = model_settings(args)
     server, limits = server_settings(args)
     # With an SLO it is the budget controller that sizes the chunks.
-    has_live_controls = server.has_live_controls and settings.engine.itl_slo_ms is None
-    settings = replace(settings, enable_live_controls=has_live_controls)
+    live = LiveView(server.has_live_controls and settings.engine.itl_slo_ms is None)
     sys.setswitchinterval(_SWITCH_S)
     configure_logging(server.enable_log_requests)
     names, chat = server.served_model_name, chat_settings(args)
-    asyncio.run(run_server(lambda: start_model(settings, names, limits=limits, chat=chat), server))
+    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live), server))
     return 0
 
 
@@ -50,8 +50,6 @@ def add_served_model(parser: ArgumentParser) -> None:
 
 def model_settings(args: Namespace) -> ModelSettings:
     """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
-    config = given_fields(args, SchedulerConfig)
-    check_fitting(config, given_fields(args, EngineSettings))
     return ModelSettings(
         model=model_name(args),
         solution=args.solution,
@@ -59,6 +57,6 @@ def model_settings(args: Namespace) -> ModelSettings:
         dtype=args.dtype,
         threads=args.threads,
         activation_bits=args.activation_bits,
-        max_model_len=config.get("max_model_len"),
-        engine=EngineSettings(SchedulerConfig(**config), **given_fields(args, EngineSettings)),
+        max_model_len=getattr(args, "max_model_len", None),
+        engine=EngineSettings(scheduler_config(args), **given_fields(args, EngineSettings)),
     )

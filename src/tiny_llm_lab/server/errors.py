@@ -12,9 +12,8 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from tiny_llm_lab.async_engine.thread import EngineStoppedError
 from tiny_llm_lab.types import SamplingParams, UserError
-
-from .engine_thread import EngineStoppedError
 
 
 class ErrorDetail(BaseModel):

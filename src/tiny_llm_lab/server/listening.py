@@ -23,7 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
     except (OSError, UnicodeError):
         raise UserError(f"there is no address {host!r}: choose another --host") from None
-    # The protocol by name: asyncio turns off Nagle's delay for TCP, not for "the default for streams".
+    # By name: for the default protocol of streams asyncio leaves Nagle's delay on.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # A port whose last connections are still being forgotten can be used again at once.

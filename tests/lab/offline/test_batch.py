@@ -15,7 +15,7 @@ from tests.helpers.echo_app import EchoApp
 
 from tiny_llm_lab import cli
 from tiny_llm_lab.offline import command
-from tiny_llm_lab.offline.answer_file import AnswerFile, error_record
+from tiny_llm_lab.offline.answer_file import AnswerFile
 from tiny_llm_lab.offline.batch_input import MAX_LINE_BYTES, index_input
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -247,11 +247,3 @@ def test_a_killed_batch_goes_on(paths: tuple[Path, Path], app: EchoApp, batch: C
     assert all(each["response"]["body"]["text"] == f"prompt {name}" for name, each in after.items())
     assert {name: after[name] for name in before} == before, "what was written stays"
     assert len(app.prompts) == 200 - len(before), "what was answered is not asked again"
-
-
-def test_a_record_that_is_there_is_not_written_again(paths: tuple[Path, Path]) -> None:
-    paths[0].write_text(line("a"))
-    with AnswerFile(paths[1], index_input(paths[0])) as answers:
-        for _ in range(2):
-            answers.append(error_record(1, "a", "server_error", "lost"))
-    assert len(records(paths[1])) == 1

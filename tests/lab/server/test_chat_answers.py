@@ -6,44 +6,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
-from tiny_llm_lab.models import load_checkpoint
 from tiny_llm_lab.server.chat.settings import ChatSettings
 from tiny_llm_lab.server.chat.tool_prompt import with_tools_as_text
-
-CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
-TOOL: Any = {
-    "type": "function",
-    "function": {"name": "get", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
-}
-FLAT: Any = {"type": "function", **TOOL["function"]}
-HI: Any = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder: Path = tmp_path_factory.mktemp("scripted") / "qwen"
-    ids = qwen_like_folder(folder)
-    engine = ScriptedEngine()
-    decode = load_checkpoint(folder).tokenizer.decode  # type: ignore[attr-defined]
-    with (
-        scripted_server(folder, engine) as url,
-        openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
-        httpx2.Client(base_url=url) as http,
-    ):
-        yield SimpleNamespace(
-            engine=engine,
-            chat=client.chat.completions.create,
-            respond=client.responses.create,
-            post=http.post,
-            refused=lambda path, **body: http.post(path, json=body),
-            prompt=lambda: decode(engine.prompts[-1]),
-            ids=ids,
-        )
+    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
+        yield client
 
 
 def streamed(chunks: Any) -> SimpleNamespace:
@@ -205,62 +180,3 @@ def test_half_a_character_is_refused(server: Any) -> None:
     body = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
     answer = server.post("/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400 and "not valid Unicode" in answer.text
-
-
-def test_responses_as_items(server: Any) -> None:
-    server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
-    done = server.respond(model="scripted", input="Hi", tools=[FLAT], instructions="Be kind")
-    assert [each.type for each in done.output] == ["reasoning", "message", "function_call"]
-    assert (done.output_text, done.status) == ("One moment.", "completed")
-    assert done.output[0].content[0].text == "Hm."
-    assert (done.output[2].name, done.output[2].arguments) == ("get", '{"city": "Köln"}')
-    assert done.usage.output_tokens_details.reasoning_tokens == 3
-    assert "system\n{" in server.prompt() and "Be kind" in server.prompt()
-
-
-def test_responses_as_events(server: Any) -> None:
-    server.engine.script, server.engine.stride = f"<think>Hm.</think>One moment.{CALL}", 4
-    events = list(server.respond(model="scripted", input="Hi", tools=[FLAT], stream=True))
-    assert [each.sequence_number for each in events] == list(range(len(events)))
-    kinds = [each.type for each in events]
-    assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
-    final = events[-1].response.output
-    assert [each.type for each in final] == ["reasoning", "message", "function_call"]
-    for kind, text in (("reasoning_text", "Hm."), ("output_text", "One moment.")):
-        assert "".join(each.delta for each in events if each.type == f"response.{kind}.delta") == text
-        assert [each.text for each in events if each.type == f"response.{kind}.done"] == [text]
-    added = [each.item.id for each in events if each.type == "response.output_item.added"]
-    done = [each.item.id for each in events if each.type == "response.output_item.done"]
-    assert added == done == [each.id for each in final]
-
-
-def test_the_items_of_a_response_are_its_history(server: Any) -> None:
-    server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
-    first = server.respond(model="scripted", input="Hi", tools=[FLAT])
-    output = {"type": "function_call_output", "call_id": first.output[2].call_id, "output": "rain"}
-    history = [{"role": "user", "content": "Hi"}, *first.output, output]
-    kwargs = {"chat_template_kwargs": {"keep_thoughts": True}}
-    server.respond(model="scripted", input=history, extra_body=kwargs)
-    prompt = server.prompt()
-    assert "<think>\nHm.\n</think>\n\nOne moment.\n<tool_call>" in prompt, "one turn"
-    assert "<tool_response>rain</tool_response>" in prompt
-    assert prompt.count("assistant") == 2
-
-
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("previous_response_id", {"previous_response_id": "resp_1"}),
-        ("background", {"background": True}),
-        ("input", {"input": []}),
-        ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
-        ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
-        ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
-        ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
-        ("tools[0]", {"tools": [{"type": "web_search"}]}),
-        ("text.format", {"text": {"format": "json"}}),
-    ],
-)
-def test_refusals_of_responses_name_the_field(server: Any, param: str, body: Any) -> None:
-    answer = server.refused("/responses", **{"input": "Hi", **body})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text

@@ -13,9 +13,9 @@ from tests.helpers.fake_engine import (
     wait_until,
 )
 
+from tiny_llm_lab.async_engine.stream import MAX_WAITING, RequestStream
 from tiny_llm_lab.server.answers import Answers, Ask
 from tiny_llm_lab.server.errors import ApiError
-from tiny_llm_lab.server.request_stream import MAX_WAITING, RequestStream
 from tiny_llm_lab.server.served_model import RequestLimits
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 

@@ -16,7 +16,6 @@ from tiny_llm_lab.types import UserError
 from .chunks import chunk_position, memory
 from .config import BenchConfig
 from .peers import peers
-from .slo import slo
 from .steps import ahead, mixed, paged, scheduler
 
 HELP = "Measure the steps of the engine, its scheduler, its memory, and its latencies under load."
@@ -27,7 +26,6 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "scheduler": scheduler,
     "chunk-position": chunk_position,
     "memory": memory,
-    "slo": slo,
     "peers": peers,
 }
 
@@ -43,17 +41,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_flags(parser, BenchConfig)
     parser.add_argument(
-        "--load-s", type=float, default=5.0, help="seconds of one run under load (default: %(default)s)"
-    )
-    parser.add_argument(
         "--calibration-out", type=Path, help="write what chunk-position measured for `simulate --calibration`"
     )
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
 
 def run(args: Namespace) -> int:
-    if args.load_s <= 0:
-        raise UserError(f"--load-s must be above 0, not {args.load_s:g}")
     names = [name for name in EXPERIMENTS if args.experiment is None or name in args.experiment]
     if args.calibration_out and "chunk-position" not in names:
         raise UserError("--calibration-out goes with --experiment chunk-position")
@@ -68,7 +61,7 @@ def run(args: Namespace) -> int:
     settings = {
         "model": shown_model(config.spec.model),
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
-        **{name: getattr(args, name) for name in ("solution", "threads", "activation_bits", "load_s")},
+        **{name: getattr(args, name) for name in ("solution", "threads", "activation_bits")},
         **flags_of(args, BenchConfig),
     }
     report.end("engine", settings, facts)

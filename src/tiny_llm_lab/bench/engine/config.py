@@ -33,7 +33,6 @@ class BenchConfig:
     model: Any
     checkpoint: Checkpoint
     spec: Spec
-    load_s: float = 5.0  # planned length of a run under load
     rounds: int = count(9, 1, "rounds of interleaved steps")
     repeats: int = count(1, 1, "rounds of interleaved runs under load")
     context: int = count(512, 1, "stored tokens of a decode")
@@ -57,7 +56,7 @@ class BenchConfig:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
         own = {"activation_bits": args.activation_bits, "threads": args.threads or 0, "seed": args.seed}
         spec = Spec.from_args(args, name, **own)
-        return cls(llm, loaded.model, loaded.checkpoint, spec, args.load_s, **flags_of(args, cls))
+        return cls(llm, loaded.model, loaded.checkpoint, spec, **flags_of(args, cls))
 
     @property
     def limit(self) -> int:

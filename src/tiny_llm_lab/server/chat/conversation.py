@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from tiny_llm_lab.models.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.server.errors import ApiError
+from tiny_llm_lab.server.prompt_checks import require_prompt, require_room
 from tiny_llm_lab.server.schemas.tools import Function, Mode
 from tiny_llm_lab.server.served_model import ServedModel
-from tiny_llm_lab.server.tokenizing import require_prompt, require_room
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
 from . import reasoning, tool_calls

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from tiny_llm_lab.server.async_engine import AsyncEngine
+from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.types import SchedulerConfig
 
 

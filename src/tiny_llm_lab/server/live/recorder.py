@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tiny_llm_lab.server.listener import AddedRequest, SilentListener
+from tiny_llm_lab.async_engine.listener import AddedRequest, SilentListener
 from tiny_llm_lab.types import EngineOutput, SchedulerConfig, StepPlan, StepStats
 from tiny_llm_lab.types.serving import Engine
 

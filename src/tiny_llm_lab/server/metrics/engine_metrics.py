@@ -4,8 +4,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiny_llm_lab.async_engine.listener import AddedRequest, SilentListener
 from tiny_llm_lab.metrics import tpot_s
-from tiny_llm_lab.server.listener import AddedRequest, SilentListener
 from tiny_llm_lab.types import (
     Completion,
     EngineOutput,

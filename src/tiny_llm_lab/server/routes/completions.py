@@ -14,9 +14,9 @@ from tiny_llm_lab.server.answers import Answers, asks_for, require_queue
 from tiny_llm_lab.server.errors import json_response
 from tiny_llm_lab.server.event_stream import DONE, STREAMED, EventStream, closed_with_client, event
 from tiny_llm_lab.server.legacy_logprobs import LegacyLogprobs
+from tiny_llm_lab.server.prompt_checks import require_prompt, require_room
 from tiny_llm_lab.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from tiny_llm_lab.server.served_model import ServedModel
-from tiny_llm_lab.server.tokenizing import encode, require_prompt, require_room
 from tiny_llm_lab.server.usage import Usage
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
@@ -59,7 +59,7 @@ async def _encoded(served: ServedModel, body: CompletionRequest) -> list[tuple[s
     """Text and token ids of every prompt."""
     prompts = []
     for prompt in body.prompts:
-        token_ids = await encode(served, prompt) if isinstance(prompt, str) else prompt
+        token_ids = await served.encode(prompt) if isinstance(prompt, str) else prompt
         require_prompt(served, token_ids)
         require_room(served, len(token_ids), _max_tokens(body))
         text = prompt if isinstance(prompt, str) else served.tokenizer.decode(prompt) if body.echo else ""

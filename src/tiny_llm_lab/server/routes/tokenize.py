@@ -8,8 +8,8 @@ from fastapi.responses import Response
 
 from tiny_llm_lab.models.tokenizer import RenderedChat
 from tiny_llm_lab.server.errors import json_response
+from tiny_llm_lab.server.prompt_checks import require_prompt
 from tiny_llm_lab.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
-from tiny_llm_lab.server.tokenizing import encode, require_prompt
 
 from .served import Served
 
@@ -20,7 +20,7 @@ router = APIRouter()
 async def tokenize(body: TokenizeRequest, served: Served) -> Response:
     """The tokens of a text."""
     served.require_name(body.model)
-    tokens = await encode(served, body.prompt if body.add_special_tokens else RenderedChat(body.prompt))
+    tokens = await served.encode(body.prompt if body.add_special_tokens else RenderedChat(body.prompt))
     answer: dict[str, Any] = {"count": len(tokens), "max_model_len": served.max_num_tokens, "tokens": tokens}
     decode = served.tokenizer.decode
     answer["token_strs"] = [decode([each]) for each in tokens] if body.return_token_strs else None

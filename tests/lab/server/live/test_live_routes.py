@@ -10,8 +10,8 @@ from starlette.types import Message
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
+from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.async_engine import AsyncEngine
 from tiny_llm_lab.server.live.page_stream import PageStream, batches
 from tiny_llm_lab.server.live.recorder import StepRecorder
 from tiny_llm_lab.server.live.view import LiveView
@@ -34,8 +34,8 @@ async def start(has_controls: bool = True) -> ServedModel:
     await engine.start()
     nothing: Any = None
     return ServedModel(
-        ("toy",),
-        engine,
+        names=("toy",),
+        engine=engine,
         tokenizer=nothing,
         model=QWEN3,
         config=CONFIG,

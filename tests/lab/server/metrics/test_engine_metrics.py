@@ -9,7 +9,7 @@ from tests.helpers.metered import Metered
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import EOS, toy_model
 
-from tiny_llm_lab.server.async_engine import AsyncEngine
+from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.server.metrics.histogram import Histogram
 from tiny_llm_lab.solution import load_serving

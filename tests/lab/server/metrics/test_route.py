@@ -8,8 +8,8 @@ from starlette.testclient import TestClient
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
+from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.async_engine import AsyncEngine
 from tiny_llm_lab.server.metrics import stats_log
 from tiny_llm_lab.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.server.served_model import ServedModel
@@ -31,8 +31,8 @@ async def start() -> ServedModel:
         pass
     nothing: Any = None
     return ServedModel(
-        ("toy", "alias"),
-        engine,
+        names=("toy", "alias"),
+        engine=engine,
         tokenizer=nothing,
         model=QWEN3,
         config=config,

@@ -1,20 +1,9 @@
-"""From what a request holds to token ids, beside the event loop where that takes long."""
+"""Which prompts are refused before the engine sees them."""
 
-import asyncio
 from collections.abc import Sequence
-from typing import Final
 
 from .errors import ApiError
 from .served_model import ServedModel
-
-_QUICK: Final = 2000  # characters that are encoded in less than a millisecond
-
-
-async def encode(served: ServedModel, text: str) -> list[int]:
-    """The tokens of `text`; long ones are computed on a thread. UserError for invalid Unicode."""
-    if len(text) <= _QUICK:
-        return served.tokenizer.encode(text)
-    return await asyncio.to_thread(served.tokenizer.encode, text)
 
 
 def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "prompt") -> None:

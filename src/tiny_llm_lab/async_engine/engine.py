@@ -19,9 +19,9 @@ from tiny_llm_lab.types import (
 )
 from tiny_llm_lab.types.serving import Engine
 
-from .engine_thread import EngineStoppedError, EngineThread
 from .listener import AddedRequest, EngineListener
-from .request_stream import RequestStream
+from .stream import RequestStream
+from .thread import EngineStoppedError, EngineThread
 
 T = TypeVar("T")
 # Steps of a small model take less than this. A write for each token of each stream would then take more
@@ -79,9 +79,8 @@ class AsyncEngine:
         """Queue a request of token ids; returns its stream as soon as the engine has taken it.
 
         `request_id` None makes one up, `arrival_s` None is now, on time.perf_counter. `changed` as in
-        `RequestStream`. Whoever leaves a
-        stream before its end must `abort` it. Raises UserError for a request that can never be served or an
-        id in use, and EngineStoppedError when the engine takes none.
+        `RequestStream`. A stream that is left before its end must be given to `abort`. Raises UserError for a
+        request that can never be served or an id in use, and EngineStoppedError when the engine takes none.
         """
         if not self.is_ready:
             raise EngineStoppedError("the engine takes no more requests")
@@ -100,19 +99,7 @@ class AsyncEngine:
             )
             self._thread.added(AddedRequest(name, len(prompt), sampling, arrived))
 
-        stream = RequestStream(name, changed)
-        if name in self._streams:
-            raise UserError(f"there is a request {name!r} already: choose another id")
-        self._streams[name] = stream  # before the first output can come
-        self._idle.clear()
-        try:
-            await self.run(command)
-        except BaseException:
-            # Cancelled in between, the command may still run: the engine gets an abort behind it.
-            self._forget(name)
-            self._thread.abort(name)
-            raise
-        return stream
+        return await self._started(name, command, changed)
 
     async def generate(
         self,
@@ -137,6 +124,22 @@ class AsyncEngine:
         """End a request within one step; one that has ended is fine. Does not wait."""
         if self._forget(stream.request_id) is not None and not stream.is_done:
             self._thread.abort(stream.request_id)
+
+    async def _started(
+        self, name: str, command: Callable[[Engine], None], changed: asyncio.Event | None
+    ) -> RequestStream:
+        if name in self._streams:
+            raise UserError(f"there is a request {name!r} already: choose another id")
+        stream = self._streams[name] = RequestStream(name, changed)  # before the first output can come
+        self._idle.clear()
+        try:
+            await self.run(command)
+        except BaseException:
+            # Cancelled in between, the command may still run: the engine gets an abort behind it.
+            self._forget(name)
+            self._thread.abort(name)
+            raise
+        return stream
 
     async def run(self, command: Callable[[Engine], T]) -> T:
         """What `command` returns on the engine's thread, between two steps."""

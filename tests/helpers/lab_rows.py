@@ -1,0 +1,19 @@
+"""Made-up samples of labs."""
+
+from tiny_llm_lab.bench.report import Row
+from tiny_llm_lab.labs.result import Finding
+from tiny_llm_lab.load.record import RequestRecord
+from tiny_llm_lab.load.request import LoadRequest
+
+
+def row(name: str, **samples: float | tuple[float | None, ...]) -> Row:
+    return Row(name, {key: value if isinstance(value, tuple) else (value,) for key, value in samples.items()})
+
+
+def verdict(finding: Finding, start: str) -> str:
+    [found] = [claim.verdict for claim in finding.claims if claim.text.startswith(start)]
+    return found
+
+
+def record(kind: str, send_s: float, *token_s: float) -> RequestRecord:
+    return RequestRecord(LoadRequest("x", 1, len(token_s), kind), send_s, token_s[-1], token_s)

@@ -1,0 +1,44 @@
+"""The real `openai` client in front of a model that says what it is told."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import openai
+from tests.helpers.chat_checkpoint import qwen_like_folder
+from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
+
+from tiny_llm_lab.models import load_checkpoint
+
+CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "get", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+FLAT: Any = {"type": "function", **TOOL["function"]}
+HI: Any = [{"role": "user", "content": "Hi"}]
+
+
+@contextmanager
+def scripted_client(folder: Path) -> Iterator[Any]:
+    """Calls of the client, `refused` and `post` without it, the last `prompt` and the `engine`."""
+    ids = qwen_like_folder(folder)
+    engine = ScriptedEngine()
+    decode = load_checkpoint(folder).tokenizer.decode  # type: ignore[attr-defined]
+    with (
+        scripted_server(folder, engine) as url,
+        openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
+        httpx2.Client(base_url=url) as http,
+    ):
+        yield SimpleNamespace(
+            engine=engine,
+            chat=client.chat.completions.create,
+            respond=client.responses.create,
+            post=http.post,
+            refused=lambda path, **body: http.post(path, json=body),
+            prompt=lambda: decode(engine.prompts[-1]),
+            ids=ids,
+        )

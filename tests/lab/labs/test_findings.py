@@ -1,0 +1,203 @@
+"""Conclusions from made-up samples: other data, other sentences and verdicts."""
+
+import pytest
+from tests.helpers.lab_rows import record, row, verdict
+
+from tiny_llm_lab.bench.report import Ratio, Row
+from tiny_llm_lab.labs import compare, hol, itl, mixed, null, stress, sweep
+from tiny_llm_lab.labs.effect import effect_of
+from tiny_llm_lab.labs.result import Finding
+from tiny_llm_lab.labs.workload import overlap_problem
+from tiny_llm_lab.load.record import LoadRun
+
+_WILD = ((1.0, 1.0), (0.4, 2.0), (1.1, 1.3))
+
+# Effects
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind", "words"),
+    [
+        ((2.0, 2.2, 1.8), "higher", "x is 2.00 times higher (variant / baseline 1.80 to 2.20)"),
+        ((0.5, 0.4, 0.6), "lower", "x is 2.00 times lower (variant / baseline 0.40 to 0.60)"),
+        ((1.0, 1.1, 0.9), "none", "x did not change (variant / baseline 0.90 to 1.10)"),
+        ((1.02, 1.03, 1.01), "none", "x did not change (variant / baseline 1.01 to 1.03)"),
+        ((0.5, 1.0, 2.0), "unclear", "x varies too much to tell (variant / baseline 0.50 to 2.00)"),
+        ((1.0, None, 1.0), "unclear", "x could not be compared"),
+    ],
+)
+def test_an_effect_needs_all_rounds(variant: tuple[float | None, ...], kind: str, words: str) -> None:
+    effect = effect_of("x", row("b", x=variant), row("a", x=(1.0, 1.0, 1.0)), "x")
+    assert (effect.kind, str(effect)) == (kind, words)
+
+
+def test_what_is_unclear_is_neither_confirmed_nor_refuted() -> None:
+    effects = [effect_of("x", row("b", x=(value, 2.0)), row("a", x=(1.0, 1.0)), "x") for value in (0.5, 2.0)]
+    assert [effect.is_("higher") for effect in effects] == [None, True]
+    assert [effect.is_("none") for effect in effects] == [None, False]
+
+
+# hol
+
+
+def test_hol_says_what_the_stall_is_and_what_chunks_do() -> None:
+    off = row("off", stall_s=0.2, stall_steps=20.0, ttft_long_s=0.21)
+    better = hol.finding(
+        [off, row("512", stall_s=0.025, stall_steps=2.5, ttft_long_s=0.3)], 4096, [8, 9], None
+    )
+    assert "wait 200.0 ms for one token, 20.0 times" in better.conclusion[0]
+    assert "longest gap with chunks is 8.00 times lower" in better.conclusion[1]
+    assert [claim.verdict for claim in better.claims] == ["confirmed", "confirmed", "confirmed", "refuted"]
+    same = hol.finding([off, row("512", stall_s=0.2, stall_steps=20.0, ttft_long_s=0.21)], 4096, [8, 8], None)
+    assert "longest gap with chunks did not change" in same.conclusion[1]
+    assert [claim.verdict for claim in same.claims] == ["confirmed", "refuted", "refuted", "confirmed"]
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "decodes", "count"), [(4096, 0, 8), (4096, 1, 9), (5000, 0, 10), (512, 0, 1)]
+)
+def test_steps_are_counted_by_the_scheduler(num_tokens: int, decodes: int, count: int) -> None:
+    assert hol.step_count("ref", num_tokens, 512, decodes) == count
+
+
+def test_a_long_prompt_that_meets_no_decodes_is_a_problem() -> None:
+    meets = LoadRun([record("stream", 0.0, 1.0, 5.0), record("long", 2.0, 4.0)])
+    late = LoadRun([record("stream", 0.0, 1.0, 5.0), record("long", 2.0, 6.0)])
+    early = LoadRun([record("stream", 0.0, 3.0, 5.0), record("long", 2.0, 4.0)])
+    assert overlap_problem([meets]) is None
+    for run in (late, early):
+        problem = overlap_problem([run])
+        assert problem and problem.startswith("0 of 1 long prompts were served while")
+        assert hol.finding([row("off", stall_s=1.0, stall_steps=2.0)], 1, [8, 9], problem).problem == problem
+
+
+# compare, itl, mixed
+
+
+def test_compare_reports_every_ratio() -> None:
+    rows = [
+        row(name, itl_p99_over_p50=ratio, itl_p99_s=itl_s, ttft_p50_s=0.1, output_tokens_per_s=100.0)
+        for name, ratio, itl_s in (("off", 12.0, 0.12), ("default", 6.0, 0.06), ("512", 2.5, 0.025))
+    ]
+    found = compare.finding(rows)
+    assert found.conclusion[0].startswith("ITL p99 is 12.0 times p50 with off; ITL p99 is 6.0 times")
+    assert [claim.verdict for claim in found.claims] == ["confirmed"] * 4
+    found = compare.finding([rows[2], rows[1], rows[0]])
+    assert verdict(found, "ITL p99 drops") == "refuted" and verdict(found, "Throughput") == "confirmed"
+
+
+def test_itl_says_what_tpot_hides() -> None:
+    def finding(off: float, chunked: float, tpot: float) -> Finding:
+        rows = [
+            row(name, itl_p99_over_p50=ratio, itl_max_s=ratio, tpot_p99_over_p50=tpot)
+            for name, ratio in (("off", off), ("512", chunked))
+        ]
+        return itl.finding(rows, None)
+
+    assert [claim.verdict for claim in finding(10.0, 2.5, 1.04).claims] == [
+        "confirmed",
+        "confirmed",
+        "refuted",
+    ]
+    assert [claim.verdict for claim in finding(1.1, 1.0, 1.0).claims] == ["refuted", "refuted", "confirmed"]
+
+
+def test_mixed_compares_the_classes() -> None:
+    def finding(short: float, long: float) -> Finding:
+        off = {f"{metric}_{kind}_s": 1.0 for kind in ("short", "long") for metric in ("itl_p99", "ttft_p50")}
+        chunked = off | {"itl_p99_short_s": short, "itl_p99_long_s": long}
+        return mixed.finding([row("off", **off), row("512", **chunked)])
+
+    assert [claim.verdict for claim in finding(0.2, 0.8).claims] == ["confirmed", "confirmed"]
+    assert [claim.verdict for claim in finding(0.8, 0.2).claims] == ["confirmed", "refuted"]
+    assert [claim.verdict for claim in finding(1.0, 1.0).claims] == ["refuted", "refuted"]
+
+
+# sweep
+
+
+def sweep_rows() -> list[Row]:
+    samples = {"256": (0.9, 0.010), "512": (0.6, 0.020), "1024": (0.5, 0.040), "4096": (0.4, 0.160)}
+    return [
+        row(name, ttft_p50_s=ttft, itl_p99_s=itl_s, output_tokens_per_s=100.0)
+        for name, (ttft, itl_s) in samples.items()
+    ]
+
+
+@pytest.mark.parametrize(("slo_s", "name"), [(0.015, "256"), (0.040, "1024"), (1.0, "4096"), (0.009, None)])
+def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s: float, name: str | None) -> None:
+    best = sweep.chosen(sweep_rows(), slo_s)
+    assert (best.name if best else None) == name
+    said = sweep.finding(sweep_rows(), slo_s, None).conclusion[0]
+    assert f"choose {name}:" in said if name else "No budget keeps" in said
+
+
+@pytest.mark.parametrize(
+    ("itl_s", "where"), [(0.02, "inside; against 1024,"), (0.05, "outside; against 1024,")]
+)
+def test_the_policy_is_no_fixed_budget(itl_s: float, where: str) -> None:
+    policy = row("slo", ttft_p50_s=0.1, itl_p99_s=itl_s, output_tokens_per_s=900.0)
+    found = sweep.finding([*sweep_rows(), policy], 0.04, None)
+    assert "choose 1024:" in found.conclusion[0] and where in found.conclusion[1]
+    assert found.claims == sweep.finding(sweep_rows(), 0.04, None).claims
+
+
+def test_a_sweep_refutes_what_is_not_so() -> None:
+    found = [claim.verdict for claim in sweep.finding(sweep_rows(), 0.04, None).claims]
+    assert found == ["confirmed", "confirmed", "confirmed", "refuted", "refuted"]
+    found = [claim.verdict for claim in sweep.finding(sweep_rows()[::-1], 0.04, None).claims]
+    assert found[:2] == ["refuted", "refuted"]
+
+
+# stress
+
+
+def test_a_round_overlaps_when_all_shorts_come_within_the_prefill() -> None:
+    long = record("long", 0.0, 1.0, 1.1)
+    inside = LoadRun([long, record("short", 0.1, 2.0), record("short", 0.9, 2.0)])
+    outside = LoadRun([long, record("short", 0.1, 2.0), record("short", 1.05, 2.0)])
+    assert [stress.is_overlapping(run) for run in (inside, outside)] == [True, False]
+    assert stress.overlap_problem([inside] * 9 + [outside]) is None
+    problem = stress.overlap_problem([inside] * 8 + [outside] * 2)
+    assert problem and "in 8 of 10 rounds" in problem
+    assert stress.finding([row("off", short_s=1.0, long_s=1.0)] * 3, problem).problem == problem
+
+
+def test_stress_compares_shorts_and_long() -> None:
+    off, same = row("off", short_s=1.0, long_s=1.0), row("512", short_s=1.0, long_s=1.05, ahead=0.0)
+    found = stress.finding([off, same, row("512, 256 each", short_s=0.5, long_s=1.2, ahead=1.0)], None)
+    assert [claim.verdict for claim in found.claims] == ["refuted", "refuted", "confirmed", "refuted"]
+    assert "0% begin before the long one does, 100% when" in found.conclusion[-1]
+    found = stress.finding(
+        [off, row("512", short_s=0.5, long_s=0.6, ahead=1.0), row("x", short_s=1.0, long_s=1.0, ahead=1.0)],
+        None,
+    )
+    assert [claim.verdict for claim in found.claims] == ["confirmed", "confirmed", "refuted", "confirmed"]
+
+
+# null
+
+
+@pytest.mark.parametrize(
+    ("value", "is_beyond"), [(1.0, False), (1.09, False), (0.92, False), (1.2, True), (0.8, True)]
+)
+def test_only_what_chance_does_not_explain_is_an_effect(value: float, is_beyond: bool) -> None:
+    assert null.is_beyond(Ratio("x", value, value, value), Ratio("x", 1.0, 0.95, 1.1)) is is_beyond
+
+
+def test_null_names_what_changed() -> None:
+    same = dict.fromkeys(("itl_p99_s", "itl_p99_over_p50", "ttft_p50_s", "output_tokens_per_s"), (1.0, 1.1))
+    nothing = null.finding([row(name, **same) for name in ("off", "off again", "512")])
+    assert (
+        nothing.conclusion[0].startswith("Chunks changed nothing")
+        and nothing.claims[0].verdict == "confirmed"
+    )
+    wild = null.finding(
+        [row(name, **same | {"ttft_p50_s": x}) for name, x in zip(("a", "b", "c"), _WILD, strict=True)]
+    )
+    assert "chance changes TTFT p50 so much" in wild.conclusion[0]
+    assert wild.claims[0].verdict == "not measurable"
+    slower = row("512", **same | {"ttft_p50_s": (2.0, 2.2)})
+    something = null.finding([row("off", **same), row("off again", **same), slower])
+    assert something.conclusion[0].startswith("Chunks changed TTFT p50 by more")
+    assert something.claims[0].verdict == "refuted"

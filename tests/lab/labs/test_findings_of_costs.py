@@ -1,0 +1,62 @@
+"""Conclusions of hurts, capacity, prefix and memory from made-up samples."""
+
+import pytest
+from tests.helpers.lab_rows import row
+
+from tiny_llm_lab.labs import capacity, hurts, memory, prefix
+from tiny_llm_lab.labs.capacity import Probe, Slos
+from tiny_llm_lab.labs.effect import effect_of
+from tiny_llm_lab.labs.result import Finding
+
+
+def test_hurts_has_a_sentence_for_each_workload() -> None:
+    names = list(hurts.WORKLOADS)
+    off = row("off", x=(1.0, 1.0))
+    effects = [effect_of("the time", row("256", x=x), off, "x") for x in ((1.5, 1.6), (1.0, 1.0), (0.5, 2.0))]
+    found = hurts.finding([row(name) for name in names], effects)
+    assert [claim.verdict for claim in found.claims] == ["confirmed", "refuted", "not measurable"]
+    assert found.conclusion[-1] == "Chunks hurt lone long prompt."
+    calm = hurts.finding([row(names[0])], effects[1:2])
+    assert calm.conclusion[-1] == "Chunks hurt in none of the three."
+
+
+def test_capacity_is_found_by_bisection() -> None:
+    slos = Slos(0.1, 1.0)
+    probes = capacity.search(lambda rate: Probe(rate, rate / 100, 0.5), slos, 1.0, 100.0, 6)
+    assert [round(probe.rate, 1) for probe in probes] == [10.0, 31.6, 17.8, 13.3, 11.5, 10.7]
+    assert capacity.row_of("off", [probes], slos).median("rate") == pytest.approx(10.0)
+    assert not Probe(1.0, 0.05, 2.0).keeps(slos) and not Probe(1.0, 0.2, 0.5).keeps(slos)
+
+
+def test_capacity_compares_also_with_nothing() -> None:
+    assert (
+        "no rate that was tried"
+        in capacity.finding([row("off", rate=0.0), row("512", rate=2.0)]).conclusion[2]
+    )
+    more = capacity.finding([row("off", rate=1.0), row("512", rate=2.0)])
+    assert more.conclusion[2] == "So the capacity with chunks is 2.00 times higher (one round)."
+    less = capacity.finding([row("off", rate=2.0), row("512", rate=1.0)])
+    assert [each.claims[0].verdict for each in (more, less)] == ["confirmed", "refuted"]
+
+
+def test_prefix_counts_hits_in_blocks() -> None:
+    def finding(cached: float | None, saved: float) -> Finding:
+        rate = None if cached is None else cached / 1500
+        on = row("on", cached_tokens=(cached,), hit_rate=(rate,), saved=saved, ttft_next_s=1 - saved)
+        return prefix.finding([on, row("off", ttft_next_s=1.0)], 1000, 16)
+
+    assert [claim.verdict for claim in finding(992, 0.66).claims] == ["refuted", "confirmed", "confirmed"]
+    assert [claim.verdict for claim in finding(1000, 0.4).claims] == ["confirmed", "refuted", "refuted"]
+    assert "does not tell" in finding(None, 0.5).conclusion[0]
+
+
+def test_memory_tells_what_is_saved_of_all_that_is_held() -> None:
+    def finding(whole: float, chunk: float, held: float) -> Finding:
+        rows = [row(str(each), above_held_bytes=each, peak_bytes=each + held) for each in (chunk, whole)]
+        return memory.finding(rows, 2048, 256, 10**6, 4)
+
+    real = finding(30e6, 4e6, 20e6)
+    assert "save 26.0 MB of a peak of 50.0 MB: 7.5 times less above" in real.conclusion[0]
+    assert [claim.verdict for claim in real.claims] == ["confirmed", "confirmed", "refuted", "refuted"]
+    dense = finding(80e6, 8e6, 1e6)
+    assert [claim.verdict for claim in dense.claims[2:]] == ["not measurable", "confirmed"]

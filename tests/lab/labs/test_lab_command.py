@@ -1,0 +1,142 @@
+"""`lab` as a command: its servers, its files and how it ends."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.helpers.simulated_server import SimulatedServers
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.bench.report import Column, Row, Section
+from tiny_llm_lab.labs import command
+from tiny_llm_lab.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.labs.server import OwnServers, Variant, served_model
+from tiny_llm_lab.labs.setup import LabSetup
+from tiny_llm_lab.types import UserError
+
+
+def made_up(setup: LabSetup, problem: str | None = None) -> LabResult:
+    section = Section("hol", "a title", [Column("x", "x")], [Row("off", {"x": (1.0, 2.0)})])
+    finding = Finding(["It is <so>."], [judged("All is well", False, "it is not")], problem)
+    return LabResult("hol", "What?", section, finding, lambda figure: None)
+
+
+def test_a_lab_writes_its_result_its_figure_and_a_page_and_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "LABS", {"hol": made_up})
+    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    for _ in range(2):
+        assert cli.main(["lab", "hol", "--quick", "--seed", "3", "--out", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hol", "hol-2"]
+    files = sorted(path.name for path in (tmp_path / "hol").iterdir())
+    assert files == ["figure.png", "index.html", "result.json"]
+    result = json.loads((tmp_path / "hol" / "result.json").read_text())
+    assert result["settings"]["seed"] == 3 and result["host"]["cores"]
+    assert result["command"].startswith("./pdmw run lab hol --quick --seed 3")
+    assert result["section"]["rows"][0]["metrics"]["x"]["samples"] == [1.0, 2.0]
+    assert "It is &lt;so&gt;." in (tmp_path / "hol" / "index.html").read_text()
+    out = capsys.readouterr().out
+    assert "It is <so>." in out and "refuted" in out
+
+
+def test_an_invalid_lab_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "LABS", {"hol": lambda setup: made_up(setup, "nothing overlapped")})
+    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    assert cli.main(["lab", "hol", "--out", str(tmp_path)]) == 1
+    assert "INVALID: nothing overlapped" in capsys.readouterr().out
+    assert not json.loads((tmp_path / "hol" / "result.json").read_text())["is_valid"]
+
+
+def test_all_goes_on_after_a_lab_that_cannot_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(setup: LabSetup) -> LabResult:
+        raise UserError("not here")
+
+    monkeypatch.setattr(command, "LABS", {"memory": refuse, "hol": made_up})
+    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    assert cli.main(["lab", "all", "--out", str(tmp_path)]) == 1
+    assert "memory was left out: not here" in capsys.readouterr().err
+    assert 'id="hol"' in (tmp_path / "all" / "index.html").read_text()
+    assert cli.main(["lab", "memory", "--out", str(tmp_path)]) == 2
+
+
+def test_own_servers_are_started_once_a_variant_and_end_by_sigint(tmp_path: Path) -> None:
+    variant = Variant("a b", ("--max-num-batched-tokens", "512"))
+    with OwnServers(["--model", "default", "--max-model-len", "512"], tmp_path) as servers:
+        setup = LabSetup(servers, "default", tmp_path)
+        run = setup.send(variant, [setup.request(20, 3, "short", 0.0, 1)])
+        [server] = servers._running.values()
+        assert servers.url(variant) == server.base_url and len(servers._running) == 1
+    assert len(run.records[0].token_s) == 3
+    assert server.process.returncode == 0, (tmp_path / "a-b.log").read_text()
+    assert "Traceback" not in (tmp_path / "a-b.log").read_text()
+
+
+def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
+    with OwnServers(["--model", "nowhere/at-all"], tmp_path) as servers, pytest.raises(UserError) as caught:
+        servers.url(Variant("off", ("--max-num-batched-tokens", "0")))
+    assert "max_num_batched_tokens must be" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_one_at_a_time_ends_a_server_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    class Server:
+        def __init__(self, arguments: list[str], log_file: Path) -> None:
+            self.base_url = log_file.stem
+            events.append(f"start {log_file.stem}")
+
+        def interrupt(self) -> None:
+            events.append(f"end {self.base_url}")
+
+        def wait(self) -> None: ...
+
+    monkeypatch.setattr("tiny_llm_lab.labs.server._Server", Server)
+    with OwnServers([], tmp_path, one_at_a_time=True) as servers:
+        for name in ("a", "a", "b"):
+            servers.url(Variant(name))
+    assert events == ["start a", "end a", "start b", "end b"]
+
+
+def test_sigterm_ends_the_servers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(OwnServers, "close", lambda self: ended.append(True))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), OwnServers([], tmp_path):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended == [True] and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_server_that_is_not_there_is_an_error_with_a_cure() -> None:
+    with pytest.raises(UserError, match="start a server, or name its model with --model"):
+        served_model("http://127.0.0.1:9")
+
+
+def test_memory_needs_no_other_server(tmp_path: Path) -> None:
+    servers = SimulatedServers(is_own=False)
+    with pytest.raises(UserError, match="leave out --server"):
+        command.LABS["memory"](LabSetup(servers, "m", tmp_path))
+
+
+def test_the_conclusion_names_a_server_whose_settings_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[LabSetup] = []
+
+    def lab(setup: LabSetup) -> LabResult:
+        seen.append(setup)
+        return made_up(setup)
+
+    monkeypatch.setattr(command, "LABS", {"hol": lab})
+    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    monkeypatch.setattr(command, "served_model", lambda url: ("theirs", 512))
+    argv = ["lab", "hol", "--server", "http://there:1", "--out", str(tmp_path)]
+    assert cli.main(argv) == 0 and cli.main([*argv, "--model", "named"]) == 0
+    assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]
+    out = capsys.readouterr().out
+    assert out.count("Measured on the server at http://there:1, whose settings are unknown.") == 2

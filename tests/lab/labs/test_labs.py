@@ -1,0 +1,145 @@
+"""Every lab from end to end, against servers that are simulated in virtual time."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.helpers.simulated_server import SimulatedServers
+
+from tiny_llm_lab.labs.command import LABS
+from tiny_llm_lab.labs.page import page_of
+from tiny_llm_lab.labs.plot import save
+from tiny_llm_lab.labs.result import LabResult
+from tiny_llm_lab.labs.server import RunningServers, Variant
+from tiny_llm_lab.labs.setup import QUICK, LabSetup
+from tiny_llm_lab.load.client import LoadOptions
+from tiny_llm_lab.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.load.request import LoadRequest
+from tiny_llm_lab.types import UserError
+
+ON_SERVERS = [name for name in LABS if name != "memory"]
+
+
+def setup_of(folder: Path, servers: SimulatedServers | None = None) -> LabSetup:
+    servers = servers or SimulatedServers()
+    sizes = replace(QUICK, streams=6, stream_tokens=120, num_requests=10, rounds=2, num_stress=2)
+    return LabSetup(servers, "m", folder, sizes=sizes, send_load=servers.send_load)
+
+
+def run(name: str, folder: Path) -> LabResult:
+    return LABS[name](setup_of(folder))
+
+
+def verdicts(result: LabResult) -> dict[str, str]:
+    return {claim.text: claim.verdict for claim in result.finding.claims}
+
+
+@pytest.mark.parametrize("name", ON_SERVERS)
+def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name: str, tmp_path: Path) -> None:
+    result = run(name, tmp_path)
+    assert result.finding.problem is None and result.finding.conclusion and result.finding.claims
+    document = json.loads(json.dumps(result.to_json("./pdmw run lab", {"seed": 0}, {"cpu": "x"})))
+    assert document["lab"] == name and document["is_valid"]
+    assert document["conclusion"] == list(result.finding.conclusion)
+    assert all(
+        "samples" in metric for row in document["section"]["rows"] for metric in row["metrics"].values()
+    )
+    save(result.draw, tmp_path / "figure.png")
+    page = page_of("Labs", "a machine", [(result, tmp_path / "figure.png")])
+    assert "data:image/png;base64," in page and "http" not in page
+
+
+def test_chunks_shorten_the_stall_of_the_streams(tmp_path: Path) -> None:
+    result = run("hol", tmp_path)
+    off, chunked = result.section.rows
+    # A step of 2,048 tokens of a long prompt beside 6 decodes, and one of 512.
+    assert off.median("stall_s") == pytest.approx(0.001 + 0.0001 * 2054)
+    assert chunked.median("stall_s") == pytest.approx(0.001 + 0.0001 * 512)
+    assert (
+        verdicts(result)[
+            "A prompt of 4096 tokens takes floor(4096 / 512) = 8 steps, interleaved with decodes"
+        ]
+        == "refuted"
+    )
+    assert result.section.data["steps"] == [8, 9]
+
+
+def test_a_budget_alone_lets_no_short_prompt_overtake_and_a_share_does(tmp_path: Path) -> None:
+    off, chunked, shared = run("stress", tmp_path).section.rows
+    assert chunked.median("short_ttft_s") > 0.95 * off.median("short_ttft_s")
+    assert shared.median("short_ttft_s") < 0.8 * chunked.median("short_ttft_s")
+
+
+def test_the_engines_own_budgets_are_measured_beside_the_fixed_ones(tmp_path: Path) -> None:
+    result = run("sweep", tmp_path)
+    assert [row.name for row in result.section.rows] == ["256", "512", "1024", "2048", "4096", "slo"]
+    assert result.section.rows[-1].median("itl_p99_s") <= result.section.data["itl_slo_s"]
+    assert "Budgets that the engine chooses" in result.finding.conclusion[1]
+    assert "inside; against 512, its TTFT p50 did not change" in result.finding.conclusion[1]
+
+
+def test_short_prompts_see_no_difference(tmp_path: Path) -> None:
+    result = run("null", tmp_path)
+    assert result.finding.conclusion[0].startswith("Chunks changed nothing")
+
+
+def test_hits_are_full_blocks(tmp_path: Path) -> None:
+    result = run("prefix", tmp_path)
+    on, off = result.section.rows
+    assert on.median("cached_tokens") == 992 and off.median("cached_tokens") == 0
+    found = verdicts(result)
+    assert found["The hit rate is 2/3 = 66.7 %"] == "refuted"
+    assert found["Hits are full blocks: floor(shared / block) x block tokens"] == "confirmed"
+
+
+def test_mixed_writes_its_requests(tmp_path: Path) -> None:
+    run("mixed", tmp_path)
+    requests = json.loads((tmp_path / "mixed_workload.json").read_text())
+    longs = [each for each in requests if each["kind"] == "long"]
+    assert len(requests) == 10 and len(longs) == 2
+    assert all(len(each["prompt"]) == each["num_prompt_tokens"] == 3000 for each in longs)
+    assert requests[: len(longs)] != longs, "they are shuffled"
+
+
+def test_variants_take_turns_in_alternating_order_after_a_warm_up(tmp_path: Path) -> None:
+    servers = SimulatedServers()
+    setup = setup_of(tmp_path, servers)
+    request = [setup.request(4, 2, "short", 0.0, 0)]
+    runs = setup.measure([Variant("a"), Variant("b")], lambda number: request)
+    assert servers.calls == ["a", "b", "b", "a", "a", "b"]
+    assert {name: len(each) for name, each in runs.items()} == {"a": 2, "b": 2}
+
+
+def test_a_failed_request_ends_the_lab(tmp_path: Path) -> None:
+    def refuse(url: str, model: str, requests: Sequence[LoadRequest], options: LoadOptions) -> LoadRun:
+        return LoadRun([RequestRecord(requests[0], 0.0, 0.0, error="HTTP 500: no")])
+
+    setup = replace(setup_of(tmp_path), send_load=refuse)
+    with pytest.raises(UserError, match="1 of 1 requests failed on a: HTTP 500: no"):
+        setup.send(Variant("a"), [setup.request(4, 2, "short", 0.0, 0)])
+
+
+@pytest.mark.parametrize("name", ON_SERVERS)
+def test_a_server_that_runs_already_is_measured_once_and_the_rest_is_named(name: str, tmp_path: Path) -> None:
+    simulated = SimulatedServers()
+    simulated.url(Variant("this server"))
+
+    def send(url: str, *given: object) -> LoadRun:
+        assert url == "http://there"
+        return simulated.send_load("this server", *given)  # type: ignore[arg-type]
+
+    setup = replace(setup_of(tmp_path), servers=RunningServers("http://there"), send_load=send)
+    result = LABS[name](setup)
+    assert [row.name for row in result.section.rows] == ["this server"] or name == "hurts"
+    assert result.skipped and all(each.endswith("needs a server of its own") for each in result.skipped)
+    assert result.finding.conclusion
+    save(result.draw, tmp_path / "figure.png")
+
+
+def test_prompts_of_two_rounds_share_no_beginning(tmp_path: Path) -> None:
+    setup = setup_of(tmp_path)
+    first, second = (setup.prompt(50, seed) for seed in (1, 2))
+    assert isinstance(first, tuple) and len(first) == 50 and first[:2] != second[:2]
+    assert first == setup.prompt(50, 1)

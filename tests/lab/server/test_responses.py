@@ -1,0 +1,72 @@
+"""/v1/responses through a model that says what it is told."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.helpers.scripted_client import CALL, FLAT, scripted_client
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with scripted_client(tmp_path_factory.mktemp("scripted") / "qwen") as client:
+        yield client
+
+
+def test_responses_as_items(server: Any) -> None:
+    server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
+    done = server.respond(model="scripted", input="Hi", tools=[FLAT], instructions="Be kind")
+    assert [each.type for each in done.output] == ["reasoning", "message", "function_call"]
+    assert (done.output_text, done.status) == ("One moment.", "completed")
+    assert done.output[0].content[0].text == "Hm."
+    assert (done.output[2].name, done.output[2].arguments) == ("get", '{"city": "Köln"}')
+    assert done.usage.output_tokens_details.reasoning_tokens == 3
+    assert "system\n{" in server.prompt() and "Be kind" in server.prompt()
+
+
+def test_responses_as_events(server: Any) -> None:
+    server.engine.script, server.engine.stride = f"<think>Hm.</think>One moment.{CALL}", 4
+    events = list(server.respond(model="scripted", input="Hi", tools=[FLAT], stream=True))
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    kinds = [each.type for each in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
+    final = events[-1].response.output
+    assert [each.type for each in final] == ["reasoning", "message", "function_call"]
+    for kind, text in (("reasoning_text", "Hm."), ("output_text", "One moment.")):
+        assert "".join(each.delta for each in events if each.type == f"response.{kind}.delta") == text
+        assert [each.text for each in events if each.type == f"response.{kind}.done"] == [text]
+    added = [each.item.id for each in events if each.type == "response.output_item.added"]
+    done = [each.item.id for each in events if each.type == "response.output_item.done"]
+    assert added == done == [each.id for each in final]
+
+
+def test_the_items_of_a_response_are_its_history(server: Any) -> None:
+    server.engine.script = f"<think>Hm.</think>One moment.{CALL}"
+    first = server.respond(model="scripted", input="Hi", tools=[FLAT])
+    output = {"type": "function_call_output", "call_id": first.output[2].call_id, "output": "rain"}
+    history = [{"role": "user", "content": "Hi"}, *first.output, output]
+    kwargs = {"chat_template_kwargs": {"keep_thoughts": True}}
+    server.respond(model="scripted", input=history, extra_body=kwargs)
+    prompt = server.prompt()
+    assert "<think>\nHm.\n</think>\n\nOne moment.\n<tool_call>" in prompt, "one turn"
+    assert "<tool_response>rain</tool_response>" in prompt
+    assert prompt.count("assistant") == 2
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("previous_response_id", {"previous_response_id": "resp_1"}),
+        ("background", {"background": True}),
+        ("input", {"input": []}),
+        ("input[0]", {"input": [{"type": "item_reference", "id": "x"}]}),
+        ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
+        ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
+        ("tools[0]", {"tools": [{"type": "web_search"}]}),
+        ("text.format", {"text": {"format": "json"}}),
+    ],
+)
+def test_refusals_of_responses_name_the_field(server: Any, param: str, body: Any) -> None:
+    answer = server.refused("/responses", **{"input": "Hi", **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text

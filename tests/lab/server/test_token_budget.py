@@ -1,0 +1,49 @@
+"""The token budget of a server that was given none."""
+
+from argparse import ArgumentParser
+
+import mlx.core as mx
+import pytest
+
+from tiny_llm_lab.server.command import add_arguments, model_settings
+from tiny_llm_lab.types import UserError
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.cpu)
+
+
+def budget(*flags: str) -> int:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    return model_settings(parser.parse_args(flags)).engine.config.max_num_batched_tokens
+
+
+@pytest.mark.parametrize(
+    ("flags", "tokens"),
+    [
+        ("", 256),
+        ("--device gpu", 2048),
+        ("--itl-slo-ms 50", 2048),
+        ("--max-num-seqs 300", 300),
+        ("--chunk-grid 256", 320),
+        ("--chunk-grid 256 --max-num-seqs 8", 264),
+        ("--no-enable-chunked-prefill", 4096),
+        ("--no-enable-chunked-prefill --max-model-len 1000", 1000),
+        ("--max-num-batched-tokens 700", 700),
+    ],
+)
+def test_the_budget_fits_the_device_and_the_other_flags(flags: str, tokens: int) -> None:
+    assert budget(*flags.split()) == tokens
+
+
+def test_a_gpu_takes_larger_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
+    assert budget() == 2048
+    assert budget("--device", "cpu") == 256
+
+
+def test_a_budget_that_was_given_is_never_raised() -> None:
+    with pytest.raises(UserError, match="max_num_seqs"):
+        budget("--max-num-batched-tokens", "32")
