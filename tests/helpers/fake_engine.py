@@ -17,6 +17,7 @@ from tests.helpers.toy import QWEN3, VOCAB, ByteTokenizer
 
 from tiny_llm_lab.server.app import create_app
 from tiny_llm_lab.server.async_engine import AsyncEngine
+from tiny_llm_lab.server.http_protocol import HttpProtocol
 from tiny_llm_lab.server.listening import listen
 from tiny_llm_lab.server.served_model import RequestLimits, ServedModel
 from tiny_llm_lab.server.settings import ServerSettings
@@ -150,7 +151,7 @@ def fake_server(
 def http_server(app: FastAPI) -> Iterator[int]:
     """Serve `app` from a thread, on the port that this gives."""
     config = uvicorn.Config(
-        app, http="h11", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=2
+        app, http=HttpProtocol, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=2
     )
     server = uvicorn.Server(config)
     sock = listen("127.0.0.1", 0)

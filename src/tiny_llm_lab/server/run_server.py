@@ -14,6 +14,7 @@ import uvicorn
 from tiny_llm_lab.commands.cli_errors import plural
 
 from .app import create_app
+from .http_protocol import HttpProtocol
 from .listening import listen
 from .served_model import ServedModel
 from .settings import ServerSettings
@@ -21,7 +22,6 @@ from .startup import startup_line
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
 _LAST_WORDS_S: Final = 5  # for clients to read what the end of their requests was
-_HEAD_BYTES: Final = 64 * 2**10  # of a request's line and headers
 
 
 async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings) -> None:
@@ -65,13 +65,12 @@ class _Server(uvicorn.Server):
 def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",
+        http=HttpProtocol,
         ws="none",
         log_config=None,
         access_log=settings.enable_log_requests,
         server_header=False,
         timeout_graceful_shutdown=_LAST_WORDS_S,
-        h11_max_incomplete_event_size=_HEAD_BYTES,
     )
 
 
