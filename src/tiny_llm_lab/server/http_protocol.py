@@ -1,39 +1,69 @@
-"""HTTP on a connection, with a limit to how long a client may take over the head of a request."""
+"""HTTP/1.1 by httptools, which parses and frames in C, with limits to the head of a request."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_HEAD_BYTES: Final = 64 * 2**10
 
 
-class HttpProtocol(H11Protocol):
-    """Closes a connection whose next request has not begun in full `head_timeout_s` after the last answer.
+class HttpProtocol(HttpToolsProtocol):
+    """Uvicorn's protocol with two limits, one of size and one of time.
 
-    Uvicorn waits for ever where the first byte has come, and for the first request of a connection.
+    A connection that sends more than 64 KiB without a body, or the end of a request, is answered with 400 and
+    closed: that bounds heads, trailers and extensions of chunks. One whose next request has no complete head
+    `head_timeout_s` after the last answer is closed: uvicorn has no limit once the first byte has come, and
+    none for the first request of a connection.
     """
 
     head_timeout_s = 30.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._num_bytes = 0  # since the last piece of a body, or the last end of a request
+        self._has_head = False  # of a request whose answer has not ended
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_head()
 
-    def on_response_complete(self) -> None:
-        if not self.transport.is_closing():
-            self._wait_for_head()
-        super().on_response_complete()
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Parse `data`, which may end anywhere in a request."""
+        self._num_bytes += len(data)
+        super().data_received(data)
+        if self._num_bytes > _HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
+
+    def on_headers_complete(self) -> None:
+        """A head is complete."""
+        self._has_head = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._num_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a request."""
+        self._num_bytes = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The end of an answer."""
+        if not self.transport.is_closing():
+            self._wait_for_head()
+        super().on_response_complete()
+
     def _wait_for_head(self) -> None:
         self._cancel()
+        self._has_head = bool(self.pipeline)  # requests that were sent ahead
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._close_without_head)
 
     def _cancel(self) -> None:
@@ -41,5 +71,5 @@ class HttpProtocol(H11Protocol):
             self._head_timer.cancel()
 
     def _close_without_head(self) -> None:
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        if not self._has_head and not self.transport.is_closing():
             self.transport.close()

@@ -22,7 +22,6 @@ from .startup import startup_line
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
 _LAST_WORDS_S: Final = 5  # for clients to read what the end of their requests was
-_HEAD_BYTES: Final = 64 * 2**10  # of a request's line and headers
 
 
 async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings) -> None:
@@ -73,7 +72,6 @@ def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Con
         access_log=settings.enable_log_requests,
         server_header=False,
         timeout_graceful_shutdown=_LAST_WORDS_S,
-        h11_max_incomplete_event_size=_HEAD_BYTES,
     )
 
 

@@ -103,6 +103,22 @@ def test_names_of_the_page_that_are_no_names(server):
         assert server.get(f"/page/{name}").status_code == 404
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX: ",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;x=",
+    ],
+    ids=["method", "header", "trailer", "extension"],
+)
+def test_what_is_no_body_is_bounded(server, head):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head + b"y" * 65_537)
+        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 400 ")
+
+
 def test_errors_of_http_have_the_same_format(server):
     for path, status, code in (("/nope", 404, "not_found"), ("/v1/completions", 405, "method_not_allowed")):
         answer = server.get(path)
