@@ -123,6 +123,19 @@ def test_a_full_queue_is_answered_with_429():
         assert server.post("/v1/completions", prompt="x").status_code == 200
 
 
+def test_a_request_beside_a_stream_is_in_the_next_step():
+    engine = FakeEngine(by_hand=True)
+    with fake_server(engine, limits=BY_HAND) as server:
+        with raw_post(server.port, {**LONG, "n": 1, "stream": True}) as stream:
+            engine.permit()
+            read_until(stream, b"data:")
+            with raw_post(server.port, {"prompt": "x", "max_tokens": 9, "stream": True}) as short:
+                wait_until(lambda: len(engine.requests) == 2)
+                engine.permit()
+                assert b'"text": "a"' in read_until(short, b"}]")
+        assert engine.steps == 2
+
+
 def test_a_thousand_streams_are_served_evenly():
     async def read_all() -> list[int]:
         engine = FakeEngine(SchedulerConfig(max_num_seqs=1000, max_num_batched_tokens=2048))
