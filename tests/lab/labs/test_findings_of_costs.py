@@ -7,6 +7,8 @@ from tiny_llm_lab.labs import capacity, hurts, memory, prefix
 from tiny_llm_lab.labs.capacity import Probe, Slos
 from tiny_llm_lab.labs.effect import effect_of
 from tiny_llm_lab.labs.result import Finding
+from tiny_llm_lab.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.load.request import LoadRequest
 
 
 def test_hurts_has_a_sentence_for_each_workload() -> None:
@@ -26,6 +28,12 @@ def test_capacity_is_found_by_bisection() -> None:
     assert [round(probe.rate, 1) for probe in probes] == [10.0, 31.6, 17.8, 13.3, 11.5, 10.7]
     assert capacity.row_of("off", [probes], slos).median("rate") == pytest.approx(10.0)
     assert not Probe(1.0, 0.05, 2.0).keeps(slos) and not Probe(1.0, 0.2, 0.5).keeps(slos)
+
+
+def test_capacity_sees_a_stall_that_is_rarer_than_one_gap_in_a_hundred() -> None:
+    times = (0.0, *(0.5 + 0.001 * i for i in range(300)))
+    record = RequestRecord(LoadRequest("x", 1, 301), 0.0, times[-1], times)
+    assert capacity.probe_of(1.0, LoadRun([record])).gap_s == 0.5
 
 
 def test_capacity_compares_also_with_nothing() -> None:
