@@ -136,15 +136,25 @@ def wanted(llm, model):
     }
 
 
-@pytest.mark.parametrize("settings", ["chunks", "ahead", "drafts", "preempted"])
-def test_the_same_answers_in_company(llm, model, settings, wanted):
-    options = {
-        "chunks": {"config": SchedulerConfig(max_num_batched_tokens=11, max_num_seqs=11)},
-        "ahead": {"async_scheduling": True},
-        "drafts": {"proposer": llm.NgramProposer(2, 1, 5)},
-        "preempted": {"num_blocks": 16},
-    }[settings]
-    engine = make_engine(llm, model, **options)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"config": SchedulerConfig(max_num_batched_tokens=11, max_num_seqs=11)},
+        {"async_scheduling": True},
+        {"num_blocks": 16},
+    ],
+    ids=["chunks", "ahead", "preempted"],
+)
+def test_the_same_answers_in_company(llm, model, options, wanted):
+    check_company(make_engine(llm, model, **options), wanted)
+
+
+@pytest.mark.task("3.8.5")
+def test_the_same_answers_in_company_with_drafts(llm, model, wanted):
+    check_company(make_engine(llm, model, proposer=llm.NgramProposer(2, 1, 5)), wanted)
+
+
+def check_company(engine, wanted):
     for i, each in enumerate(NEIGHBOURS):
         engine.add(f"n{i}", each.content, each.sampling)
     for name in (*CHANGED, "processor"):
@@ -159,6 +169,7 @@ def test_the_same_answers_in_company(llm, model, settings, wanted):
         assert done[f"n{i}"].token_ids == wanted[i], "neighbours know nothing of it"
 
 
+@pytest.mark.task("3.8.5")
 def test_drafts_are_judged_one_by_one(llm, model):
     """Where a text repeats itself all rows of a step have answers of their own."""
     odd = Odd()

@@ -27,10 +27,7 @@ class Scheduler:
         raise NotImplementedError("task 3.4.2")
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from the next step on (from task 3.6.3 on); sequences that run go on running.
-
-        Raises UserError as a new scheduler, and as `validate_change` does.
-        """
+        """Plan by `config` from now on (from task 3.6.3 on); UserError as `validate_change` and `__init__`."""
         raise NotImplementedError("task 3.4.2")
 
     @property

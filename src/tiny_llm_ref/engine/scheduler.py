@@ -33,7 +33,8 @@ class Scheduler:
         """
         self.config, self.pool, self.prefix_cache = config, pool, prefix_cache
         self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)
-        validate_chunk_grid(config)
+        if config.chunk_grid:
+            validate_chunk_grid(config)
         self._sequences: dict[str, TokenSequence] = {}
         self.queue = RequestQueue(config.policy)
         self._manager = KVCacheManager(pool, prefix_cache)
@@ -42,12 +43,10 @@ class Scheduler:
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from the next step on (from task 3.6.3 on); sequences that run go on running.
-
-        Raises UserError as a new scheduler, and as `validate_change` does.
-        """
+        """Plan by `config` from now on (from task 3.6.3 on); UserError as `validate_change` and `__init__`."""
         self.config.validate_change(config)
-        validate_chunk_grid(config)
+        if config.chunk_grid:
+            validate_chunk_grid(config)
         self.config = config
 
     @property
