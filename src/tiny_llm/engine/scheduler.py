@@ -27,7 +27,7 @@ class Scheduler:
         raise NotImplementedError("task 3.4.2")
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from now on (from task 3.6.3 on); UserError as `validate_change` and `__init__`."""
+        """Plan by `config` from now on (from task 3.6.3 on); UserError as `validate_change`, `__init__`."""
         raise NotImplementedError("task 3.4.2")
 
     @property

@@ -43,7 +43,7 @@ class Scheduler:
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from now on (from task 3.6.3 on); UserError as `validate_change` and `__init__`."""
+        """Plan by `config` from now on (from task 3.6.3 on); UserError as `validate_change`, `__init__`."""
         self.config.validate_change(config)
         if config.chunk_grid:
             validate_chunk_grid(config)
