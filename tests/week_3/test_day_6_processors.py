@@ -149,11 +149,6 @@ def test_the_same_answers_in_company(llm, model, options, wanted):
     check_company(make_engine(llm, model, **options), wanted)
 
 
-@pytest.mark.task("3.8.5")
-def test_the_same_answers_in_company_with_drafts(llm, model, wanted):
-    check_company(make_engine(llm, model, proposer=llm.NgramProposer(2, 1, 5)), wanted)
-
-
 def check_company(engine, wanted):
     for i, each in enumerate(NEIGHBOURS):
         engine.add(f"n{i}", each.content, each.sampling)
@@ -167,20 +162,6 @@ def check_company(engine, wanted):
         assert done[name].token_ids == wanted[name], name
     for i in range(len(NEIGHBOURS)):
         assert done[f"n{i}"].token_ids == wanted[i], "neighbours know nothing of it"
-
-
-@pytest.mark.task("3.8.5")
-def test_drafts_are_judged_one_by_one(llm, model):
-    """Where a text repeats itself all rows of a step have answers of their own."""
-    odd = Odd()
-    prompt = Prompt([5, 6] * 20, replace(LONG, max_tokens=30), processors=(odd,))
-    engine = make_engine(llm, model, proposer=llm.NgramProposer(2, 1, 4))
-    (done,) = engine.generate([prompt])
-    assert done.token_ids == alone(llm, model, replace(prompt, processors=(Odd(),)))
-    assert max(map(len, odd.answers)) >= 30 - 1
-    assert len(odd.answers) > 30, "no drafts were verified"
-    sums = np.cumsum([0, *done.token_ids])[:-1]
-    assert all((token + total + 40) % 2 == 1 for token, total in zip(done.token_ids, sums, strict=True))
 
 
 def test_prompts_of_generate_bring_processors(llm, model):
