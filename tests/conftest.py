@@ -1,9 +1,13 @@
 """What tests of several folders need."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 
+import mlx.core as mx
 import pytest
 from tests.helpers.rank import Ranks
+
+_LONGEST_ID = 40
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +26,26 @@ def ranks_of(
     yield of
     for each in started.values():
         each.close()
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A readable name for what pytest would number: float16 and not dtype0, 2x6x5 and not shape3."""
+    name = _named(val)
+    return name if name and len(name) <= _LONGEST_ID else None
+
+
+def _named(val: object) -> str | None:
+    if isinstance(val, mx.Dtype):
+        return str(val).rpartition(".")[2]
+    if isinstance(val, (tuple, list)):
+        parts = [_named(each) for each in val]
+        between = "x" if isinstance(val, tuple) else "_"
+        return None if None in parts else between.join(map(str, parts)) or "empty"
+    if isinstance(val, Mapping):
+        parts = [_named(each) for each in val.values()]
+        return (
+            None if None in parts else "_".join(f"{key}={part}" for key, part in zip(val, parts, strict=True))
+        )
+    if isinstance(val, (int, float)) or val is None:
+        return str(val)
+    return val if isinstance(val, str) and re.fullmatch(r"[\w.]+", val) else None

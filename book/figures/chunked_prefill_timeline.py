@@ -1,21 +1,19 @@
 """Draws book/src/figures/chunked-prefill-timeline.svg: one long prompt meets one decoding request.
 
-Run it as `python book/figures/chunked_prefill_timeline.py`. The clock counts tokens that went through the
+Run it as `python -m book.figures chunked_prefill_timeline`. The clock counts tokens that went through the
 model, not seconds, so the figure is the same on every machine.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-TARGET = Path(__file__).parents[1] / "src" / "figures" / "chunked-prefill-timeline.svg"
+from book.figures.drawing import Drawing
 
 LONG_PROMPT, CHUNK = 32, 8
 TOKENS_OF_A, ARRIVAL_OF_B = 8, 3  # B arrives when A has three of its eight tokens
 
-UNIT, LEFT, LANE, TOP, PANEL = 16, 150, 30, 40, 150
-WIDTH = LEFT + 42 * UNIT
-BLUE, ORANGE, INK, GREY = "#2a78b8", "#d9822b", "#222", "#777"
+UNIT, LEFT, LANE, HEIGHT, PANEL = 8.5, 118, 28, 22, 138
+TITLE = "A long prompt at once, and in chunks: the tokens of another request wait for it"
 
 
 @dataclass(frozen=True)
@@ -68,81 +66,52 @@ def schedule(prefill_step: int) -> Schedule:
 
 def draw() -> str:
     """The figure as SVG."""
+    drawing = Drawing(TITLE)
     plain, chunked = schedule(LONG_PROMPT), schedule(CHUNK)
-    parts = [
-        *_panel(f"Whole prompt at once (prefill_step ≥ {LONG_PROMPT})", plain, 0),
-        *_panel(f"Chunked (prefill_step = {CHUNK})", chunked, PANEL),
-        *_axis(2 * PANEL + TOP - 20),
-    ]
-    height = 2 * PANEL + TOP + 34
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 20} {height}" '
-        f'width="{WIDTH + 20}" height="{height}" font-family="sans-serif" font-size="13" fill="{INK}">\n'
-        f'<rect width="100%" height="100%" rx="6" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    _panel(drawing, f"Whole prompt at once (prefill_step ≥ {LONG_PROMPT})", plain, 0)
+    _panel(drawing, f"Chunked (prefill_step = {CHUNK})", chunked, PANEL)
+    _axis(drawing, 2 * PANEL + 12)
+    return drawing.svg()
 
 
-def _panel(title: str, run: Schedule, top: int) -> list[str]:
-    lane_a, lane_b = top + TOP, top + TOP + LANE
-    parts = [
-        _text(16, top + 26, title, weight="bold"),
-        _text(16, lane_a + 17, "A is decoding"),
-        _text(16, lane_b + 17, "B, a long prompt"),
-    ]
+def _panel(drawing: Drawing, title: str, run: Schedule, top: float) -> None:
+    lane_a, lane_b = top + 36, top + 36 + LANE
+    drawing.text(12, top + 24, title, bold=True)
+    drawing.text(12, lane_a + 16, "A is decoding")
+    drawing.text(12, lane_b + 16, "B, a long prompt")
     for step in run.steps:
-        lane, colour = (lane_a, BLUE) if step.request == "A" else (lane_b, ORANGE)
-        width = (step.end - step.start) * UNIT
-        parts.append(
-            f'<rect x="{_x(step.start)}" y="{lane}" width="{width}" height="{LANE - 6}" rx="2" '
-            f'fill="{colour}" stroke="#fff"/>'
-        )
-        if step.request == "B":
-            label = f"{step.end - step.start} tokens"
-            parts.append(_text(_x(step.start) + width / 2, lane + 17, label, "#fff", "middle"))
-    return [*parts, *_longest_gap(run, lane_b + LANE + 4), *_waiting_of_b(run, lane_b + LANE + 26)]
-
-
-def _longest_gap(run: Schedule, y: int) -> list[str]:
-    gaps = run.gaps_of_a
+        is_a, size = step.request == "A", step.end - step.start
+        lane, role, label = (lane_a, "blue", "") if is_a else (lane_b, "orange", f"{size} tokens")
+        drawing.box(_x(step.start) + 0.5, lane, size * UNIT - 1, HEIGHT, role, label=label)
+    gaps, times = run.gaps_of_a, run.tokens_of_a
     at = gaps.index(max(gaps))
-    times = run.tokens_of_a
-    return _span(times[at], times[at + 1], y, BLUE, f"A's longest gap: {max(gaps)}")
+    _span(drawing, times[at], times[at + 1], lane_b + 34, "blue", f"A's longest gap: {max(gaps)}")
+    waits = f"B's first token: {run.first_token_of_b - run.arrival_of_b} after it arrived"
+    _span(drawing, run.arrival_of_b, run.first_token_of_b, lane_b + 55, "orange", waits)
 
 
-def _waiting_of_b(run: Schedule, y: int) -> list[str]:
-    label = f"B's first token: {run.first_token_of_b - run.arrival_of_b} after it arrived"
-    return _span(run.arrival_of_b, run.first_token_of_b, y, ORANGE, label)
-
-
-def _span(start: int, end: int, y: int, colour: str, label: str) -> list[str]:
-    line = f'<path d="M{_x(start)} {y - 4}v8m0 -4H{_x(end)}m0 -4v8" stroke="{colour}" fill="none"/>'
-    if (end - start) * UNIT > 7.5 * len(label):
+def _span(drawing: Drawing, start: int, end: int, y: float, role: str, label: str) -> None:
+    """A line with two ends and its label: in its middle, or behind it where it is too short."""
+    room = 6.6 * len(label)
+    if (end - start) * UNIT > room + 16:
         middle = (_x(start) + _x(end)) / 2
-        room = 7.2 * len(label)
-        back = f'<rect x="{middle - room / 2:g}" y="{y - 8}" width="{room:g}" height="16" fill="#fff"/>'
-        return [line, back, _text(middle, y + 4, label, colour, "middle")]
-    return [line, _text(_x(end) + 8, y + 4, label, colour)]
+        drawing.line([(_x(start), y), (middle - room / 2, y)], role)
+        drawing.line([(middle + room / 2, y), (_x(end), y)], role)
+        drawing.text(middle, y + 4, label, role, anchor="middle")
+    else:
+        drawing.line([(_x(start), y), (_x(end), y)], role)
+        drawing.text(_x(end) + 8, y + 4, label, role)
+    for at in (start, end):
+        drawing.line([(_x(at), y - 4), (_x(at), y + 4)], role)
 
 
-def _axis(y: int) -> list[str]:
-    ticks = [
-        f'<path d="M{_x(at)} {y}v5" stroke="{GREY}"/>' + _text(_x(at), y + 19, str(at), GREY, "middle")
-        for at in range(0, 41, 8)
-    ]
-    line = f'<path d="M{_x(0)} {y}H{_x(40)}" stroke="{GREY}"/>'
-    return [line, *ticks, _text(16, y + 19, "tokens computed", GREY)]
+def _axis(drawing: Drawing, y: float) -> None:
+    drawing.line([(_x(0), y), (_x(40), y)])
+    for at in range(0, 41, 8):
+        drawing.line([(_x(at), y), (_x(at), y + 5)])
+        drawing.text(_x(at), y + 19, str(at), "grey", anchor="middle")
+    drawing.text(12, y + 19, "tokens computed", "grey")
 
 
-def _x(at: int) -> int:
+def _x(at: int) -> float:
     return LEFT + at * UNIT
-
-
-def _text(
-    x: float, y: float, text: str, colour: str = INK, anchor: str = "start", weight: str = "normal"
-) -> str:
-    style = f'fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f'<text x="{x:g}" y="{y:g}" {style}>{text}</text>'
-
-
-if __name__ == "__main__":
-    TARGET.write_text(draw(), encoding="utf-8")

@@ -9,21 +9,28 @@ from .engine.slo.budget_controller import BudgetController
 from .engine.slo.latency_policy import LatencyPolicy
 from .engine.slo.step_time import StepTimeModel
 from .generate.batch import batch_generate
+from .generate.chunking import AdaptiveChunker, ChunkedPrefillMetrics
+from .generate.prefill_scheduler import PrefillScheduler
 from .generate.request import Request, stream_generate
 from .generate.sampler import Sampler
 from .generate.simple import simple_generate, simple_generate_with_kv_cache
 from .models.parallel import build_parallel_model
 from .models.qwen import build_model
+from .speculative.draft_gate import DraftGate
 from .speculative.loop import speculative_generate
 from .speculative.proposers import DraftModelProposer, NgramProposer
 
 __all__ = [
+    "AdaptiveChunker",
     "BlockPool",
     "BudgetController",
+    "ChunkedPrefillMetrics",
+    "DraftGate",
     "DraftModelProposer",
     "Engine",
     "LatencyPolicy",
     "NgramProposer",
+    "PrefillScheduler",
     "Request",
     "Sampler",
     "Scheduler",

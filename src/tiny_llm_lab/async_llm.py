@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
@@ -53,18 +54,16 @@ class AsyncLLM:
         """Continue a prompt, as it is given: yields what is new, the last output with its completion.
 
         A loop that is left early, or cancelled, ends the request within one step. Raises UserError for a
-        request that can never be running, and RuntimeError outside of `async with`.
+        request that can never be served, and RuntimeError outside of `async with`.
         """
         running = self._running
         token_ids = await running.encode(prompt) if isinstance(prompt, str) else prompt
         # A grammar may take a second to compile, in which others want their tokens.
         processors = await asyncio.to_thread(processors_for, sampling, running.grammars)
-        stream = await running.engine.add(token_ids, sampling, request_id=request_id, processors=processors)
-        try:
-            async for output in stream:
+        outputs = running.engine.generate(token_ids, sampling, request_id=request_id, processors=processors)
+        async with aclosing(outputs):  # a loop that is left ends it at once
+            async for output in outputs:
                 yield output
-        finally:
-            running.engine.abort(stream)
 
     def chat(
         self,

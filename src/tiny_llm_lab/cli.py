@@ -11,6 +11,7 @@ import textwrap
 from types import ModuleType
 from typing import Final, NoReturn
 
+from tiny_llm_lab.borrowing import borrow_files
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, EXIT_USAGE, handle_errors
 from tiny_llm_lab.commands.program import INSTALLED, has_checkout, program
 from tiny_llm_lab.types import UserError
@@ -33,8 +34,17 @@ _GROUPS: Final = {
         "lab": "tiny_llm_lab.labs.command",
     },
     "The course": {
+        "status": "tiny_llm_lab.course.learner.status",
+        "next": "tiny_llm_lab.course.learner.next_task",
         "test": "tiny_llm_lab.course.run_tests",
+        "watch": "tiny_llm_lab.course.learner.watch",
+        "explain": "tiny_llm_lab.course.learner.explain_command",
+        "hint": "tiny_llm_lab.course.learner.hint",
+        "progress": "tiny_llm_lab.course.learner.progress",
         "test-ref": "tiny_llm_lab.course.run_tests",
+        "diff": "tiny_llm_lab.course.learner.diff",
+        "reset": "tiny_llm_lab.course.learner.reset",
+        "compare": "tiny_llm_lab.course.compare.command",
         "book": "tiny_llm_lab.course.book",
     },
     "When something is wrong": {
@@ -88,6 +98,8 @@ def main(argv: list[str] | None = None) -> int:
     if unknown and "handed_on" not in args:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.handed_on = unknown
+    if getattr(args, "borrow", None):
+        borrow_files(args.borrow, args.solution)
     return int(_load(name).run(args))
 
 
@@ -95,7 +107,7 @@ def command_parser(name: str, typed: str | None = None) -> CommandParser:
     """The parser of a command's flags; `typed` is another name that it was called by."""
     module, prog = _load(name), f"{program()} {typed or name}"
     pairs = getattr(module, "EXAMPLES", ())
-    examples = [f"  {prog} {arguments}\n      {about}" for arguments, about in pairs]
+    examples = [f"{f'  {prog} {arguments}'.rstrip()}\n      {about}" for arguments, about in pairs]
     parser = CommandParser(
         prog=prog,
         description=textwrap.fill(module.HELP, shutil.get_terminal_size().columns - 2),

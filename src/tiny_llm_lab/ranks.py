@@ -18,7 +18,7 @@ from typing import IO
 import mlx.core as mx
 
 from tiny_llm_lab import native
-from tiny_llm_lab.native.isa import physical_cores
+from tiny_llm_lab.native.cores import usable_cores
 from tiny_llm_lab.types import UserError
 
 _RANK, _HOSTS = "MLX_RANK", "MLX_HOSTFILE"  # how MLX's ring learns its rank and the addresses of all ranks
@@ -83,7 +83,7 @@ def _start(
     command: Sequence[str], rank: int, size: int, hosts: Path, stderr: IO[str], stdin: bytes
 ) -> subprocess.Popen[bytes]:
     # Ranks share the cores: more threads than cores would wait for each other at every sum.
-    threads = {native.THREADS_VARIABLE: str(max(1, physical_cores() // size))}
+    threads = {native.THREADS_VARIABLE: str(max(1, usable_cores() // size))}
     environment = threads | os.environ | {_RANK: str(rank), _HOSTS: str(hosts)}
     with (
         tempfile.TemporaryFile() as given

@@ -10,11 +10,14 @@ from tiny_llm_lab.types import (
     ChunkPolicy,
     Clock,
     Completion,
+    DraftGate,
     Event,
     EventCallback,
     Model,
     PagedModel,
+    PrefillCounts,
     PrefillMetrics,
+    PrefillPolicy,
     Prompt,
     Proposer,
     SamplingParams,
@@ -54,12 +57,21 @@ class Solution(Protocol):
         prefill_step: int | None = 128,
         prefill_memory: int | None = None,
         chunk_policy: ChunkPolicy | None = None,
+        prefill_policy: PrefillPolicy | None = None,
         metrics: PrefillMetrics | None = None,
         sampling: SamplingParams = ...,
         on_event: EventCallback | None = None,
         async_scheduling: bool | None = None,
         clock: Clock = time.perf_counter,
     ) -> list[Completion]: ...
+
+
+class LoopPolicies(Protocol):
+    """The classes of days 2.7 and 2.8 that choose chunks and prompts for `batch_generate`, or count them."""
+
+    AdaptiveChunker: Callable[[float], ChunkPolicy]
+    ChunkedPrefillMetrics: Callable[[], PrefillCounts]
+    PrefillScheduler: Callable[..., PrefillPolicy]
 
 
 class Scheduling(Protocol):
@@ -83,6 +95,7 @@ class Serving(Protocol):
     BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
     NgramProposer: Callable[..., Proposer]
     DraftModelProposer: Callable[..., Proposer]
+    DraftGate: Callable[[], DraftGate]
 
 
 def load_solution(name: str = "mine") -> Solution:
@@ -90,6 +103,11 @@ def load_solution(name: str = "mine") -> Solution:
     if name not in PACKAGES:
         raise UserError(f"unknown solution {name!r}: choose one of {', '.join(PACKAGES)}")
     return cast(Solution, importlib.import_module(PACKAGES[name]))
+
+
+def load_loop_policies(name: str = "mine") -> LoopPolicies:
+    """The same package as `load_solution`, asked for its policies. Raises UserError when it has none."""
+    return cast(LoopPolicies, _with(LoopPolicies, name))
 
 
 def load_scheduling(name: str = "mine") -> Scheduling:

@@ -1,5 +1,7 @@
 """What tests of a step ahead look at: the order of launches and reads, and what events say."""
 
+from itertools import zip_longest
+
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.types import PrefillEvent, TokenEvent
@@ -13,6 +15,15 @@ def told(event):
         return event.prompt_idx, event.token_id, event.text
     done = event.completion
     return done.prompt_idx, done.token_ids, done.text, done.finish_reason
+
+
+def assert_same_events(ahead, in_turn):
+    """Both lists of `told` events are equal; otherwise the first that differs is named, with those before."""
+    for at, (got, want) in enumerate(zip_longest(ahead, in_turn, fillvalue="nothing more")):
+        assert got == want, (
+            f"event {at}: a step ahead tells {got}, step by step it is {want} "
+            f"(request, token, text); just before both told {in_turn[max(0, at - 4) : at]}"
+        )
 
 
 def watched(llm, monkeypatch, model):

@@ -15,6 +15,11 @@ def text_of(length, seed=0):
     return bytes(random.Random(seed).choices(range(97, 123), k=length)).decode()
 
 
+def kinds(events):
+    """The types of events by name, in their order: what a failing comparison shows side by side."""
+    return " ".join(type(event).__name__ for event in events)
+
+
 def run_all(llm, model, prompts, **settings):
     clock = FakeClock(tick=1e-4)
     settings = {"clock": clock, "max_seq_len": 512, "async_scheduling": False, **settings}

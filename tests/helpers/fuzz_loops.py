@@ -56,10 +56,12 @@ def serve_batch(llm: Any, model: Any, prompts: Sequence[Prompt], limit: int, rng
         "whims": RandomChunks(random.Random(rng.random())),
         "adaptive": llm.AdaptiveChunker(rng.choice((1e-9, 0.05)), rng.randrange(3)),
     }
+    prefills = random_prefills(llm, rng) if rng.random() < 0.6 else None
     served = Served()
 
     def note(event: Event) -> None:
-        served.logs.setdefault(str(prompt_idx_of(event)), Log()).events.append(event)
+        log = Log(may_restart=prefills is not None)
+        served.logs.setdefault(str(prompt_idx_of(event)), log).events.append(event)
 
     done = llm.batch_generate(
         model,
@@ -70,6 +72,7 @@ def serve_batch(llm: Any, model: Any, prompts: Sequence[Prompt], limit: int, rng
         prefill_step=rng.choice((None, 1, 3, 8, 31, 128)),
         prefill_memory=rng.choice((None, 100_000)),
         chunk_policy=policies[rng.choice(tuple(policies))],
+        prefill_policy=prefills,
         metrics=llm.ChunkedPrefillMetrics(),
         async_scheduling=rng.random() < 0.7,
         on_event=note,
@@ -78,6 +81,17 @@ def serve_batch(llm: Any, model: Any, prompts: Sequence[Prompt], limit: int, rng
     assert [each.prompt_idx for each in done] == list(range(len(prompts))), "one completion for each prompt"
     served.outcomes = {str(each.prompt_idx): outcome_of(each) for each in done}
     return served
+
+
+def random_prefills(llm: Any, rng: random.Random) -> Any:
+    """Any prefill policy that changes no answer: 8 bits would."""
+    return llm.PrefillScheduler(
+        max_wait_s=rng.choice((0.0, 1e-4, 10.0)),
+        reserved_rows=rng.randrange(4),
+        long_tokens=rng.choice((None, 0, 3, 30)),
+        max_pauses=rng.choice((1, 8, 99)),
+        kv_limit_bytes=rng.choice((None, 0, 20_000)),
+    )
 
 
 def serve_speculative(

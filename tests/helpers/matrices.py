@@ -53,6 +53,12 @@ def fixed_point_rounding(x, w):
     return 2.0**-16 * float((largest @ np.abs(numbers(w)).reshape(groups).sum(axis=-1).T).max(initial=0.0))
 
 
+def flushed(x, w):
+    """The most that a row of dense bfloat16 loses where its products below 2^-126 count as zero."""
+    is_bfloat = not isinstance(w, QuantizedWeights) and x.dtype == w.dtype == mx.bfloat16
+    return x.shape[-1] * 2.0**-126 if is_bfloat else 0.0
+
+
 def evaluated(*arrays):
     """Views of evaluated arrays are views; before that MLX may still make copies of them."""
     mx.eval(*arrays)

@@ -19,6 +19,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.metal_source import as_cpp
 
 HAS_METAL = mx.metal.is_available()
 # Where a test of a kernel runs: a Mac has one case more, on its GPU.
@@ -123,7 +124,7 @@ def run(
         *(_outputs(n, d, out, memory) for n, d, out in zip(output_names, output_dtypes, made, strict=True)),
         *((f"{kind} {n}", value) for kind, n, value in _ATTRIBUTES if n in source),
     ]
-    program = _program(header, source, template, parameters)
+    program = _program(as_cpp(header), as_cpp(source), template, parameters)
     if verbose:
         print(program)
     library = _loaded(program)

@@ -1,6 +1,16 @@
 // Enough of Metal to compile a kernel's body as C++20 and to run it: what a course's kernel is likely to use.
 //
-// Scalars, uint2 and uint3, the math functions, simd_sum and its relatives, threadgroup memory and barriers.
+// Covered: bool, the integers, float, half and bfloat, uint2 and uint3 (fields only); max, min, clamp, exp, exp2,
+//   log, log2, sqrt, rsqrt, abs, fabs, fma, as_type; simd_sum, simd_product, simd_max, simd_min, simd_shuffle,
+//   _xor, _down, _up and simd_broadcast; both barriers with their flags; threadgroup values and arrays of one or
+//   two axes, pointers into threadgroup and device memory.
+// Told, with the thread and the number of its barrier: an index outside a buffer, in threadgroup memory a race
+//   and a read of what no thread of this threadgroup has written. A simdgroup_barrier orders its own lanes, and a
+//   flag without mem_threadgroup orders nothing there. A simd function orders no memory.
+// Not covered: vectors of floats and arithmetic on vectors, atomics, simdgroup matrices, textures, quad functions,
+//   references to threadgroup memory, `auto` for an element of it (name the type instead), races on device memory,
+//   the speed of anything.
+//
 // The threads of a threadgroup are fibers that take turns: each runs until it has to wait for others. A
 // simdgroup is 32 neighbouring threads. A thread that has returned takes no part in an exchange, as on a GPU.
 
@@ -17,80 +27,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-// --- types ---
-
-using uint = unsigned int;
-using ushort = unsigned short;
-using uchar = unsigned char;
-struct uint2 {
-  uint x, y;
-};
-struct uint3 {
-  uint x, y, z;
-};
-
-// A 16-bit float. It widens by itself and narrows only when told to; two of them give one of them, rounded.
-template <typename Format>
-struct Narrow {
-  uint16_t bits;
-  Narrow() = default;
-  explicit Narrow(float wide) : bits(Format::encode(wide)) {}
-  explicit Narrow(double wide) : Narrow(float(wide)) {}
-  explicit Narrow(int wide) : Narrow(float(wide)) {}
-  explicit Narrow(uint wide) : Narrow(float(wide)) {}
-  template <typename Other>
-  explicit Narrow(Narrow<Other> other) : Narrow(float(other)) {}
-  operator float() const { return Format::decode(bits); }
-  friend Narrow operator+(Narrow a, Narrow b) { return Narrow(float(a) + float(b)); }
-  friend Narrow operator-(Narrow a, Narrow b) { return Narrow(float(a) - float(b)); }
-  friend Narrow operator*(Narrow a, Narrow b) { return Narrow(float(a) * float(b)); }
-  friend Narrow operator/(Narrow a, Narrow b) { return Narrow(float(a) / float(b)); }
-  Narrow& operator+=(Narrow other) { return *this = *this + other; }
-  Narrow& operator-=(Narrow other) { return *this = *this - other; }
-  Narrow& operator*=(Narrow other) { return *this = *this * other; }
-  Narrow& operator/=(Narrow other) { return *this = *this / other; }
-};
-
-struct Float16 {
-  static uint16_t encode(float wide) {
-    const uint16_t sign = signbit(wide) ? 0x8000 : 0;
-    if (isnan(wide)) return 0x7e00;
-    const float size = fabsf(wide);
-    if (size >= 65520.0f) return sign | 0x7c00;
-    int exponent;
-    frexpf(size, &exponent);
-    if (size < 0x1p-14f) exponent = -13;  // down here all numbers have the same spacing
-    // Rounding up to 2048 carries into the exponent by itself.
-    return sign | uint16_t(int(rintf(ldexpf(size, 11 - exponent))) + ((exponent + 13) << 10));
-  }
-  static float decode(uint16_t bits) {
-    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    const float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
-        : exponent == 0               ? ldexpf(float(mantissa), -24)
-                                      : ldexpf(float(1024 + mantissa), exponent - 25);
-    return bits & 0x8000 ? -size : size;
-  }
-};
-
-struct BFloat16 {
-  static uint16_t encode(float wide) {
-    uint32_t bits;
-    memcpy(&bits, &wide, 4);
-    if (isnan(wide)) return 0x7fc0;
-    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // to the nearest, ties to even
-  }
-  static float decode(uint16_t narrow) {
-    const uint32_t bits = uint32_t(narrow) << 16;
-    float wide;
-    memcpy(&wide, &bits, 4);
-    return wide;
-  }
-};
-
-using half = Narrow<Float16>;
-using bfloat = Narrow<BFloat16>;
-using float16_t = half;
-using bfloat16_t = bfloat;
+#include "metal_types.h"
 
 // --- threads and arrays ---
 
@@ -116,6 +53,8 @@ struct Thread {
   Simdgroup* simdgroup;
   uint3 position_in_threadgroup, position_in_grid, group_in_grid;
   bool is_done;
+  uint num_barriers, num_simd_barriers;
+  uint ordered_by;  // the number, from 1, of the last barrier that made threadgroup memory visible
 };
 
 inline Thread threads[MAX_THREADS];
@@ -123,7 +62,8 @@ inline Simdgroup simdgroups[MAX_THREADS / LANES];
 inline Meeting everyone;
 inline uint num_threads, now, num_idle_turns;
 inline ucontext_t outside;
-inline char trouble[200];  // why the run was given up; empty while all is well
+inline uint64_t group_number;  // of all threadgroups that ever ran, from 1
+inline char trouble[400];  // why the run was given up; empty while all is well
 inline void (*body)(const Thread&);
 inline char* stacks;
 
@@ -222,6 +162,7 @@ inline void run_threadgroup(uint3 group, const uint* grid, const uint* size) {
   const uint depth = size[2] < grid[2] - first.z ? size[2] : grid[2] - first.z;
   num_threads = width * height * depth;
   num_idle_turns = 0;
+  ++group_number;
   everyone = {num_threads};
   memset(simdgroups, 0, sizeof simdgroups);
   for (uint i = 0; i < num_threads; ++i) {
@@ -235,6 +176,7 @@ inline void run_threadgroup(uint3 group, const uint* grid, const uint* size) {
     thread.position_in_grid = {first.x + place.x, first.y + place.y, first.z + place.z};
     thread.group_in_grid = group;
     thread.is_done = false;
+    thread.num_barriers = thread.num_simd_barriers = thread.ordered_by = 0;
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = stacks + size_t(i) * STACK_BYTES;
     thread.context.uc_stack.ss_size = STACK_BYTES;
@@ -257,34 +199,9 @@ inline const char* run_grid(const uint* grid, const uint* size, void (*kernel)(c
   return trouble;
 }
 
-// An array that complains where a GPU would read or write something else.
-template <typename T>
-struct Array {
-  T* first;
-  long long size;  // of what is left from `first` on
-  const char* name;
-  template <typename Index>
-  T& operator[](Index i) const {
-    if ((long long)i < 0 || (long long)i >= size) {
-      snprintf(trouble, sizeof trouble, "%s[%lld] is outside: there are %lld elements", name, (long long)i, size);
-      give_up();
-    }
-    return first[i];
-  }
-  T& operator*() const { return (*this)[0]; }
-  template <typename Index>
-  Array operator+(Index i) const {
-    return {first + i, size - (long long)i, name};
-  }
-};
-
-// Small inputs lie in `constant` memory, which no `device` pointer can point into; all others may become one.
-template <typename T>
-struct DeviceArray : Array<T> {
-  operator T*() const { return this->first; }
-};
-
 }  // namespace emulated
+
+#include "metal_memory.h"
 
 // --- functions ---
 
@@ -292,60 +209,81 @@ struct DeviceArray : Array<T> {
 
 namespace metal {
 
-enum class mem_flags { mem_none, mem_device, mem_threadgroup };
+enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
+inline mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
+inline bool is_for_threadgroup(mem_flags flags) { return int(flags) & int(mem_flags::mem_threadgroup); }
 
-inline void threadgroup_barrier(mem_flags) { emulated::meet(emulated::everyone); }
-inline void simdgroup_barrier(mem_flags) { emulated::meet(emulated::threads[emulated::now].simdgroup->meeting); }
+inline void threadgroup_barrier(mem_flags flags) {
+  emulated::meet(emulated::everyone);
+  emulated::Thread& self = emulated::threads[emulated::now];
+  ++self.num_barriers;
+  if (is_for_threadgroup(flags)) self.ordered_by = self.num_barriers;
+}
+inline void simdgroup_barrier(mem_flags flags) {
+  emulated::Thread& self = emulated::threads[emulated::now];
+  emulated::meet(self.simdgroup->meeting);
+  if (is_for_threadgroup(flags)) ++self.num_simd_barriers;
+}
 
 template <typename T>
-T simd_sum(T value) {
-  return emulated::fold(value, [](T a, T b) { return T(a + b); });
+emulated::Plain<T> simd_sum(T value) {
+  using P = emulated::Plain<T>;
+  return emulated::fold(P(value), [](P a, P b) { return P(a + b); });
 }
 template <typename T>
-T simd_product(T value) {
-  return emulated::fold(value, [](T a, T b) { return T(a * b); });
+emulated::Plain<T> simd_product(T value) {
+  using P = emulated::Plain<T>;
+  return emulated::fold(P(value), [](P a, P b) { return P(a * b); });
 }
 template <typename T>
-T simd_max(T value) {
-  return emulated::fold(value, [](T a, T b) { return a < b ? b : a; });
+emulated::Plain<T> simd_max(T value) {
+  using P = emulated::Plain<T>;
+  return emulated::fold(P(value), [](P a, P b) { return a < b ? b : a; });
 }
 template <typename T>
-T simd_min(T value) {
-  return emulated::fold(value, [](T a, T b) { return b < a ? b : a; });
+emulated::Plain<T> simd_min(T value) {
+  using P = emulated::Plain<T>;
+  return emulated::fold(P(value), [](P a, P b) { return b < a ? b : a; });
 }
 // What comes from a lane that is not there is undefined; here it is the lane's own value.
 template <typename T>
-T simd_shuffle(T value, uint lane) {
-  const auto seen = emulated::exchange(value);
-  return seen.has(lane) ? seen[lane] : value;
+emulated::Plain<T> simd_shuffle(T value, uint lane) {
+  const emulated::Plain<T> mine = value;
+  const auto seen = emulated::exchange(mine);
+  return seen.has(lane) ? seen[lane] : mine;
 }
 template <typename T>
-T simd_broadcast(T value, uint lane) {
+emulated::Plain<T> simd_broadcast(T value, uint lane) {
   return simd_shuffle(value, lane);
 }
 template <typename T>
-T simd_shuffle_xor(T value, uint mask) {
+emulated::Plain<T> simd_shuffle_xor(T value, uint mask) {
   return simd_shuffle(value, emulated::threads[emulated::now].lane ^ mask);
 }
 template <typename T>
-T simd_shuffle_down(T value, uint delta) {
+emulated::Plain<T> simd_shuffle_down(T value, uint delta) {
   return simd_shuffle(value, emulated::threads[emulated::now].lane + delta);
 }
 template <typename T>
-T simd_shuffle_up(T value, uint delta) {
+emulated::Plain<T> simd_shuffle_up(T value, uint delta) {
   return simd_shuffle(value, emulated::threads[emulated::now].lane - delta);
 }
 
-template <typename T>
-T max(T a, T b) {
+// Two types where an operand is an element of threadgroup memory: it is read as what it holds.
+template <typename T, typename U>
+concept Alike = std::is_same_v<emulated::Plain<T>, emulated::Plain<U>>;
+template <typename T, Alike<T> U>
+emulated::Plain<T> max(T first, U second) {
+  const emulated::Plain<T> a = first, b = second;
   return a < b ? b : a;
 }
-template <typename T>
-T min(T a, T b) {
+template <typename T, Alike<T> U>
+emulated::Plain<T> min(T first, U second) {
+  const emulated::Plain<T> a = first, b = second;
   return b < a ? b : a;
 }
-template <typename T>
-T clamp(T x, T low, T high) {
+template <typename T, Alike<T> U, Alike<T> V>
+emulated::Plain<T> clamp(T x, U low, V high) {
   return min(max(x, low), high);
 }
 inline float exp(float x) { return ::expf(x); }
@@ -372,8 +310,9 @@ namespace precise = fast;
 }  // namespace metal
 
 template <typename To, typename From>
-To as_type(From from) {
-  static_assert(sizeof(To) == sizeof(From));
+To as_type(From given) {
+  const emulated::Plain<From> from = given;
+  static_assert(sizeof(To) == sizeof(from));
   To to;
   memcpy((void*)&to, (const void*)&from, sizeof(To));
   return to;
@@ -381,9 +320,9 @@ To as_type(From from) {
 
 // --- words ---
 
-// One memory for all: where a pointer points to is the compiler's business on a GPU only. What a threadgroup
-// shares is static, for threadgroups run one after the other.
+// Pointers into device memory and declarations of threadgroup memory were replaced before (metal_source.py);
+// elsewhere the address space is the compiler's business on a GPU only.
 #define device
 #define constant
 #define thread
-#define threadgroup static
+#define threadgroup

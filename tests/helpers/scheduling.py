@@ -117,6 +117,8 @@ def drive(
         before_step(step, scheduler)
         plan = scheduler.schedule(token_budget) if token_budget else scheduler.schedule()
         run.plans.append(plan)
+        waiting = {each.request_id for each in scheduler.waiting} & set(plan.num_scheduled_tokens)
+        assert not waiting, f"step {step} has tokens for {sorted(waiting)}, which still wait: not admitted"
         _forward(scheduler, plan, run, step)
     assert scheduler.pool.num_free == num_blocks, "blocks are missing at the end"
     return run

@@ -113,16 +113,17 @@ class Storm:
         plan = self.scheduler.schedule(budget)
         limit = min(self.config.max_num_batched_tokens, budget or self.config.max_num_batched_tokens)
         assert plan.total_num_scheduled_tokens <= limit, f"step {self.num_steps}: more than {limit} tokens"
-        assert min(plan.num_scheduled_tokens.values(), default=1) > 0
+        assert min(plan.num_scheduled_tokens.values(), default=1) > 0, "planned with no tokens"
         running = [r.request_id for r in self.scheduler.running]
-        assert len(running) <= self.config.max_num_seqs
+        assert len(running) <= self.config.max_num_seqs, f"step {self.num_steps}: more run than have slots"
+        assert set(plan.num_scheduled_tokens) <= set(running), "a sequence gets tokens without being admitted"
         if plan.preempted:
             admitted = set(running) - set(before)
             batch_class = {name for name, life in self.lives.items() if life.request.rank == 1}
             assert not admitted & batch_class, "batch class is not admitted in a step that preempts"
-            assert not admitted or set(plan.preempted) <= batch_class, "nor anybody when others have to go"
+            assert not admitted or set(plan.preempted) <= batch_class, "only batch class makes room"
             self.num_displaced += len(plan.preempted) if admitted else 0
-            assert not set(plan.preempted) & set(plan.num_scheduled_tokens)
+            assert not set(plan.preempted) & set(plan.num_scheduled_tokens), "preempted and admitted"
             self.num_preemptions += len(plan.preempted)
         for name in plan.preempted:
             self.lives[name].lost += self.lives[name].at
@@ -157,9 +158,8 @@ class Storm:
             life.scheduled += num_new
             life.adopted += request.num_computed_tokens - life.at
             spans[name] = (request.num_computed_tokens, num_new)
-            assert (
-                len(request.block_ids) * self.block_size >= request.num_computed_tokens + num_new or life.ends
-            )
+            room = len(request.block_ids) * self.block_size
+            assert room >= request.num_computed_tokens + num_new or life.ends, f"{name} has too few blocks"
             if request.needs_sample(num_new):
                 num_drafted = request.num_computed_tokens + num_new - request.num_tokens
                 accepted = request.spec_token_ids[: self.rng.randrange(num_drafted + 1)]
@@ -171,9 +171,8 @@ class Storm:
             if life.ends:
                 continue
             want = life.request.num_tokens - 1 if name in sampled else start + num_new
-            assert life.request.num_computed_tokens == want
-            life.lost += start + num_new - want
-            life.at = want
+            assert life.request.num_computed_tokens == want, f"{name}: computed tokens after commit"
+            life.lost, life.at = life.lost + start + num_new - want, want
             if len(life.request.output_token_ids) == life.max_tokens:
                 self._end(name)
 
@@ -183,10 +182,11 @@ class Storm:
             assert self.scheduler.abort(name)
         else:
             assert life.scheduled + life.adopted - life.lost == life.request.num_tokens - 1, "tokens computed"
-            assert life.adopted % self.block_size == 0 and (self.is_cached or life.adopted == 0)
+            is_whole = life.adopted % self.block_size == 0 and (self.is_cached or life.adopted == 0)
+            assert is_whole, f"{name}: {life.adopted} tokens found in the prefix cache"
             self.scheduler.finish(name)
         life.ends += 1
-        assert life.request.block_ids == []
+        assert life.request.block_ids == [], f"{name} has ended and has blocks"
 
 
 def random_config(rng: random.Random, policy: Policy | None = None, has_grid: bool = True) -> SchedulerConfig:

@@ -1,8 +1,9 @@
 """How close is close enough, and what a learner sees when it is not."""
 
 import gc
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ class Tolerance:
     atol: float
 
 
+# What pytest leaves of 80 characters for a line of a message.
+_WIDTH = 72
 # Copies, look-ups, masks: nothing is rounded.
 EXACT = Tolerance(0.0, 0.0)
 # One float32 operator on inputs of size one. A sum of a few hundred products is off by tens of units in the
@@ -92,20 +95,79 @@ def assert_close(
     where = ", ".join(str(int(i)) for i in index)
     lines = [
         f"{what}: {np.count_nonzero(delta > allowed)} of {delta.size} differ, shape {mine.shape} {legend}",
-        f"max |delta| {delta[index]:.3g} at [{where}]: expected {target[index]:.6g}, got {mine[index]:.6g}"
-        f" (allowed {allowed[index]:.2g})",
-        "expected | yours, the first 4 x 4:",
-        *_side_by_side(target, mine),
+        f"max |delta| {delta[index]:.3g} at [{where}]: expected {target[index]:.6g}, got {mine[index]:.6g}",
+        f"allowed there: {allowed[index]:.2g}",
+        *_side_by_side(target, mine, [int(i) for i in index]),
+        *_where(delta > allowed, legend),
     ]
     raise AssertionError("\n".join(lines))
 
 
-def _side_by_side(target: np.ndarray, mine: np.ndarray) -> list[str]:
-    corners = []
-    for x in (target, mine):
-        flat = x.reshape(-1, x.shape[-1]) if x.ndim else x.reshape(1, 1)
-        corners.append([" ".join(f"{number:9.4g}" for number in row[:4]) for row in flat[:4]])
-    return [f"{left} | {right}" for left, right in zip(*corners, strict=True)]
+def _where(is_wrong: np.ndarray, legend: str) -> list[str]:
+    """One line, if a part of the array is wrong as a whole: some heads, some rows, the last columns."""
+    places = [sorted({int(i) for i in axis}) for axis in np.nonzero(np.atleast_1d(is_wrong))]
+    num_in_part = math.prod(map(len, places))
+    if num_in_part in (1, is_wrong.size) or 2 * np.count_nonzero(is_wrong) < num_in_part:
+        return []
+    names = legend.strip("[]").split(", ") if legend.count(",") == is_wrong.ndim - 1 else []
+    parts = [
+        f"{names[axis] if names else f'axis {axis}'} at {_runs(found)} of 0 to {length - 1}"
+        for axis, (found, length) in enumerate(zip(places, is_wrong.shape, strict=True))
+        if len(found) < length
+    ]
+    return [f"all that differ: {'; '.join(parts)}"]
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Sorted numbers, those that follow each other as "3 to 5"."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    return ", ".join(
+        str(first) if first == last else f"{first} to {last}"
+        for first, last in zip(starts, ends, strict=True)
+    )
+
+
+def _side_by_side(target: np.ndarray, mine: np.ndarray, index: Sequence[int]) -> list[str]:
+    """A title and up to 4 x 4 numbers of both around `index`; nothing where they would look the same.
+
+    Fewer columns where the numbers are long: pytest's report of a failure has 80 characters a line.
+    """
+    if target.size == 1:
+        return []  # the line before says it all
+    outer, inner = tuple(index[:-2]), index[-2:]
+    for digits in (4, 7, 10, 17):  # the fewest that tell the two apart; 17 tell any two float64 apart
+        for most in (4, 3, 2, 1):
+            sizes = [*[4] * (len(inner) - 1), most]
+            spans = [_around(*each) for each in zip(inner, target.shape[-2:], sizes, strict=True)]
+            windows = [np.atleast_2d(x[(*outer, *spans)]) for x in (target, mine)]
+            left, right = ([[f"{n:.{digits}g}" for n in row] for row in window] for window in windows)
+            lines = _beside(left, right)
+            if most == 1 or len(lines[0]) <= _WIDTH:
+                break
+        if left != right:
+            names = ("row", "column")[-len(spans) :]
+            place = ", ".join(_named(name, span) for name, span in zip(names, spans, strict=True))
+            return [f"expected | yours, {place}{f' of {list(outer)}' if outer else ''}:", *lines]
+    return []
+
+
+def _beside(left: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of both sides, numbers below numbers."""
+    size = max(len(number) for row in (*left, *right) for number in row)
+    rows = [[" ".join(f"{number:>{size}}" for number in row) for row in side] for side in (left, right)]
+    return [f"{a} | {b}" for a, b in zip(*rows, strict=True)]
+
+
+def _around(i: int, length: int, size: int) -> slice:
+    """`size` neighbours of an axis of `length`, or all there are, with `i` among them."""
+    start = max(0, min(i - (size > 1), length - size))
+    return slice(start, min(start + size, length))
+
+
+def _named(name: str, span: slice) -> str:
+    last = span.stop - 1
+    return f"{name} {last}" if last == span.start else f"{name}s {span.start} to {last}"
 
 
 def active_bytes() -> int:

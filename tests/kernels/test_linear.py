@@ -5,13 +5,21 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.matrices import evaluated, fixed_point_rounding, in_8_bits, numbers, packed, product
+from tests.helpers.matrices import (
+    evaluated,
+    fixed_point_rounding,
+    flushed,
+    in_8_bits,
+    numbers,
+    packed,
+    product,
+)
 from tests.helpers.tolerance import assert_close, of_kernel
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import DTYPES
 
-# One row, the special case of two, a tile of three with and without a rest, and more than a block of 48.
-ROWS = [1, 2, 3, 5, 9, 65]
+# One row, the special case of two, a tile of three with and without a rest, and more than a block of 96.
+ROWS = [1, 2, 3, 5, 9, 101]
 PACKINGS = [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
 
 
@@ -20,7 +28,7 @@ def check(got, want, dtype, what, rounding=0.0):
 
 
 def check_product(got, x, w, what, bias=None):
-    check(got, product(x, w, bias), x.dtype, what, fixed_point_rounding(x, w))
+    check(got, product(x, w, bias), x.dtype, what, fixed_point_rounding(x, w) + flushed(x, w))
 
 
 @pytest.mark.parametrize("scales", DTYPES, ids=str)

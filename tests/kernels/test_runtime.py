@@ -12,8 +12,8 @@ from tests.kernels.compilers import fake_compiler
 from tiny_llm_lab import native
 from tiny_llm_lab.native import runtime as runtime_module
 from tiny_llm_lab.native.build import CompileError
+from tiny_llm_lab.native.cores import usable_cores
 from tiny_llm_lab.native.cpp_ops import CppOps, can_read_model
-from tiny_llm_lab.native.isa import physical_cores
 from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.runtime import Runtime
 from tiny_llm_lab.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
@@ -159,7 +159,7 @@ def test_a_number_of_threads_that_cannot_be(said, wanted, monkeypatch):
 
 
 def test_a_number_of_threads(threads, monkeypatch):
-    assert physical_cores() >= 1
+    assert usable_cores() >= 1
     monkeypatch.setenv(native.THREADS_VARIABLE, "3")
     assert num_threads_wanted() == 3
     monkeypatch.delenv(native.THREADS_VARIABLE)

@@ -73,7 +73,7 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
     assert (engine.kv_cache.num_blocks, engine.kv_cache.block_size) == (10, 8)
     assert engine.scheduler.config == settings.config
     assert engine.prefix_cache is None
-    assert engine.proposer is not None
+    assert engine.spec_stats is not None
 
 
 def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
@@ -86,7 +86,7 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=2)
     assert engine.kv_cache.num_blocks == 2 * 63, "no more than two requests of 1,000 tokens can fill"
-    assert engine.proposer is engine.budget_controller is None
+    assert engine.spec_stats is engine.budget_controller is None
 
 
 def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:

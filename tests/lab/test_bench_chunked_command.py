@@ -10,10 +10,10 @@ from rich.console import Console
 from tests.helpers.recorded import recorded
 
 from tiny_llm_lab import cli
-from tiny_llm_lab.bench import sweep
+from tiny_llm_lab.bench import sample, sweep
 from tiny_llm_lab.bench.chunked import workload
 from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.spec import Spec
+from tiny_llm_lab.bench.spec import Schedule, Spec
 from tiny_llm_lab.commands import tables
 from tiny_llm_lab.commands.cli_errors import CrashError, UnwrittenError
 from tiny_llm_lab.types import UserError
@@ -90,6 +90,30 @@ def test_an_engine_is_swept_over_budgets_and_thresholds(
     assert pairs == [(64, 0), (64, 32), (9999, 0), (9999, 32)]
     out = capsys.readouterr().out
     assert "budget 64, threshold 32, long" in out and "ITL max, budget 64 / budget 9999" in out
+
+
+def test_chunk_policies_are_rows_beside_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    children = Children()
+    argv = ("--chunk-policies", "table", "adaptive", "--chunk-target-ms", "30", "--burst", "3")
+    assert bench(monkeypatch, children, tmp_path, *argv, "--repeats", "1") == 0
+    _, *measured = children.specs
+    found = [(each.schedule.policy, each.schedule.prefill_step, each.schedule.target_ms) for each in measured]
+    assert found == [("fixed", 32, 0), ("fixed", 999999, 0), ("table", 128, 0), ("adaptive", 128, 30)]
+    longs = [each.arrival_s for each in measured[0].requests if each.kind == "long"]
+    assert len(longs) == 3 and len(set(longs)) == 1, "a burst of three"
+    out = capsys.readouterr().out
+    assert "adaptive, 30 ms, long" in out and "ITL max, table / unchunked" in out
+
+
+@pytest.mark.parametrize("policy", ["table", "adaptive"])
+def test_a_chunk_policy_reaches_the_loop(policy: str) -> None:
+    schedule = Schedule(128, policy=policy, target_ms=30)
+    found = sample.chunk_settings(Spec("default", "ref", schedule=schedule))
+    assert found["prefill_step"] == (None if policy == "table" else 128)
+    assert ("chunk_policy" in found) == (policy == "adaptive")
+    assert sample.chunk_settings(Spec("default", "mlx-lm", schedule=Schedule(64))) == {"prefill_step": 64}
 
 
 @pytest.mark.parametrize("engine", [(), ("--engine",)])
@@ -180,6 +204,9 @@ def test_a_run_without_overlap_fails(
             "budget 8: max_num_batched_tokens (8) must be",
         ),
         (["--engine", "--long-prefill-token-threshold", "-1"], "must be 0 or more"),
+        (["--engine", "--chunk-policies", "table"], "--chunk-policies is of the loop"),
+        (["--chunk-policies", "table", "--solution", "mlx-lm"], "choose --solution ref or mine"),
+        (["--chunk-target-ms", "-1"], "--chunk-target-ms must be above 0, not -1"),
         (["--num-short", "1"], "--num-short: must be 2 or more"),
         (["--max-tokens", "1"], "--max-tokens: must be 2 or more"),
     ],

@@ -1,4 +1,4 @@
-"""The numbers of passing tests that chapters promise."""
+"""The numbers of passing tests that chapters promise, for every task and every whole day."""
 
 import contextlib
 import io
@@ -11,6 +11,8 @@ import pytest
 from tiny_llm_lab.course.manifest import load_course
 
 ROOT = Path(__file__).resolve().parents[2]
+OF_TASK = re.compile(r"test --task (\S+)\n(?:(?!</div>).)*?Expect `(\d+) passed`", re.DOTALL)
+OF_DAY = re.compile(r"whole day.*?`(\d+) passed`")
 
 
 class Collected:
@@ -24,16 +26,25 @@ class Collected:
         self.tasks.update(marker.args[0] for marker in markers if marker is not None)
 
 
-@pytest.mark.parametrize(
-    ("day", "num_promises"), [("2.2", 6), ("2.3", 3), ("2.4", 3), ("2.5", 5), ("2.7", 9)]
-)
-def test_a_chapter_promises_as_many_passing_tests_as_there_are(day: str, num_promises: int) -> None:
-    text = (ROOT / "book" / "src" / load_course().day(day).chapter).read_text("utf-8")
-    promised = dict(re.findall(r"test --task (\S+)\n(?:(?!</div>).)*?Expect `(\d+) passed`", text, re.DOTALL))
-    assert len(promised) == num_promises
+def num_tests(week: int) -> Counter[str]:
+    """How many tests each task of a week has, the long ones included."""
     collected = Collected()
-    files = map(str, sorted((ROOT / "tests" / "week_2").glob(f"test_day_{day[-1]}*.py")))
+    files = map(str, sorted((ROOT / "tests" / f"week_{week}").glob("test_day_*.py")))
     with contextlib.redirect_stdout(io.StringIO()):
         args = ["--collect-only", "-q", "-p", "no:cacheprovider", *files]
-        pytest.main([*args, "--solution", "ref", "--day", day], plugins=[collected])
-    assert {task: str(collected.tasks[task]) for task in promised} == promised
+        pytest.main([*args, "--solution", "ref", "--week", str(week)], plugins=[collected])
+    return collected.tasks
+
+
+@pytest.mark.parametrize("week", [1, 2, 3])
+def test_chapters_promise_as_many_passing_tests_as_there_are(week: int) -> None:
+    tasks = num_tests(week)
+    promised, wanted = dict[str, str](), dict[str, str]()
+    for day in load_course().week(week):
+        text = (ROOT / "book" / "src" / day.chapter).read_text("utf-8")
+        promised |= dict(OF_TASK.findall(text))
+        wanted |= {task.id: str(tasks[task.id]) for task in day.tasks}
+        for number in OF_DAY.findall(text):
+            promised[day.id] = number
+            wanted[day.id] = str(sum(tasks[task.id] for task in day.tasks))
+    assert promised == wanted

@@ -78,11 +78,19 @@ def test_a_picture_that_its_command_no_longer_draws_is_found(tmp_path: Path, dra
     assert (tmp_path / "kept.svg").read_text() == "<svg/>"
 
 
-def test_every_sample_of_the_readme_needs_a_mark() -> None:
-    assert list(mark_problems(readme("```text\nhello\n```\n"), [])) == [
-        "README.md: 1 sample output(s) without a line <!-- output of: COMMAND -->"
-    ]
+@pytest.mark.parametrize("path", ["README.md", "book/src/week1-01-attention.md"])
+def test_every_sample_of_the_readme_and_the_book_needs_a_mark(path: str) -> None:
+    (found,) = mark_problems(Page(Path(path), "```text\nhello\n```\n"), [])
+    assert found.startswith(
+        f"{Path(path).name}: 1 sample output(s) without a line <!-- output of: COMMAND -->"
+    )
+    assert list(mark_problems(Page(Path(path), "```plain\nhello\n```\n"), [])) == []
     assert list(mark_problems(page("<!-- output of: ./pdmw run main -->"), [])) == []
+
+
+@pytest.mark.parametrize("path", ["CONTRIBUTING.md", "docs/devices.md"])
+def test_pages_for_contributors_may_quote_other_programs(path: str) -> None:
+    assert list(mark_problems(Page(Path(path), "```text\nhello\n```\n"), [])) == []
 
 
 def test_a_mark_names_a_command_of_this_program_and_one_in_prose_is_no_mark() -> None:

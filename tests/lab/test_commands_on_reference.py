@@ -116,6 +116,6 @@ def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_request_that_does_not_fit_is_told_before_it_is_tried() -> None:
-    long = Workload(1, 1024, 2, 2, 8, 4)
-    with pytest.raises(UserError, match="a request of 1026 tokens, prompt and answer; the model takes 1024"):
+    long = Workload(num_long=1, long_tokens=1024, num_short=2, short_tokens=8, max_tokens=4)
+    with pytest.raises(UserError, match="a request of 1040 tokens, prompt and answer; the model takes 1024"):
         measure(spec(Schedule(32), long))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_llm_lab.course.learner.record import RECORD
+
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = {"manylinux_2_35_x86_64", "manylinux_2_35_aarch64", "macos_14_0_arm64"}
 # In pieces, so that this file does not hold what it forbids.
@@ -73,6 +75,10 @@ def test_both_locks_agree() -> None:  # CONTRIBUTING.md has the two commands
     versions = {package["name"]: package["version"] for package in main["package"]}
     cuda_versions = {package["name"]: package["version"] for package in cuda["package"]}
     assert cuda_versions | versions == versions | cuda_versions
+
+
+def test_a_learners_record_is_for_git_to_ignore() -> None:
+    assert f"{RECORD.parent}/" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
 
 
 def test_entry_points_are_executable() -> None:

@@ -34,7 +34,7 @@ def test_what_was_typed_is_what_is_said(monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.usefixtures("installed")
 def test_commands_of_the_course_say_what_they_lack(capsys: Capture) -> None:
-    for name in ("test", "test-ref", "book", "stubs", "check", "report"):
+    for name in ("status", "next", "hint", "test", "test-ref", "book", "stubs", "check", "report"):
         assert cli.main([name]) == 2
         err = capsys.readouterr().err
         assert err.startswith(f"error: {name} works on the course's files") and err.count("\n") == 1

@@ -88,7 +88,7 @@ def test_rope_at_an_offset_continues(llm):
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_rope_turns_16_bits_in_32(llm, dtype):
     x = random_array(8, 1, 4, 2, 16, dtype=dtype)
-    # Position 1000 itself has no exact bfloat16, so angles in 16 bits would be off by radians.
+    # Position 1001 is 1000 in bfloat16, so angles in 16 bits would be off by a radian.
     got = llm.RoPE(16, 1024)(x, 1000)
     # Only the result is rounded.
     assert_close(got, oracle.rope(x, [1000]), rounding(dtype, 1), dtype=dtype)

@@ -194,6 +194,31 @@ def test_qwen_model_reads_its_shape_from_the_configuration(llm):
 
 
 @pytest.mark.task("1.5.4")
+def test_qwen_model_tells_layer_1_from_layer_10(llm):
+    # "model.layers.1" without its dot is how the names of layer 10 begin, too.
+    config = replace(QWEN3, num_hidden_layers=11)
+    tokens = random_tokens(38, 1, 4)
+    want = qwen_oracle.logits(config, toy_weights(config), tokens)
+    assert_close(toy_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
+
+
+@pytest.mark.task("1.5.4")
+def test_the_norms_of_the_model_have_the_configured_eps(llm):
+    config, tokens = replace(QWEN3, rms_norm_eps=0.5), random_tokens(39, 1, 6)
+    want = qwen_oracle.logits(config, toy_weights(config), tokens)
+    assert_close(toy_model(llm, config)(tokens), want, F32_MODEL, legend="[B, L, V]")
+
+
+@pytest.mark.task("1.5.4")
+def test_qwen_model_serves_as_many_positions_as_configured(llm):
+    config, tokens = replace(QWEN3, max_position_embeddings=80), random_tokens(40, 1, 81)
+    want = qwen_oracle.logits(config, toy_weights(config), tokens[:, :80])
+    assert_close(toy_model(llm, config)(tokens[:, :80]), want, F32_MODEL, legend="[B, L, V]")
+    with pytest.raises(ValueError):
+        mx.eval(toy_model(llm, config)(tokens))
+
+
+@pytest.mark.task("1.5.4")
 def test_qwen_model_stretches_positions_as_configured(llm):
     # So slow that no token of a short text is turned: then what came before has no order for a single layer.
     still = replace(QWEN3, num_hidden_layers=1, rope_scaling=RopeScaling("linear", 1e9, 1024))

@@ -63,6 +63,13 @@ def test_stop_string_across_tokens(llm):
 
 
 @pytest.mark.task("1.6.1")
+def test_long_stop_string_across_tokens(llm):
+    stream = llm.TextStream(ByteDetokenizer(), ["<|the end|>"])
+    assert pushed(stream, "a<|the end|>") == ["a", *[""] * 11]
+    assert (stream.stopped, stream.text) == (True, "a")
+
+
+@pytest.mark.task("1.6.1")
 def test_text_that_only_looked_like_a_stop_string_follows(llm):
     stream = llm.TextStream(ByteDetokenizer(), ["END"])
     assert pushed(stream, "ENx") == ["", "", "ENx"]
@@ -71,6 +78,19 @@ def test_text_that_only_looked_like_a_stop_string_follows(llm):
     assert pushed(stream, "EEN") == ["", "E", ""]
     assert pushed(stream, "D") == [""]
     assert (stream.stopped, stream.text) == (True, "ENxE")
+
+
+@pytest.mark.task("1.6.1")
+@pytest.mark.parametrize(
+    ("stop", "text"), [("aab", "aab"), ("aab", "aaab"), ("\n\nQ", "\n\n\nQ"), ("aba", "ababa")]
+)
+def test_the_longest_beginning_of_a_stop_string_is_held(llm, stop, text):
+    stream, want = llm.TextStream(ByteDetokenizer(), [stop]), text[: text.find(stop)]
+    pieces = pushed(stream, text)
+    assert (stream.text, stream.stopped) == (want, True), (
+        f"{text!r} has the stop string {stop!r} and gave the pieces {pieces}: of several ends that "
+        "may begin it the longest has to be held back"
+    )
 
 
 @pytest.mark.task("1.6.1")
@@ -117,7 +137,7 @@ def test_simple_generate_continues_from_all_tokens_so_far(llm, prompt):
     model = FakeModel()
     want = model.answer_to(prompt.encode(), 6)
     events = list(llm.simple_generate(model, TOKENIZER, prompt, greedy, max_tokens=6))
-    assert [event.token_id for event in events] == want
+    assert [event.token_id for event in events] == want, "yours == the 6 tokens that follow from all before"
     assert "".join(event.text for event in events) == bytes(want).decode()
 
 
@@ -125,7 +145,7 @@ def test_simple_generate_continues_from_all_tokens_so_far(llm, prompt):
 def test_simple_generate_runs_the_model_on_everything_each_time(llm):
     model = FakeModel()
     list(llm.simple_generate(model, TOKENIZER, "abc", greedy, max_tokens=4))
-    assert [call.length for call in model.calls] == [3, 4, 5, 6]
+    assert [call.length for call in model.calls] == [3, 4, 5, 6], "tokens that the model is shown by step"
     assert [call.tokens[0][:3] for call in model.calls] == [[97, 98, 99]] * 4
     assert model.caches == [], "no cache is needed before day 2.1"
 
@@ -154,10 +174,12 @@ def test_simple_generate_streams(llm):
 
 
 @pytest.mark.task("1.6.2")
-def test_simple_generate_releases_an_unfinished_character_at_the_end(llm):
+@pytest.mark.parametrize("max_tokens", [2, 100], ids=["by_max_tokens", "by_an_end_token"])
+def test_simple_generate_releases_an_unfinished_character_at_the_end(llm, max_tokens):
     first = "€".encode()[0]
-    events = list(llm.simple_generate(FakeModel({"ab": [120, first, EOS]}), TOKENIZER, "ab", greedy))
-    assert [event.token_id for event in events] == [120, first, None]
+    model = FakeModel({"ab": [120, first, EOS]})
+    events = list(llm.simple_generate(model, TOKENIZER, "ab", greedy, max_tokens=max_tokens))
+    assert [event.token_id for event in events] == [120, first, None], "one event more for the text held back"
     assert [event.text for event in events] == ["x", "", "\N{REPLACEMENT CHARACTER}"]
 
 
@@ -172,8 +194,20 @@ def test_simple_generate_uses_the_sampler_on_the_last_row(llm):
     events = list(
         llm.simple_generate(FakeModel({"ab": [*b"xy"]}), TOKENIZER, "ab", least_likely, max_tokens=2)
     )
-    assert [event.token_id for event in events] == [0, 0]
+    assert [event.token_id for event in events] == [0, 0], "max_tokens is 2, and 0 is what the sampler takes"
     assert shapes == [(1, 258)] * 2
+
+
+@pytest.mark.task("1.6.2")
+def test_simple_generate_tells_the_sampler_how_many_tokens_there_are(llm):
+    positions = []
+
+    def noting(logits, position):
+        positions.append(position)
+        return mx.argmax(logits, axis=-1)
+
+    list(llm.simple_generate(FakeModel(), TOKENIZER, "abc", noting, max_tokens=3))
+    assert positions == [3, 4, 5], "a position is the number of tokens so far, prompt included"
 
 
 @pytest.mark.task("1.6.2")
@@ -189,4 +223,5 @@ def test_simple_generate_on_a_real_qwen(llm):
     for _ in range(5):
         tokens.append(int(mx.argmax(model(mx.array([tokens]))[0, -1]).item()))
     events = llm.simple_generate(model, TOKENIZER, "once upon", greedy, max_tokens=5)
-    assert [event.token_id for event in events if event.token_id is not None] == tokens[9:]
+    got = [event.token_id for event in events if event.token_id is not None]
+    assert got == tokens[9:], "yours == the 5 likeliest tokens, one after the other"

@@ -54,12 +54,12 @@ def test_top_p(llm, p, want):
 @pytest.mark.task("1.7.1")
 @pytest.mark.parametrize(
     ("p", "want"),
-    [(0.0, [1] * 4), (0.2, [1] * 4), (0.3, [1, 1, 0, 1]), (0.6, [0, 1, 0, 1]), (0.9, [0, 1, 0, 0])],
+    [(0.0, [1] * 4), (0.2, [1] * 4), (0.3, [1, 1, 0, 1]), (0.6, [0, 1, 0, 1]), (1.0, [0, 1, 0, 0])],
 )
 def test_min_p(llm, p, want):
-    # Relative to the likeliest, 0.4: the tokens stand at 0.5, 1, 0.25 and 0.75.
+    # Relative to the likeliest, 0.4: the tokens stand at 0.5, 1, 0.25 and 0.75. A token at the bound is kept.
     got = llm.apply_min_p(mx.array(FOUR), p)
-    assert_close(got, np.where(want, FOUR, -INF), EXACT, legend="[..., V]")
+    assert_close(got, np.where(want, FOUR, -INF), EXACT, legend="[..., V]", what=f"min_p {p}")
 
 
 @pytest.mark.task("1.7.1")
@@ -164,6 +164,10 @@ def test_truncated_logits_are_what_the_sampler_draws_from(llm):
     got = llm.truncated_logits(mx.array(FOUR)[None].astype(mx.float16), 2.0, 0.7, 3)
     want = [[-INF, FOUR[1] / 2, -INF, FOUR[3] / 2]]
     assert_close(got, want, rounding(mx.float16), legend="[..., V]", dtype=mx.float32)
+    # Of the three 0.28, 0.39 and 0.34: only all reach 0.74. Before the division two do, 0.22, 0.44 and 0.33.
+    want = [FOUR[0] / 2, FOUR[1] / 2, -INF, FOUR[3] / 2]
+    got = llm.truncated_logits(mx.array(FOUR), 2.0, 0.74, 3)
+    assert_close(got, want, F32, legend="[V]", what="top-p of logits / temperature")
     with pytest.raises(ValueError):
         llm.truncated_logits(mx.array(FOUR), 0.0)
 
@@ -192,6 +196,17 @@ def test_every_position_and_every_seed_draws_anew(llm):
     assert other != first
     assert other[:-1] != first[1:]
     assert first[:-1] != other[1:]
+
+
+@pytest.mark.task("1.7.2")
+def test_no_two_seeds_and_positions_share_a_key(llm):
+    owners = {}
+    for seed in range(10):
+        sample = sampler(llm, temperature=1.0, seed=seed)
+        for position in range(100):
+            owners.setdefault(tuple(sample.key(position).tolist()), []).append((seed, position))
+    shared = [each for each in owners.values() if len(each) > 1]
+    assert not shared, f"one key for several (seed, position): {shared[0][:3]}"
 
 
 @pytest.mark.task("1.7.2")

@@ -21,7 +21,7 @@ def append_in_pieces(cache, key, value, sizes):
 
 
 @pytest.mark.task("2.1.1")
-@pytest.mark.parametrize("sizes", [[1], [150], [5, 3, 1, 1], [63, 1, 1, 63, 1, 200], [64, 64, 65]])
+@pytest.mark.parametrize("sizes", [[1], [150], [5, 300], [5, 3, 1, 1], [63, 1, 1, 63, 1, 200], [64, 64, 65]])
 @pytest.mark.parametrize("B", [1, 3])
 def test_cache_returns_everything_stored(llm, sizes, B):
     key, value = keys_and_values(1, sum(sizes), B)
@@ -155,7 +155,8 @@ def test_cache_gives_its_memory_back(llm):
     cache.update_and_fetch(mx.ones((1, 2, 512, 64)), mx.ones((1, 2, 512, 64)))
     cache.materialize()
     cache.release()
-    assert active_bytes() - before < 1024
+    kept = active_bytes() - before
+    assert kept < 1024, f"{kept} bytes are still in use after release(): does the cache still hold an array?"
     assert cache.offset == 0
     with pytest.raises(ValueError):
         cache.fetch()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.helpers.fakes import FakeModel
 from tests.helpers.tolerance import F32_MODEL, assert_close
-from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, random_array, random_tokens, toy_model
 
 from tiny_llm_lab.types import SamplingParams
 
@@ -57,6 +57,16 @@ def test_model_keeps_the_last_logits_and_stores_all_tokens(llm, keep):
     got = model(tokens, 0, cache, logits_to_keep=keep)
     assert_close(got, model(tokens)[:, 9 - keep :], F32_MODEL, legend="[B, n, V]")
     assert [layer.offset for layer in cache] == [9, 9]
+
+
+@pytest.mark.task("2.1.2")
+@CONFIGS
+@pytest.mark.parametrize("keep", [1, 3, 6])
+def test_attention_of_kept_tokens_reads_their_rows_of_a_mask(llm, config, keep):
+    layer = toy_model(llm, config).layers[0].self_attn
+    x, mask = random_array(14, 1, 6, config.hidden_size), llm.causal_mask(6, 6, mx.float32)
+    what = f"the last {keep} of 6 tokens, whose rows of the mask are the last {keep}"
+    assert_close(layer(x, mask=mask, keep=keep), layer(x)[:, -keep:], F32_MODEL, what=what)
 
 
 @pytest.mark.task("2.1.2")

@@ -157,7 +157,8 @@ def product(step, kernels, seed, rows, outputs, inner, bits, group_size, dtype=m
 @pytest.mark.parametrize(("rows", "outputs", "groups"), [(1, 1, 1), (1, 9, 3), (3, 130, 2), (2, 65, 17)])
 def test_a_step_of_the_ladder(kernels, step, bits, group_size, rows, outputs, groups):
     got, want = product(step, kernels, 30, rows, outputs, groups * group_size, bits, group_size)
-    assert_close(got, want, F32, legend="[M, O]", dtype=mx.float32)
+    what = f"step {step} on rows of {groups * group_size} numbers in {groups * group_size * bits // 32} words"
+    assert_close(got, want, F32, legend="[M, O]", dtype=mx.float32, what=what)
 
 
 @pytest.mark.parametrize("step", STEPS)

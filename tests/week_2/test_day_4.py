@@ -101,10 +101,10 @@ class Walk:
         self.weights = np.zeros((num_rows, sizes[BLOCK]), np.float32)
         self.peak, self.total = np.full(num_rows, -np.inf, np.float32), np.zeros(num_rows, np.float32)
 
-    def weigh(self, probe, key, visible, first=0, scale=0.125):
+    def weigh(self, probe, key, visible, first=0, scale=0.125, run=None):
         probe("attention").probe_weigh(
             *(self.query, key, self.out, self.peak, self.total, np.asarray(visible, np.int64), self.weights),
-            *(len(self.query), first, self.padded, scale),
+            *(len(self.query), first, self.padded, scale, run or len(key)),
         )
 
     def scores(self, key, visible, first=0, scale=0.125):
@@ -158,6 +158,19 @@ def test_weigh_a_block_that_a_row_does_not_see(probe, sizes):
     assert_close(walk.out, out, EXACT, what="the output so far")
 
 
+@pytest.mark.task("2.4.2")
+@pytest.mark.parametrize("run", [4, 16])
+def test_weigh_a_block_that_lies_in_several_runs(probe, sizes, run):
+    # Pages of day 3.2 end inside of a block: key.first says where in the block a run begins.
+    walk = Walk(sizes, 27, 3, 1)
+    key, visible = normal(29, sizes[BLOCK], walk.padded), np.full(3, sizes[BLOCK])
+    walk.weigh(probe, key, visible, run=run)
+    scores = walk.scores(key, visible)
+    want = np.exp(scores - scores.max(1, keepdims=True))
+    what = f"the weights of a block in runs of {run} tokens"
+    assert_close(walk.weights, want, F32, legend="[rows, block]", what=what)
+
+
 @pytest.mark.task("2.4.3")
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 8, 24])
 @pytest.mark.parametrize("stretches", [1, 2, 4])
@@ -166,5 +179,17 @@ def test_gather_adds_weighted_values(probe, sizes, num_rows, stretches):
     weights = np.abs(normal(30, num_rows, sizes[BLOCK])) / 8
     value, out = normal(31, sizes[BLOCK], padded), normal(32, num_rows, padded)
     want = out + weights.astype(np.float64) @ value
-    probe("attention").probe_gather(weights, value, out, num_rows, padded)
+    probe("attention").probe_gather(weights, value, out, num_rows, padded, sizes[BLOCK])
     assert_close(out, want, F32, legend="[rows, D]")
+
+
+@pytest.mark.task("2.4.3")
+@pytest.mark.parametrize("run", [4, 16])
+def test_gather_takes_the_weights_of_the_runs_own_tokens(probe, sizes, run):
+    # Pages of day 3.2 end inside of a block: value.first says where in the block a run begins.
+    padded = int(sizes[LANES])
+    weights = np.abs(normal(33, 5, sizes[BLOCK])) / 8
+    value, out = normal(34, sizes[BLOCK], padded), normal(35, 5, padded)
+    want = out + weights.astype(np.float64) @ value
+    probe("attention").probe_gather(weights, value, out, 5, padded, run)
+    assert_close(out, want, F32, legend="[rows, D]", what=f"a block in runs of {run} tokens")

@@ -36,7 +36,7 @@ def test_a_fused_layer_is_the_layer(llm, layers, name, keep):
     caches = [llm.TinyKvFullCache(), llm.TinyKvFullCache(fused.fused.ops)]
     plain(past, 0, caches[0])
     fused(past, 0, caches[1])
-    want, got = plain(x, 5, caches[0], "causal", keep), fused.fused(x, 5, caches[1], keep)
+    want, got = plain(x, 5, caches[0], keep=keep), fused.fused(x, 5, caches[1], keep)
     assert_close(got, want, F32, legend="[B, keep, E]", dtype=mx.float32)
     assert_close(caches[1].fetch()[0], caches[0].fetch()[0], F32, legend="[B, G, S, D]", dtype=mx.float32)
 

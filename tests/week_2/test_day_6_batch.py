@@ -29,8 +29,9 @@ class Rows:
         got_key, got_value = batch.update_and_fetch(key, -key)
         self.rows = [np.concatenate([r, n], axis=1) for r, n in zip(self.rows, np.array(key), strict=True)]
         lengths = [row.shape[1] for row in self.rows]
-        assert batch.offset == lengths
-        assert got_key.shape == got_value.shape == (len(lengths), 2, max(lengths), 4)
+        assert batch.offset == lengths, "the tokens stored by row"
+        want = (len(lengths), 2, max(lengths), 4)
+        assert got_key.shape == got_value.shape == want, "[B, G, S, D], S of the longest row"
         for i, row in enumerate(self.rows):
             end = lengths[i]
             assert_close(got_key[i, :, :end], row, EXACT, legend="[G, S, D]", what=f"keys of row {i}")
@@ -56,11 +57,12 @@ def test_batch_of_three_lengths(llm):
 @pytest.mark.task("2.6.1")
 def test_batch_masks_several_new_tokens(llm):
     got = batch_of(llm, [1, 3]).attention_mask(2)
-    assert got.shape == (2, 1, 2, 5)
-    assert got[:, 0].tolist() == [
+    want = [
         [[T, T, F, F, F], [T, T, T, F, F]],
         [[T, T, T, T, F], [T, T, T, T, T]],
     ]
+    what = "the mask of 2 new tokens behind 1 and 3 stored ones, 1 where a token is seen"
+    assert_close(got, np.array(want)[:, None], EXACT, legend="[B, 1, L, S]", what=what)
 
 
 @pytest.mark.task("2.6.1")
@@ -144,6 +146,19 @@ def test_batch_rejects_a_row_that_is_not_active(llm, row):
 
 
 @pytest.mark.task("2.6.1")
+def test_an_append_makes_a_new_list_of_offsets(llm):
+    """The model hands the offsets of layer 0 to every layer: they must not change while it computes."""
+    batch = batch_of(llm, [2, 5])
+    before = batch.offset
+    batch.update_and_fetch(mx.ones((2, 2, 1, 4)), mx.ones((2, 2, 1, 4)))
+    assert batch.offset == [3, 6]
+    assert before == [2, 5], (
+        f"the list of offsets read before the append is {before} now: it was changed in place, so the layers "
+        "behind this one would rotate their keys at other positions"
+    )
+
+
+@pytest.mark.task("2.6.1")
 def test_batch_rejects_an_update_that_does_not_fit(llm):
     batch = batch_of(llm, [2, 5], rows=4, max_seq_len=6)
     for rows in (1, 3, 4):
@@ -165,6 +180,6 @@ def test_batch_gives_its_memory_back(llm):
     assert active_bytes() - before > 2 * 2 * 400 * 64 * 4
     batch.release()
     assert active_bytes() - before < 1024
-    assert batch.offset == []
+    assert batch.offset == [], "no request is left, and no length"
     batch.release()
     assert batch.add_request(prefilled(llm, 3)) == 0

@@ -111,6 +111,26 @@ def test_requests_leave_the_batch_as_they_end(llm):
 
 
 @pytest.mark.task("2.6.4")
+def test_the_last_row_ends_in_the_same_step_as_another_one(llm):
+    """The row that moves into the gap has ended too: it leaves as well, and does not stay behind."""
+    model = FakeModel()
+    run = generator(llm, model, batch_size=4)
+    wanted = {0: ("A", 4), 1: ("B!", 2), 2: ("C", 3), 3: ("the D", 2)}
+    for idx, (prompt, max_tokens) in wanted.items():
+        admit(llm, run, model, idx, prompt, max_tokens=max_tokens)
+    run.handle_decode_phase()
+    left = "".join("ABCD"[request.prompt_idx] for request in run.decode_requests)
+    assert sorted(left) == ["A", "C"], f"B in row 1 and D in row 3 have ended, but the batch holds {left}"
+    for layer in run.kv_cache:
+        assert layer.offset == [request.offset for request in run.decode_requests]
+    while run.handle_decode_phase():
+        pass
+    for completion in run.collect_results():
+        prompt, max_tokens = wanted[completion.prompt_idx]
+        assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
+
+
+@pytest.mark.task("2.6.4")
 def test_newcomer_takes_a_row_that_was_left(llm):
     model = FakeModel()
     run = generator(llm, model, batch_size=2)

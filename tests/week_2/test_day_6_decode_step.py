@@ -1,5 +1,6 @@
 """Day 2.6: one decode step of several requests."""
 
+import mlx.core as mx
 import pytest
 from tests.helpers.fakes import FakeModel, prefill_by_hand
 from tests.helpers.toy import ByteTokenizer
@@ -29,6 +30,22 @@ def test_a_decode_step_is_one_forward_for_all(llm):
     assert step.read() == step.read() == wanted
     assert len(step.requests) == 3, "its requests are a copy"
     assert [request.offset for request in step.requests] == [3, 1, 13], "a step records nothing"
+
+
+@pytest.mark.task("2.6.3")
+def test_a_decode_step_draws_for_the_position_of_the_new_token(llm):
+    model, prompt = FakeModel(), [97, 98, 99]
+    for seed in range(8):
+        sampling = SamplingParams(temperature=2.0, seed=seed)
+        request = llm.Request(model, TOKENIZER, prompt, sampling=sampling)
+        prefill_by_hand(model, request)
+        logits = model(mx.array([[*prompt, *request.token_ids]]), logits_to_keep=1)[:, -1]
+        got = llm.DecodeStep(model, request.kv_cache, [request]).read()
+        at = {position: request.sample(logits, position).tolist() for position in (3, 4, 5)}
+        assert got == at[4], (
+            f"seed {seed}: 3 tokens of the prompt and 1 of the answer are known, so the new token is at "
+            f"position 4: got {got}; the sampler draws, by position, {at}"
+        )
 
 
 @pytest.mark.task("2.6.3")

@@ -3,8 +3,10 @@
 import mlx.core as mx
 import pytest
 from tests.helpers import oracle
-from tests.helpers.tolerance import F32, F32_MODEL, assert_close
+from tests.helpers.tolerance import F32, F32_MODEL, Tolerance, assert_close
 from tests.helpers.toy import QWEN2, QWEN3, packed_model, random_array, random_tokens, toy_model
+
+ANGLES = Tolerance(2e-4, 2e-4)  # of hundreds of radians in float32
 
 
 @pytest.mark.task("2.6.1")
@@ -24,6 +26,17 @@ def test_rope_rejects_offsets_that_do_not_fit(llm, offsets):
     llm.BatchingKvCache(1)
     with pytest.raises(ValueError):
         llm.RoPE(4, 8)(mx.ones((3, 2, 1, 4)), offsets)
+
+
+@pytest.mark.task("2.6.1")
+@pytest.mark.parametrize("offsets", [[0, 700], [700, 0]], ids=["last-row-ahead", "first-row-ahead"])
+def test_rope_knows_the_positions_of_the_row_that_is_furthest(llm, offsets):
+    llm.BatchingKvCache(1)
+    rope, x = llm.RoPE(8, 704), random_array(14, 2, 4, 1, 8)
+    assert_close(rope(x, offsets), oracle.rope(x, offsets), ANGLES, legend="[B, L, H, D]")
+    for outside in (offsets[0] or -1, offsets[1] or -1), [offset + bool(offset) for offset in offsets]:
+        with pytest.raises(ValueError):
+            rope(x, list(outside))
 
 
 @pytest.mark.task("2.6.1")

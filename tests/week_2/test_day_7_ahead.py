@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.helpers.ahead import steps_of, streamed, told, watched
+from tests.helpers.ahead import assert_same_events, steps_of, streamed, told, watched
 from tests.helpers.fakes import FakeClock, FakeModel, live_requests
 from tests.helpers.phases import limited, run_all, text_of
 from tests.helpers.toy import ByteTokenizer, toy_model
@@ -128,6 +128,7 @@ def test_a_batch_tells_the_same_in_any_schedule(llm, monkeypatch, seed):
         runs.append((events, [(told(DoneEvent(each)), each.timing) for each in done]))
         num_calls.append(len(model.calls))
         assert live_requests(model) == 0
+    assert_same_events(runs[1][0], runs[0][0])
     assert runs[1] == runs[0]
     stopped = sum(done[-1] == "stop" for done in (each[0] for each in runs[0][1]))
     assert 0 <= num_calls[1] - num_calls[0] <= stopped, "one step at most for each surprise"
@@ -163,4 +164,4 @@ def test_a_stream_tells_the_same(llm, seed):
             ]
             for ahead in (False, True)
         ]
-        assert runs[1] == runs[0]
+        assert_same_events(runs[1], runs[0])

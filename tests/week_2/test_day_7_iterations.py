@@ -65,11 +65,13 @@ def test_rows_never_exceed_the_prompts(llm, monkeypatch, num_prompts, batch_size
 
     def look(self, *args, **settings):
         generator(self, *args, **settings)
-        made.append(self.batch_size)
+        made.append(settings["batch_size"])
 
     monkeypatch.setattr(llm.BatchGenerator, "__init__", look)
     run_all(llm, [limited(text_of(3, i), 2) for i in range(num_prompts)], batch_size=batch_size)
-    assert made == [rows]
+    assert made == [rows], (
+        f"{num_prompts} prompts and a batch_size of {batch_size}: the generator needs {rows} rows, got {made}"
+    )
 
 
 @pytest.mark.task("2.7.7")
@@ -94,7 +96,10 @@ def test_nothing_is_reported_when_all_went_well_or_events_tell_it(llm, capsys):
 def test_a_refused_prompt_tells_the_number_of_its_tokens(llm):
     events = []
     done = run_phases(llm, [text_of(20), "", [1, 2, 9999]], max_seq_len=16, on_event=events.append)
-    assert [completion.num_prompt_tokens for completion in done] == [20, 0, 0]
+    assert [completion.num_prompt_tokens for completion in done] == [20, 0, 0], (
+        "num_prompt_tokens of a prompt of 20 tokens that is too long, of an empty one, and of one with a "
+        "token outside the vocabulary"
+    )
     assert [event.completion for event in events] == done
 
 

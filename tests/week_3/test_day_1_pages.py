@@ -27,7 +27,7 @@ def test_layout_of_a_chunk_and_two_decodes(llm):
     assert got.block_tables.dtype == mx.int32
     want = [30, 31, 8, 9, 10, 23, 36]
     assert got.slots.tolist() == want, "block * block_size + place"
-    assert got.block_tables.tolist() == [[7, 2, 0], [5, 0, 0], [1, 0, 9]]
+    assert got.block_tables.tolist() == [[7, 2, 0], [5, 0, 0], [1, 0, 9]], "zeros behind the last block"
 
 
 @pytest.mark.task("3.1.2")
@@ -44,7 +44,8 @@ def test_layout_of_a_whole_prompt(llm, block_size):
 @pytest.mark.task("3.1.2")
 def test_layout_leaves_out_blocks_that_are_not_needed_yet(llm):
     got = layout(llm, 4, ([3, 8, 6], 0, 4), ([1, 2], 4, 1))
-    assert got.block_tables.tolist() == [[3, 0], [1, 2]]
+    want = [[3, 0], [1, 2]]
+    assert got.block_tables.tolist() == want, "4 tokens lie in block 3: 8 and 6 are allocated ahead"
     assert got.slots.tolist() == [12, 13, 14, 15, 8]
 
 
@@ -57,7 +58,16 @@ def test_layout_of_nothing(llm):
 
 
 @pytest.mark.task("3.1.2")
-@pytest.mark.parametrize("part", [([1], 0, 5), ([1, 2], 8, 1), ([], 0, 1), ([1], 2, 0), ([1], -1, 1)])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(([1], 0, 5), id="5 tokens in one block of 4"),
+        pytest.param(([1, 2], 8, 1), id="9 tokens in two blocks of 4"),
+        pytest.param(([], 0, 1), id="a token and no block"),
+        pytest.param(([1], 2, 0), id="no new token"),
+        pytest.param(([1], -1, 1), id="fewer than no old tokens"),
+    ],
+)
 def test_layout_rejects_blocks_that_are_too_few_and_rows_that_are_none(llm, part):
     with pytest.raises(ValueError):
         layout(llm, 4, part)

@@ -42,8 +42,8 @@ def test_pages_of_whole_blocks_give_the_same_bits_as_a_row_of_its_own(llm, kerne
 
 @pytest.mark.task("3.2.3")
 def test_the_largest_items_come_first(probe):
-    # A chunk of 30 rows behind 500 tokens, between decodes of 40 and 2000: 4 heads share a kv head, so that
-    # an item has at most 6 tokens.
+    # A chunk of 30 rows after 500 tokens, between decodes of 40 and 2000: 4 heads share a kv head, so that
+    # an item of 24 rows has 6 tokens.
     starts, lengths = np.array([0, 1, 31, 32], np.int32), np.array([40, 530, 2000], np.int32)
     got = np.full((20, 3), -1, np.int64)
     probe("attention").probe_items(starts, lengths, 3, 4, 1, got)

@@ -102,10 +102,10 @@ def test_rows_whose_logits_are_wanted(llm, rows):
 def test_rows_of_a_batch_without_pages(llm, rows, keep):
     model, tokens = toy_model(llm), random_tokens(4, 3, 5)
     want = as_float64(model(tokens, logits_to_keep=keep))[rows]
-    assert_close(model(tokens, 0, None, keep, rows), want, F32_MODEL, legend="[rows, L, V]")
+    assert_close(model(tokens, logits_to_keep=keep, rows=rows), want, F32_MODEL, legend="[rows, L, V]")
     cache = model.create_kv_cache()
-    model(tokens[:, :3], 0, cache, 0)
-    got = model(tokens[:, 3:], 3, cache, keep, rows)
+    model(tokens[:, :3], 0, cache, logits_to_keep=0)
+    got = model(tokens[:, 3:], 3, cache, logits_to_keep=keep, rows=rows)
     assert_close(got, want if keep is not None else want[:, 3:], F32_MODEL, what="with a cache")
     batch = [llm.BatchingKvCache(3) for _ in cache]
     for r, length in enumerate((2, 4, 3)):
@@ -115,7 +115,7 @@ def test_rows_of_a_batch_without_pages(llm, rows, keep):
             layer.add_request(prefilled)
     one_more = mx.stack([tokens[r, n] for r, n in enumerate((2, 4, 3))])[:, None]
     want = [as_float64(model(tokens[r : r + 1, : n + 1]))[:, -1:] for r, n in enumerate((2, 4, 3))]
-    got = model(one_more, [2, 4, 3], batch, None, rows)
+    got = model(one_more, [2, 4, 3], batch, rows=rows)
     target = np.concatenate([want[r] for r in rows]) if rows else np.zeros((0, 1, 258))
     assert_close(got, target, F32_MODEL, what="rows of their own lengths")
 

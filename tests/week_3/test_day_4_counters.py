@@ -86,10 +86,10 @@ def test_an_interrupted_request_computes_its_answer_like_a_prompt(llm):
 @pytest.mark.parametrize(
     ("sampled", "num_computed"), [([9], 5), ([1, 9], 6), ([1, 2, 9], 7), ([1, 2, 3, 9], 8), ([1, 2], 6)]
 )
-def test_what_was_computed_of_a_rejected_guess_does_not_count(llm, sampled, num_computed):
+def test_what_was_computed_of_a_rejected_draft_does_not_count(llm, sampled, num_computed):
     request = request_of(llm, 5, output_token_ids=[0], num_computed_tokens=5, spec_token_ids=[1, 2, 3])
     assert (request.num_tokens, request.num_tokens_with_spec) == (6, 9)
-    assert request.needs_sample(4)
+    assert request.needs_sample(4), "1 known token and 3 of a draft: the known ones are all computed then"
     request.advance(4, sampled)
     assert request.output_token_ids == [0, *sampled]
     assert request.num_computed_tokens == request.num_tokens - 1 == num_computed + 1

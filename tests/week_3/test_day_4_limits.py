@@ -30,9 +30,9 @@ def sequence_of(llm, num_prompt_tokens, num_computed=0, num_output_tokens=0):
 )
 def test_a_prefill_gets_what_is_missing_left_and_allowed(llm, threshold, left, num_missing, want):
     config = SchedulerConfig(max_num_batched_tokens=128, long_prefill_token_threshold=threshold)
-    budget = llm.TokenBudget(config, left)
     sequence = sequence_of(llm, 60, 60 - num_missing)
-    assert budget.num_new_tokens(sequence, 60 - num_missing, num_missing) == want
+    num_new = llm.TokenBudget(config, left).num_new_tokens(sequence, 60 - num_missing, num_missing)
+    assert num_new == want, f"a prefill that misses {num_missing}, {left} left, threshold {threshold}"
 
 
 @pytest.mark.task("3.4.5")
@@ -46,15 +46,16 @@ def test_a_prefill_gets_what_is_missing_left_and_allowed(llm, threshold, left, n
 )
 def test_the_rules_of_prefills_do_not_hold_for_a_decode(llm, config, left, num_missing, want):
     # It misses one token, and those of its draft.
-    budget = llm.TokenBudget(config, left)
-    assert budget.num_new_tokens(sequence_of(llm, 10, 10, 1), 10, num_missing) == want
+    num_new = llm.TokenBudget(config, left).num_new_tokens(sequence_of(llm, 10, 10, 1), 10, num_missing)
+    assert num_new == want, f"a decode that misses {num_missing} tokens, with {left} left of the budget"
 
 
 @pytest.mark.task("3.4.5")
 @pytest.mark.parametrize(("left", "want"), [(40, 40), (39, 0), (100, 40)])
 def test_without_chunked_prefill_a_prompt_gets_all_or_nothing(llm, left, want):
     config = SchedulerConfig(max_num_batched_tokens=128, max_model_len=128, enable_chunked_prefill=False)
-    assert llm.TokenBudget(config, left).num_new_tokens(sequence_of(llm, 40), 0, 40) == want
+    num_new = llm.TokenBudget(config, left).num_new_tokens(sequence_of(llm, 40), 0, 40)
+    assert num_new == want, f"a prompt of 40 tokens, {left} left of the budget"
 
 
 @pytest.mark.task("3.4.5")

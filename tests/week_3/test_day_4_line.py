@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.helpers.scheduling import PLAIN, Job, config, drive
+from tests.helpers.timelines import assert_steps
 
 # Admission
 
@@ -15,7 +16,7 @@ def test_places_are_limited(llm):
 
 
 @pytest.mark.task("3.4.3")
-def test_nobody_passes_the_head_of_the_queue(llm):
+def test_no_sequence_passes_the_head_of_the_queue(llm):
     # 10 blocks: a has 4 and takes a fifth, b needs 6. c would fit, but it came after b.
     jobs = [Job("a", 64, 5), Job("b", 96, 1), Job("c", 16, 1)]
     run = drive(llm, PLAIN, jobs, num_blocks=9)
@@ -36,9 +37,9 @@ def test_without_chunks_a_prompt_waits_for_room_in_the_budget(llm):
     jobs = [Job("a", 60, 1), Job("b", 50, 1), Job("c", 10, 1)]
     whole = config(max_num_batched_tokens=100, max_model_len=100, enable_chunked_prefill=False)
     run = drive(llm, whole, jobs)
-    assert run.tokens() == [{"a": 60}, {"b": 50, "c": 10}], "b waits for a step, and c behind b"
+    assert_steps(run.tokens(), [{"a": 60}, {"b": 50, "c": 10}], "b waits for a step, and c behind b")
     chunked = drive(llm, replace(whole, enable_chunked_prefill=True), jobs_again(jobs))
-    assert chunked.tokens() == [{"a": 60, "b": 40}, {"b": 10, "c": 10}]
+    assert_steps(chunked.tokens(), [{"a": 60, "b": 40}, {"b": 10, "c": 10}])
 
 
 def jobs_again(jobs):
@@ -54,7 +55,7 @@ def crowded(llm, **options):
 
 
 @pytest.mark.task("3.4.3")
-def test_who_came_last_gives_way_and_comes_back(llm):
+def test_the_last_sequence_is_preempted_and_comes_back(llm):
     run = crowded(llm)
     victims = [plan.preempted for plan in run.plans if plan.preempted]
     assert victims == [("b",)], "room runs out when both need a fifth block"
@@ -77,7 +78,7 @@ def test_preemption_changes_no_answer(llm, threshold):
 
 
 @pytest.mark.task("3.4.3")
-def test_who_was_preempted_stands_before_those_who_never_ran(llm):
+def test_a_preempted_sequence_stands_before_those_that_never_ran(llm):
     jobs = [Job("a", 8, 40), Job("b", 8, 40), Job("c", 8, 4, step=20)]
     seen = []
 
@@ -90,7 +91,7 @@ def test_who_was_preempted_stands_before_those_who_never_ran(llm):
 
 
 @pytest.mark.task("3.4.3")
-def test_nobody_is_preempted_for_a_guess(llm):
+def test_no_sequence_is_preempted_for_a_draft(llm):
     pool = llm.BlockPool(4, 4)
     scheduler = llm.Scheduler(config(max_num_seqs=2), pool)
     first, second = (llm.TokenSequence(name, [1] * 6) for name in "ab")
@@ -100,6 +101,27 @@ def test_nobody_is_preempted_for_a_guess(llm):
     first.spec_token_ids = [1, 2, 3]
     plan = scheduler.schedule()
     assert (dict(plan.num_scheduled_tokens), plan.preempted) == ({"a": 1, "b": 1}, ())
+
+
+@pytest.mark.task("3.4.3")
+def test_a_preempted_sequence_loses_its_draft(llm):
+    scheduler = llm.Scheduler(config(max_num_seqs=2, long_prefill_token_threshold=4), llm.BlockPool(4, 4))
+    first, second = (llm.TokenSequence(name, [1] * 4) for name in "ab")
+    scheduler.add(first)
+    scheduler.add(second)
+    for token in range(5):
+        scheduler.commit(scheduler.schedule(), {"a": [token], "b": [token]})
+    second.spec_token_ids = [1, 2, 3]
+    assert scheduler.schedule().preempted == ("b",), "or no block was missing"
+    scheduler.finish("a")
+    chunks = []
+    while second.num_computed_tokens < second.num_tokens:
+        plan = scheduler.schedule()
+        chunks.append(plan.num_scheduled_tokens["b"])
+        second.num_computed_tokens += chunks[-1]
+    assert chunks == [4, 4, 1], (
+        "chunks of its 4 tokens of prompt and 5 of answer, and none for an old draft of 3"
+    )
 
 
 # The end

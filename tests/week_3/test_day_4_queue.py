@@ -29,7 +29,7 @@ def test_batch_class_stands_behind_all_others(llm, policy):
         ("", "", 2, [" ", " "]),
     ],
 )
-def test_who_finds_a_slot(llm, running, waiting, places, want):
+def test_which_sequences_find_a_slot(llm, running, waiting, places, want):
     queue = llm.RequestQueue("fcfs")
     for letter in running:
         queue.add(llm.TokenSequence(letter, [1], priority_class="batch" if letter == "b" else "interactive"))
@@ -48,8 +48,13 @@ def test_the_order_of_priorities(llm):
         request = llm.TokenSequence("r", [1], priority=priority, arrival_s=arrival_s)
         return llm.order_key(policy, request, num_added, is_aged)
 
-    assert key("priority", 0, 9.0, 9) < key("priority", 1, 1.0, 1) < key("priority", 1, 2.0, 0)
-    assert key("priority", 1, 1.0, 1) < key("priority", 1, 1.0, 2)
+    assert key("priority", 3, 2.0, 7) == (0, 1, 3, 2.0, 7), "class, not aged, priority, arrival, added"
+    assert key("fcfs", 3, 2.0, 7) == (0, 1, 0, 0, 7) and key("priority", 3, 2.0, 7, True) == (0, 0, 0, 0, 7)
+    assert key("priority", 0, 9.0, 9) < key("priority", 1, 1.0, 1), "the smaller priority first"
+    assert key("priority", 1, 1.0, 1) < key("priority", 1, 2.0, 0), (
+        "of equal priorities the first arrival first"
+    )
+    assert key("priority", 1, 1.0, 1) < key("priority", 1, 1.0, 2), "of equal arrivals the one added first"
     assert key("priority", 5, 9.0, 9, True) < key("priority", -5, 0.0, 0)
     assert key("priority", 5, 9.0, 3, True) < key("priority", 0, 1.0, 4, True)
     for policy in ("fcfs", "fair"):

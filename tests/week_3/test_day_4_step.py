@@ -64,7 +64,7 @@ def test_a_smaller_budget_for_one_step(llm):
 
 
 @pytest.mark.task("3.4.2")
-def test_a_guess_is_computed_with_the_token_before_it(llm):
+def test_a_draft_is_computed_with_the_token_before_it(llm):
     pool = llm.BlockPool(10, 4)
     scheduler = llm.Scheduler(config(max_num_batched_tokens=64), pool)
     request = llm.TokenSequence("r", [1, 2, 3])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.helpers.scheduling import Job, drive
 from tests.helpers.soak import POLICIES, storm
+from tests.helpers.timelines import assert_steps
 
 from tiny_llm_lab.types import SchedulerConfig
 
@@ -24,7 +25,7 @@ def batch(name, prompt, max_tokens, step=0, **options):
 def test_a_prompt_that_comes_later_is_served_first(llm):
     jobs = [batch("b", 300, 3), Job("d", 1, 6), Job("p", 250, 1, step=1)]
     run = drive(llm, config(max_num_batched_tokens=100), jobs)
-    assert run.tokens() == [
+    want = [
         {"d": 1, "b": 99},
         {"d": 1, "p": 99},
         {"d": 1, "p": 99},
@@ -34,13 +35,14 @@ def test_a_prompt_that_comes_later_is_served_first(llm):
         {"b": 1},
         {"b": 1},
     ]
+    assert_steps(run.tokens(), want)
 
 
 @pytest.mark.task("3.5.3")
 def test_a_decode_waits_for_a_token_that_is_left(llm):
     jobs = [batch("b", 1, 4), Job("p", 150, 2, step=1)]
     run = drive(llm, config(max_num_batched_tokens=100), jobs)
-    assert run.tokens() == [{"b": 1}, {"p": 100}, {"p": 50, "b": 1}, {"p": 1, "b": 1}, {"b": 1}]
+    assert_steps(run.tokens(), [{"b": 1}, {"p": 100}, {"p": 50, "b": 1}, {"p": 1, "b": 1}, {"b": 1}])
 
 
 @pytest.mark.task("3.5.3")
@@ -73,7 +75,7 @@ def test_it_keeps_blocks_until_they_are_needed(llm):
 
 
 @pytest.mark.task("3.5.3")
-def test_it_does_not_pass_who_waits(llm):
+def test_it_does_not_pass_a_sequence_that_waits(llm):
     # i needs 6 blocks of which 5 are free: b would fit, and would have to go in the next step.
     jobs = [Job("j", 64, 4), Job("i", 96, 1), batch("b", 16, 1)]
     run = drive(llm, PLAIN, jobs, num_blocks=9)
@@ -81,7 +83,7 @@ def test_it_does_not_pass_who_waits(llm):
 
 
 @pytest.mark.task("3.5.3")
-def test_nobody_waits_for_what_it_computes(llm):
+def test_no_sequence_waits_for_what_it_computes(llm):
     # b has begun the prompt of i, but d leaves it no token: i computes the prompt, and b takes that.
     jobs = [batch("b", range(64), 1), Job("d", 512, 1, step=1), Job("i", range(64), 1, step=2)]
     run = drive(llm, config(max_num_batched_tokens=32, max_num_seqs=4), jobs, cached=True)

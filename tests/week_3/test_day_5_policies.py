@@ -33,7 +33,7 @@ def config(**changes):
     ],
 )
 def test_fair_shares(llm, needs, budget, want):
-    assert llm.fair_shares(needs, budget) == want
+    assert llm.fair_shares(needs, budget) == want, f"your shares == those of {budget} tokens for {needs}"
 
 
 @pytest.mark.task("3.5.1")
@@ -98,6 +98,18 @@ def test_a_threshold_holds_for_fair_shares_too(llm):
     jobs = [Job("a", 1000, 1), Job("b", 1000, 1)]
     setting = config(max_num_batched_tokens=300, policy="fair", long_prefill_token_threshold=40)
     assert drive(llm, setting, jobs).tokens()[0] == {"a": 40, "b": 40}
+
+
+@pytest.mark.task("3.5.1")
+def test_what_a_threshold_keeps_from_a_prefill_is_divided_among_the_rest(llm):
+    setting = SchedulerConfig(max_num_batched_tokens=64, policy="fair", long_prefill_token_threshold=4)
+    prompt = llm.TokenSequence("prompt", [1] * 100)
+    decode = llm.TokenSequence("decode", [1, 2], output_token_ids=[3], num_computed_tokens=2)
+    budget = llm.TokenBudget(setting, 12)
+    budget.set_shares([(prompt, 0, 100), (decode, 2, 9)])
+    got = {"prompt": budget.num_new_tokens(prompt, 0, 100), "decode": budget.num_new_tokens(decode, 2, 9)}
+    want = {"prompt": 4, "decode": 8}
+    assert got == want, "of 12 tokens the prompt needs the threshold of 4, and a decode with a draft 9"
 
 
 # Priority
@@ -187,8 +199,8 @@ def test_a_grid_takes_from_the_shares_of_long_prompts_only(llm):
     # 31 tokens beside d: shares of 16 and 15, of which only one reaches the grid.
     setting = config(max_num_batched_tokens=32, max_num_seqs=8, chunk_grid=16, policy="fair")
     run = drive(llm, setting, [Job("a", 200, 1), Job("b", 200, 1), Job("d", 1, 20)])
-    assert all("d" in step for step in run.tokens()[:20])
-    assert run.tokens()[0] == {"a": 16, "d": 1}
+    assert run.tokens()[0] == {"a": 16, "d": 1}, "b gets nothing, and does not hold up d behind it"
+    assert all("d" in step for step in run.tokens()[:20]), "a and b take nothing of what d needs"
 
 
 @pytest.mark.task("3.5.2")

@@ -1,4 +1,4 @@
-"""Day 3.4: a step that begins before the tokens of the one in front are read, and changes no answer."""
+"""Day 3.6: a step that begins before the tokens of the one in front are read, and changes no answer."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def decoding(llm, name, num_prompt=5, num_output=2, **fields):
 # What is certain
 
 
-def test_everybody_takes_one_token_in_the_order_of_the_plan(llm):
+def test_every_request_takes_one_token_in_the_order_of_the_plan(llm):
     running = [decoding(llm, "a"), decoding(llm, "b", 9, 1)]
     assert list(llm.plan_next_step(StepPlan({"b": 1, "a": 1}), running, 0).items()) == [("b", 1), ("a", 1)]
     last_chunk = llm.TokenSequence("c", list(range(9)), num_computed_tokens=4)

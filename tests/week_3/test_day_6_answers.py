@@ -110,7 +110,7 @@ def test_waiting_counts_from_the_arrival(llm, model):
 
 
 @pytest.mark.task("3.6.6")
-def test_nobody_starts_before_arriving(llm, model, monkeypatch):
+def test_no_request_starts_before_arriving(llm, model, monkeypatch):
     clock, events = FakeClock(tick=0.001), []
     clock.take_over(monkeypatch, llm.PromptRun)
     engine = make_engine(llm, model, clock=clock)
@@ -160,7 +160,7 @@ def test_a_bad_prompt_ends_alone(llm, model):
 
 
 @pytest.mark.task("3.6.6")
-def test_an_interrupt_leaves_nobody_behind(llm, model):
+def test_an_interrupt_leaves_no_request_behind(llm, model):
     def interrupt(event):
         if isinstance(event, TokenEvent):
             raise KeyboardInterrupt

@@ -143,6 +143,20 @@ def test_what_a_step_returns(llm, model):
 
 
 @pytest.mark.task("3.6.5")
+def test_a_number_and_an_arrival_of_0_are_given_ones(llm, model):
+    engine, sampling = (
+        make_engine(llm, model, clock=lambda: 5.0),
+        SamplingParams(max_tokens=1, ignore_eos=True),
+    )
+    engine.add("before", [97], sampling)
+    engine.add("zero", [97], sampling, prompt_idx=0, arrival_s=0.0)
+    ended = {output.request_id: output.completion for output in engine.step()}
+    got = {name: (done.prompt_idx, done.timing.arrival_s) for name, done in ended.items()}
+    assert got["before"] == (0, 5.0), "(prompt_idx, arrival_s) where none were given"
+    assert got["zero"] == (0, 0.0), "(prompt_idx, arrival_s) as they were given: only None stands for none"
+
+
+@pytest.mark.task("3.6.5")
 def test_stop_strings_and_lengths_end_answers(llm, model):
     settings = {
         "stop": SamplingParams(max_tokens=40, ignore_eos=True),

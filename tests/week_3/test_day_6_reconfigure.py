@@ -77,7 +77,9 @@ def test_fewer_places_than_requests_that_run(llm):
     few = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=3, max_model_len=64)
     scheduler.reconfigure(few)
     scheduler.add(sequence_of(llm, "late", 3, priority_class="batch"))
-    assert list(scheduler.schedule().num_scheduled_tokens) == list("012345"), "who runs goes on, nobody joins"
+    assert list(scheduler.schedule().num_scheduled_tokens) == list("012345"), (
+        "running requests go on, no other joins"
+    )
     scheduler = scheduler_of(llm, CHUNKED)
     for i in range(6):
         scheduler.add(sequence_of(llm, str(i), 3, priority_class="interactive" if i < 2 else "batch"))

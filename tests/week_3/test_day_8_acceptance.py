@@ -51,9 +51,10 @@ def test_greedy_acceptance(llm, draft, want):
     # The likeliest tokens of the four rows are 0, 4, 2 and 1.
     logits = mx.array(np.eye(5, dtype=np.float32)[[0, 4, 2, 1]])[: len(draft) + 1]
     sampler = llm.Sampler(SamplingParams())
-    assert llm.accept(logits, draft, sampler, START) == want
+    what = f"draft {draft}: the tokens of rows 0, 4, 2, 1 up to the first that was not drafted"
+    assert llm.accept(logits, draft, sampler, START) == want, what
     q = mx.full((len(draft), 5), 0.2)
-    assert llm.accept_with_draft_probs(logits, draft, q, sampler, START) == want
+    assert llm.accept_with_draft_probs(logits, draft, q, sampler, START) == want, f"with draft_probs, {what}"
 
 
 @pytest.mark.task("3.8.2")
@@ -66,7 +67,8 @@ def test_accepted_tokens_do_not_depend_on_the_draft(llm, settings):
         draft = [token if rng.random() < 0.7 else rng.randrange(6) for token in drawn[:4]]
         right = next((i for i in range(4) if draft[i] != drawn[i]), 4)
         sampler = llm.Sampler(sampling)
-        assert llm.accept(rows, draft, sampler, position) == drawn[: right + 1], (draft, drawn)
+        got = llm.accept(rows, draft, sampler, position)
+        assert got == drawn[: right + 1], f"draft {draft}, where the sampler draws {drawn} from the rows"
 
 
 @pytest.mark.task("3.8.2")

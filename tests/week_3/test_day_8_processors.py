@@ -9,7 +9,7 @@ from tests.week_3.test_day_6_processors import CHANGED, LONG, Odd, alone, asked,
 
 from tiny_llm_lab.types import Prompt
 
-pytestmark = pytest.mark.task("3.8.5")
+pytestmark = pytest.mark.task("3.8.6")
 __all__ = ["CHANGED", "asked", "model", "wanted"]
 
 

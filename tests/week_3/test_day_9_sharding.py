@@ -157,7 +157,7 @@ def test_there_is_no_such_rank(llm):
 def test_two_sums_a_layer(llm, config):
     checkpoint, sums = checkpoint_of(config), []
     part = llm.shard_checkpoint(checkpoint, 0, 2)
-    model = llm.QwenModel(part.config, part.weights, lambda x: sums.append(x.shape) or x)
+    model = llm.QwenModel(part.config, part.weights, all_sum=lambda x: sums.append(x.shape) or x)
     model(random_tokens(14, 1, 5))
     assert sums == [(1, 5, 64)] * 2 * config.num_hidden_layers
 
@@ -166,7 +166,7 @@ def test_two_sums_a_layer(llm, config):
 def test_the_residual_is_no_part_of_the_sum(llm):
     # Sums of nothing but zeros: what the layers add is lost, what they were given stays.
     checkpoint = toy_checkpoint(QWEN3)
-    model = llm.QwenModel(QWEN3, checkpoint.weights, mx.zeros_like)
+    model = llm.QwenModel(QWEN3, checkpoint.weights, all_sum=mx.zeros_like)
     tokens = random_tokens(15, 1, 5)
     assert_close(model.layers[0](random_array(16, 1, 5, 64)), random_array(16, 1, 5, 64), EXACT)
     want = model.embed_tokens.as_linear(model.norm(model.embed_tokens(tokens)))

@@ -11,8 +11,8 @@ from tiny_llm_lab.types import KernelOps, RequestKvCache
 class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
-    def __init__(self, ops: KernelOps | None = None) -> None:
-        """Start empty, with offset = 0. The first update allocates; `ops` (day 2.5 on) write and grow."""
+    def __init__(self) -> None:
+        """Start empty, with offset = 0. The first update allocates."""
         raise NotImplementedError("task 2.1.1")
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
@@ -52,16 +52,11 @@ class BatchingKvCache:
     """
 
     def __init__(
-        self,
-        max_active_requests: int,
-        max_seq_len: int | None = None,
-        headroom: int = 0,
-        ops: KernelOps | None = None,
+        self, max_active_requests: int, max_seq_len: int | None = None, ops: KernelOps | None = None
     ) -> None:
-        """Start without requests: offset = [], the tokens stored by row.
+        """Start without requests: offset = [], the tokens stored by row. `ops` as above.
 
-        A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
-        it must: layers with different ones do not all copy what they store in the same step. `ops` as above.
+        A row never holds more than `max_seq_len` tokens (None = any).
         """
         raise NotImplementedError("task 2.6.1")
 
@@ -70,7 +65,7 @@ class BatchingKvCache:
 
         Stores nothing. Does nothing before the first request: the shapes are not known yet.
         """
-        raise NotImplementedError("task 2.6.1")
+        raise NotImplementedError("task 2.7.8")
 
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Copy a one-request cache into the next free row and return the row's number.
@@ -89,9 +84,9 @@ class BatchingKvCache:
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
 
-        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the
-        end of a shorter one, which may be any number or none. Raises ValueError when B is not the number
-        of active requests or a row would pass max_seq_len.
+        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the end of a
+        shorter one, which may be any number or none. `offset` becomes a new list; the one before stays as it
+        was. Raises ValueError when B is not the number of active requests or a row would pass max_seq_len.
         """
         raise NotImplementedError("task 2.6.1")
 

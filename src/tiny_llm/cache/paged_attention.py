@@ -5,7 +5,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, KvCache
+from tiny_llm_lab.types import KernelOps
 from tiny_llm_lab.types.paged import PagedCache, StepLayout
 
 
@@ -60,6 +60,3 @@ class PagedLayer:
         A row attends to the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
         """
         raise NotImplementedError("task 3.2.1")
-
-
-LayerCache = KvCache | PagedLayer

@@ -44,7 +44,8 @@ class PagedKvCache:
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
         """One cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
 
-        Raises ValueError when the layout names a block or a slot that the pool does not have.
+        Raises ValueError when the layout names a block or a slot that the pool does not have, and after
+        `release`.
         """
         raise NotImplementedError("task 3.1.3")
 

@@ -8,8 +8,8 @@ from .block_pool import BlockPool
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """The SHA-256 digest (32 bytes) of a block: of its parent's digest, then its tokens as 64-bit integers.
 
-    The digest depends on every token from the first of the prompt to the block's last. The parent of
-    a first block is the digest of the model's name and settings.
+    The integers have the byte order of the machine. The digest depends on every token from the first of the
+    prompt to the block's last. The parent of a first block is the digest of the model's name and settings.
     """
     raise NotImplementedError("task 3.3.1")
 
@@ -45,7 +45,7 @@ class PrefixCache:
         """An empty cache on top of `pool`, whose `on_evict` becomes this cache's; the counters are 0.
 
         `root` names everything but the tokens that keys and values depend on: model, dtype, settings.
-        Sets pool, and reservations = {}: for `PrefixMatch`, by key, which one is about to compute the block.
+        Sets pool, and reservations = {}, which `PrefixMatch` fills: by key, the match that has reserved it.
         """
         raise NotImplementedError("task 3.3.1")
 

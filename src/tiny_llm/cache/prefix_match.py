@@ -22,9 +22,10 @@ class PrefixMatch:
     ) -> None:
         """Start before the first block of `token_ids`, all tokens known now; acquire and reserve nothing.
 
-        Sets num_blocks = 0 and rank, the number of the priority class. With `is_counted` the first `acquire`
-        adds this request to the counters of `cache`: its tokens and the blocks that may be found; every
-        `acquire` adds what was found. Reservations do not hold against more urgent classes.
+        Sets num_blocks = 0 and rank, the number of the priority class, 0 the most urgent. With `is_counted`
+        the first `acquire` adds this request to the counters of `cache`: its tokens and the blocks that may
+        be found; every `acquire` adds what was found. A request of a lower rank does not wait for this one's
+        reservations: its `reserve` takes them over.
         """
         raise NotImplementedError("task 3.3.2")
 
@@ -39,7 +40,11 @@ class PrefixMatch:
         raise NotImplementedError("task 3.3.2")
 
     def match(self) -> list[int]:
-        """The cached blocks that come next, in order; holds and counts nothing."""
+        """The cached blocks that come next, in order, up to the first that is not cached.
+
+        Holds and counts nothing. Keys behind a found one compare in O(block_size): they continue the stored
+        key.
+        """
         raise NotImplementedError("task 3.3.2")
 
     def acquire(self) -> list[int]:
@@ -50,16 +55,18 @@ class PrefixMatch:
         raise NotImplementedError("task 3.3.2")
 
     def reserve(self) -> None:
-        """Reserve the remaining blocks, which this request will compute, except those reserved by another.
+        """Reserve the missing blocks ahead, which this request will compute, except those it would wait for.
 
-        Takes O(1) when this request has reserved the next block already.
+        Only blocks that may be found are reserved, so never the one with the last token of all (see
+        `PrefixCache.keys`). Takes O(1) when this request has reserved the next block already.
         """
         raise NotImplementedError("task 3.3.2")
 
     def register(self, token_ids: Sequence[int], block: int) -> None:
         """The next block is computed: `block`, which the caller holds, has the full block of `token_ids`.
 
-        Other requests may acquire it from now on; its reservation ends.
+        Other requests may acquire it from now on; its reservation ends. Blocks behind those of the prompt,
+        which hold tokens of the answer, are registered in the same way.
         """
         raise NotImplementedError("task 3.3.2")
 

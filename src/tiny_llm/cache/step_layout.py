@@ -25,6 +25,6 @@ class StepLayout:
 
         Token t of a request is stored in its block t // block_size, at place t % block_size. Blocks after
         the last token's are allowed and left out of the tables. Raises ValueError when the blocks of a
-        request have no room for all its tokens, or when it has no new ones.
+        request have no room for all its tokens, when it has no new ones, or fewer than 0 computed ones.
         """
         raise NotImplementedError("task 3.1.2")

@@ -27,7 +27,7 @@ class KVCacheManager:
 
         Returns False and allocates nothing when there are not enough free blocks.
         """
-        raise NotImplementedError("task 3.4.3")
+        raise NotImplementedError("task 3.6.8")
 
     def match(self, sequence: TokenSequence, reclaimable: Mapping[int, int]) -> tuple[int, int, bool]:
         """What a waiting sequence finds in the prefix cache; changes and counts nothing.

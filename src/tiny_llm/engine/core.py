@@ -2,7 +2,7 @@
 
 import time
 
-from tiny_llm_lab.types import Clock, OnStep, PagedModel, Proposer, SchedulerConfig
+from tiny_llm_lab.types import Clock, DraftGate, OnStep, PagedModel, Proposer, SchedulerConfig
 from tiny_llm_lab.types.serving import BudgetController
 
 from .request_state import RequestState
@@ -22,21 +22,23 @@ class EngineCore:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
+        draft_gate: DraftGate | None = None,
         async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """Allocate `num_blocks` blocks of `block_size` tokens for keys and values; no requests yet.
 
-        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
-        (None: no speculation). `budget_controller` chooses every step's token budget (None: always
-        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
-        before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
-        these tokens and turns it off, as processors do in the steps of their requests. `on_step` is called
-        after every step with its plan and `StepStats`. Sets config, scheduler, kv_cache, prefix_cache (or
-        None), spec_stats (or None) and async_scheduling. Raises UserError for a controller together with
-        chunk_grid or without chunked prefill: its budget may be smaller than any chunk that the scheduler
-        could then take.
+        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` (from task 3.8.6 on) drafts
+        tokens for decodes (None: no speculation), and `draft_gate` (from task 3.8.7 on) chooses the drafts
+        that are verified (None: all). `budget_controller` (from task 3.7.3 on) chooses every step's token
+        budget (None: always config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches
+        a step of decodes before the tokens of the step before are read, None does so on a GPU; a proposer or
+        a controller needs these tokens and turns it off, as processors do in the steps of their
+        requests. `on_step` is called after every step with its plan and `StepStats`. Sets config, scheduler,
+        kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises UserError for a
+        controller together with chunk_grid or without chunked prefill: its budget may be smaller than any
+        chunk that the scheduler could then take.
         """
         raise NotImplementedError("task 3.6.3")
 

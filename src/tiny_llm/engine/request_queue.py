@@ -13,9 +13,9 @@ def order_key(
 ) -> tuple[float, ...]:
     """The key that sequences are sorted by, smallest first; `num_added` were added before this one.
 
-    By priority class first, whatever the policy. Then "priority": by priority, then arrival_s, then
-    num_added; the other policies by num_added alone. Aged sequences come before all of their class that are
-    not, by num_added.
+    Five numbers: the rank of its priority class, 0 if it is aged or else 1, priority, arrival_s, num_added.
+    Only policy "priority" sorts by priority and arrival_s, and only sequences that are not aged: otherwise
+    both are 0.
     """
     raise NotImplementedError("task 3.4.4")
 
@@ -33,7 +33,7 @@ class RequestQueue:
         raise NotImplementedError("task 3.4.4")
 
     def add(self, sequence: TokenSequence) -> None:
-        """Append a new sequence to the waiting ones; sets its `order`."""
+        """Let a new sequence wait, in its place in the order; sets its `order`."""
         raise NotImplementedError("task 3.4.4")
 
     def is_waiting(self, sequence: TokenSequence) -> bool:

@@ -56,8 +56,9 @@ class TokenBudget:
         """How many of its `num_missing` tokens a sequence may have; its first `num_computed` are computed.
 
         A decode gets what it needs, draft included, as far as tokens are left. A prefill gets what
-        `clamp_new_tokens` and the grid leave. Without chunked prefill all or nothing; one that was begun
-        before it was turned off (from task 3.6.3 on) goes on with what is left.
+        `clamp_new_tokens` and (from task 3.5.2 on) the grid leave. Without chunked prefill all or nothing,
+        whatever the threshold and its share; one that was begun before it was turned off (from task 3.6.3 on)
+        goes on with what is left.
         """
         raise NotImplementedError("task 3.4.5")
 

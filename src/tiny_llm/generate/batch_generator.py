@@ -45,25 +45,22 @@ class BatchGenerator:
         raise NotImplementedError("task 2.6.4")
 
     def has_work_remaining(self) -> bool:
-        """True while any request waits, is in prefill or decodes."""
+        """True while any request waits, is in prefill, paused or decodes."""
         raise NotImplementedError("task 2.6.4")
 
     def handle_prefill_phase(self) -> bool:
         """Compute one chunk of the pending request; without one, start the next that has arrived.
 
-        A request starts only while fewer than batch_size decode, so that a slot is free when it is
-        ready. A prompt that cannot be served ends with an error completion of its own. A chunk policy
-        may set the chunk's size, and pause the prefill with a size of 0 while requests decode. Returns
-        whether anything was done.
+        A request starts only while fewer than batch_size decode, so that a slot is free when it is ready. A
+        prompt that cannot be served ends with a completion as `Arrival.refused` makes it. A chunk policy may
+        set its size; 0 pauses the prefill while requests decode. Returns whether anything was done.
         """
         raise NotImplementedError("task 2.7.4")
 
     def handle_decode_phase(self) -> bool:
         """One token for every active request in one forward pass; those that end leave the batch.
 
-        With async_scheduling (from task 2.7.9 on) the next step is launched before this one is read, if it is
-        certain to serve the same requests: not when a finished prefill is about to join. Returns whether
-        there was anything to decode.
+        Returns whether there was anything to decode.
         """
         raise NotImplementedError("task 2.6.4")
 

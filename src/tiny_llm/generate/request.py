@@ -30,8 +30,7 @@ class Request(Answer):
         the cache may hold (None = the model's own limit). Sets, besides what `Answer` sets, model,
         prefill_tokens, prefill_max_step, kv_cache, offset = 0, and sample, its `Sampler`.
         Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
-        vocabulary, for a step below 1, unless max_seq_len is 1 to the model's limit, and (from task 3.6.9
-        on) for sampling parameters that `refuse_processors` leaves to the engine.
+        vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
         """
         raise NotImplementedError("task 2.6.3")
 
@@ -64,18 +63,11 @@ class Request(Answer):
 class DecodeStep:
     """One token for each of several requests, which the device computes from the construction on."""
 
-    def __init__(
-        self,
-        model: Model,
-        kv_cache: Sequence[KvCache],
-        requests: Sequence[Request],
-        previous: "DecodeStep | None" = None,
-    ) -> None:
+    def __init__(self, model: Model, kv_cache: Sequence[KvCache], requests: Sequence[Request]) -> None:
         """Launch one forward pass over the newest token of every request; do not wait for it.
 
-        Row i of `kv_cache` belongs to requests[i]. `previous` (from task 2.7.9 on) is the step in front, of
-        the same requests and still unread: each takes the token that it samples there, one position further
-        on. Sets model, kv_cache, requests (a copy) and sampled [B] uint32, lazily.
+        Row i of `kv_cache` belongs to requests[i]. Sets model, kv_cache, requests (a copy) and sampled [B]
+        uint32, lazily.
         """
         raise NotImplementedError("task 2.6.3")
 

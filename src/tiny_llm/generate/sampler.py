@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, SamplingParams
+from tiny_llm_lab.types import SamplingParams
 
 
 class Sampler:
@@ -13,11 +13,8 @@ class Sampler:
     So it does not matter in which step a token is drawn, in which company, or whether it was drafted.
     """
 
-    def __init__(self, sampling: SamplingParams = SamplingParams(), ops: KernelOps | None = None) -> None:
-        """Sets sampling, of which temperature, top_k, top_p, min_p and seed count.
-
-        `ops` (from day 2.5 on) are the model's operators, which find the likeliest tokens faster.
-        """
+    def __init__(self, sampling: SamplingParams = SamplingParams()) -> None:
+        """Sets sampling, of which temperature, top_k, top_p, min_p and seed count."""
         raise NotImplementedError("task 1.7.2")
 
     @property
@@ -54,18 +51,13 @@ def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> 
     raise NotImplementedError("task 1.7.2")
 
 
-def most_likely(logits: mx.array, ops: KernelOps | None = None) -> mx.array:
+def most_likely(logits: mx.array) -> mx.array:
     """The likeliest token of each row of logits [n, V] -> [n] uint32; of equal ones the lowest."""
     raise NotImplementedError("task 1.7.2")
 
 
 def truncated_logits(
-    logits: mx.array,
-    temp: float,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    min_p: float = 0.0,
-    ops: KernelOps | None = None,
+    logits: mx.array, temp: float, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
 ) -> mx.array:
     """What a sampler draws from: logits [..., V] / temp -> scores [..., V] float32, -inf where cut.
 
@@ -75,7 +67,7 @@ def truncated_logits(
     raise NotImplementedError("task 1.7.2")
 
 
-def apply_top_k(scores: mx.array, top_k: int, ops: KernelOps | None = None) -> mx.array:
+def apply_top_k(scores: mx.array, top_k: int) -> mx.array:
     """Keep the `top_k` highest scores [..., V] of each row, set the others to -inf; 0 keeps all.
 
     Scores that tie with the k-th highest are kept as well.
@@ -83,7 +75,7 @@ def apply_top_k(scores: mx.array, top_k: int, ops: KernelOps | None = None) -> m
     raise NotImplementedError("task 1.7.1")
 
 
-def apply_top_p(scores: mx.array, top_p: float, ops: KernelOps | None = None) -> mx.array:
+def apply_top_p(scores: mx.array, top_p: float) -> mx.array:
     """Keep the smallest set of likeliest tokens whose probabilities reach `top_p`; others -inf.
 
     Nucleus sampling (arXiv 1904.09751, section 3.1): the token that crosses `top_p` is kept, so at

@@ -15,12 +15,11 @@ class TextStream:
         """
         raise NotImplementedError("task 1.6.1")
 
-    def push(self, token: int, may_stop: bool = True) -> str:
+    def push(self, token: int) -> str:
         """Add a token; return the text that is now certain to be part of the answer.
 
         Text that could be the beginning of a stop string is held back until it is decided, also when
         the string spreads over many tokens. After a stop string `stopped` is True and nothing follows.
-        One that ends in the text of a token without `may_stop` (from task 3.6.9 on) is not looked for.
         """
         raise NotImplementedError("task 1.6.1")
 

@@ -1,4 +1,4 @@
-// The rows of x as a product wants them: floats or integers, in the order of the matrix's vectors.
+// The rows of x as a product wants them: floats, bfloat16 or integers, in the order of the matrix's vectors.
 #pragma once
 
 #include <cmath>
@@ -38,6 +38,13 @@ inline void to_fixed(float* plain, float* scales, float* out) {
   std::memcpy(out, integers, sizeof(integers));
 }
 
+/// A float that is a bfloat16, as such.
+inline uint16_t upper_half(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(x));
+  return static_cast<uint16_t>(bits >> 16);
+}
+
 /// Lay out one row of x, and sum up its groups. `scales` [groups] is room for those of integers.
 template <class Rows>
 void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, float* scales, int64_t spans) {
@@ -67,6 +74,11 @@ void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, float
     if constexpr (kIsFixed) {
       to_fixed<Rows>(plain, scales + span * Rows::kSpan / Rows::kGroup, values);
       store(values + Rows::kVectors * kWidth, Rows::of_lanes(span, scales));
+    } else if constexpr (std::is_same_v<Element, bf16>) {
+      uint16_t halves[Rows::kSpan];
+#pragma GCC unroll 256
+      for (int k = 0; k < Rows::kSpan; ++k) halves[Rows::place(k)] = upper_half(plain[k]);
+      std::memcpy(values, halves, sizeof(halves));
     } else {
 #pragma GCC unroll 256
       for (int k = 0; k < Rows::kSpan; ++k) values[Rows::place(k)] = plain[k] * Rows::factor(k);

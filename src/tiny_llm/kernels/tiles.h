@@ -5,12 +5,9 @@
 #include <type_traits>
 
 #include "kernels.h"
-#include "simd.h"
+#include "sizes.h"
 
 namespace tiny_llm::TINY_ISA {
-
-// A tile's sums stay in registers: 12 of 16 leave four for what is multiplied.
-constexpr int kTileRows = kRegisters == 16 ? 3 : 6, kTileColumns = 4;
 
 inline int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
@@ -44,7 +41,7 @@ inline void narrow(const float* line, int64_t count, const Tensor& out, int64_t 
 }
 
 /// Call use(height, first) for tiles of kHeight rows, then for a lower one of what is left.
-template <int kHeight = kTileRows, class Use>
+template <int kHeight, class Use>
 inline void in_tiles(int64_t num_rows, const Use& use, int64_t row = 0) {
   for (; row + kHeight <= num_rows; row += kHeight) use(std::integral_constant<int, kHeight>(), row);
   if constexpr (kHeight > 1) in_tiles<kHeight - 1>(num_rows, use, row);
@@ -67,16 +64,16 @@ inline void tile(const float* x, int64_t width, const T* panel, const T* next, i
   for (int64_t k = 0; k < elements; k += kWidth) {
     prefetch(next + kTileColumns * k, kTileColumns * kWidth);
     Vec activation[M];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) activation[m] = load(x + m * width + k);
 #pragma GCC unroll 4
     for (int n = 0; n < kTileColumns; ++n) {
       Vec weight = load(panel + n * stride + k);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m) total[m][n] = fma(weight, activation[m], total[m][n]);
     }
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 32
   for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i / kTileColumns][i % kTileColumns];
 }
 

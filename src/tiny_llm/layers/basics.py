@@ -2,29 +2,24 @@
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Weight
-
 
 def softmax(x: mx.array, axis: int = -1) -> mx.array:
     """Normalise `x` to probabilities along `axis`; same shape and dtype as `x`.
 
-    Exact for rows of any size (no overflow), accumulated in float32 also for 16-bit inputs.
-    A row of nothing but -inf has no meaning and is never asked for.
+    Exact for rows of any size (no overflow), accumulated in float32 even for 16-bit inputs.
+    A row of -inf alone has no softmax: the result is unspecified.
     """
     raise NotImplementedError("task 1.1.1")
 
 
-def linear(x: mx.array, w: Weight, bias: mx.array | None = None) -> mx.array:
-    """Multiply x [..., I] by the transpose of w [O, I] and add bias [O] -> [..., O].
-
-    From day 2.3 on `w` may also be `QuantizedWeights` of the same logical shape.
-    """
+def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Multiply x [..., I] by the transpose of w [O, I] and add bias [O] -> [..., O]."""
     raise NotImplementedError("task 1.1.1")
 
 
 def silu(x: mx.array) -> mx.array:
     """x * sigmoid(x), elementwise, same shape and dtype (Elfwing et al. 2017, arXiv 1702.03118).
 
-    Evaluated in float32, so that large negative 16-bit inputs give 0 and not NaN.
+    Evaluated in float32 and rounded once: in float16, exp(12) is already infinite.
     """
     raise NotImplementedError("task 1.4.2")

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, ModelConfig, Weight
+from tiny_llm_lab.types import KernelOps, KvCache, ModelConfig, Weight
 
-from ..cache.paged_attention import LayerCache
 from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
 
@@ -27,20 +26,14 @@ class FusedLayer:
         weights: Mapping[str, Weight],
         rope: RoPE,
         mlp: Callable[[mx.array], mx.array],
-        all_sum: AllSum | None = None,
     ) -> None:
-        """`weights` and `all_sum` as for `QwenTransformerBlock`; `mlp` is its feed-forward with experts."""
+        """`weights` as for `QwenTransformerBlock`; `mlp` is its feed-forward."""
         raise NotImplementedError("task 2.5.6")
 
     def __call__(
-        self,
-        x: mx.array,
-        offset: int | list[int] = 0,
-        cache: LayerCache | None = None,
-        keep: int | None = None,
-        rows: mx.array | None = None,
+        self, x: mx.array, offset: int = 0, cache: KvCache | None = None, keep: int | None = None
     ) -> mx.array:
-        """x [B, L, E] -> [B, keep, E]; with `rows` (from day 3.2 on) [len(rows), keep, E].
+        """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         A row of a batch sees its own cache's offset tokens, so no mask is needed.
         """

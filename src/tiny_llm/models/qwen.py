@@ -1,16 +1,14 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, KernelOps, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
 
-from ..cache.paged_attention import LayerCache
 from ..cache.paged_kv_cache import PagedKvCache
 from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
-from .fused import AllSum
 
 Weights = Mapping[str, Weight]
 
@@ -25,20 +23,10 @@ class QwenMultiHeadAttention:
         """
         raise NotImplementedError("task 1.5.2")
 
-    def __call__(
-        self,
-        x: mx.array,
-        offset: int | list[int] = 0,
-        cache: LayerCache | None = None,
-        mask: Mask = "causal",
-        keep: int | None = None,
-    ) -> mx.array:
-        """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
+    def __call__(self, x: mx.array, offset: int = 0, *, mask: Mask = "causal") -> mx.array:
+        """x [B, L, E] at positions `offset`, ... -> [B, L, E].
 
-        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
-        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
-        All L tokens have keys and values; queries exist only for those that are kept. A `PagedLayer` (from
-        day 3.2 on) stores and attends by itself.
+        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back.
         """
         raise NotImplementedError("task 1.5.2")
 
@@ -58,74 +46,31 @@ class QwenMLP:
 class QwenTransformerBlock:
     """One layer: attention and feed-forward, each behind a norm and around a residual."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: Weights,
-        rope: RoPE,
-        all_sum: AllSum | None = None,
-        ops: KernelOps | None = None,
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
-        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.9 on a layer with
-        mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
-
-        `all_sum` (day 3.9) adds an array up over all ranks: the output of attention and that of the
-        feed-forward are then this rank's parts of a sum. None: they are whole. `ops` (from day 2.5 on)
-        compute the layer where the mask is causal.
+        input_layernorm.weight and post_attention_layernorm.weight [E].
         """
         raise NotImplementedError("task 1.5.3")
 
-    def __call__(
-        self,
-        x: mx.array,
-        offset: int | list[int] = 0,
-        cache: LayerCache | None = None,
-        mask: Mask = "causal",
-        keep: int | None = None,
-        rows: mx.array | None = None,
-    ) -> mx.array:
-        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
-
-        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
-        (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
-        """
+    def __call__(self, x: mx.array, offset: int = 0, *, mask: Mask = "causal") -> mx.array:
+        """x [B, L, E] -> [B, L, E]: x += attention(norm(x)), then x += mlp(norm(x))."""
         raise NotImplementedError("task 1.5.3")
 
 
 class QwenModel:
     """A decoder-only Qwen: embedding, layers, final norm and output head."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: Weights,
-        all_sum: AllSum | None = None,
-        ops: KernelOps | None = None,
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
-        `all_sum` (day 3.9) the layers hold one rank's part of their weights. `ops` (from day 2.5 on) are the
-        operators that model, caches and samplers run on; None: the layers of week 1. Sets config and ops.
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. Sets config.
         """
         raise NotImplementedError("task 1.5.4")
 
-    def __call__(
-        self,
-        tokens: mx.array,
-        offset: int | list[int] = 0,
-        cache: Sequence[LayerCache] | None = None,
-        logits_to_keep: int | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> mx.array:
+    def __call__(self, tokens: mx.array, offset: int = 0, *, logits_to_keep: int | None = None) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
-        `offset` counts the tokens before these: one number, or one per row (from day 2.6 on).
-        `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
-        `logits_to_keep=n` returns only the last n positions, [B, n, V], and computes no logits of the
-        others; 0 is allowed. `rows` (from day 3.2 on) returns only these rows of the batch, in their order,
-        [len(rows), L, V], and computes keys and values only of the others; an empty list is allowed.
-        Raises ValueError when `offset` is not what the cache holds.
+        `offset` counts the tokens before these. `logits_to_keep=n` returns only the last n positions,
+        [B, n, V], and computes no logits of the others; 0 is allowed.
         """
         raise NotImplementedError("task 1.5.4")
 
@@ -136,10 +81,10 @@ class QwenModel:
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedKvCache:
-        """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
+        """A `PagedKvCache` for this model's layers, of 8 bits or in its norms' dtype."""
         raise NotImplementedError("task 3.2.2")
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:
-    """The model of a loaded checkpoint; from day 2.5 on, on the operators that `kernels` gives."""
+    """The model of a loaded checkpoint."""
     raise NotImplementedError("task 1.5.4")

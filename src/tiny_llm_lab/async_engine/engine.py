@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, TypeVar
 
 from tiny_llm_lab.types import (
@@ -39,7 +39,6 @@ class AsyncEngine:
         self._streams: dict[str, RequestStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = EngineThread(make_engine, self, listeners)
-        self._listeners = tuple(listeners)
         self._numbers = itertools.count()
         self._is_closing = False
         self._waiting_calls: deque[Callable[[], None]] = deque()  # what the engine's thread wants of the loop
@@ -52,7 +51,7 @@ class AsyncEngine:
         """Build the engine; raises what `make_engine` raises."""
         self._loop = asyncio.get_running_loop()
         await asyncio.wrap_future(self._thread.start())
-        await self.run(self._told_started)
+        await self.run(self._thread.started)
 
     @property
     def is_ready(self) -> bool:
@@ -108,7 +107,7 @@ class AsyncEngine:
         *,
         request_id: str | None = None,
         processors: Sequence[LogitsProcessor] = (),
-    ) -> AsyncIterator[EngineOutput]:
+    ) -> AsyncGenerator[EngineOutput, None]:
         """Answer a prompt: yields what each step brings, the last output with its completion.
 
         A loop that is left early ends the request, within one step. Otherwise as `add`.
@@ -150,7 +149,7 @@ class AsyncEngine:
 
         def command(engine: Engine) -> None:
             engine.reconfigure(config)
-            self._told_started(engine)
+            self._thread.started(engine)
 
         await self.run(command)
 
@@ -208,7 +207,3 @@ class AsyncEngine:
         if not self._streams:
             self._idle.set()
         return stream
-
-    def _told_started(self, engine: Engine) -> None:
-        for listener in self._listeners:
-            listener.started(engine, engine.config)

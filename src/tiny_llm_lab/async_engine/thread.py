@@ -89,6 +89,10 @@ class EngineThread:
         self._live.add(request.request_id)
         self._tell(lambda listener: listener.added(request))
 
+    def started(self, engine: Engine) -> None:
+        """To be called by a command when the engine is ready, or has another configuration."""
+        self._tell(lambda listener: listener.started(engine, engine.config))
+
     def abort(self, request_id: str) -> "Future[bool]":
         """Drop a request before the next step; False when it has ended."""
 

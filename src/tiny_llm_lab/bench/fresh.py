@@ -57,6 +57,6 @@ def _answer(function: Callable[[Asked], Answer], asked: Asked) -> Answer:
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, RuntimeError) and (line := todo_line(error)):
+        if isinstance(error, RuntimeError | TypeError) and (line := todo_line(error)):
             raise UnwrittenError(line) from None
         raise CrashError("".join(traceback.format_exception(error)).strip()) from None

@@ -5,10 +5,11 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
+from tiny_llm_lab.commands.loop_options import chunk_arguments
 from tiny_llm_lab.commands.options import Loaded, load
 from tiny_llm_lab.kv_memory import require_dense_fit
 from tiny_llm_lab.models.parameters import EMBEDDING
-from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.solution import load_loop_policies, load_serving
 from tiny_llm_lab.types import (
     Checkpoint,
     Event,
@@ -101,13 +102,22 @@ def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
         prompts_of(spec.requests, model.config.vocab_size, spec.seed),
         max_seq_len=spec.longest,
         batch_size=spec.batch_size,
-        prefill_step=spec.schedule.prefill_step,
+        **chunk_settings(spec),
         on_event=events.append,
         async_scheduling=spec.async_scheduling,
     )
     timings = timings_of(spec.requests, completions)
     chunks = chunks_of(events, start_of(spec.requests, completions), timings)
     return Run(spec.requests, timings, chunks, num_computed_tokens=counted.num_tokens if counted else None)
+
+
+def chunk_settings(spec: Spec) -> dict[str, Any]:
+    """What of `batch_generate` sets the size of chunks."""
+    schedule = spec.schedule
+    if schedule.policy == "fixed":
+        return {"prefill_step": schedule.prefill_step}
+    llm = load_loop_policies(spec.solution)
+    return chunk_arguments(llm, schedule.policy, schedule.prefill_step, schedule.target_ms / 1e3)
 
 
 def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:

@@ -36,9 +36,13 @@ class Schedule:
     prefill_step: int = 0
     budget: int = 0  # max_num_batched_tokens
     threshold: int = 0  # long_prefill_token_threshold
+    policy: str = "fixed"  # "table" or "adaptive": who chooses the loop's chunks instead of prefill_step
+    target_ms: float = 0.0  # of the adaptive one
 
     @property
     def name(self) -> str:
+        if self.policy != "fixed":
+            return f"adaptive, {self.target_ms:g} ms" if self.policy == "adaptive" else self.policy
         if self.max_chunk >= UNCHUNKED:
             return "unchunked"
         if self.prefill_step:

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final, Protocol
 
+from tiny_llm_lab.commands.borrow_option import add_borrow
 from tiny_llm_lab.commands.chat import ChatTemplate
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.commands.engine_options import LONGEST_DEFAULT, EngineSettings, build_engine
@@ -42,6 +43,7 @@ class Answers(Protocol):
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_borrow(parser)
     add_kernel_arguments(parser)
     parser.add_argument(
         "--server", metavar="URL", help="ask this OpenAI-compatible server; --model is then its name for one"

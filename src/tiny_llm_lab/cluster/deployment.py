@@ -14,9 +14,11 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tiny_llm_lab.server.errors import INVALID, SERVER, ApiError
 
 from .asgi_call import HttpRequest, ResponseHead, call_app
 from .prefix_key import prefix_key
@@ -128,10 +130,8 @@ async def _read(request: Request, most: int) -> bytes | None:
 
 
 def _error(status: int, message: str) -> Response:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    error = {"message": message, "type": kind, "param": None, "code": None}
-    headers = {"retry-after": "1"} if status in (429, 503) else {}
-    return JSONResponse({"error": error}, status, headers)
+    headers = {"Retry-After": "1"} if status in (429, 503) else {}
+    return ApiError(status, message, SERVER if status >= 500 else INVALID, headers=headers).response()
 
 
 def bound_application(make_app: Callable[[], FastAPI], settings: ReplicaSettings) -> Any:

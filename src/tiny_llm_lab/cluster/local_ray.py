@@ -5,13 +5,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tiny_llm_lab.native.isa import physical_cores
+from tiny_llm_lab.native.cores import usable_cores
 from tiny_llm_lab.types import UserError
 
 
 def share_cores(threads: int | None, num_replicas: int) -> int:
     """The threads of an engine: those asked for, or its part of this machine's cores."""
-    return threads or max(1, physical_cores() // num_replicas)
+    return threads or max(1, usable_cores() // num_replicas)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from tiny_llm_lab.solution import load_serving
 from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
 
 from .batch_report import as_json, print_report
+from .borrow_option import add_borrow
 from .chat import as_chat
 from .cli_errors import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
 from .engine_options import (
@@ -28,6 +29,7 @@ from .engine_options import (
 )
 from .engine_stats import EngineStats
 from .live_view import live_view
+from .loop_options import LoopSettings, add_loop_arguments, check_loop_flags, loop_settings
 from .options import (
     Loaded,
     add_kernel_arguments,
@@ -64,6 +66,7 @@ _NOTES: Final = ((2, 1000), (5, 400))
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_borrow(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
     parser.add_argument(
@@ -73,6 +76,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--raw", action="store_true", help="give prompts as they are, without chat template")
     add_prefill_step(parser)
+    add_loop_arguments(parser)
     add_sampling_arguments(parser, max_tokens=128)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
     add_engine_arguments(parser)
@@ -81,6 +85,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     sampling = sampling_from_args(args)
     check_engine_flags(args)
+    check_loop_flags(args)
     async_scheduling(args)
     if args.engine:
         if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
@@ -95,29 +100,40 @@ def run(args: Namespace) -> int:
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     served = engine_settings(args, limit)
     prompts = _in_template(tokenizer, prompts or mixed_prompts(tokenizer, limit, sampling), args.raw)
-    settings = _loop_settings(args, limit) if served is None else served.shown()
+    loop = loop_settings(args) if served is None else LoopSettings({}, {})
+    settings = _loop_settings(args, limit, loop) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()
     first = [model_name(args), args.solution, plural(len(prompts), "prompt")]
     log(" · ".join([*first, *(f"{name} {value}".rstrip() for name, value in told.items())]))
     if served is None:
-        done = serve(loaded, prompts, settings)
+        done = serve(loaded, prompts, settings, loop)
     else:
         draft = load_from_args(args, served.draft_model).model if served.draft_model else None
         done = serve_with_engine(loaded, args.solution, prompts, served, draft)
-    if args.json:
-        named = {"model": model_name(args), "solution": args.solution, "tensor_parallel_size": num_ranks}
-        document = as_json(done.progress, done.total_s, named | settings)
-        print(json.dumps(document | ({"engine": done.counts} if done.counts else {}), indent=1))
-    else:
-        print_report(done.progress, done.total_s)
-        if done.counts is not None:
-            print_parts(done.counts_line)
+    _tell(args, done, loop, settings)
     if done.is_interrupted:
         return EXIT_INTERRUPTED
     failed = any(request.status == "error" for request in done.progress.requests)
     log(f"next: {program()} bench-chunked-prefill")
     # Another rank that fails would end the first one, which may still be printing.
     return EXIT_FAILED if failed and ranks.is_first() else 0
+
+
+def _tell(args: Namespace, done: "Served", loop: LoopSettings, settings: dict[str, Any]) -> None:
+    """The closing lines, or the JSON document, on stdout."""
+    if args.json:
+        named = {
+            "model": model_name(args),
+            "solution": args.solution,
+            "tensor_parallel_size": args.tensor_parallel_size,
+        }
+        document = as_json(done.progress, done.total_s, named | settings)
+        counted = {"prefill": loop.as_json(), "engine": done.counts}
+        print(json.dumps(document | {name: each for name, each in counted.items() if each}, indent=1))
+    else:
+        print_report(done.progress, done.total_s)
+        for line in filter(None, (loop.line(), done.counts_line)):
+            print_parts(line)
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,7 @@ class Served:
     counts_line: str = ""
 
 
-def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]) -> Served:
+def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop: LoopSettings) -> Served:
     """Run the solution's loop under a view."""
     # A cache row costs memory even while it is empty: none for requests that are not there.
     num_rows = min(settings["batch_size"], len(prompts))
@@ -149,7 +165,11 @@ def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any]) -> Se
         loaded.checkpoint.tokenizer,
         prompts,
         clock=time.perf_counter,
-        **(settings | {"batch_size": num_rows}),
+        **(
+            {name: value for name, value in settings.items() if name not in loop.shown}
+            | loop.arguments
+            | {"batch_size": num_rows}
+        ),
     )
     return _watch(prompts, num_rows, lambda on_event: generate(on_event=on_event))
 
@@ -196,12 +216,13 @@ def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallb
     return Served(progress, time.perf_counter() - progress.start_s, is_interrupted)
 
 
-def _loop_settings(args: Namespace, limit: int) -> dict[str, Any]:
+def _loop_settings(args: Namespace, limit: int, loop: LoopSettings) -> dict[str, Any]:
     chosen = async_scheduling(args)
     return {
         "max_seq_len": getattr(args, "max_model_len", min(limit, LONGEST_DEFAULT)),
         "batch_size": getattr(args, "max_num_seqs", LOOP_NUM_SEQS),
-        "prefill_step": args.prefill_step,
+        "prefill_step": loop.arguments["prefill_step"],
+        **loop.shown,
     } | ({} if chosen is None else {"async_scheduling": chosen})
 
 

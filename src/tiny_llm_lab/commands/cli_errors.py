@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
-from tiny_llm_lab.course.manifest import repository
+from tiny_llm_lab.commands.wrapping import stderr_width, wrapped_lines
+from tiny_llm_lab.course.growth import growths
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.missing_parameter import find_missing
 from tiny_llm_lab.course.todo import find_todo
 from tiny_llm_lab.types import UserError
 
@@ -55,7 +58,7 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
         except (Exception, KeyboardInterrupt) as error:
             code, line = _ending(error)
             if line:
-                log(line)
+                log("\n".join(wrapped_lines(line, stderr_width())))
         return code
 
     return wrapped
@@ -64,7 +67,9 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
 def todo_line(error: BaseException) -> str | None:
     """Which task the learner has yet to write, and where; None when `error` is something else."""
     try:
-        todo = find_todo(error, repository())
+        course = load_course()
+        todo = find_todo(error, course.root)
+        todo = todo or find_missing(error, growths(course), course.starter, course.root)
     except UserError:
         return None  # without a checkout there are no tasks
     return f"{todo}, or run with --solution ref" if todo else None
@@ -81,7 +86,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
             return EXIT_FAILED, str(error)
         case SyntaxError(filename=str(path)):
             return EXIT_USAGE, f"error: {_shown(path)}:{error.lineno}: {error.msg}: mend that line first"
-        case RuntimeError() if line := todo_line(error):
+        case RuntimeError() | TypeError() if line := todo_line(error):
             return EXIT_FAILED, line
         case BrokenPipeError():
             _drop_stdout()

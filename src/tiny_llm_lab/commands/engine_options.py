@@ -35,6 +35,7 @@ class EngineSettings:
     itl_slo_ms: float | None = None
     speculate: str = "off"
     num_speculative_tokens: int = 4
+    draft_gate: bool = True
 
     @property
     def draft_model(self) -> str | None:
@@ -101,6 +102,7 @@ _ENGINE_FLAGS: Final = (
         metavar="HOW",
         kind=_speculation,
     ),
+    Flag("draft_gate", "drafts that do not pay, by measured times, are not verified"),
     Flag(
         "kv_cache_memory",
         "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most "
@@ -169,6 +171,7 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     own = given_fields(args, EngineSettings)
     if args.tensor_parallel_size > 1:
         own.setdefault("kv_cache_memory", _RANK_MEMORY)
+        own["draft_gate"] = False
     return EngineSettings(SchedulerConfig(**given), **own)
 
 
@@ -208,6 +211,7 @@ def build_engine(
         enable_prefix_caching=settings.enable_prefix_caching,
         proposer=_proposer(llm, model, settings, draft),
         budget_controller=controller,
+        draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
         on_step=on_step,
     )
@@ -226,6 +230,11 @@ def _reject_own_decisions(args: Namespace) -> None:
         raise UserError(
             "--itl-slo-ms goes by the clock, and each rank has its own: with --tensor-parallel-size set "
             "--max-num-batched-tokens instead"
+        )
+    if getattr(args, "draft_gate", False):
+        raise UserError(
+            "--draft-gate goes by the clock, and each rank has its own: leave it out with "
+            "--tensor-parallel-size"
         )
     if hasattr(args, "kv_cache_memory") and is_share(args.kv_cache_memory):
         raise UserError(

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
 from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, UserError
 
+from .borrow_option import add_borrow
 from .chat import as_chat
 from .cli_errors import log
 from .field_flags import at_least_one
@@ -29,6 +30,7 @@ ANSWER_TOKENS: Final = 16
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_borrow(parser)
     add_kernel_arguments(parser)
     for flag, kind, default, about in (
         ("--seed", int, 0, "which questions are drawn"),

@@ -15,6 +15,7 @@ from tiny_llm_lab.native.ops import Note
 from tiny_llm_lab.native.profile import profile, table
 from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
 
+from .borrow_option import add_borrow
 from .chat import as_chat
 from .cli_errors import EXIT_INTERRUPTED, log, plural
 from .options import (
@@ -51,6 +52,7 @@ LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache",
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_borrow(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
     parser.add_argument(

@@ -1,5 +1,6 @@
 """`book`: keep the generated parts of the pages right, build the book, and check both."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,11 @@ from tiny_llm_lab.course.book_pages import book_folder, missing_chapters, stale_
 from tiny_llm_lab.course.book_results import read_results
 from tiny_llm_lab.course.book_samples import mark_problems, sample_problems
 from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.course.pages import preprocessor
+from tiny_llm_lab.course.pages.figures import draw_figures, figure_problems, image_problems
+from tiny_llm_lab.course.pages.measured import measured_problems
+from tiny_llm_lab.course.pages.spelling import spelling_problems
+from tiny_llm_lab.course.pages.unconverted import unconverted
 from tiny_llm_lab.types import UserError
 
 HELP = "Build the book, serve it while you write, or --check it."
@@ -36,8 +42,10 @@ def run(args: Namespace) -> int:
         print(f"written: {path.relative_to(course.root)}", file=sys.stderr)
     if found := missing_chapters(course):
         raise UserError(found[0])
+    if error := draw_figures(course.root, book_folder(course) / "src" / "figures"):
+        raise UserError(f"the figures cannot be drawn: {error}")
     arguments = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
-    code = subprocess.run([mdbook(), *arguments, str(book_folder(course))]).returncode
+    code = subprocess.run([mdbook(), *arguments, str(book_folder(course))], env=_environment()).returncode
     if code == 0:
         print(f"the book: {book_folder(course) / 'output' / 'index.html'}", file=sys.stderr)
     return code
@@ -46,7 +54,8 @@ def run(args: Namespace) -> int:
 def problems(course: Course) -> list[str]:
     """Everything wrong with the pages, one line each; runs the commands whose output they show."""
     samples = (problem for page in read_pages(course) for problem in sample_problems(page, course.root))
-    return [*page_problems(course), *samples]
+    drawn = figure_problems(course.root, read_pages(course))
+    return [*page_problems(course), *spelling_problems(course.root), *drawn, *samples]
 
 
 def page_problems(course: Course) -> list[str]:
@@ -61,13 +70,14 @@ def page_problems(course: Course) -> list[str]:
     found += command_problems(Page(Path("results"), f"```bash\n{commands}\n```"))
     for page in read_pages(course):
         found += [*command_problems(page), *formula_problems(page), *mark_problems(page, results)]
+        found += [*image_problems(page), *measured_problems(page)]
         found += name_problems(page, course.root) if page.name == "structure.md" else []
     with tempfile.TemporaryDirectory() as folder:
         command = [mdbook(), "build", "--dest-dir", folder, str(book_folder(course))]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
         if done.returncode:
             return [*found, f"mdbook does not build the book: {_last_error(done.stderr)}"]
-        return found + link_problems(Path(folder))
+        return [*found, *link_problems(Path(folder)), *unconverted(Path(folder), read_pages(course))]
 
 
 def mdbook() -> str:
@@ -91,6 +101,10 @@ def _check(course: Course) -> int:
     count = f"{len(found)} problem{'s' * (len(found) != 1)}"
     print(f"book: {count if found else f'{len(course.days)} days, nothing wrong'}", file=sys.stderr)
     return 1 if found else 0
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | preprocessor.environment()
 
 
 def _last_error(stderr: str) -> str:

@@ -1,4 +1,4 @@
-"""What can be wrong in a page: a dead link, a command line that its parser rejects, or a raw formula."""
+"""What can be wrong in a page: a dead link, a command line that its parser rejects, a formula not shown."""
 
 import re
 import shlex
@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from tiny_llm_lab.cli import COMMANDS, command_parser
 from tiny_llm_lab.course.book_page import Page
+from tiny_llm_lab.course.pages.formulas import Formula, FormulaError, formulas, mathml
 from tiny_llm_lab.types import UserError
 
 _LATEX = re.compile(r"\\{1,2}[\[(]|\\[a-zA-Z]{2,}|\$\$")
@@ -36,11 +37,16 @@ def command_problems(page: Page) -> list[str]:
 
 
 def formula_problems(page: Page) -> list[str]:
-    """LaTeX in a page, which the book would show as it is."""
-    return [
-        f"{page.name}:{number}: raw LaTeX {formula[0]}: write the formula as plain text"
+    """Formulas that cannot be shown, and LaTeX outside of dollars, which the book would show as it is."""
+    found = [
+        f"{page.name}:{formula.line}: ${formula.latex.strip()}$ cannot be shown: {complaint}"
+        for formula in formulas(page.text)
+        if (complaint := _formula_complaint(formula))
+    ]
+    return found + [
+        f"{page.name}:{number}: raw LaTeX {raw[0]}: put the formula between dollars, $…$"
         for number, line in enumerate(page.prose().splitlines(), 1)
-        if (formula := _LATEX.search(line))
+        if (raw := _LATEX.search(line))
     ]
 
 
@@ -67,6 +73,14 @@ def link_problems(built: Path) -> list[str]:
             elif anchor and target in pages and anchor not in pages[target].ids:
                 found.append(f"{source}: dead anchor: {link}")
     return found
+
+
+def _formula_complaint(formula: Formula) -> str | None:
+    try:
+        mathml(formula.latex, is_display=formula.is_display)
+    except FormulaError as error:
+        return str(error)
+    return None
 
 
 def _complaint(words: list[str]) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.manifest import Course
+from tiny_llm_lab.course.pages.formulas import without_formulas
 
 _BLOCK = re.compile(r"^[ \t]*```([\w-]*)[^\n]*\n(.*?)^[ \t]*```[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
@@ -39,8 +40,8 @@ class Page:
             yield Block(match[1], match[2], match.start(), first_line)
 
     def prose(self) -> str:
-        """The text without its code, on the same lines."""
-        return _CODE.sub(lambda code: "\n" * code[0].count("\n"), self.text)
+        """The text without its code and its formulas, on the same lines."""
+        return _CODE.sub(lambda code: "\n" * code[0].count("\n"), without_formulas(self.text))
 
 
 def read_pages(course: Course) -> list[Page]:

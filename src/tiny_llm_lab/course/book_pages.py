@@ -8,10 +8,14 @@ from tiny_llm_lab.course.book_commands import commands_page
 from tiny_llm_lab.course.book_page import markdown_table, read_pages
 from tiny_llm_lab.course.book_replay import replay_files
 from tiny_llm_lab.course.book_results import read_results, results_page, with_results
+from tiny_llm_lab.course.book_signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
 
 _TASKS = re.compile(r"(<!-- tasks: (?P<day>[\d.]+) -->\n).*?(<!-- end of tasks -->)", re.DOTALL)
 _DAYS = re.compile(r"(<!-- days -->\n).*?(<!-- end of days -->)", re.DOTALL)
+_SIGNATURES = re.compile(
+    r"(<!-- signatures: (?P<day>[\d.]+) -->\n).*?(<!-- end of signatures -->)", re.DOTALL
+)
 # What a page says that has tasks but no text yet.
 _NO_CHAPTER = "It comes later."
 
@@ -23,8 +27,11 @@ def book_folder(course: Course) -> Path:
 
 def stale_pages(course: Course) -> dict[Path, str]:
     """Pages whose generated parts are not right, each with its right text."""
-    results = read_results(course.root)
-    right = {page.path: with_results(_with_tables(page.text, course), results) for page in read_pages(course)}
+    results, signatures = read_results(course.root), Signatures(course)
+    right = {
+        page.path: with_results(_with_tables(page.text, course, signatures), results)
+        for page in read_pages(course)
+    }
     right[course.root / "docs" / "commands.md"] = commands_page()
     right[course.root / "results" / "README.md"] = results_page(results)
     right |= replay_files(course.root)
@@ -35,9 +42,10 @@ def task_table(day: Day) -> str:
     """The tasks of a day as a Markdown table."""
     rows = []
     for task in day.tasks:
-        parts = [_listed(task.symbols), *(["extend " + _listed(task.grows)] if task.grows else [])]
+        own = [symbol for name in task.files or ("",) for symbol in task.symbols_in(name)]
+        parts = [_listed(own), *(["extend " + _listed(task.grows)] if task.grows else [])]
         names = "<br>".join(filter(None, parts))
-        files = "<br>".join(f"`{name}`" for name in (task.file, task.kernel) if name)
+        files = "<br>".join(f"`{name}`" for name in (*task.files, task.kernel) if name)
         rows.append([task.id, task.title, names, files, str(task.lines or "")])
     titles = ("Task", "About", "You write", "File", "Lines")
     return markdown_table(titles, (*["---"] * 4, "--:"), rows)
@@ -59,26 +67,31 @@ def days_table(course: Course) -> str:
 
 def missing_chapters(course: Course) -> list[str]:
     """Days without a page, without a place in the table of contents, or whose page lacks the task table."""
-    source = book_folder(course) / "src"
+    source, signatures = book_folder(course) / "src", Signatures(course)
     contents = (source / "SUMMARY.md").read_text(encoding="utf-8")
     found = []
     for day in course.days:
         page = source / day.chapter
-        if not page.exists():
+        text = _text(page)
+        if text is None:
             found.append(f"course.toml: day {day.id} has no chapter: book/src/{day.chapter} is missing")
-        elif f"<!-- tasks: {day.id} -->" not in page.read_text(encoding="utf-8"):
+        elif f"<!-- tasks: {day.id} -->" not in text:
             marks = f"<!-- tasks: {day.id} --> and <!-- end of tasks -->"
             found.append(f"{day.chapter}: no task table: add the lines {marks}")
+        elif signatures.is_needed(day) and f"<!-- signatures: {day.id} -->" not in text:
+            marks = f"<!-- signatures: {day.id} --> and <!-- end of signatures -->"
+            found.append(f"{day.chapter}: it does not show what it adds: add the lines {marks}")
         if f"({day.chapter})" not in contents:
             found.append(f"SUMMARY.md: day {day.id} is not listed: link to {day.chapter}")
     return found
 
 
-def _with_tables(text: str, course: Course) -> str:
+def _with_tables(text: str, course: Course, signatures: Signatures) -> str:
     def filled(table: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
         return lambda match: f"{match[1]}\n{table(match)}\n{match[match.lastindex or 0]}"
 
     text = _TASKS.sub(filled(lambda match: task_table(course.day(match["day"]))), text)
+    text = _SIGNATURES.sub(filled(lambda match: signatures.shown(course.day(match["day"]))), text)
     return _DAYS.sub(filled(lambda _: days_table(course)), text)
 
 

@@ -17,7 +17,8 @@ _KERNEL_PART = re.compile(
 )
 # A signature begins a line: `template <...>` stands above it, and what follows the braces is indented.
 _CPP_FUNCTION = re.compile(
-    r"^(?!//|#|template|constexpr)(?:__attribute__\(\(\w+\)\) +)?(?:[\w:<>*&]+ +)+(?P<name>\w+)\(",
+    r"^(?!//|#|template|constexpr)(?:(?:__attribute__\(\(\w+\)\)|\[\[[\w:]+\]\]) +)?"
+    r"(?:[\w:<>*&]+ +)+(?P<name>\w+)\(",
     flags=re.MULTILINE,
 )
 
@@ -67,6 +68,32 @@ def cut_kernel(source: str, is_metal: bool, cut: Callable[[str], bool] = lambda 
     return _KERNEL_PART.sub(swap, source)
 
 
+def import_lines(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> list[str]:
+    """An import of these names only, as ruff lays it out."""
+    if isinstance(node, ast.Import):
+        return [ast.unparse(ast.Import(names))]
+    line = ast.unparse(ast.ImportFrom(node.module, names, node.level))
+    if len(line) <= LINE_LENGTH:
+        return [line]
+    head, _, listed = line.partition(" import ")
+    return [f"{head} import (", *(f"    {name}," for name in listed.split(", ")), ")"]
+
+
+def fill_kernel(source: str, answer: str, chosen: Callable[[str], bool]) -> str:
+    """A C++ or Metal file in which the chosen tasks' parts that are still cut hold those of `answer`."""
+    parts: dict[str, list[str]] = {}
+    for match in _KERNEL_PART.finditer(answer):
+        parts.setdefault(match["task"], []).append(match[0])
+
+    def swap(match: re.Match[str]) -> str:
+        given = parts.get(match["task"], [])
+        part = given.pop(0) if given else match[0]
+        is_cut = f'"task {match["task"]}"' in match["answer"] and match["answer"].count("\n") == 1
+        return part if is_cut and chosen(match["task"]) else match[0]
+
+    return _KERNEL_PART.sub(swap, source)
+
+
 def kernel_answer(source: str, task_id: str) -> str | None:
     """What cutting takes out of a C++ or Metal file for one task; None when that is nothing."""
     found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
@@ -112,16 +139,7 @@ def _unused_imports(source: str) -> Iterator[Cut]:
             continue
         kept = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
         if len(kept) < len(node.names):
-            node.names = kept
-            yield Cut(node.lineno, last_line(node), _import(node) if kept else None)
-
-
-def _import(node: ast.Import | ast.ImportFrom) -> str:
-    line = ast.unparse(node)
-    if len(line) <= LINE_LENGTH:
-        return line
-    head, _, names = line.partition(" import ")
-    return "\n".join([f"{head} import (", *(f"    {name}," for name in names.split(", ")), ")"])
+            yield Cut(node.lineno, last_line(node), "\n".join(import_lines(node, kept)) if kept else None)
 
 
 def _applied(source: str, cuts: list[Cut]) -> str:

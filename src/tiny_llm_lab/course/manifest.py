@@ -24,13 +24,27 @@ class Task:
     symbols: tuple[str, ...]
     file: str = ""
     grows: tuple[str, ...] = ()
+    adds: tuple[str, ...] = ()  # new parameters of what it extends: "QwenModel.__call__(rows)"
+    widens: tuple[str, ...] = ()  # of more types, with the one before: "RoPE.__call__(offset: int)"
     kernel: str = ""  # a C++ or Metal file with a part of the answer, between its `BEGIN task` and `END task`
     lines: int = 0  # about how long the answer is; 0 = not stated
     hints: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # what it owns in other files: "engine/scheduler.py:Scheduler.reconfigure"
 
     @property
     def day_id(self) -> str:
         return self.id.rpartition(".")[0]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The Python files that it owns symbols of, its own first."""
+        others = (each.partition(":")[0] for each in self.also)
+        return tuple(dict.fromkeys(name for name in (self.file, *others) if name))
+
+    def symbols_in(self, file: str) -> tuple[str, ...]:
+        """The symbols of a file that it owns."""
+        own = self.symbols if file == self.file else ()
+        return *own, *(each.removeprefix(f"{file}:") for each in self.also if each.startswith(f"{file}:"))
 
 
 @dataclass(frozen=True)
@@ -204,7 +218,7 @@ def _day(row: dict[str, Any], tasks: Sequence[Task]) -> Day:
 
 
 def _task(row: dict[str, Any]) -> Task:
-    for key in ("symbols", "grows", "hints"):
+    for key in ("symbols", "grows", "adds", "widens", "hints", "also"):
         if not isinstance(row.get(key, []), list) or not all(isinstance(x, str) for x in row.get(key, [])):
             raise UserError(f"course.toml: task {row.get('id')}: {key} must be a list of strings")
     task = _built(Task, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}, "task")

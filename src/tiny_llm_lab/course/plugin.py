@@ -8,11 +8,18 @@ from typing import cast
 import pytest
 
 from tiny_llm_lab import native
-from tiny_llm_lab.course.checking.explain import Explainer
+from tiny_llm_lab.commands.program import program
+from tiny_llm_lab.course.checking.explain import BUDGET_S, Explainer
+from tiny_llm_lab.course.crash import RunningTest, running_file
+from tiny_llm_lab.course.flags import FLAGS
 from tiny_llm_lab.course.grading import Grader
+from tiny_llm_lab.course.interrupt import Interrupt
+from tiny_llm_lab.course.learner.closing import Closing
+from tiny_llm_lab.course.learner.recorder import Recorder, is_learners
+from tiny_llm_lab.course.learner.repeated import Repeated
 from tiny_llm_lab.course.manifest import load_course, repository
 from tiny_llm_lab.course.precompile import precompile
-from tiny_llm_lab.course.selection import FLAGS, LONG, TASK, Selection
+from tiny_llm_lab.course.selection import LONG, TASK, Selection
 from tiny_llm_lab.course.task_names import TaskNames
 from tiny_llm_lab.course.time_limit import LIMIT_S, OWN_LIMIT, TimeLimit
 from tiny_llm_lab.solution import PACKAGES, load_solution
@@ -30,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="S",
         help=f"seconds for each test of mine: {LIMIT_S:.0f}, 0 = none",
     )
+    group.addoption(
+        "--explain-for",
+        type=float,
+        default=BUDGET_S,
+        metavar="S",
+        help=f"seconds to look for a known mistake that fails as mine does: {BUDGET_S:.0f}, 0 = not at all",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,10 +58,18 @@ def pytest_configure(config: pytest.Config) -> None:
         selection = Selection(config, course)
     except UserError as error:
         raise pytest.UsageError(str(error)) from None
-    for plugin in (selection, Grader(config, selection), TimeLimit(config, selection)):
+    for plugin in (selection, Grader(config, selection), TimeLimit(config, selection), Interrupt()):
         config.pluginmanager.register(plugin)
     if not is_worker(config):
-        config.pluginmanager.register(Explainer(config, selection))
+        file = running_file(os.environ)
+        if file is not None:
+            config.pluginmanager.register(RunningTest(selection, file))
+        explainer = Explainer(config, selection)
+        config.pluginmanager.register(explainer)
+        if explainer.is_on and is_learners(course, selection.solution):
+            config.pluginmanager.register(Recorder(config, selection))
+            config.pluginmanager.register(Closing(selection, program()))
+            config.pluginmanager.register(Repeated(course.starter))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,18 +2,23 @@
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from tiny_llm_lab.course.crash import outlived
+from tiny_llm_lab.course.flags import FLAGS
 from tiny_llm_lab.course.manifest import Course, Task, load_course
-from tiny_llm_lab.course.selection import FLAGS
+from tiny_llm_lab.types import UserError
 
 HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
 
 # pytest's own options that need all tests in one process, or say how many there are.
 _SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
+_OF_XDIST = ("-n", "--numprocesses", "--dist", "--maxprocesses", "--tx", "--looponfail", "-f", "-p")
+_WITHOUT_XDIST = ("-p", "no:xdist", "-p", "no:xdist.looponfail")
+_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # only tests of the lab use it
 _SOURCE = Path(__file__).resolve().parents[2]
 IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 
@@ -29,20 +34,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handed_on=[])
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> NoReturn:
+    """Become pytest; for the learner's package, in a child that this process outlives."""
     course = load_course()
+    command = graded_command(course, args)
+    os.chdir(course.root)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    own = environment()
+    os.execve(command[0], command, outlived(own) if args.command == "test" else own)
+
+
+def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
+    """pytest on what `args` ask for. Raises UserError for a week, day or task that does not exist."""
     wanted = course.select(args.week, args.day, args.task)  # tells what does not exist before pytest starts
     own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
+    if any(arg.partition("=")[0] == "--borrow" for arg in own):
+        raise UserError("tests grade your own files: leave out --borrow, or run `stubs --fill-before W.D`")
     command = pytest_command("ref" if args.command == "test-ref" else "mine")
     for option in ("week", "day", "task", "kernels"):
         value = getattr(args, option)
         if value is not None:
             command += [f"--{option}", str(value)]
     command += ["--full"] if args.full else []
-    command += parallel(wanted, own)
-    command += own
-    command += [] if _names_tests(course, own) else _files(course, args.command, wanted)
-    return subprocess.run(command, cwd=course.root, env=environment()).returncode
+    processes = parallel(wanted, own)
+    files = [] if _names_tests(course, own) else _files(course, args.command, wanted)
+    command += processes
+    # What a day's tests do not use takes longer to import than most of them run.
+    command += _WITHOUT_XDIST if not processes and not any(arg.startswith(_OF_XDIST) for arg in own) else ()
+    command += _WITHOUT_HYPOTHESIS if wanted is not None and files else ()
+    return command + own + files
 
 
 def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str]:
@@ -72,7 +93,18 @@ def _path(arg: str) -> Path | None:
 
 def pytest_command(solution: str) -> list[str]:
     """pytest on the repository's tests; naming the plugin twice (pyproject.toml does too) is harmless."""
-    return [sys.executable, "-m", "pytest", "-p", "tiny_llm_lab.course.plugin", "--solution", solution]
+    # The stack of a crash shows pytest, and none of the learner's C++.
+    quiet = ("-p", "no:faulthandler") if solution == "mine" else ()
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tiny_llm_lab.course.plugin",
+        *quiet,
+        "--solution",
+        solution,
+    ]
 
 
 def environment(source: Path = _SOURCE) -> dict[str, str]:

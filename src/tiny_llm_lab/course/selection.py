@@ -1,6 +1,7 @@
 """Which tests run: those of the tasks asked for, and the long ones only when asked for."""
 
-from typing import Any
+from collections import Counter
+from collections.abc import Generator
 
 import pytest
 
@@ -12,19 +13,6 @@ LONG = "long: takes seconds or minutes; runs with --full, or when its week, day 
 _COUNTS = "tiny_llm_left_out"  # what a worker of pytest-xdist tells the process that reports
 
 
-# What is run, and on which operators: flags of `test` and `test-ref`, which hand them on to pytest.
-FLAGS: dict[str, dict[str, Any]] = {
-    "--week": {"type": int, "help": "only the tests of this week"},
-    "--day": {"help": "only the tests of this day: --week 2 --day 7, or --day 2.7"},
-    "--task": {"help": "only the tests of this task, as in --task 2.7.3"},
-    "--kernels": {
-        "choices": ("off", "cpp", "mlx"),
-        "help": "what models compute with, unless a test chooses (default: TINY_LLM_KERNELS, or else off)",
-    },
-    "--full": {"action": "store_true", "help": "also the tests that take minutes"},
-}
-
-
 class Selection:
     """The tests that were asked for. The same in every worker, so any one of them can tell the counts."""
 
@@ -34,6 +22,7 @@ class Selection:
         self.wanted = course.select(*(config.getoption(name) for name in ("--week", "--day", "--task")))
         self.num_unmarked = 0
         self.num_long = 0
+        self.num_tests: Counter[str] = Counter()  # of each task, by its id, whether they run or not
         self._config = config
         self._takes_long = config.getoption("--full") or self.wanted is not None
 
@@ -49,8 +38,13 @@ class Selection:
         except UserError as error:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        # Before -k and the like choose among them.
+        self.num_tests.update(task.id for task in map(self.task_of, items) if task is not None)
+        yield
         kept: list[pytest.Item] = []
         dropped: list[pytest.Item] = []
         for item in items:
@@ -73,13 +67,15 @@ class Selection:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput[_COUNTS] = (self.num_unmarked, self.num_long)
+            self._config.workeroutput[_COUNTS] = (self.num_unmarked, self.num_long, dict(self.num_tests))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
         """Called where pytest-xdist reports, with each worker that has ended."""
         output = getattr(node, "workeroutput", {})  # not there when the worker crashed
-        self.num_unmarked, self.num_long = output.get(_COUNTS, (self.num_unmarked, self.num_long))
+        if _COUNTS in output:
+            self.num_unmarked, self.num_long, num_tests = output[_COUNTS]
+            self.num_tests = Counter(num_tests)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.num_unmarked and self.wanted is None:

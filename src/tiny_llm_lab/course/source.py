@@ -52,6 +52,12 @@ class Source:
         return {name: task.id for name, task in self.task_of.items()}
 
 
+def parameter_names(function: Function) -> list[str]:
+    """The parameters of a function, in order."""
+    args = function.node.args
+    return [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+
+
 def is_private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
@@ -75,12 +81,12 @@ def reference_sources(course: Course) -> dict[str, Source]:
     found: dict[str, Source] = {}
     for name, path in modules(course.reference).items():
         source = Source(path.read_text(encoding="utf-8"))
-        tasks = [task for task in course.tasks if task.file == name]
+        tasks = [task for task in course.tasks if name in task.files]
         public = [each for each, function in source.functions.items() if function.is_public]
-        found[name] = Source(source.text, _owned(tasks, public))
-    missing = [task for task in course.tasks if task.file and task.file not in found]
-    if missing:
-        raise UserError(f"course.toml: task {missing[0].id}: {missing[0].file} is not in {course.reference}")
+        found[name] = Source(source.text, _owned(name, tasks, public))
+    missing = [(task, name) for task in course.tasks for name in task.files if name not in found]
+    for task, name in missing:
+        raise UserError(f"course.toml: task {task.id}: {name} is not in {course.reference}")
     return found
 
 
@@ -106,18 +112,18 @@ def _functions(tree: ast.Module) -> Iterator[Function]:
             yield from (Function(f"{node.name}.{method.name}", method) for method in methods)
 
 
-def _owned(tasks: list[Task], public: list[str]) -> dict[str, Task]:
-    claims = [(task, symbol) for task in tasks for symbol in task.symbols]
+def _owned(file: str, tasks: list[Task], public: list[str]) -> dict[str, Task]:
+    claims = [(task, symbol) for task in tasks for symbol in task.symbols_in(file)]
     named = [symbol for _, symbol in claims]
-    for task, symbol in claims:
+    for _, symbol in claims:
         if named.count(symbol) > 1:
-            raise UserError(f"course.toml: {symbol} of {task.file} is owned by more than one task")
+            raise UserError(f"course.toml: {symbol} of {file} is owned by more than one task")
     owned: dict[str, Task] = {}
     # Exact names first: what remains of a class falls to the task that names the whole class.
     for task, symbol in sorted(claims, key=lambda claim: claim[1] not in public):
         members = [name for name in public if name == symbol or name.startswith(f"{symbol}.")]
         if not members:
-            raise UserError(f"course.toml: task {task.id}: {task.file} has no public {symbol!r}")
+            raise UserError(f"course.toml: task {task.id}: {file} has no public {symbol!r}")
         for name in members:
             owned.setdefault(name, task)
     return owned

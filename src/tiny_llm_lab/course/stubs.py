@@ -2,26 +2,39 @@
 
 import argparse
 import ast
-import itertools
 import re
 import sys
 from pathlib import Path
 
+from tiny_llm_lab.commands.wrapping import stderr_width, wrapped_lines
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
+from tiny_llm_lab.course.growth import growths, in_starter
+from tiny_llm_lab.course.learner import fill_before
+from tiny_llm_lab.course.learner.backup import free_name
+from tiny_llm_lab.course.learner.given import note_given, written_tasks
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.source import Source, exercises, modules
 from tiny_llm_lab.types import UserError
 
-HELP = "Generate the starter src/tiny_llm from the reference, or --check that it is up to date."
+HELP = "Generate the starter src/tiny_llm from the reference, check it, or fill in the days before yours."
+EXAMPLES = (
+    ("--fill-before 2.7", "give every stub of the days before 2.7 its answer, to begin the course there"),
+    ("--check", "say which files of the starter are not up to date"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
-    parser.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup1")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
+    modes.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup1")
+    what = "give the stubs of all earlier days their answers; what is no stub any more stays as it is"
+    modes.add_argument("--fill-before", metavar="W.D", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
     course = load_course()
+    if args.fill_before is not None:
+        return _fill_before(course, args.fill_before)
     wanted, stale = starter(course), stale_files(course)
     if args.check:
         for name in stale:
@@ -36,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     for name in stale:
         path = course.starter / name
         if name in edited:
-            path.rename(_free_name(path))
+            path.rename(free_name(path))
         if name in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(wanted[name], encoding="utf-8")
@@ -46,12 +59,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _fill_before(course: Course, day: str) -> int:
+    wanted, written = starter(course), written_tasks(course)
+    found = fill_before.filling(course, day, wanted)
+    edited = [name for name in found.texts if not is_untouched(course.starter / name, wanted[name])]
+    for line in [*fill_before.write(course, found, edited), *fill_before.report(course, day, found)]:
+        print("\n".join(wrapped_lines(line, stderr_width())), file=sys.stderr)
+    note_given(course, day, written)
+    return 1 if found.clashing else 0
+
+
 def starter(course: Course) -> dict[str, str]:
     """Every file of the pristine starter, by its path in the package."""
+    grown = growths(course)
     files = {
         name: source.text.replace("the answers", "yours", 1)
         if name.endswith("__init__.py")
-        else starter_source(source.text, source.task_ids())
+        else starter_source(in_starter(source.text, grown), source.task_ids())
         for name, source in exercises(course).items()
     }
     kernels = cut_kernels(course.reference / "kernels")
@@ -98,12 +122,6 @@ def _assignments(tree: ast.Module) -> set[str]:
 
 def _without_ids(text: str) -> str:
     return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
-
-
-def _free_name(path: Path) -> Path:
-    """A name for a backup that replaces no older one."""
-    names = (path.with_name(f"{path.name}.backup{number}") for number in itertools.count(1))
-    return next(name for name in names if not name.exists())
 
 
 def _read(path: Path) -> str | None:

@@ -25,7 +25,7 @@ def find_todo(error: BaseException, root: Path, kernels: Path | None = None) -> 
 
     `kernels` is the folder where the place of a cut C++ or Metal body is looked up.
     """
-    for each in _and_its_causes(error):
+    for each in causes_of(error):
         # A cut C++ body can only throw what Python sees as a RuntimeError; NotImplementedError is one too.
         match = re.fullmatch(r"task (\d+\.\d+\.\d+)", str(each)) if isinstance(each, RuntimeError) else None
         if match and isinstance(each, NotImplementedError):
@@ -39,7 +39,8 @@ def find_todo(error: BaseException, root: Path, kernels: Path | None = None) -> 
     return None
 
 
-def _and_its_causes(error: BaseException) -> Iterator[BaseException]:
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and all that are behind it or in its group."""
     pending, seen = [error], set[int]()
     while pending:
         each = pending.pop(0)
@@ -59,7 +60,7 @@ def _kernel_place(task: str, root: Path, kernels: Path | None, *suffixes: str) -
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, 1):
             if f'"task {task}"' in line:
-                return f"{_shown(path, root)}:{number}"
+                return f"{shown(path, root)}:{number}"
     return f"the {suffixes[0]} file, from `BEGIN task {task}` on"
 
 
@@ -70,8 +71,9 @@ def _place(traceback: TracebackType | None, root: Path) -> str:
         traceback = traceback.tb_next
     code = traceback.tb_frame.f_code
     path = Path(code.co_filename)
-    return f"{_shown(path, root)}:{traceback.tb_lineno} {code.co_qualname}"
+    return f"{shown(path, root)}:{traceback.tb_lineno} {code.co_qualname}"
 
 
-def _shown(path: Path, root: Path) -> str:
+def shown(path: Path, root: Path) -> str:
+    """A path as a learner types it."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()

@@ -8,6 +8,7 @@ from typing import Final
 
 from tiny_llm_lab.bench.report import Column, Row, Section
 from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.metrics import percentile
 
@@ -60,12 +61,11 @@ def run(setup: LabSetup) -> LabResult:
     full = rate_for(setup, pace, mixed_kinds(setup), 1.0)
     slos = Slos(setup.itl_slo(pace), _TTFT_PREFILLS * pace.prefill_s)
     rounds, probes = min(_ROUNDS, setup.sizes.rounds), dict[str, list[list[Probe]]]()
-    for number in range(rounds):
-        for variant in variants if number % 2 else reversed(variants):
-            log(f"  {variant.name}, search {number + 1} of {rounds}")
-            measure = partial(_probe, setup, variant, number)
-            found = search(measure, slos, _LEAST * full, _MOST * full, setup.sizes.num_probes)
-            probes.setdefault(variant.name, []).append(found)
+    for number, variant in interleave([*reversed(variants)], rounds):
+        log(f"  {variant.name}, search {number + 1} of {rounds}")
+        measure = partial(_probe, setup, variant, number)
+        found = search(measure, slos, _LEAST * full, _MOST * full, setup.sizes.num_probes)
+        probes.setdefault(variant.name, []).append(found)
     rows = [row_of(variant.name, probes[variant.name], slos) for variant in variants]
     title = (
         f"Mixed requests; no gap of nine in ten requests above {slos.gap_s * 1e3:.1f} ms, "

@@ -1,5 +1,6 @@
 """`lab`: experiments on servers that it starts, with a conclusion, a figure and the numbers."""
 
+import importlib
 import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -100,7 +101,7 @@ def run(args: Namespace) -> int:
 
 
 def _question(name: str) -> str:
-    return str(__import__(LABS[name].__module__, fromlist=["QUESTION"]).QUESTION)
+    return str(importlib.import_module(LABS[name].__module__).QUESTION)
 
 
 def _measured(name: str, args: Namespace, folder: Path) -> LabResult:

@@ -1,7 +1,7 @@
 """What a lab found: samples, a conclusion made from them, and claims of others beside it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from matplotlib.figure import Figure
@@ -64,7 +64,3 @@ class LabResult:
             "skipped": list(self.skipped),
             "section": self.section.to_json(),
         }
-
-    def with_skipped(self, skipped: Sequence[str]) -> "LabResult":
-        """The same, with variants that were left out."""
-        return replace(self, skipped=tuple(skipped))

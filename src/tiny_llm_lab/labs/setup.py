@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -11,6 +13,7 @@ from typing import Final
 from tiny_llm_lab.bench.latency import latencies
 from tiny_llm_lab.bench.report import Metrics, Row
 from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.load.client import LoadOptions, run_load
 from tiny_llm_lab.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.load.request import LoadRequest
@@ -138,8 +141,9 @@ class LabSetup:
     ) -> Runs:
         """Every variant once a round, each second round in reverse order; the warm-up is not returned."""
         runs: dict[str, list[LoadRun]] = {variant.name: [] for variant in variants}
-        for number in range(-1, rounds or self.sizes.rounds):
-            for variant in variants if number % 2 else reversed(variants):
+        turns = interleave([*reversed(variants)], rounds or self.sizes.rounds, warm_ups=1)
+        for number, turns_of_round in groupby(turns, itemgetter(0)):
+            for _, variant in turns_of_round:
                 run = self.send(variant, workload(number), options)
                 if number >= 0:
                     runs[variant.name].append(run)

@@ -20,6 +20,7 @@ import mlx.core as mx
 import nanobind
 
 from tiny_llm_lab.cache import cache_folder
+from tiny_llm_lab.native.compiler_errors import errors_in
 from tiny_llm_lab.native.isa import Isa
 from tiny_llm_lab.native.locks import file_lock
 from tiny_llm_lab.native.progress import Progress
@@ -62,7 +63,7 @@ def damaged(path: Path) -> CacheError:
 
 
 class CompileError(BuildError):
-    """The compiler rejects the source; the message is its own, with file and line."""
+    """The compiler rejects the source; the message is its own first errors, with file and line."""
 
     def in_one_line(self) -> str:
         said = str(self).splitlines()
@@ -181,18 +182,19 @@ def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         made = scratch / f"{number}.o"
-        _run([cxx, *_COMMON, *flags, "-c", str(source), "-o", str(made)])
+        _run([cxx, *_COMMON, *flags, "-c", str(source), "-o", str(made)], source.parent)
         made.replace(kept)
     return kept
 
 
-def _run(command: list[str]) -> None:
-    """Run the compiler, which speaks English, as its words are looked into."""
+def _run(command: list[str], folder: Path | None = None) -> None:
+    """Run the compiler on a source of `folder`; it speaks English, as its words are looked into."""
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     if done.returncode != 0:
         if os.strerror(errno.ENOSPC) in done.stderr:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise CompileError(f"the C++ compiler failed\n{done.stderr.strip()}")
+        said = done.stderr.strip() if folder is None else errors_in(done.stderr, folder)
+        raise CompileError(f"the C++ compiler failed\n{said}")
 
 
 def _cure(number: int | None) -> str:

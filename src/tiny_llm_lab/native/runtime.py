@@ -21,9 +21,10 @@ from tiny_llm_lab.native.build import (
     kernel_library,
     kernels_folder,
 )
+from tiny_llm_lab.native.cores import usable_cores
 from tiny_llm_lab.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
 from tiny_llm_lab.native.device_tests import DeviceTests
-from tiny_llm_lab.native.isa import ISAS, available, physical_cores, selected_isa
+from tiny_llm_lab.native.isa import ISAS, available, selected_isa
 from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.ops import Binding, KernelSet
 from tiny_llm_lab.native.self_test import first_wrong
@@ -105,7 +106,7 @@ class Runtime:
         """The bridge to MLX, compiled and loaded on first use, with its threads started."""
         self._refuse_after_fork()
         if self._binding is None:
-            count = self._num_threads or num_threads_wanted() or physical_cores()
+            count = self._num_threads or num_threads_wanted() or usable_cores()
             made = _imported(self._bridge())
             _start_threads(made, count)
             self._binding = made

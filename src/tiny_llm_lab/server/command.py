@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from tiny_llm_lab.async_engine.model import ModelSettings
+from tiny_llm_lab.commands.borrow_option import add_borrow
 from tiny_llm_lab.commands.engine_options import EngineSettings, add_engine_flags
 from tiny_llm_lab.commands.field_flags import given_fields
 from tiny_llm_lab.commands.options import add_kernel_arguments, add_model_arguments, model_name
@@ -44,6 +45,7 @@ def run(args: Namespace) -> int:
 def add_served_model(parser: ArgumentParser) -> None:
     """The flags of the model and of its engine."""
     add_model_arguments(parser)
+    add_borrow(parser)
     add_kernel_arguments(parser)
     add_engine_flags(parser)
 

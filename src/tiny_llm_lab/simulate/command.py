@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Final
 
+from tiny_llm_lab.commands.borrow_option import add_borrow
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.commands.tables import KEEP, Column, print_table
 from tiny_llm_lab.metrics import Spread
@@ -56,6 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_setting_flags(parser)
     add = parser.add_argument
     add("--solution", default="ref", choices=list(PACKAGES), help="whose scheduler (default: %(default)s)")
+    add_borrow(parser)
     add("--sweep", nargs="+", default=[], help="one row for each of these budgets, and for slo")
     add("--capacity", action="store_true", help="search the highest --rate with p99 inside both SLOs")
     add("--json", action="store_true", help="print one JSON document instead of the table")

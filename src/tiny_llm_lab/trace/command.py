@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final, get_args
 
+from tiny_llm_lab.commands.borrow_option import add_borrow
 from tiny_llm_lab.commands.cli_errors import log, plural
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
@@ -38,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--max-num-seqs", type=int, help=f"most requests that run at a time (default: {_NUM_SEQS})")
     add("--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)")
     add("--solution", default="ref", choices=list(PACKAGES), help="whose engine (default: %(default)s)")
+    add_borrow(parser)
     add("--svg", type=Path, metavar="FILE", help="also draw the run into this file")
     add("--json", action="store_true", help="print one JSON document instead of the picture")
 

@@ -6,8 +6,8 @@ D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic 
 
 from tiny_llm_lab.types.arrivals import Arrival, Arrivals, report_refused
 from tiny_llm_lab.types.async_scheduling import is_async_scheduling
-from tiny_llm_lab.types.chunking import ChunkPolicy, PrefillMetrics
-from tiny_llm_lab.types.draft import Draft, DraftSampler, Proposer
+from tiny_llm_lab.types.chunking import ChunkPolicy, PrefillCounts, PrefillMetrics
+from tiny_llm_lab.types.draft import Draft, DraftGate, DraftSampler, Proposer
 from tiny_llm_lab.types.engine import (
     EngineOutput,
     OnStep,
@@ -31,6 +31,7 @@ from tiny_llm_lab.types.model import (
     RequestKvCache,
     Tokenizer,
 )
+from tiny_llm_lab.types.prefill import PausedCounts, Prefill, PrefillPolicy
 from tiny_llm_lab.types.prompt_tokens import prompt_token_ids, require_room
 from tiny_llm_lab.types.request import (
     PRIORITY_CLASSES,
@@ -65,6 +66,7 @@ __all__ = [
     "Detokenizer",
     "DoneEvent",
     "Draft",
+    "DraftGate",
     "DraftSampler",
     "EngineOutput",
     "Event",
@@ -79,9 +81,13 @@ __all__ = [
     "Offsets",
     "OnStep",
     "PagedModel",
+    "PausedCounts",
     "Policy",
+    "Prefill",
+    "PrefillCounts",
     "PrefillEvent",
     "PrefillMetrics",
+    "PrefillPolicy",
     "PriorityClass",
     "Prompt",
     "Proposer",

@@ -20,3 +20,16 @@ class PrefillMetrics(Protocol):
 
     def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None: ...
     def record_decode_step(self, decode_time: float) -> None: ...
+
+
+class PrefillCounts(PrefillMetrics, Protocol):
+    """The same, with what it has counted; a time or ratio is None while there is nothing to average."""
+
+    prefill_chunks_processed: int
+    prefill_tokens_processed: int
+    decode_requests_served: int
+    avg_chunk_time: float | None
+    avg_decode_time: float | None
+
+    @property
+    def prefill_to_decode_ratio(self) -> float | None: ...

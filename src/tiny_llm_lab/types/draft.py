@@ -53,3 +53,27 @@ class Proposer(Protocol):
     def forget(self, request_id: str) -> None:
         """Drop what is remembered of a request; one that is not known is fine."""
         ...
+
+
+class DraftGate(Protocol):
+    """Chooses the drafts that are verified."""
+
+    def begin_step(self, num_requests: int) -> None:
+        """Begin to choose the drafts of a step, in which `num_requests` decode."""
+        ...
+
+    def wants(self, request_id: str, num_draft_tokens: int) -> bool:
+        """Whether a draft of a request is to be verified in the present step."""
+        ...
+
+    def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
+        """Learn how many tokens of a draft were accepted."""
+        ...
+
+    def observe_step(self, num_rows: int, seconds: float) -> None:
+        """Learn how long a step of decodes and drafts took, `num_rows` rows in all."""
+        ...
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is known of a request; one that is not known is fine."""
+        ...

@@ -132,6 +132,7 @@ class Model(Protocol):
         tokens: mx.array,
         offset: int | list[int] = 0,
         cache: Sequence[KvCache] | None = None,
+        *,
         logits_to_keep: int | None = None,
     ) -> mx.array:
         """tokens [B, L] int32 at positions offset, ... -> logits [B, L or logits_to_keep, V]."""
@@ -150,6 +151,7 @@ class PagedModel(Model, Protocol):
         tokens: mx.array,
         offset: int | list[int] = 0,
         cache: Sequence[KvCache] | Sequence[PagedLayer] | None = None,
+        *,
         logits_to_keep: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> mx.array:

@@ -57,7 +57,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class PrefillEvent:
-    """A chunk was computed: `num_computed_tokens` of the prompt are in the cache now."""
+    """A chunk was computed: `num_computed_tokens` of the prompt are in the cache now.
+
+    Fewer than before where a prefill policy has dropped the cache of a paused prompt (day 2.8).
+    """
 
     prompt_idx: int
     num_computed_tokens: int

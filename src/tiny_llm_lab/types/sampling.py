@@ -57,7 +57,8 @@ class SamplingParams:
     @property
     def logit_bias_pairs(self) -> tuple[tuple[int, float], ...]:
         """(token id, bias), sorted by token."""
-        return _sorted_pairs(self.logit_bias)
+        assert isinstance(self.logit_bias, tuple)  # since __post_init__
+        return self.logit_bias
 
     @property
     def changes_logits(self) -> bool:

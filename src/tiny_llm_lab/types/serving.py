@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypedDict, Unpack
 
-from tiny_llm_lab.types.draft import Proposer
+from tiny_llm_lab.types.draft import DraftGate, Proposer
 from tiny_llm_lab.types.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
 from tiny_llm_lab.types.logits import LogitsProcessor
 from tiny_llm_lab.types.model import PagedModel, Tokenizer
@@ -168,6 +168,7 @@ class EngineOptions(TypedDict, total=False):
     enable_prefix_caching: bool
     proposer: Proposer | None
     budget_controller: BudgetController | None
+    draft_gate: DraftGate | None
     async_scheduling: bool | None
     on_step: OnStep | None
     clock: Clock

@@ -15,7 +15,10 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self, ops: KernelOps | None = None) -> None:
-        """Start empty, with offset = 0. The first update allocates; `ops` (day 2.5 on) write and grow."""
+        """Start empty, with offset = 0. The first update allocates.
+
+        From task 2.5.6 on: `ops` write and grow.
+        """
         self.ops = ops
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
@@ -89,18 +92,16 @@ class BatchingKvCache:
         self,
         max_active_requests: int,
         max_seq_len: int | None = None,
-        headroom: int = 0,
         ops: KernelOps | None = None,
+        headroom: int = 0,
     ) -> None:
-        """Start without requests: offset = [], the tokens stored by row.
+        """Start without requests: offset = [], the tokens stored by row. `ops` as above.
 
-        A row never holds more than `max_seq_len` tokens (None = any). Storage grows `headroom` tokens before
-        it must: layers with different ones do not all copy what they store in the same step. `ops` as above.
+        A row never holds more than `max_seq_len` tokens (None = any).
+        From task 2.7.8 on: storage grows `headroom` tokens before it must: not all layers copy in one step.
         """
-        self.ops = ops
-        self.max_active_requests = max_active_requests
-        self.max_seq_len = max_seq_len
-        self.headroom = headroom
+        self.ops, self.headroom = ops, headroom
+        self.max_active_requests, self.max_seq_len = max_active_requests, max_seq_len
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.offset: list[int] = []
@@ -151,9 +152,9 @@ class BatchingKvCache:
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
 
-        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the
-        end of a shorter one, which may be any number or none. Raises ValueError when B is not the number
-        of active requests or a row would pass max_seq_len.
+        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the end of a
+        shorter one, which may be any number or none. `offset` becomes a new list; the one before stays as it
+        was. Raises ValueError when B is not the number of active requests or a row would pass max_seq_len.
         """
         batch, _, new, _ = key.shape
         if batch != len(self.offset):
@@ -192,9 +193,8 @@ class BatchingKvCache:
         """Storage for so many tokens and rows of the shapes of `key` and `value`, if there is less."""
         rows, room = (0, 0) if self.keys is None else (self.keys.shape[0], self.keys.shape[2])
         limit, most_rows = self.max_seq_len, self.max_active_requests
-        wanted = num_tokens + self.headroom
+        wanted, num_rows = num_tokens + self.headroom, min(num_rows, most_rows)
         wanted = wanted if limit is None else min(wanted, limit)
-        num_rows = min(num_rows, most_rows)
         if wanted <= room and num_rows <= rows:
             return
         if wanted > room:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, KvCache
+from tiny_llm_lab.types import KernelOps
 from tiny_llm_lab.types.paged import PagedCache, StepLayout
 
 from ..layers.attention import scaled_dot_product_attention_grouped
@@ -135,9 +135,6 @@ class PagedLayer:
         else:
             blocks, places = mx.divmod(slots, pool.shape[2])
             pool[blocks, :, places] = rows[:, :, 0]
-
-
-LayerCache = KvCache | PagedLayer
 
 
 def _gathered(

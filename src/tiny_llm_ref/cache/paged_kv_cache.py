@@ -55,7 +55,8 @@ class PagedKvCache:
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
         """One cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
 
-        Raises ValueError when the layout names a block or a slot that the pool does not have.
+        Raises ValueError when the layout names a block or a slot that the pool does not have, and after
+        `release`.
         """
         self._require(layout)
         attention = PagedAttention(layout, self.ops)

@@ -22,9 +22,10 @@ class PrefixMatch:
     ) -> None:
         """Start before the first block of `token_ids`, all tokens known now; acquire and reserve nothing.
 
-        Sets num_blocks = 0 and rank, the number of the priority class. With `is_counted` the first `acquire`
-        adds this request to the counters of `cache`: its tokens and the blocks that may be found; every
-        `acquire` adds what was found. Reservations do not hold against more urgent classes.
+        Sets num_blocks = 0 and rank, the number of the priority class, 0 the most urgent. With `is_counted`
+        the first `acquire` adds this request to the counters of `cache`: its tokens and the blocks that may
+        be found; every `acquire` adds what was found. A request of a lower rank does not wait for this one's
+        reservations: its `reserve` takes them over.
         """
         self.num_blocks = 0
         self.rank = rank
@@ -47,7 +48,11 @@ class PrefixMatch:
         return i < self._num_shareable and self._is_reserved_by_another(self._keys[i])
 
     def match(self) -> list[int]:
-        """The cached blocks that come next, in order; holds and counts nothing."""
+        """The cached blocks that come next, in order, up to the first that is not cached.
+
+        Holds and counts nothing. Keys behind a found one compare in O(block_size): they continue the stored
+        key.
+        """
         blocks = []
         for i in range(self.num_blocks, self._num_shareable):
             found = self._cache.find(self._keys[i])
@@ -80,9 +85,10 @@ class PrefixMatch:
         return blocks
 
     def reserve(self) -> None:
-        """Reserve the remaining blocks, which this request will compute, except those reserved by another.
+        """Reserve the missing blocks ahead, which this request will compute, except those it would wait for.
 
-        Takes O(1) when this request has reserved the next block already.
+        Only blocks that may be found are reserved, so never the one with the last token of all (see
+        `PrefixCache.keys`). Takes O(1) when this request has reserved the next block already.
         """
         rest = self._keys[self.num_blocks : self._num_shareable]
         if rest and self._cache.reservations.get(rest[0]) is not self:
@@ -93,7 +99,8 @@ class PrefixMatch:
     def register(self, token_ids: Sequence[int], block: int) -> None:
         """The next block is computed: `block`, which the caller holds, has the full block of `token_ids`.
 
-        Other requests may acquire it from now on; its reservation ends.
+        Other requests may acquire it from now on; its reservation ends. Blocks behind those of the prompt,
+        which hold tokens of the answer, are registered in the same way.
         """
         if self.num_blocks == len(self._keys):
             self._keys.append(self._cache.key(self._keys[-1] if self._keys else None, token_ids))

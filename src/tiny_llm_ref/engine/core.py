@@ -1,11 +1,12 @@
 """The engine's core: plan a step, launch it, read it, commit it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from tiny_llm_lab.types import (
     Clock,
+    DraftGate,
     OnStep,
     PagedModel,
     Proposer,
@@ -18,10 +19,9 @@ from tiny_llm_lab.types.serving import BudgetController
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
-from ..speculative.stats import SpecDecodeStats
-from ..speculative.verify import Drafter, accepted_tokens
 from .request_state import RequestState
 from .scheduler import Scheduler
+from .speculation import Speculation
 from .step import EngineStep
 
 
@@ -39,26 +39,31 @@ class EngineCore:
         enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
         budget_controller: BudgetController | None = None,
+        draft_gate: DraftGate | None = None,
         async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """Allocate `num_blocks` blocks of `block_size` tokens for keys and values; no requests yet.
 
-        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` drafts tokens for decodes
-        (None: no speculation). `budget_controller` chooses every step's token budget (None: always
-        config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches a step of decodes
-        before the tokens of the step before are read, None does so on a GPU; a proposer or a controller needs
-        these tokens and turns it off, as processors do in the steps of their requests. `on_step` is called
-        after every step with its plan and `StepStats`. Sets config, scheduler, kv_cache, prefix_cache (or
-        None), spec_stats (or None) and async_scheduling. Raises UserError for a controller together with
-        chunk_grid or without chunked prefill: its budget may be smaller than any chunk that the scheduler
-        could then take.
+        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` (from task 3.8.6 on) drafts
+        tokens for decodes (None: no speculation), and `draft_gate` (from task 3.8.7 on) chooses the drafts
+        that are verified (None: all). `budget_controller` (from task 3.7.3 on) chooses every step's token
+        budget (None: always config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches
+        a step of decodes before the tokens of the step before are read, None does so on a GPU; a proposer or
+        a controller needs these tokens and turns it off, as processors do in the steps of their
+        requests. `on_step` is called after every step with its plan and `StepStats`. Sets config, scheduler,
+        kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises UserError for a
+        controller together with chunk_grid or without chunked prefill: its budget may be smaller than any
+        chunk that the scheduler could then take.
         """
         _require_chunks(config, budget_controller)
         self.model, self.config = model, config
-        self.proposer, self.budget_controller = proposer, budget_controller
-        self.spec_stats = None if proposer is None else SpecDecodeStats()
+        self.budget_controller = budget_controller
+        self._speculation: Speculation | None = None
+        if proposer is not None:
+            self._speculation = Speculation(proposer, draft_gate, model.config.vocab_size, clock)
+        self.spec_stats = None if self._speculation is None else self._speculation.stats
         needs_tokens = proposer is not None or budget_controller is not None
         self.async_scheduling = is_async_scheduling(async_scheduling) and not needs_tokens
         self._cache_shape = (num_blocks, block_size, kv_bits)
@@ -118,8 +123,8 @@ class EngineCore:
         if not self._requests:
             self._inflight = None  # serves no request any more
             self.scheduler.check()
-        if self.proposer is not None:
-            self.proposer.forget(request_id)
+        if self._speculation is not None:
+            self._speculation.forget(request_id)
         return True
 
     def abort_all(self) -> None:
@@ -148,23 +153,14 @@ class EngineCore:
         self._lay_out()
         with ExitStack() as stack:
             for name in requests:
-                if self.proposer is not None:
-                    stack.callback(self.proposer.forget, name)
-
-    def _draft(self) -> None:
-        if self.proposer is None:
-            return
-        for sequence in self.scheduler.running:
-            request = self._requests[sequence.request_id]
-            most = request.answer.max_draft_tokens
-            if sequence.is_decoding and not sequence.spec_token_ids and most > 0:
-                drafter = Drafter(request.sampler)
-                draft = self.proposer.propose(sequence.token_ids, sequence.request_id, drafter)
-                sequence.spec_token_ids = list(draft.cut(most).within(self.model.config.vocab_size).token_ids)
+                if self._speculation is not None:
+                    stack.callback(self._speculation.forget, name)
 
     def _launch(self) -> EngineStep:
         """Plan a step from all that is known, and launch it."""
-        self._draft()
+        if self._speculation is not None:
+            decoding = [each for each in self.scheduler.running if each.is_decoding]
+            self._speculation.draft([self._requests[each.request_id] for each in decoding])
         budget = None
         if self.budget_controller is not None:
             budget = self.budget_controller.token_budget(
@@ -184,24 +180,19 @@ class EngineCore:
             return None
         return EngineStep(self.model, self.kv_cache, plan, step.requests, self._clock(), previous=step)
 
-    def _accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
-        """The tokens that are certain: up to the first that was not drafted."""
-        draft = request.sequence.spec_token_ids[: len(sampled) - 1]
-        if self.spec_stats is None or not draft:
-            return list(sampled)
-        accepted = accepted_tokens(sampled, draft)
-        self.spec_stats.observe(len(draft), len(accepted) - 1)
-        return accepted
-
     def _commit(
         self, step: EngineStep, sampled: Mapping[RequestState, list[int]], end_s: float
     ) -> list[RequestState]:
         """Record a step for all requests but those that were aborted while it was computed."""
         served = [each for each in step.requests if self._requests.get(each.sequence.request_id) is each]
         accepted = {}
+        if self._speculation is not None:
+            self._speculation.observe_step(step.plan, sampled, end_s)
         for request in served:
             if request in sampled:
-                tokens = self._accepted(request, sampled[request])
+                tokens = sampled[request]
+                if self._speculation is not None:
+                    tokens = self._speculation.accepted(request, tokens)
                 accepted[request.sequence.request_id] = tokens
                 request.accept(tokens, step.scores.get(request, ()))
         self.scheduler.commit(step.plan, accepted)

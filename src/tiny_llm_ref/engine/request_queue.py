@@ -16,9 +16,9 @@ def order_key(
 ) -> tuple[float, ...]:
     """The key that sequences are sorted by, smallest first; `num_added` were added before this one.
 
-    By priority class first, whatever the policy. Then "priority": by priority, then arrival_s, then
-    num_added; the other policies by num_added alone. Aged sequences come before all of their class that are
-    not, by num_added.
+    Five numbers: the rank of its priority class, 0 if it is aged or else 1, priority, arrival_s, num_added.
+    Only policy "priority" sorts by priority and arrival_s, and only sequences that are not aged: otherwise
+    both are 0.
     """
     if policy != "priority" or is_aged:
         return (sequence.rank, 0 if is_aged else 1, 0, 0.0, num_added)
@@ -45,7 +45,7 @@ class RequestQueue:
         return range(1 + max((part[-1].rank for part in (self.running, self.waiting) if part), default=-1))
 
     def add(self, sequence: TokenSequence) -> None:
-        """Append a new sequence to the waiting ones; sets its `order`."""
+        """Let a new sequence wait, in its place in the order; sets its `order`."""
         sequence.order = order_key(self.policy, sequence, self._num_added)
         self._num_added += 1
         self._wait(sequence)

@@ -29,7 +29,7 @@ class Scheduler:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
         Sets max_num_tokens, the most tokens one sequence may have computed: max_model_len, or what all
         blocks hold if that is less. The caller finishes a sequence that has reached it.
-        Raises UserError as `validate_chunk_grid`.
+        Raises UserError as `validate_chunk_grid` (from task 3.5.2 on).
         """
         self.config, self.pool, self.prefix_cache = config, pool, prefix_cache
         self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)
@@ -62,8 +62,9 @@ class Scheduler:
     def add(self, sequence: TokenSequence) -> None:
         """Let a new sequence wait to be admitted.
 
-        Raises UserError when it could never run: its prompt is empty, longer than max_model_len or than
-        all blocks of the pool, or its id is in use. Raises ValueError for one that is not new.
+        Raises UserError, whose message has the word in quotes, when it could never run: its prompt is
+        "empty", longer than "max_model_len" or than all "blocks" of the pool hold, or its id is in use
+        (`require_room` of tiny_llm_lab.types words two of them). Raises ValueError for one that is not new.
         """
         length, limit = len(sequence.prompt_token_ids), self.max_num_tokens
         if length == 0:
@@ -80,18 +81,18 @@ class Scheduler:
     def schedule(self, token_budget: int | None = None) -> StepPlan:
         """Plan one step: give tokens to running sequences in order, then admit waiting ones in order.
 
-        A sequence gets what it has left to compute, cut by long_prefill_token_threshold while its known
-        tokens are not all computed, by what is left of max_num_batched_tokens (or of `token_budget`, if
-        that is less), and by the rules of config. Blocks for these tokens are allocated. When they
-        run out, the last sequence in order is preempted: it gives its blocks back, its computed tokens are
-        forgotten, and it waits again. A waiting sequence is admitted when a slot and blocks for all its
-        known tokens are free and it gets a token, or waits for blocks that another one computes. One that
-        cannot be admitted holds up all behind it. After a preemption a priority class admits sequences only
-        if all preempted ones are of less urgent classes.
+        A sequence gets what it has left to compute, draft included, up to max_num_tokens in all: cut by
+        long_prefill_token_threshold unless it decodes, by what is left of max_num_batched_tokens or of a
+        smaller `token_budget`, and by the rules of config. Where blocks run out, a sequence goes without its
+        draft; if that is not enough, the last one in order is preempted: its blocks go back, its computed
+        tokens and its draft are forgotten, and it waits again. A waiting sequence is admitted when a slot and
+        blocks for all its known tokens are free and it gets a token, waits for blocks that another computes,
+        or has a fair share that ends before the grid (from task 3.5.2 on). One that cannot be admitted holds
+        up all behind it. After a preemption a class admits only if all victims are of less urgent classes.
 
-        Priority classes are served one after the other: batch sequences get tokens after every interactive
-        one, running or newly admitted, and lose slots and blocks as soon as an interactive one needs them.
-        Where steps alternate, a step of batch sequences may come between two interactive ones.
+        Priority classes (from task 3.5.3 on) are served one after the other: batch sequences get tokens after
+        every interactive one, running or newly admitted, and lose slots and blocks as soon as an interactive
+        one needs them. Where steps alternate, a batch step may come between two interactive ones.
 
         Raises UserError for a token_budget below 1, ValueError when a sequence already has max_num_tokens.
         """

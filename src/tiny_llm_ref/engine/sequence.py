@@ -30,7 +30,7 @@ class TokenSequence:
 
     @property
     def rank(self) -> int:
-        """The number of its priority class: 0 is the most urgent."""
+        """The place of its class in PRIORITY_CLASSES of tiny_llm_lab.types: 0 is the most urgent."""
         return PRIORITY_CLASSES.index(self.priority_class)
 
     @property

@@ -37,8 +37,9 @@ class Answer:
 
         `max_seq_len` is the most tokens that the KV cache holds for the request. The newest token is never
         stored, so prompt and answer may have one token more. Sets prompt_token_ids, sampling, max_seq_len,
-        prompt_idx, token_ids = [], finish_reason = None and end_token_ids: sampling.stop_token_ids (from task
-        3.6.9 on) and, unless sampling.ignore_eos, the tokenizer's end-of-sequence tokens.
+        prompt_idx, token_ids = [], finish_reason = None and end_token_ids: unless sampling.ignore_eos, the
+        tokenizer's end-of-sequence tokens.
+        From task 3.6.9 on: end_token_ids hold sampling.stop_token_ids as well.
         """
         self.prompt_token_ids = list(prompt_token_ids)
         self.sampling = sampling
@@ -94,9 +95,9 @@ class Answer:
         """Append a sampled token: the newest of `token_ids`, and the next piece of the text.
 
         Ends the answer with finish_reason "stop" at one of end_token_ids, which is not kept, or a stop
-        string, which (from task 3.6.9 on) must end behind the text of sampling.min_tokens tokens; with
-        "length" at sampling.max_tokens or when `token` could not be stored within max_seq_len. Raises
-        ValueError when the answer has ended.
+        string; with "length" at sampling.max_tokens or when `token` could not be stored within max_seq_len.
+        Raises ValueError when the answer has ended.
+        From task 3.6.9 on: a stop string must end behind the text of sampling.min_tokens tokens.
         """
         if self.is_done:
             raise ValueError("the answer has ended")

@@ -10,6 +10,7 @@ from tiny_llm_lab.types import (
     EventCallback,
     Model,
     PrefillMetrics,
+    PrefillPolicy,
     Prompt,
     SamplingParams,
     Tokenizer,
@@ -29,6 +30,7 @@ def batch_generate(
     prefill_step: int | None = 128,
     prefill_memory: int | None = None,
     chunk_policy: ChunkPolicy | None = None,
+    prefill_policy: PrefillPolicy | None = None,
     metrics: PrefillMetrics | None = None,
     sampling: SamplingParams = SamplingParams(),
     on_event: EventCallback | None = None,
@@ -39,18 +41,21 @@ def batch_generate(
 
     Each iteration has three phases: one prefill chunk of at most `prefill_step` tokens, one decode step
     for all active requests, and the move of a finished prefill into a free slot. At most `batch_size`
-    requests hold cache memory, none more than `max_seq_len` tokens of it. `prefill_step` None leaves the
-    size of a chunk to `select_optimal_chunk_size`, with `prefill_memory` bytes (None = any) for a chunk.
+    requests hold cache memory, none more than `max_seq_len` tokens of it; with fewer prompts than that,
+    `batch_size` counts as their number (1 without any). `prefill_step` None leaves the size of a chunk to
+    `select_optimal_chunk_size`, with `prefill_memory` bytes (None = any) for a chunk.
     `chunk_policy` may change every chunk's size; it and `metrics` are told how long chunks and decode
-    steps took. `sampling` serves prompts that bring none of their own. `on_event` is called with every
-    chunk, token and end as it happens; without it, refused prompts are reported on stderr in one line.
+    steps took. `sampling` serves prompts that bring none of their own. `on_event` is called with every chunk,
+    token and end as it happens; without it, refused prompts are reported on stderr in one line.
     `async_scheduling` (from task 2.7.9 on) launches a decode step before the one in front is read; None does
     so on a GPU. Events and completions are the same.
+    From task 2.8.6 on: `prefill_policy` chooses which prompt is computed next and which one is paused; None
+    computes them one by one as they arrive.
 
     `prompts` is not changed. A prompt that cannot be served (empty, longer than max_seq_len) becomes a
-    completion with finish_reason "error"; other prompts are not affected. All cache memory is given back
-    at the end, also after an exception. Raises UserError when a setting is out of range or `prompts` is
-    a string.
+    completion with finish_reason "error" and the number of its tokens; other prompts are not affected. All
+    cache memory is given back at the end, also after an exception. Raises UserError when a setting is out of
+    range or `prompts` is a string.
     """
     run = BatchGenerator(
         model,
@@ -61,6 +66,7 @@ def batch_generate(
         prefill_step=prefill_step,
         prefill_memory=prefill_memory,
         chunk_policy=chunk_policy,
+        prefill_policy=prefill_policy,
         metrics=metrics,
         sampling=sampling,
         on_event=on_event,
@@ -73,5 +79,4 @@ def batch_generate(
                 run.wait_for_arrival()
     finally:
         run.release()
-    done = run.collect_results()
-    return done if on_event is not None else report_refused(done)
+    return run.collect_results() if on_event is not None else report_refused(run.collect_results())

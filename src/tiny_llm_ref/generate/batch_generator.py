@@ -3,8 +3,10 @@
 import sys
 import time
 from collections.abc import Sequence
+from typing import cast
 
 from tiny_llm_lab.types import (
+    Arrival,
     Arrivals,
     ChunkPolicy,
     Clock,
@@ -15,6 +17,7 @@ from tiny_llm_lab.types import (
     Model,
     ModelConfig,
     PrefillMetrics,
+    PrefillPolicy,
     Prompt,
     SamplingParams,
     Tokenizer,
@@ -43,6 +46,7 @@ class BatchGenerator:
         prefill_step: int | None = 128,
         prefill_memory: int | None = None,
         chunk_policy: ChunkPolicy | None = None,
+        prefill_policy: PrefillPolicy | None = None,
         metrics: PrefillMetrics | None = None,
         sampling: SamplingParams = SamplingParams(),
         on_event: EventCallback | None = None,
@@ -63,7 +67,7 @@ class BatchGenerator:
         self.model, self.tokenizer = model, tokenizer
         self.max_seq_len, self.batch_size, self.prefill_step = max_seq_len, batch_size, prefill_step
         self.prefill_memory = sys.maxsize if prefill_memory is None else prefill_memory
-        self.chunk_policy, self.metrics = chunk_policy, metrics
+        self.chunk_policy, self.prefill_policy, self.metrics = chunk_policy, prefill_policy, metrics
         self.pending_prefill_request: Request | None = None
         self.decode_requests: list[Request] = []
         self.kv_cache = [
@@ -75,19 +79,23 @@ class BatchGenerator:
         self.async_scheduling = is_async_scheduling(async_scheduling)
         self._inflight: DecodeStep | None = None  # launched, and not yet read
         self.request_queue = Arrivals(prompts, sampling, clock)
+        if prefill_policy is not None:
+            prefill_policy.begin(self.request_queue, batch_size, clock)
 
     def has_work_remaining(self) -> bool:
-        """True while any request waits, is in prefill or decodes."""
-        return bool(self.request_queue or self.pending_prefill_request or self.decode_requests)
+        """True while any request waits, is in prefill, paused or decodes."""
+        kept = self.prefill_policy is not None and self.prefill_policy.num_waiting
+        return bool(self.request_queue or kept or self.pending_prefill_request or self.decode_requests)
 
     def handle_prefill_phase(self) -> bool:
         """Compute one chunk of the pending request; without one, start the next that has arrived.
 
-        A request starts only while fewer than batch_size decode, so that a slot is free when it is
-        ready. A prompt that cannot be served ends with an error completion of its own. A chunk policy
-        may set the chunk's size, and pause the prefill with a size of 0 while requests decode. Returns
-        whether anything was done.
+        A request starts only while fewer than batch_size decode, so that a slot is free when it is ready. A
+        prompt that cannot be served ends with a completion as `Arrival.refused` makes it. A chunk policy may
+        set its size; 0 pauses the prefill while requests decode. Returns whether anything was done.
+        From task 2.8.6 on: a prefill policy may pause it too, and chooses who goes on or starts.
         """
+        self._change_prefill()
         if self.pending_prefill_request is None and not self._start_next():
             return False
         request = self.pending_prefill_request
@@ -110,9 +118,9 @@ class BatchGenerator:
     def handle_decode_phase(self) -> bool:
         """One token for every active request in one forward pass; those that end leave the batch.
 
-        With async_scheduling (from task 2.7.9 on) the next step is launched before this one is read, if it is
-        certain to serve the same requests: not when a finished prefill is about to join. Returns whether
-        there was anything to decode.
+        Returns whether there was anything to decode.
+        From task 2.7.9 on: with async_scheduling the next step is launched before this one is read, if it is
+        certain to serve the same requests: not when a finished prefill is about to join.
         """
         if not self.decode_requests:
             return False
@@ -159,9 +167,22 @@ class BatchGenerator:
             layer.release()
         if self.pending_prefill_request is not None:
             self.pending_prefill_request.release()
+        if self.prefill_policy is not None:
+            self.prefill_policy.release()
+
+    def _change_prefill(self) -> None:
+        policy, pending = self.prefill_policy, self.pending_prefill_request
+        if policy is not None and pending is None:
+            self.pending_prefill_request = cast(Request | None, policy.resume(len(self.decode_requests)))
+        elif policy is not None and pending is not None and policy.pause(pending):
+            self.pending_prefill_request = None
+
+    def _next_arrival(self) -> Arrival | None:
+        policy = self.prefill_policy
+        return self.request_queue.pop() if policy is None else policy.pop(len(self.decode_requests))
 
     def _start_next(self) -> bool:
-        if len(self.decode_requests) == self.batch_size or (arrival := self.request_queue.pop()) is None:
+        if len(self.decode_requests) == self.batch_size or (arrival := self._next_arrival()) is None:
             return False
         prompt, num_tokens = arrival.prompt, 0
         try:

@@ -20,7 +20,7 @@ class Sampler:
     def __init__(self, sampling: SamplingParams = SamplingParams(), ops: KernelOps | None = None) -> None:
         """Sets sampling, of which temperature, top_k, top_p, min_p and seed count.
 
-        `ops` (from day 2.5 on) are the model's operators, which find the likeliest tokens faster.
+        From task 2.5.6 on: `ops` are the model's operators, which find the likeliest tokens faster.
         """
         self.sampling, self.ops = sampling, ops
         self._first_key = _mixed(sampling.seed)

@@ -23,8 +23,10 @@ def simple_generate(
     """Generate an answer without a cache: every step runs the model on all tokens so far.
 
     Yields one event per sampled token with the text it releases; ends before the first end-of-sequence
-    token or after `max_tokens`. Text held back at the end comes as a last event without a token.
-    `sampler` None is greedy. Raises UserError for a prompt without tokens.
+    token or after `max_tokens`. Text held back at the end comes as a last event without a token. The events
+    have prompt_idx 0 and the time of `time.perf_counter`. `sampler` is called with the last logits [1, V]
+    and the number of tokens so far; None is greedy. Raises UserError for a prompt without tokens, as
+    `prompt_token_ids` does.
     """
     tokens = prompt_token_ids(tokenizer, prompt, model.config)
 

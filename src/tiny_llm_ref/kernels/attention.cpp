@@ -13,8 +13,6 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kFewRows = 4 * kTileRows;  // for so few a block is not decoded first
-
 /// The element of key or value at which a stored token of a request and a kv head begins.
 inline int64_t kv_offset(const Tensor& t, const Requests& requests, int64_t request, int64_t group,
                          int64_t token) {
@@ -79,7 +77,7 @@ void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, cons
       for (int i = 0; i < height; ++i) sum4(sums + i * kTileColumns, rows.scores[r + i] + key.first + n);
     }
   };
-  in_tiles(end, score_tile, begin);
+  in_tiles<kSizes.attention_rows>(end, score_tile, begin);
   // END task 2.4.2
 }
 
@@ -145,7 +143,7 @@ void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, fl
 
 template <class T>
 void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& value) {
-  in_tiles(
+  in_tiles<kSizes.attention_rows>(
       end,
       [&](auto height, int64_t r) {
         accumulate_v_tile<height>(rows.scores + r, value, rows.out + r * padded, padded);
@@ -159,7 +157,7 @@ void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t padde
 template <class Use>
 void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
                 int64_t count, float* floats, const Use& use) {
-  bool is_few = item.num_tokens * item.num_heads <= kFewRows;
+  bool is_few = item.num_tokens * item.num_heads <= kSizes.few_query_rows;
   bool is_whole = count == kBlock && (a.requests.tables == nullptr || t.shape[2] % kTileColumns == 0);
   if (!is_few || !is_whole || a.padded() != t.shape[3] || t.dtype == DType::i8) {
     widen_block(t, a.requests, item, group, first, count, a.padded(), floats);
@@ -233,7 +231,7 @@ void attention(ThreadPool& threads, const Tensor& query, const Tensor& key, cons
                const Requests& requests, bool causal, float scale, const Tensor& out) {
   if (out.size() == 0) return;
   Attention a{query, key, value, requests, causal, scale, out};
-  std::vector<Item> items = items_of(a, std::max<int64_t>(1, kQueryRows / a.shared()), threads.size());
+  std::vector<Item> items = items_of(a, tokens_of_item(a, threads.size()), threads.size());
   if (requests.starts != nullptr) largest_first(items);
   threads.each(static_cast<int64_t>(items.size()),
                [&](int id, int64_t item) { attend(threads, id, a, items[item]); });

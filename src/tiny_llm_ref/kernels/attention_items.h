@@ -10,8 +10,8 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kBlock = 32;      // stored tokens
-constexpr int64_t kQueryRows = 24;  // rows of an item: they share every decoded block
+constexpr int64_t kBlock = 32;                     // stored tokens
+constexpr int64_t kQueryRows = kSizes.query_rows;  // the most rows of an item
 
 struct Attention {
   const Tensor &query, &key, &value;
@@ -61,6 +61,13 @@ inline int64_t groups_of_item(const Attention& a, int64_t request, int64_t all, 
   int64_t groups = a.key.shape[1],
           fair = all * groups / (2 * num_threads) / std::max(a.requests.lengths[request], 1);
   return std::clamp<int64_t>(fair, 1, std::min(groups, kQueryRows / heads_of_item(a)));
+}
+
+/// How many new tokens of a request an item takes: as many as its rows allow, but no more than leave two
+/// items for each thread.
+inline int64_t tokens_of_item(const Attention& a, int num_threads) {
+  int64_t fair = a.query.shape[0] * a.query.shape[2] * a.key.shape[1] / (2 * num_threads);
+  return std::max<int64_t>(1, std::clamp(fair * a.shared(), kSizes.few_query_rows, kQueryRows) / a.shared());
 }
 
 /// Items of at most `tokens` tokens of each request, the last tokens first, as they see most.

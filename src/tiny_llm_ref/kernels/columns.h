@@ -39,9 +39,10 @@ inline Vec scaled(Vec scale, const float* x) {
 /// Add the biases of N rows of the matrix, each times the sum of its group of x, to the sums of M rows of x.
 /// A bias is read once for all rows.
 template <int M, int N>
-void add_biases(const float* sums, const float* const* biases, int64_t groups, Vec* totals) {
+[[gnu::always_inline]] inline void add_biases(const float* sums, const float* const* biases, int64_t groups,
+                                              Vec* totals) {
   Vec total[M * N];
-#pragma GCC unroll 24
+#pragma GCC unroll 32
   for (int i = 0; i < M * N; ++i) total[i] = totals[i];
   for (int64_t g = 0; g < groups; g += kWidth)
 #pragma GCC unroll 4
@@ -50,7 +51,7 @@ void add_biases(const float* sums, const float* const* biases, int64_t groups, V
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) total[m * N + n] = fma(bias, load(sums + m * groups + g), total[m * N + n]);
     }
-#pragma GCC unroll 24
+#pragma GCC unroll 32
   for (int i = 0; i < M * N; ++i) totals[i] = total[i];
 }
 

@@ -10,7 +10,8 @@ constexpr int kFewRows = 8;  // up to here decoding in registers is cheaper than
 /// Add one span's products to the sums of M rows of x and N of the matrix: total += scale * sum(weight * x).
 /// The N sums of a vector are independent, so that an addition need not wait for the one before it.
 template <class Rows, int M, int N, class Span>
-inline void add_span(const Span* spans, const float* x, int64_t stride, Vec (*total)[N]) {
+[[gnu::always_inline]] inline void add_span(const Span* spans, const float* x, int64_t stride,
+                                            Vec (*total)[N]) {
   // BEGIN task 2.3.3
   using Arithmetic = typename Rows::Arithmetic;
   typename Arithmetic::Part part[M][N];
@@ -51,40 +52,49 @@ void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const C
     scales[n] = tile.scales + index[n] * x.groups;
     biases[n] = tile.biases + index[n] * x.groups;
   }
-  Vec total[M][N];
-#pragma GCC unroll 8
-  for (int i = 0; i < M * N; ++i) total[i / N][i % N] = Vec{};
+  // Of many rows the parts of one column at a time are all that the registers hold.
+  constexpr int kAtOnce = M > 2 ? 1 : N;
+  Vec total[N / kAtOnce][M][kAtOnce];
+#pragma GCC unroll 16
+  for (int i = 0; i < M * N; ++i) total[i % N / kAtOnce][i / N][i % kAtOnce] = Vec{};
   for (int64_t span = 0; span < whole; ++span) {
     typename Rows::Span spans[N];
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) spans[n] = rows.span(row[n], span, scales[n]);
-    add_span<Rows, M, N>(spans, values + span * kPrepared<Rows>, x.stride, total);
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n += kAtOnce)
+      add_span<Rows, M, kAtOnce>(spans + n, values + span * kPrepared<Rows>, x.stride, total[n / kAtOnce]);
   }
   if (whole < x.spans) {
     typename Rows::End spans[N];
     for (int n = 0; n < N; ++n) spans[n] = rows.end(row[n], whole, scales[n]);
-    add_span<Rows, M, N>(spans, values + whole * kPrepared<Rows>, x.stride, total);
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n += kAtOnce)
+      add_span<Rows, M, kAtOnce>(spans + n, values + whole * kPrepared<Rows>, x.stride, total[n / kAtOnce]);
   }
-  add_biases<M, N>(x.sums + first_row * x.groups, biases, x.groups, total[0]);
+  Vec kept[M * N];  // `total` would leave the registers if its address were taken
+#pragma GCC unroll 16
+  for (int i = 0; i < M * N; ++i) kept[i] = total[i % N / kAtOnce][i / N][i % kAtOnce];
+  add_biases<M, N>(x.sums + first_row * x.groups, biases, x.groups, kept);
   for (int i = 0; i < M * N; i += 4) {
     float results[4];
-    sum4(total[0] + i, results);
+    sum4(kept + i, results);
     for (int j = 0; j < 4; ++j) lines[first_row + (i + j) / N][index[(i + j) % N]] = results[j];
   }
 }
 
 /// All of a few rows of x times the columns of a tile: as many sums at a time as there are registers for.
+/// Eight rows are twice four, for which the second time the weights come from the cache.
 template <class Rows>
 void few_rows_of(const Rows& rows, const Activations& x, const ColumnTile& tile) {
   float lines[kFewRows][kFewColumns];
   auto some = [&](auto height, int64_t first_row) {
-    constexpr int kHeight = decltype(height)::value, kColumns = kHeight == 1 ? 4 : 8 / kHeight;
+    constexpr int kHeight = decltype(height)::value, kColumns = std::min(4, kSizes.few_sums / kHeight);
     int64_t apart = (tile.count + kColumns - 1) / kColumns;
     for (int64_t n = 0; n < apart; ++n)
       few_rows<Rows, kHeight, kColumns>(rows, x, first_row, tile, n, apart, lines);
   };
   int64_t row = 0;
-  for (; row + 8 <= x.rows; row += 8) some(std::integral_constant<int, 8>(), row);
   for (; row + 4 <= x.rows; row += 4) some(std::integral_constant<int, 4>(), row);
   for (; row + 2 <= x.rows; row += 2) some(std::integral_constant<int, 2>(), row);
   for (; row < x.rows; ++row) some(std::integral_constant<int, 1>(), row);

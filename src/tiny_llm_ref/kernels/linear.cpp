@@ -10,48 +10,78 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kBlockRows = 48, kBlockColumns = 32, kBlockElements = 1024;  // what the caches hold
+constexpr int64_t kBlockRows = kSizes.block_rows, kBlockColumns = kSizes.block_columns;
+constexpr int64_t kBlockElements = 1024;  // of a row of a panel, which the caches hold
 constexpr int64_t kStripColumns = 8;
 
 /// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
 template <class Rows, int M>
-void scaled_tile(const float* x, int64_t x_stride, const float* panel, int64_t stride, int64_t spans,
-                 Vec* sums) {
+[[gnu::always_inline]] inline void scaled_tile(const float* x, int64_t x_stride, const float* panel,
+                                               int64_t stride, int64_t spans, Vec* sums) {
   // BEGIN task 2.3.4
   using Arithmetic = typename Rows::Arithmetic;
   Vec total[M * kTileColumns];
-#pragma GCC unroll 24
+#pragma GCC unroll 32
   for (int i = 0; i < M * kTileColumns; ++i) total[i] = sums[i];
   for (; spans > 0; --spans, x += kPrepared<Rows>, panel += kDecoded<Rows>) {
     typename Arithmetic::Part part[M][kTileColumns];
 #pragma GCC unroll 8
     for (int j = 0; j < Rows::kVectors; ++j) {
       Vec activation[M];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m) activation[m] = load(x + m * x_stride + j * kWidth);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int n = 0; n < kTileColumns; ++n) {
         Vec weight = load(panel + n * stride + j * kWidth);
         pin(weight);  // loaded once, not by every product
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
           part[m][n] = j == 0 ? Arithmetic::times(weight, activation[m])
                               : Arithmetic::times_plus(weight, activation[m], part[m][n]);
         }
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < kTileColumns; ++n) {
       Vec scale = Rows::kGroup > 0 ? load(panel + n * stride + Rows::kVectors * kWidth) : set(1.0f);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m)
         total[m * kTileColumns + n] = fma(Arithmetic::value(part[m][n]),
                                           scaled<Rows>(scale, x + m * x_stride), total[m * kTileColumns + n]);
     }
   }
-#pragma GCC unroll 24
+#pragma GCC unroll 32
   for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
   // END task 2.3.4
+}
+
+/// What remains to be done with the sums of a tile after its last block.
+struct Finish {
+  const float* sums;                  // of the groups of the tile's rows of x
+  const float* biases[kTileColumns];  // of the groups of its columns
+  int64_t groups;
+  float* results;  // [M, kBlockColumns]
+};
+
+/// A tile's part of one block: its sums begin as zeros, are kept in `sums` between blocks, and become results
+/// without leaving the registers after the last one, for which there is a `finish`.
+template <class Rows, int M>
+[[gnu::noinline]] void block_tile(const float* x, int64_t x_stride, const float* panel, int64_t stride,
+                                  int64_t spans, bool is_first, const Finish* finish, Vec* sums) {
+  Vec total[M * kTileColumns] = {};
+  if (!is_first) {
+#pragma GCC unroll 32
+    for (int i = 0; i < M * kTileColumns; ++i) total[i] = sums[i];
+  }
+  scaled_tile<Rows, M>(x, x_stride, panel, stride, spans, total);
+  if (finish == nullptr) {
+#pragma GCC unroll 32
+    for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
+    return;
+  }
+  add_biases<M, kTileColumns>(finish->sums, finish->biases, finish->groups, total);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) sum4(total + m * kTileColumns, finish->results + m * kBlockColumns);
 }
 
 /// Decode spans `first` to `first + count - 1` of a tile's weights into panel [columns, stride].
@@ -82,7 +112,6 @@ template <class Rows>
 void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_t num_rows,
                const ColumnTile& tile, float* panel, Vec* sums) {
   int64_t columns = rounded_up(tile.count, kTileColumns);
-  std::fill_n(sums, num_rows * columns, Vec{});
   // A strip of the panel stays in the nearest cache while all rows of x go by.
   auto each_tile = [&](auto use) {
     for (int64_t strip = 0; strip < columns; strip += kStripColumns)
@@ -91,23 +120,21 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
           use(height, m, n, sums + n * num_rows + m * kTileColumns);  // a tile's sums are contiguous
       });
   };
+  float lines[kBlockRows][kBlockColumns];
   constexpr int64_t kSpans = kBlockElements / Rows::kSpan, kStride = kSpans * kDecoded<Rows>;
   for (int64_t first = 0; first < x.spans; first += kSpans) {
     int64_t count = std::min(kSpans, x.spans - first);
     fill_panel(rows, tile, x.groups, first, count, panel, kStride);
+    bool is_last = first + count == x.spans;
     each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
-      scaled_tile<Rows, height>(x.values + (first_row + m) * x.stride + first * kPrepared<Rows>, x.stride,
-                                panel + n * kStride, kStride, count, at);
+      Finish finish{x.sums + (first_row + m) * x.groups, {}, x.groups, lines[m] + n};
+      for (int j = 0; j < kTileColumns; ++j)
+        finish.biases[j] = tile.biases + std::min(n + j, tile.count - 1) * x.groups;
+      block_tile<Rows, height>(x.values + (first_row + m) * x.stride + first * kPrepared<Rows>, x.stride,
+                               panel + n * kStride, kStride, count, first == 0, is_last ? &finish : nullptr,
+                               at);
     });
   }
-  float lines[kBlockRows][kBlockColumns];
-  each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
-    const float* biases[kTileColumns];
-    for (int j = 0; j < kTileColumns; ++j)
-      biases[j] = tile.biases + std::min(n + j, tile.count - 1) * x.groups;
-    add_biases<height, kTileColumns>(x.sums + (first_row + m) * x.groups, biases, x.groups, at);
-    for (int i = 0; i < height; ++i) sum4(at + i * kTileColumns, lines[m + i] + n);
-  });
   for (int64_t m = 0; m < num_rows; ++m)
     store_row(tile.product, first_row + m, tile.first, tile.count, lines[m]);
 }
@@ -155,7 +182,8 @@ void packed(ThreadPool& threads, const Tensor& x, const Product* products, int c
   }
 }
 
-/// float32 activations use float arithmetic. 16-bit activations use products of 16-bit integers, whose error
+/// float32 activations use float arithmetic. bfloat16 ones are multiplied with 4-bit weights as they are
+/// where there is an instruction for it. Else 16-bit activations use products of 16-bit integers, whose error
 /// is below the rounding of the output. 8-bit activations lose accuracy and are used only on request.
 template <int kBits>
 void packed(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
@@ -163,7 +191,16 @@ void packed(ThreadPool& threads, const Tensor& x, const Product* products, int c
     if (products[0].matrix.activation_bits == 8)
       return packed<kBits, QuadArithmetic>(threads, x, products, count);
   if (x.dtype == DType::f32) return packed<kBits, FloatArithmetic>(threads, x, products, count);
+  if constexpr (kBits == 4 && kHasBfloatDots)
+    if (x.dtype == DType::bf16) return packed<kBits, BfloatArithmetic>(threads, x, products, count);
   packed<kBits, PairArithmetic>(threads, x, products, count);
+}
+
+template <class T>
+void dense(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
+  if constexpr (std::is_same_v<T, bf16> && kHasBfloatDots)
+    if (x.dtype == DType::bf16) return linear_of<DenseRows<T, BfloatArithmetic>>(threads, x, products, count);
+  linear_of<DenseRows<T>>(threads, x, products, count);
 }
 
 void linear(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
@@ -176,8 +213,7 @@ void linear(ThreadPool& threads, const Tensor& x, const Product* products, int c
         DType dtype = products[first].matrix.dtype;
         for (end = first + 1; end < count && products[end].matrix.dtype == dtype;) ++end;
         visit(dtype, [&](auto* type) {
-          linear_of<DenseRows<std::remove_pointer_t<decltype(type)>>>(threads, x, products + first,
-                                                                      end - first);
+          dense<std::remove_pointer_t<decltype(type)>>(threads, x, products + first, end - first);
         });
       }
   }

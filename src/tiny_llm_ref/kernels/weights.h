@@ -18,7 +18,7 @@ struct FloatArithmetic {
   using Part = Vec;
   using Element = float;  // of the activations
   static constexpr bool kIsFixed = false;
-  static constexpr int kTileRows = tiny_llm::TINY_ISA::kTileRows;
+  static constexpr int kTileRows = kSizes.float_rows;
   static inline Part times(Vec w, Vec x) { return w * x; }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return fma(w, x, sum); }
   static inline Vec value(Part sum) { return sum; }
@@ -29,7 +29,7 @@ struct PairArithmetic {
   using Part = IntVec;
   using Element = int16_t;
   static constexpr bool kIsFixed = true;
-  static constexpr int kTileRows = kRegisters == 16 ? 2 : 5;  // a product needs a register before it is added
+  static constexpr int kTileRows = kSizes.pair_rows;
   static inline Part times(Vec w, Vec x) { return dot_pairs(as_ints(w), as_ints(x), IntVec{}); }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_pairs(as_ints(w), as_ints(x), sum); }
   static inline Vec value(Part sum) { return __builtin_convertvector(sum, Vec); }
@@ -40,33 +40,54 @@ struct QuadArithmetic {
   using Part = IntVec;
   using Element = int8_t;
   static constexpr bool kIsFixed = true;
-  static constexpr int kTileRows = tiny_llm::TINY_ISA::kTileRows;
+  static constexpr int kTileRows = kSizes.quad_rows;
   static inline Part times(Vec w, Vec x) { return dot_quads(as_ints(w), as_ints(x), IntVec{}); }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_quads(as_ints(w), as_ints(x), sum); }
   static inline Vec value(Part sum) { return __builtin_convertvector(joined(sum), Vec); }
 };
 
+/// Products of bfloat16 numbers, two to a lane, added in float32. A field of 4 bits is such a number and is
+/// not rounded, nor are activations.
+struct BfloatArithmetic {
+  using Part = Vec;
+  using Element = bf16;
+  static constexpr bool kIsFixed = false;
+  static constexpr int kTileRows = kSizes.float_rows;
+  static inline Part times(Vec w, Vec x) { return dot_bfloats(w, x, Vec{}); }
+  static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_bfloats(w, x, sum); }
+  static inline Vec value(Part sum) { return sum; }
+};
+
 /// A dense row of T, in its natural order.
-template <class T>
+template <class T, class ArithmeticType = FloatArithmetic>
 struct DenseRows {
-  using Arithmetic = FloatArithmetic;
+  using Arithmetic = ArithmeticType;
   static constexpr int kVectors = 8;
-  static constexpr int kSpan = kVectors * kWidth;
+  static constexpr int kPerVector = kWidth * sizeof(float) / sizeof(typename Arithmetic::Element);
+  static constexpr int kSpan = kVectors * kPerVector;
   static constexpr int kGroup = 0;  // no scales
 
   const Matrix& matrix;
 
   const T* row(int64_t n) const { return static_cast<const T*>(matrix.data) + n * matrix.columns; }
 
+  /// Floats of T, or pairs of bfloat16 as they are.
+  static inline Vec lanes(const T* at) {
+    if constexpr (kPerVector == kWidth) return load(at);
+    Vec pairs;
+    std::memcpy(&pairs, at, sizeof(pairs));
+    return pairs;
+  }
+
   /// What is read of a row at once. `End` serves the span within which the row ends.
   struct Span {
     const T* at;
-    Vec vector(int j) const { return load(at + j * kWidth); }
+    Vec vector(int j) const { return lanes(at + j * kPerVector); }
     Vec scale() const { return set(1.0f); }
   };
   struct End {
     T elements[kSpan];
-    Vec vector(int j) const { return load(elements + j * kWidth); }
+    Vec vector(int j) const { return lanes(elements + j * kPerVector); }
     Vec scale() const { return set(1.0f); }
   };
 
@@ -87,11 +108,12 @@ struct DenseRows {
 
 /// A packed row: a span is one vector of words, and vector j of it takes the j-th field of every lane, so
 /// that one mask serves all lanes and nothing is shuffled. A lane is a word for floats, a half or a quarter
-/// of one for integers.
+/// of one for integers and bfloat16.
 template <int kBits, int kGroupSize, class ArithmeticType>
 struct PackedRows {
   using Arithmetic = ArithmeticType;
   static constexpr bool kIsFixed = Arithmetic::kIsFixed;
+  static constexpr bool kIsBfloat = std::is_same_v<typename Arithmetic::Element, bf16>;
   static constexpr int kLaneBits = 8 * sizeof(typename Arithmetic::Element);
   static constexpr int kVectors = kLaneBits / kBits;  // fields of a lane
   static constexpr int kPerWord = 32 / kBits;
@@ -110,10 +132,11 @@ struct PackedRows {
     const float* scales;
     int64_t number;
 
-    /// Field j of all lanes, as floats 2^(bits * j) times too large (see `factor`) or as integers.
+    /// Field j of all lanes, as floats 2^(bits * j) times too large (see `factor`), as integers or bfloat16.
     Vec vector(int j) const {
       constexpr uint32_t kMask = (1u << kBits) - 1;
       constexpr uint32_t kLanes = ~0u / (~0u >> (32 - kLaneBits));  // 1 in each lane of a word
+      if constexpr (kIsBfloat) return bfloats_of_fields(words >> (kBits * j));
       if constexpr (kIsFixed) return as_floats(words >> (kBits * j) & kMask * kLanes);
       WordVec field = j == kVectors - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
       return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
@@ -141,7 +164,8 @@ struct PackedRows {
   /// shifted.
   static constexpr float factor(int k) {
     int j = k % kVectors;
-    return kIsFixed || j == kVectors - 1 ? 1.0f : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
+    return kIsFixed || kIsBfloat || j == kVectors - 1 ? 1.0f
+                                                      : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
   }
 
   /// One number of a group for each lane: a span of a wide machine may reach over several groups.

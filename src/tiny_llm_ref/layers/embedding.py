@@ -12,7 +12,10 @@ class Embedding:
     """A table with one row of `embedding_dim` numbers for each of `vocab_size` tokens."""
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: Weight) -> None:
-        """weight [vocab_size, embedding_dim]; from day 2.3 on it may be quantized."""
+        """weight [vocab_size, embedding_dim].
+
+        From task 2.3.1 on: `weight` may be quantized.
+        """
         self.vocab_size = vocab_size
         self.embedding_dim = embedding_dim
         self.weight = weight

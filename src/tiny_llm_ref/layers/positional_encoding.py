@@ -19,14 +19,13 @@ class RoPE:
         traditional: bool = False,
         scaling: RopeScaling | None = None,
     ) -> None:
-        """Pair i of `dims` dimensions turns by base^(-2i / dims) radians a position (section 3.4.2).
+        """Pair i of `dims` dimensions, from 0, turns by base^(-2i / dims) radians per position (eq. 15).
 
         Positions 0 to seq_len - 1 can be encoded. `traditional` pairs neighbours (0, 1), (2, 3), ...;
         otherwise dimension i is paired with i + dims / 2, as Qwen does. With `scaling` the frequencies are
-        `scaling.scaled(...)`, and all cosines and sines are multiplied by `scaling.magnitude`.
-        Public for fused operators: `periods` [dims / 2], positions per radian in float32; `magnitude`, that
-        factor, 1.0 without scaling; and `base`, None where it does not give the frequencies. Raises
-        ValueError for odd dims.
+        `scaling.scaled(frequencies, base)`, and all cosines and sines are multiplied by `scaling.magnitude`.
+        Sets what operators read: `periods` [dims / 2], 1 / frequency in float32; `magnitude`, that factor,
+        1.0 without scaling; and `base`, None with scaling. Raises ValueError for odd dims.
         """
         if dims % 2:
             raise ValueError(f"RoPE needs an even number of dimensions, not {dims}")
@@ -40,10 +39,11 @@ class RoPE:
         self._cos = self._sin = mx.zeros((0, dims // 2))
 
     def __call__(self, x: mx.array, offset: int | list[int] = 0) -> mx.array:
-        """Rotate x [B, L, H, D]; its first token is at position `offset`, one for all rows or one each.
+        """Rotate x [B, L, H, D]; its first token is at position `offset`.
 
         Same shape and dtype as `x`; angles and products in float32. Raises ValueError when a position
-        is negative or reaches seq_len, or when there is not one offset for each row.
+        is negative or reaches seq_len.
+        From task 2.6.1 on: `offset` may be a list; ValueError when it has not one position for each row.
         """
         batch, length = x.shape[:2]
         offsets = [offset] if isinstance(offset, int) else offset
@@ -68,10 +68,9 @@ class RoPE:
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
         """Cosines and sines [P, dims / 2] of positions 0 to P - 1, times `magnitude`, float32.
 
-        P is num_positions or more.
-
-        Computed when first asked for, for at most twice as many positions as were asked for, or 256: a model
-        may know a million positions and serve a thousand. Raises ValueError for more than seq_len.
+        P is num_positions or more, but at most twice as many as were ever asked for, or 256: a model may know
+        a million positions and serve a thousand. What was asked for before changes no result.
+        Raises ValueError for more than seq_len.
         """
         if num_positions > self.seq_len:
             raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, LayerWeights, ModelConfig, Weight
+from tiny_llm_lab.types import KernelOps, KvCache, LayerWeights, ModelConfig, Weight
 
-from ..cache.paged_attention import LayerCache, PagedLayer
+from ..cache.paged_attention import PagedLayer
 from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
 
@@ -29,7 +29,11 @@ class FusedLayer:
         mlp: Callable[[mx.array], mx.array],
         all_sum: AllSum | None = None,
     ) -> None:
-        """`weights` and `all_sum` as for `QwenTransformerBlock`; `mlp` is its feed-forward with experts."""
+        """`weights` as for `QwenTransformerBlock`; `mlp` is its feed-forward.
+
+        From task 3.9.2 on: where there are experts, `mlp` computes them.
+        From task 3.9.4 on: `all_sum` as for `QwenTransformerBlock`.
+        """
         self.ops, self.config, self.rope, self.mlp, self.all_sum = ops, config, rope, mlp, all_sum
         self.weights = LayerWeights.of(config.rms_norm_eps, weights)
 
@@ -37,13 +41,16 @@ class FusedLayer:
         self,
         x: mx.array,
         offset: int | list[int] = 0,
-        cache: LayerCache | None = None,
+        cache: KvCache | PagedLayer | None = None,
         keep: int | None = None,
         rows: mx.array | None = None,
     ) -> mx.array:
-        """x [B, L, E] -> [B, keep, E]; with `rows` (from day 3.2 on) [len(rows), keep, E].
+        """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
 
         A row of a batch sees its own cache's offset tokens, so no mask is needed.
+        From task 2.6.1 on: `offset` may be a list, one number per row.
+        From task 3.2.2 on: the cache may be a `PagedLayer`; with `rows` only these rows of the batch go on,
+        -> [len(rows), keep, E].
         """
         length = x.shape[1]
         kept = length if keep is None else min(keep, length)

@@ -71,9 +71,9 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
 
     Split by outputs: q, k and v (with their biases; by whole heads), gate and up. Split by inputs: o and
     down. Experts are split like the dense feed-forward, each over all ranks. Embedding, norms, router and
-    head are everyone's. The configuration counts this rank's heads and hidden numbers; config.hidden_size
-    stays. Raises UserError when the model cannot be split so, ValueError for a rank that is not in 0 to
-    size - 1.
+    head are whole on every rank. The configuration counts this rank's heads and hidden numbers;
+    config.hidden_size stays. Raises UserError when the model cannot be split so, ValueError for a rank
+    that is not in 0 to size - 1.
     """
     if not 0 <= rank < size:
         raise ValueError(f"there is no rank {rank} of {size}")
@@ -103,12 +103,12 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """The model of `checkpoint` on this rank of `group`; every rank calls it, and then calls the model alike.
 
     Its logits are those of the whole model, the same on every rank, after two sums over all ranks a layer.
-    An `Engine` on top must plan the same steps on every rank, and so not by a clock: no pacer, and all
-    prompts there from the start.
+    An `Engine` on top must plan the same steps on every rank, and so not by a clock: no latency SLO, and
+    all prompts there from the start.
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    return QwenModel(part.config, part.weights, all_sum, kernels(__package__, part.weights))
+    return QwenModel(part.config, part.weights, kernels(__package__, part.weights), all_sum)
 
 
 def _all_sum(group: mx.distributed.Group, x: mx.array) -> mx.array:

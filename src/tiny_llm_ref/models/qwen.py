@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import Checkpoint, KernelOps, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, KernelOps, KvCache, ModelConfig, RequestKvCache, Weight
 
 from ..cache.kv_cache import TinyKvFullCache
-from ..cache.paged_attention import LayerCache, PagedLayer
+from ..cache.paged_attention import PagedLayer
 from ..cache.paged_kv_cache import PagedKvCache
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear, silu
@@ -31,9 +31,7 @@ class QwenMultiHeadAttention:
         v_proj.weight [G * D, E], o_proj.weight [E, H * D]; with config.qkv_bias q_proj.bias, k_proj.bias
         and v_proj.bias; with config.qk_norm q_norm.weight and k_norm.weight [D].
         """
-        self.config = config
-        self.weights = weights
-        self.rope = rope
+        self.config, self.weights, self.rope = config, weights, rope
         self.q_norm = self.k_norm = None
         if config.qk_norm:
             self.q_norm = RMSNorm(config.head_dim, _vector(weights, "q_norm"), config.rms_norm_eps)
@@ -43,23 +41,22 @@ class QwenMultiHeadAttention:
         self,
         x: mx.array,
         offset: int | list[int] = 0,
-        cache: LayerCache | None = None,
+        cache: KvCache | PagedLayer | None = None,
+        *,
         mask: Mask = "causal",
         keep: int | None = None,
     ) -> mx.array:
-        """x [B, L, E] at positions `offset`, ... -> [B, keep, E], of the last `keep` tokens (None = all L).
+        """x [B, L, E] at positions `offset`, ... -> [B, L, E].
 
-        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. With
-        a cache (from day 2.1 on) the new keys and values are appended and all stored ones attended to.
-        All L tokens have keys and values; queries exist only for those that are kept. A `PagedLayer` (from
-        day 3.2 on) stores and attends by itself.
+        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back.
+        From task 2.1.2 on: with a `cache` the new keys and values are appended and all stored ones attended
+        to. With `keep` only the last `keep` tokens have queries, -> [B, keep, E]; None keeps all L.
+        From task 2.6.1 on: `offset` may be a list, one number per row.
+        From task 3.2.2 on: the cache may be a `PagedLayer`, which stores and attends by itself.
         """
         start = 0 if keep is None else max(0, x.shape[1] - keep)
-        q, k, v = (
-            self._project("q_proj", x[:, start:]),
-            self._project("k_proj", x),
-            self._project("v_proj", x),
-        )
+        q = self._project("q_proj", x[:, start:])
+        k, v = self._project("k_proj", x), self._project("v_proj", x)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q_offset = offset + start if isinstance(offset, int) else [row + start for row in offset]
@@ -102,16 +99,15 @@ class QwenTransformerBlock:
         config: ModelConfig,
         weights: Weights,
         rope: RoPE,
-        all_sum: AllSum | None = None,
         ops: KernelOps | None = None,
+        all_sum: AllSum | None = None,
     ) -> None:
         """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
-        input_layernorm.weight and post_attention_layernorm.weight [E]. From day 3.9 on a layer with
-        mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
+        input_layernorm.weight and post_attention_layernorm.weight [E].
 
-        `all_sum` (day 3.9) adds an array up over all ranks: the output of attention and that of the
-        feed-forward are then this rank's parts of a sum. None: they are whole. `ops` (from day 2.5 on)
-        compute the layer where the mask is causal.
+        From task 2.5.6 on: `ops`, where there are any, compute the layer where the mask is causal.
+        From task 3.9.2 on: a layer with mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
+        From task 3.9.4 on: `all_sum` adds up over all ranks what attention and the feed-forward give.
         """
         size, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = QwenMultiHeadAttention(config, _below("self_attn.", weights), rope)
@@ -125,20 +121,22 @@ class QwenTransformerBlock:
         self,
         x: mx.array,
         offset: int | list[int] = 0,
-        cache: LayerCache | None = None,
+        cache: KvCache | PagedLayer | None = None,
+        *,
         mask: Mask = "causal",
         keep: int | None = None,
         rows: mx.array | None = None,
     ) -> mx.array:
-        """x [B, L, E] -> [B, keep, E], the last `keep` tokens (None = all L), of
+        """x [B, L, E] -> [B, L, E]: x += attention(norm(x)), then x += mlp(norm(x)).
 
-        x += attention(norm(x)), then x += mlp(norm(x)). The cache gets all L tokens of all rows; with `rows`
-        (int32, from day 3.2 on) only these rows of the batch go on, [len(rows), keep, E].
+        From task 2.1.2 on: the `cache` gets all L tokens; only the last `keep` go on, -> [B, keep, E].
+        From task 2.6.1 on: `offset` may be a list, as in `QwenMultiHeadAttention`.
+        From task 3.2.2 on: the cache may be paged; only these `rows` (int32) go on, -> [len(rows), keep, E].
         """
         if self.fused is not None and self.fused.takes(mask, x.shape[1]):
             return self.fused(x, offset, cache, keep, rows)
         start = 0 if keep is None else max(0, x.shape[1] - keep)
-        out = self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask, keep))
+        out = self.all_sum(self.self_attn(self.input_layernorm(x), offset, cache, mask=mask, keep=keep))
         x = x[:, start:]
         if rows is not None:
             x, out = x[rows], out[rows]
@@ -153,23 +151,23 @@ class QwenModel:
         self,
         config: ModelConfig,
         weights: Weights,
-        all_sum: AllSum | None = None,
         ops: KernelOps | None = None,
+        all_sum: AllSum | None = None,
     ) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. With
-        `all_sum` (day 3.9) the layers hold one rank's part of their weights. `ops` (from day 2.5 on) are the
-        operators that model, caches and samplers run on; None: the layers of week 1. Sets config and ops.
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. Sets config.
+
+        From task 2.5.6 on: sets `ops`, the operators that model, caches and samplers run on; None: none.
+        From task 3.9.4 on: with `all_sum` the layers hold one rank's part of their weights.
         """
         self.config, self.ops = config, ops
         # One table serves all layers: the angles depend on the position alone.
         positions = config.max_position_embeddings
         rope = RoPE(config.head_dim, positions, config.rope_theta, scaling=config.rope_scaling)
-        self.embed_tokens = Embedding(
-            config.vocab_size, config.hidden_size, weights["model.embed_tokens.weight"]
-        )
+        table = weights["model.embed_tokens.weight"]
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, table)
         self.layers = [
-            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, all_sum, ops)
+            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, ops, all_sum)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
@@ -179,33 +177,34 @@ class QwenModel:
         self,
         tokens: mx.array,
         offset: int | list[int] = 0,
-        cache: Sequence[LayerCache] | None = None,
+        cache: Sequence[KvCache | PagedLayer] | None = None,
+        *,
         logits_to_keep: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
-        `offset` counts the tokens before these: one number, or one per row (from day 2.6 on).
-        `cache` holds one cache per layer and is extended; None computes from `tokens` alone.
-        `logits_to_keep=n` returns only the last n positions, [B, n, V], and computes no logits of the
-        others; 0 is allowed. `rows` (from day 3.2 on) returns only these rows of the batch, in their order,
-        [len(rows), L, V], and computes keys and values only of the others; an empty list is allowed.
-        Raises ValueError when `offset` is not what the cache holds.
+        `offset` counts the tokens before these. `logits_to_keep=n` returns only the last n positions,
+        [B, n, V], and computes no logits of the others; 0 is allowed.
+        From task 2.1.2 on: `cache` holds one cache per layer and is extended; None computes from `tokens`
+        alone. Raises ValueError when `offset` is not what the cache holds.
+        From task 2.6.1 on: `offset` may be a list, one number per row.
+        From task 3.2.2 on: `rows` returns only these rows of the batch, in their order, [len(rows), L, V],
+        and computes keys and values only of the others; an empty list is allowed. The caches may be paged.
         """
-        length = tokens.shape[1]
+        batch, length = tokens.shape
         if cache is not None and cache[0].offset != offset:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
         # Operators count each row's tokens themselves.
         mask: Mask = "causal" if cache is None or self.ops is not None else cache[0].attention_mask(length)
-        if rows is not None and list(rows) == list(range(len(tokens))):
-            rows = None  # as in a step of decodes: picking all of them would only copy
-        chosen = None if rows is None else mx.array(list(rows), mx.int32)
+        is_all = rows is None or list(rows) == list(range(batch))  # picking all would only copy
+        chosen = None if rows is None or is_all else mx.array(list(rows), mx.int32)
         ops, table = self.ops, self.embed_tokens.weight
         x = self.embed_tokens(tokens) if ops is None else ops.embedding(tokens, table)
         for i, layer in enumerate(self.layers):
             # A token without logits is needed for the last layer's keys and values only.
-            wanted = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
-            x = layer(x, offset, None if cache is None else cache[i], mask, *wanted)
+            keep, picked = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
+            x = layer(x, offset, None if cache is None else cache[i], mask=mask, keep=keep, rows=picked)
             if ops is not None and ops.starts_early and i % _AHEAD == 0 and i + 1 < len(self.layers):
                 mx.async_eval(x)  # the operators begin while Python still plans the layers behind
         if ops is not None:
@@ -221,12 +220,15 @@ class QwenModel:
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedKvCache:
-        """A `PagedKvCache` for this model's layers (from day 3.2 on), of 8 bits or in its norms' dtype."""
+        """A `PagedKvCache` for this model's layers, of 8 bits or in its norms' dtype."""
         return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits, self.ops)
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:
-    """The model of a loaded checkpoint; from day 2.5 on, on the operators that `kernels` gives."""
+    """The model of a loaded checkpoint.
+
+    From task 2.5.6 on: it runs on the operators that `kernels` gives.
+    """
     return QwenModel(checkpoint.config, checkpoint.weights, ops=kernels(__package__, checkpoint.weights))
 
 

@@ -82,6 +82,20 @@ def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
     assert "task 1.1.1: lines = 30, but the reference's answer has 1" in complaints(load_course(tree))
 
 
+def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) -> None:
+    path = tree / "tests/known_mistakes.toml"
+    mistake = '[[mistake]]\ntask = "1.1.1"\nsays = "s"\nfile = "sums.py"\nfind = "2 * x"\nswap = "x"\n'
+    path.write_text(mistake * 2)
+    cure = "fewer than 3; add a [[mistake]] that its tests reject"
+    fault = f"task 1.1.1: tests/known_mistakes.toml has 2 of its mistakes, {cure}"
+    assert fault in complaints(load_course(tree))
+    path.write_text(mistake * 3)
+    found = complaints(load_course(tree))
+    assert not any("1.1.1: tests/known" in fault for fault in found)
+    # Those of another task do not count.
+    assert fault.replace("1.1.1", "1.2.1").replace("has 2", "has 0") in found
+
+
 def test_private_helpers_count_as_part_of_the_first_answer_that_uses_them(tree: Path) -> None:
     answer = "def twice(x):\n    return _sum(x, x)\n\ndef _sum(a, b):\n    # why\n\n    return a + b\n"
     counter = "class Counter:\n    def step(self):\n        _sum(1, 2)\n"

@@ -32,7 +32,9 @@ def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
         for name in list(sys.modules):
             if name.partition(".")[0] in ("tiny_llm", "tiny_llm_ref"):
                 monkeypatch.delitem(sys.modules, name)
-        done = pytester.runpytest_inprocess("-p", "tiny_llm_lab.course.plugin", "tests", *args)
+        done = pytester.runpytest_inprocess(
+            "-p", "tiny_llm_lab.course.plugin", "tests", *args, no_reraise_ctrlc=True
+        )
         return Graded(int(done.ret), done.stdout.str() + "\n", done.stderr.str())
 
     monkeypatch.chdir(tree)
@@ -116,6 +118,21 @@ def test_a_stub_behind_another_exception_is_found(grade: Run, tree: Path) -> Non
     assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice" in grade("--day", "1.1").stdout
 
 
+def test_a_parameter_that_a_task_adds_is_todo_until_it_is_there(grade: Run, tree: Path) -> None:
+    owned = 'symbols = ["Counter"]'
+    edit(tree, "course.toml", owned, f'{owned}\ngrows = ["twice"]\nadds = ["twice(n)"]')
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
+    test = '\n@pytest.mark.task("1.2.1")\ndef test_more(llm):\n    assert llm.twice(2, n=3) == 6\n'
+    (tree / "tests/test_more.py").write_text(f"import pytest\n{test}")
+    done = grade("--task", "1.2.1")
+    assert "TODO 1.2.1: write the parameter `n` of src/tiny_llm/sums.py:2 twice (1 test)" in done.stdout
+    edit(tree, "src/tiny_llm/sums.py", "def twice(x)", "def twice(x, m=2)")
+    (tree / "tests/test_more.py").write_text(f"import pytest\n{test.replace('n=3', 'k=3')}")
+    done = grade("--task", "1.2.1")
+    assert "TypeError: twice() got an unexpected keyword argument 'k'" in done.stdout
+    assert "the parameter" not in done.stdout
+
+
 def test_an_unknown_task_id_is_an_error(grade: Run, tree: Path) -> None:
     edit(tree, "tests/test_sums.py", '@pytest.mark.task("1.1.1")', '@pytest.mark.task("7.7.7")')
     done = grade()
@@ -146,6 +163,15 @@ def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) 
     assert (done.stdout + done.stderr).count("SyntaxError") == 1
 
 
+def test_ctrl_c_has_the_exit_code_of_every_command(grade: Run, tree: Path) -> None:
+    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "raise KeyboardInterrupt")
+    done = grade("--solution", "ref")
+    assert done.returncode == 130
+    assert "KeyboardInterrupt" in done.stdout
+    edit(tree, "tests/test_sums.py", "raise KeyboardInterrupt", "pass\n\nraise ValueError")
+    assert grade("--solution", "ref").returncode == 2, "an error of collection"
+
+
 @pytest.mark.parametrize("name", ["twice.cpp", "twice.h"])
 def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) -> None:
     kernels = tree / "src/tiny_llm/kernels"
@@ -155,16 +181,19 @@ def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) ->
     assert f"TODO 1.1.1: write src/tiny_llm/kernels/{name}:2 (1 test)" in grade("--day", "1.1").stdout
 
 
-def test_the_compilers_words_are_said_once(grade: Run, tree: Path) -> None:
-    raised = "from tiny_llm_lab.native.build import CompileError\n    raise CompileError('the x:1: error: y')"
+@pytest.mark.parametrize("error", ["CompileError", "NoCompilerError"])
+def test_the_compilers_words_are_said_once(error: str, grade: Run, tree: Path) -> None:
+    raised = f"from tiny_llm_lab.native.build import {error}\n    raise {error}('the x:1: error: y')"
     edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", raised)
     path = tree / "tests/test_sums.py"
     again = f'\n@pytest.mark.task("1.1.1")\ndef test_again(llm):\n    {raised}\n'
     path.write_text(path.read_text() + again)
     said = grade("--day", "1.1").stdout
-    assert "2 failed" in said
+    assert "\ntests/test_sums.py CC" in said
+    assert "2 not compiled" in said and "failed" not in said
+    assert " the C++ does not compile =" in said
     assert said.count("\nthe x:1: error: y\n") == 1
-    assert "the C++ compiler failed, as said above" in said
+    assert "task 1.1.1: ./pdmw run hint 1.1.1" in said
 
 
 def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:

@@ -1,8 +1,8 @@
 """`test` and `test-ref`: which files pytest is given, and what is handed on to it."""
 
-import subprocess
+import os
 from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +11,12 @@ from tiny_llm_lab.course.manifest import load_course
 
 Ask = Callable[..., list[str]]
 PARALLEL = ["-n", "auto", "--dist", "worksteal"]
+ALONE = ["-p", "no:xdist", "-p", "no:xdist.looponfail"]
+BARE = [*ALONE, "-p", "no:hypothesispytest"]
+
+
+class ReplacedError(Exception):
+    """os.execve does not return; neither does what stands for it here."""
 
 
 @pytest.fixture
@@ -18,15 +24,22 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
     """The arguments that pytest gets behind --solution, for a command line."""
     asked: list[list[str]] = []
 
-    def run(command: list[str], **settings: dict[str, str]) -> SimpleNamespace:
-        assert settings["env"]["PYTHONHASHSEED"] == "0", "sets in messages would change their order"
+    def execve(program: str, command: list[str], environment: dict[str, str]) -> None:
+        assert program == command[0]
+        assert environment["PYTHONHASHSEED"] == "0", "sets in messages would change their order"
         asked.append(command)
-        return SimpleNamespace(returncode=0)
+        raise ReplacedError
 
-    monkeypatch.setattr(subprocess, "run", run)
+    def chdir(path: Path) -> None:
+        assert path == load_course().root
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(os, "fork", lambda: 0)
+    monkeypatch.setattr(os, "chdir", chdir)
 
     def of(*argv: str) -> list[str]:
-        assert main(list(argv)) == 0
+        with pytest.raises(ReplacedError):
+            main(list(argv))
         command = asked.pop()
         return command[command.index("--solution") + 1 :]
 
@@ -35,14 +48,15 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 def test_a_day_is_collected_from_its_own_files(ask: Ask) -> None:
     assert ask("test", "--week", "1", "--day", "1") == [
-        *("mine", "--week", "1", "--day", "1"),
+        *("mine", "--week", "1", "--day", "1", *BARE),
         "tests/week_1/test_day_1.py",
     ]
     found = ask("test-ref", "--day", "3.4")
     assert found[:3] == ["ref", "--day", "3.4"]
     assert "tests/week_3/test_day_4_budget.py" in found
     assert "tests/week_3/test_day_4_line.py" in found
-    assert all(path.startswith("tests/week_3/test_day_4") for path in found[3:])
+    assert found[3:9] == BARE
+    assert all(path.startswith("tests/week_3/test_day_4") for path in found[9:])
 
 
 def test_several_days_run_in_several_processes(ask: Ask) -> None:
@@ -52,7 +66,8 @@ def test_several_days_run_in_several_processes(ask: Ask) -> None:
     assert "-n" not in ask("test", "--day", "1.1")
     assert "-n" not in ask("test", "--task", "1.1.1")
     assert ask("test-ref", "-n0") == ["ref", "-n0"]
-    assert ask("test-ref", "--pdb") == ["ref", "--pdb"]
+    assert ask("test-ref", "--pdb") == ["ref", *ALONE, "--pdb"]
+    assert ask("test", "--day", "1.1", "-n2")[3:] == [*BARE[4:], "-n2", "tests/week_1/test_day_1.py"]
     assert ask("test-ref", "--full") == ["ref", "--full", *PARALLEL]
     assert ask("test-ref", "--kernels", "mlx") == ["ref", "--kernels", "mlx", *PARALLEL]
 
@@ -65,13 +80,14 @@ def test_other_arguments_are_pytests(ask: Ask, dashes: tuple[str, ...]) -> None:
         *("-k", "book and not x", "-x"),
     ]
     found = ask("test", "--task", "1.1.1", *dashes, "-q", "--durations=3")
-    assert found == ["mine", "--task", "1.1.1", "-q", "--durations=3", "tests/week_1/test_day_1.py"]
+    assert found == ["mine", "--task", "1.1.1", *BARE, "-q", "--durations=3", "tests/week_1/test_day_1.py"]
 
 
 def test_a_file_that_is_named_is_all_that_is_collected(ask: Ask) -> None:
     name = "tests/lab/test_metrics.py"
-    assert ask("test-ref", name) == ["ref", name]
-    assert ask("test-ref", "--day", "1.1", f"{name}::test_x") == ["ref", "--day", "1.1", f"{name}::test_x"]
+    assert ask("test-ref", name) == ["ref", *ALONE, name]
+    found = ask("test-ref", "--day", "1.1", f"{name}::test_x")
+    assert found == ["ref", "--day", "1.1", *ALONE, f"{name}::test_x"]
     assert ask("test-ref", "tests/kernels") == ["ref", *PARALLEL, "tests/kernels"]
 
 

@@ -168,7 +168,7 @@ def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*, check: bool = False, force: bool = False) -> int:
-    return stubs.run(argparse.Namespace(command="stubs", check=check, force=force))
+    return stubs.run(argparse.Namespace(command="stubs", check=check, force=force, fill_before=None))
 
 
 def test_check_lists_what_is_stale(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

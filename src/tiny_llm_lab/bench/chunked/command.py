@@ -16,6 +16,7 @@ from tiny_llm_lab.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.bench.sweep import Sweep
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.commands.field_flags import at_least_one
+from tiny_llm_lab.commands.loop_options import CHUNK_POLICIES, TARGET_MS
 from tiny_llm_lab.commands.options import (
     add_async_scheduling,
     add_model_arguments,
@@ -31,6 +32,7 @@ from .workload import Workload, overlap_complaint
 HELP = "Compare latencies across prefill_step, or with --engine across token budgets, as long prompts arrive."
 _ENOUGH_REPEATS: Final = 4
 _SIZES: Final = (32, 128, 512, UNCHUNKED)
+_POLICY_BASE: Final = 128
 _BUDGETS: Final = (64, 128, 512, UNCHUNKED)
 _LISTS: Final = {
     "--prefill-steps": (1, f"default: {' '.join(map(str, _SIZES))}"),
@@ -45,6 +47,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--engine", action="store_true", help="measure week 3's engine, not week 2's loop")
     for flag, (least, what) in _LISTS.items():
         parser.add_argument(flag, type=flags.at_least(least), nargs="+", default=(), metavar="N", help=what)
+    about = f"rows for these as well, with a base of {_POLICY_BASE}"
+    parser.add_argument("--chunk-policies", nargs="+", choices=CHUNK_POLICIES[1:], default=(), help=about)
+    about = "ms that a chunk may take, with the policy adaptive (default: %(default)g)"
+    parser.add_argument("--chunk-target-ms", type=float, default=TARGET_MS, metavar="MS", help=about)
     flags.add_flags(parser, Workload)
     about = "fresh processes for each setting (default: %(default)s)"
     parser.add_argument("--repeats", type=at_least_one, default=4, metavar="N", help=about)
@@ -89,13 +95,25 @@ def _schedules(args: Namespace) -> list[Schedule]:
         raise UserError("--prefill-steps is of the loop: with --engine give --max-num-batched-tokens")
     if not args.engine and (budgets or thresholds):
         raise UserError("--max-num-batched-tokens and --long-prefill-token-threshold go with --engine")
+    if args.engine and args.chunk_policies:
+        raise UserError("--chunk-policies is of the loop: leave out --engine")
+    if not args.chunk_target_ms > 0:
+        raise UserError(f"--chunk-target-ms must be above 0, not {args.chunk_target_ms:g}")
+    if args.chunk_policies and args.solution == "mlx-lm":
+        raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
     if args.engine:
         schedules = [Schedule(0, *pair) for pair in product(budgets or _BUDGETS, thresholds or (0,))]
     else:
         schedules = [Schedule(step) for step in args.prefill_steps or _SIZES]
+        schedules += [_with_policy(policy, args.chunk_target_ms) for policy in args.chunk_policies]
     if len(set(schedules)) < len(schedules):
         raise UserError("a setting is named twice: name each once")
     return schedules
+
+
+def _with_policy(policy: str, target_ms: float) -> Schedule:
+    target_ms = target_ms if policy == "adaptive" else 0.0
+    return Schedule(_POLICY_BASE, policy=policy, target_ms=target_ms)
 
 
 def _check_schedules(spec: Spec, schedules: Sequence[Schedule]) -> None:

@@ -23,13 +23,14 @@ _LATE_FROM, _LATE_TO = 0.1, 0.6
 _LONG_SPACING: Final = 0.7
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """How many requests of which length."""
 
     num_long: int = count(3, 1, "long prompts")
     long_tokens: int = count(1024, 1, "tokens of a long prompt")
     long_max_tokens: int = count(16, 1, "tokens of a long prompt's answer")
+    burst: int = count(1, 1, "long prompts that arrive together")
     num_short: int = count(
         10, 2, "short prompts; two in five are there from the start, the others arrive late"
     )
@@ -41,8 +42,9 @@ class Workload:
             raise UserError("--long-tokens must be more than --short-tokens")
 
     def __str__(self) -> str:
+        together = f", {self.burst} at a time," if self.burst > 1 else ""
         return (
-            f"{self.num_long} prompts of {self.long_tokens} tokens arrive among "
+            f"{self.num_long} prompts of {self.long_tokens} tokens arrive{together} among "
             f"{self.num_short} of {self.short_tokens}"
         )
 
@@ -60,7 +62,8 @@ class Workload:
         found = [Request("early", self.short_tokens, self.max_tokens)] * self.num_early
         num_late = self.num_short - self.num_early
         for number in range(self.num_long):
-            start_s = early_s * 1.2 + number * _LONG_SPACING * long_s
+            first = number - number % self.burst
+            start_s = early_s * 1.2 + first * _LONG_SPACING * long_s
             found.append(Request("long", self.long_tokens, self.long_max_tokens, start_s))
             own = num_late // self.num_long + (number < num_late % self.num_long)
             for place in range(own):

@@ -47,7 +47,14 @@ def workload_of(config: BenchConfig) -> Workload:
     """Two long prompts of `context` tokens, and `streams` requests that decode when they come."""
     long = max(_SHORT + 1, min(config.context, config.limit // 2))
     num_short = round(config.streams / EARLY_SHARE)
-    return Workload(2, long, 4, max(2, num_short), _SHORT, 64)
+    return Workload(
+        num_long=2,
+        long_tokens=long,
+        long_max_tokens=4,
+        num_short=max(2, num_short),
+        short_tokens=_SHORT,
+        max_tokens=64,
+    )
 
 
 def specs_of(config: BenchConfig, workload: Workload) -> list[Spec]:

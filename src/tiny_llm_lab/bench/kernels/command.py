@@ -11,7 +11,7 @@ from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import Report
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.commands.field_flags import at_least_one
-from tiny_llm_lab.native.isa import physical_cores
+from tiny_llm_lab.native.cores import usable_cores
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import UserError
 
@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--op", choices=OPS, default="all", help=_OPS_HELP)
     parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
     about = "of the kernels on a CPU (default: %(default)s)"
-    parser.add_argument("--threads", type=at_least_one, default=physical_cores(), metavar="N", help=about)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores(), metavar="N", help=about)
     parser.add_argument("--json", action="store_true", help="print one line of JSON and no tables")
 
 

@@ -23,7 +23,7 @@ from tiny_llm_lab.commands.options import (
     model_name,
 )
 from tiny_llm_lab.models.registry import find_folder
-from tiny_llm_lab.native.isa import physical_cores
+from tiny_llm_lab.native.cores import usable_cores
 from tiny_llm_lab.native.limits import Limits, measure
 from tiny_llm_lab.types import UserError
 
@@ -49,7 +49,7 @@ class Sizes:
     output_len: int = count(32, 1, "tokens of every answer")
     batch: int = count(1, 1, "requests at a time")
     repeats: int = count(3, 1, "fresh processes per engine")
-    threads: int = count(physical_cores(), 1, "for every engine")
+    threads: int = count(usable_cores(), 1, "for every engine")
     prefill_step: int | None = count(None, 1, "most tokens of a chunk (default: the whole prompt)")
     baseline_prompt_len: int | None = count(None, 1, _AS_OURS.format(SLOW_PROMPT_LEN))
     baseline_output_len: int | None = count(None, _MIN_PEER_OUTPUT, _AS_OURS.format(SLOW_OUTPUT_LEN))

@@ -2,8 +2,10 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+from tiny_llm_lab.course.checking.growth_audit import growth_faults
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
@@ -12,6 +14,8 @@ from tiny_llm_lab.types import UserError
 
 # `lines` is a size to expect, not a count: it is wrong when it misleads.
 _MISLEADING_FACTOR, _MISLEADING_LINES = 1.5, 5
+# One wrong turn of each kind: a wrong value, a wrong place, a case left out. Fewer hardly try a task's tests.
+_MIN_MISTAKES = 3
 
 
 def complaints(course: Course) -> list[str]:
@@ -25,11 +29,13 @@ def complaints(course: Course) -> list[str]:
     return [
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _faults(course, t, measured[t.id])),
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _growth_faults(course, t, owner_of)),
+        *growth_faults(course, sources),
         *(
             f"day {day.id}: its chapter book/src/{day.chapter} does not exist"
             for day in course.days
             if not (course.root / "book" / "src" / day.chapter).exists()
         ),
+        *_count_faults(course, mistakes),
         *(fault for mistake in mistakes for fault in _mistake_faults(course, mistake)),
     ]
 
@@ -75,13 +81,23 @@ def _growth_faults(course: Course, task: Task, owner_of: dict[str, Task]) -> Ite
         grown = [each for symbol, each in owner_of.items() if symbol == name or symbol.startswith(f"{name}.")]
         if not grown:
             yield f"grows {name!r}, which no task owns"
-        elif any(order.index(each.id) >= order.index(task.id) for each in grown):
+        elif all(order.index(each.id) >= order.index(task.id) for each in grown):
             yield f"grows {name!r}, which belongs to no earlier task"
 
 
 def _misleads(stated: int, measured: int) -> bool:
     low, high = sorted((stated, measured))
     return high > low * _MISLEADING_FACTOR and high - low > _MISLEADING_LINES
+
+
+def _count_faults(course: Course, mistakes: Sequence[Mistake]) -> Iterator[str]:
+    counts = Counter(mistake.task for mistake in mistakes)
+    for task in course.tasks:
+        if counts[task.id] < _MIN_MISTAKES:
+            yield (
+                f"task {task.id}: tests/known_mistakes.toml has {counts[task.id]} of its mistakes, "
+                f"fewer than {_MIN_MISTAKES}; add a [[mistake]] that its tests reject"
+            )
 
 
 def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:

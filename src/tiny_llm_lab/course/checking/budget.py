@@ -8,7 +8,7 @@ MAX_FILE_LINES = 250
 MAX_FUNCTION_LINES = 40
 _SUFFIXES = {".py", ".cpp", ".h", ".metal"}
 # Files from before the budget counted C++ and tests, and what each may have. This list only gets shorter.
-STILL_LONG = {"tests/helpers/metal_shim.h": 389}
+STILL_LONG = {"tests/helpers/metal_shim.h": 328}
 
 
 def over_budget(

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
+from tiny_llm_lab.course.checking.early_calls import with_early_calls
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.checking.sandbox import run_trials
 from tiny_llm_lab.course.checking.worker import Result, Trial
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
+from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.course.stubs import starter
@@ -39,12 +41,13 @@ def later_day_faults(course: Course) -> Iterator[str]:
 
 def _trial_without_later_days(course: Course, day: Day) -> Trial:
     later = {task.id for each in course.days if course.is_later(each.id, day.id) for task in each.tasks}
-    changed = {
-        name: cut_bodies(
-            source.text, {symbol: id_ for symbol, id_ in source.task_ids().items() if id_ in later}
-        )
-        for name, source in reference_sources(course).items()
-    }
+    grown = [growth for growth in growths(course) if growth.task in later]
+    changed = {}
+    for name, source in reference_sources(course).items():
+        ids = source.task_ids()
+        text = cut_bodies(source.text, {symbol: id_ for symbol, id_ in ids.items() if id_ in later})
+        there = [symbol for symbol, id_ in ids.items() if id_ not in later]
+        changed[name] = with_early_calls(text, there, grown, course.root / "tests")
     kernels = cut_kernels(course.reference / "kernels", cut=later.__contains__)
     changed |= {f"kernels/{name}": text for name, text in kernels.items()}
     args = (*files_testing(course, day.tasks), "--solution", "ref", "--day", day.id)

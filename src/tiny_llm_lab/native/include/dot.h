@@ -1,4 +1,4 @@
-// Dot products of small integers, several to a lane.
+// Dot products of numbers that are smaller than a lane, several to each.
 #pragma once
 
 #include "simd.h"
@@ -56,6 +56,39 @@ inline IntVec joined(IntVec sums) {
   return vpaddlq_s16(vreinterpretq_s16_s32(sums));
 #else
   return sums;
+#endif
+}
+
+// Vectors of 16 lanes without AVX-512 are for tests alone: they go the way of the best copy.
+#if TINY_WIDTH == 16 && (defined(__AVX512BF16__) || !defined(__AVX512F__))
+constexpr bool kHasBfloatDots = true;
+#else
+constexpr bool kHasBfloatDots = false;
+#endif
+
+/// sum + a * b for bfloat16 numbers, two to a lane: the products are exact, what is below 2^-126 counts as
+/// zero.
+inline Vec dot_bfloats(Vec a, Vec b, Vec sum) {
+#if defined(__AVX512BF16__) && TINY_WIDTH == 16
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+#else
+  sum = fma(as_floats(as_words(a) << 16), as_floats(as_words(b) << 16), sum);
+  return fma(as_floats(as_words(a) & 0xffff0000), as_floats(as_words(b) & 0xffff0000), sum);
+#endif
+}
+
+/// The lowest 4 bits of every half of a lane as bfloat16, which has each of their 16 values.
+inline Vec bfloats_of_fields(WordVec words) {
+#if defined(__AVX512BW__) && TINY_WIDTH == 16
+  // The index has five bits, and the fifth is of the next field: the table is there twice.
+  const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi16(0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
+                                                                 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
+                                                                 0x4130, 0x4140, 0x4150, 0x4160, 0x4170));
+  return reinterpret_cast<Vec>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(words), table));
+#else
+  Vec low = __builtin_convertvector(reinterpret_cast<IntVec>(words & 15), Vec);
+  Vec high = __builtin_convertvector(reinterpret_cast<IntVec>(words >> 16 & 15), Vec);
+  return as_floats(as_words(low) >> 16 | as_words(high));
 #endif
 }
 

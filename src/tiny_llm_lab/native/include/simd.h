@@ -67,8 +67,19 @@ inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline WordVec load_halves(const void* p) {
 #if defined(__AVX2__) && TINY_WIDTH == 8  // GCC 12 takes four instructions where there is one
   return reinterpret_cast<WordVec>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+#elif defined(__AVX512F__) && TINY_WIDTH == 16  // and three: two halves, and their union
+  return reinterpret_cast<WordVec>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
 #else
   return __builtin_convertvector(*static_cast<const LooseHalfVec*>(p), WordVec);
+#endif
+}
+
+/// The lower half of every lane. GCC 12 splits a vector of 16 lanes, and joins the halves again.
+inline void store_halves(void* p, WordVec words) {
+#if defined(__AVX512F__) && TINY_WIDTH == 16
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(words)));
+#else
+  *static_cast<LooseHalfVec*>(p) = __builtin_convertvector(words, HalfVec);
 #endif
 }
 
@@ -91,7 +102,7 @@ inline void store(bf16* p, Vec v) {
   WordVec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   // Rounding up could turn the largest NaN into a zero: NaN keeps its upper bits and becomes quiet.
   WordVec kept = (bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded;
-  *reinterpret_cast<LooseHalfVec*>(p) = __builtin_convertvector(kept, HalfVec);
+  store_halves(p, kept);
 }
 
 // float16 has 5 bits of exponent: multiplying by 2^112 moves them into place, subnormal numbers included.
@@ -111,7 +122,7 @@ inline void store(f16* p, Vec v) {
   WordVec small = as_words(as_floats(bits) + set(0.5f)) - 0x3f000000;
   WordVec large = bits > 0x7f800000 ? WordVec{} + 0x7e00 : WordVec{} + 0x7c00;
   WordVec half = bits < 0x38800000 ? small : (bits >= 0x477ff000 ? large : normal);
-  *reinterpret_cast<LooseHalfVec*>(p) = __builtin_convertvector(half | sign >> 16, HalfVec);
+  store_halves(p, half | sign >> 16);
 }
 
 /// Have this value in a register here. Left alone, GCC puts off the additions of an unrolled loop until all
@@ -175,6 +186,14 @@ inline void sum4(const Vec* v, float* out) {
 #if defined(__AVX2__) && TINY_WIDTH == 8
   __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+#elif defined(__AVX512F__) && TINY_WIDTH == 16
+  auto joined = [](__m512 a, __m512 b) {  // hadd, which AVX-512 lacks: the even lanes and the odd ones
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+  };
+  __m512 sums = joined(joined(v[0], v[1]), joined(v[2], v[3]));
+  sums = _mm512_add_ps(sums, _mm512_shuffle_f32x4(sums, sums, 0xb1));
+  __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+  _mm_storeu_ps(out, _mm256_castps256_ps128(halves));
 #else
   for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
 #endif

@@ -1,0 +1,41 @@
+"""Speculation in the engine: which sequences get a draft, and what becomes of it."""
+
+from collections.abc import Mapping, Sequence
+
+from tiny_llm_lab.types import Clock, DraftGate, Proposer, StepPlan
+
+from .request_state import RequestState
+
+
+class Speculation:
+    """The drafts of an engine's requests, and their counters."""
+
+    def __init__(self, proposer: Proposer, gate: DraftGate | None, vocab_size: int, clock: Clock) -> None:
+        """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
+
+        `gate` (from task 3.8.7 on) chooses the drafts that are verified (None: all), and `clock`, in seconds,
+        tells it how long steps take.
+        """
+        raise NotImplementedError("task 3.8.6")
+
+    def draft(self, requests: Sequence[RequestState]) -> None:
+        """Give the sequences of `requests`, all decoding, their spec_token_ids, before the step is planned.
+
+        A sequence that has some keeps them. Draft tokens that cannot become part of the answer are cut, and
+        those from the first outside the vocabulary on.
+        """
+        raise NotImplementedError("task 3.8.6")
+
+    def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
+        """Count the draft; return the tokens of `sampled` that are certain, up to the first not drafted."""
+        raise NotImplementedError("task 3.8.6")
+
+    def observe_step(
+        self, plan: StepPlan, sampled: Mapping[RequestState, Sequence[int]], end_s: float
+    ) -> None:
+        """Tell the gate how long a step took since `draft`, if it held nothing but decodes and drafts."""
+        raise NotImplementedError("task 3.8.6")
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is remembered of a request; one that is not known is fine."""
+        raise NotImplementedError("task 3.8.6")

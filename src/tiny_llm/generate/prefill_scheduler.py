@@ -1,0 +1,50 @@
+"""The prefill policy of day 2.8: classes, reserved rows and pauses in one object, for `batch_generate`."""
+
+from tiny_llm_lab.types import Arrival, Arrivals, Clock, Prefill
+
+from .priority import MAX_WAIT_S
+
+
+class PrefillScheduler:
+    """A `PrefillPolicy`: paused prompts go on before others begin, the most urgent first."""
+
+    def __init__(
+        self,
+        *,
+        max_wait_s: float = MAX_WAIT_S,
+        reserved_rows: int = 0,
+        long_tokens: int | None = None,
+        max_pauses: int = 8,
+        kv_bits: int | None = None,
+        kv_limit_bytes: int | None = None,
+    ) -> None:
+        """Settings of `PriorityScheduler`, `may_start` and `PausedPrefills`; long_tokens None = no pauses.
+
+        Sets paused, the `PausedPrefills` of the run. Raises UserError for a negative setting.
+        """
+        raise NotImplementedError("task 2.8.6")
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts that have arrived and not begun, and prompts that are paused."""
+        raise NotImplementedError("task 2.8.6")
+
+    def begin(self, arrivals: Arrivals, batch_size: int, clock: Clock) -> None:
+        """A run over these prompts begins, with `batch_size` rows; whatever was before is forgotten."""
+        raise NotImplementedError("task 2.8.6")
+
+    def pause(self, prefill: Prefill) -> bool:
+        """Pause the running prefill if an interactive prompt would begin next and this one gives way."""
+        raise NotImplementedError("task 2.8.6")
+
+    def resume(self, num_decoding: int) -> Prefill | None:
+        """The most urgent paused prompt, if `may_start` lets it go on."""
+        raise NotImplementedError("task 2.8.6")
+
+    def pop(self, num_decoding: int) -> Arrival | None:
+        """The most urgent prompt that has arrived, if `may_start` lets it begin."""
+        raise NotImplementedError("task 2.8.6")
+
+    def release(self) -> None:
+        """Give the memory of every paused prompt back."""
+        raise NotImplementedError("task 2.8.6")

@@ -1,0 +1,1 @@
+"""`compare`: where a solution first computes something else than the reference, call by call."""

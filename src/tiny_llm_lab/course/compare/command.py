@@ -1,0 +1,116 @@
+"""`compare W.D`: run a day's tests on both packages, and name the first place that differs."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tiny_llm_lab.commands.tables import stdout_width
+from tiny_llm_lab.commands.wrapping import wrapped_lines
+from tiny_llm_lab.course.compare.calls import Call
+from tiny_llm_lab.course.compare.runs import CallsOfTest, recorded_calls
+from tiny_llm_lab.course.compare.search import Found, first_difference, num_calls, outer_difference
+from tiny_llm_lab.course.compare.values import Value
+from tiny_llm_lab.course.manifest import Course, Task, load_course
+
+HELP = "Run your code and the reference on the same input, and name the first call that differs."
+EXAMPLES = (
+    ("1.5", "the inputs of day 1.5's tests"),
+    ("1.3.2 -k causal", "those of one task, and of tests with `causal` in their name"),
+)
+# Failing tests of mine are where to look; the rest of a day would take much longer.
+_ENOUGH: Final = 20
+_COLUMN: Final = " " * 17  # below the words behind "another result:"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("what", metavar="W.D", help="a day, or a task as W.D.N")
+    parser.add_argument("-k", dest="keyword", metavar="WORD", help="only tests with this in their name")
+
+
+def run(args: Namespace) -> int:
+    course = load_course()
+    wanted = _tasks(course, args.what)
+    files = [str(path.relative_to(course.root)) for path in course.test_files(wanted)]
+    which = ["--task" if args.what.count(".") == 2 else "--day", args.what]
+    keyword = ["-k", args.keyword] if args.keyword else []
+    arguments = [f"--rootdir={course.root}", *(str(course.root / file) for file in files), *which, *keyword]
+    mine = recorded_calls("mine", [*arguments, f"--maxfail={_ENOUGH}"])
+    reference = recorded_calls("ref", arguments, only=mine)
+    differing = differences(reference, mine, extended_after(course, args.what))
+    for line in report(reference, mine, differing, course.root):
+        print("\n".join(wrapped_lines(line, stdout_width(), _COLUMN)))
+    return 1 if differing else 0
+
+
+def extended_after(course: Course, what: str) -> set[str]:
+    """The symbols that days after a day or task extend: there the reference does more than is asked."""
+    day = ".".join(what.split(".")[:2])
+    return {symbol for task in course.tasks if course.is_later(task.day_id, day) for symbol in task.grows}
+
+
+def differences(
+    reference: Mapping[str, CallsOfTest], mine: Mapping[str, CallsOfTest], later: Collection[str]
+) -> list[tuple[str, Found]]:
+    """What differs, by test: first in those that fail on mine, where every call is looked at."""
+    found = []
+    for test in sorted(reference, key=lambda test: not mine[test].has_failed):
+        one, other, has_failed = reference[test].calls, mine[test].calls, mine[test].has_failed
+        each = first_difference(one, other, later) if has_failed else outer_difference(one, other)
+        found += [(test, each)] if each else []
+    return found
+
+
+def report(
+    reference: Mapping[str, CallsOfTest],
+    mine: Mapping[str, CallsOfTest],
+    differing: Sequence[tuple[str, Found]],
+    root: Path,
+) -> Iterator[str]:
+    """What is said of two recordings, both by test, and of what differs in them."""
+    written = [test for test in reference if not _is_unwritten(mine[test].calls)]
+    todo = (
+        f", {len(reference) - len(written)} of them not written yet" if len(written) < len(reference) else ""
+    )
+    yield f"{len(reference)} test{'s' * (len(reference) != 1)} on both packages{todo}"
+    if not differing:
+        calls = sum(num_calls(reference[test].calls) for test in written)
+        yield f"no difference in {calls:,} calls" if written else "nothing to compare yet"
+        return
+    test, found = differing[0]
+    yield f"{len(differing)} differ{'s' * (len(differing) == 1)}; the first: {test}"
+    yield ""
+    for depth, call in enumerate(found.path):
+        yield f"{'  ' * depth}{call.name}{f'  ({call.place[1:]})' if call.place else ''}"
+    yield f"{'  ' * len(found.path)}at {_shown(found.mine.code, root)}"
+    yield ""
+    given = [f"{name} {_brief(value)}" for name, value in found.path[-1].given.items()]
+    yield f"the same input:  {', '.join(given) or 'none'}"
+    where = f"{found.says.where}: " if found.says.where else ""
+    yield f"another result:  {where}{found.says.says}"
+    if found.hint:
+        yield f"because:         {found.hint}"
+    if not mine[test].has_failed:
+        yield ""
+        yield "this test passes on yours: the difference may be one that it leaves open"
+
+
+def _tasks(course: Course, what: str) -> frozenset[Task]:
+    return frozenset([course.task(what)] if what.count(".") == 2 else course.day(what).tasks)
+
+
+def _is_unwritten(calls: Sequence[Call]) -> bool:
+    return any(
+        call.error is not None and call.error.startswith("NotImplementedError: task ") for call in calls
+    )
+
+
+def _shown(code: str, root: Path) -> str:
+    return code.removeprefix(f"{root}/")
+
+
+def _brief(value: Value) -> str:
+    if isinstance(value, tuple | dict):
+        return f"({len(value)} values)"
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,127 @@
+"""What later tasks add to the functions of earlier ones, and a file as it stands before they do.
+
+course.toml lists the parameters, `adds` and `widens` of a task. What they mean stands in the docstring of the
+reference, behind the words "From task W.D.N on": the rest of that paragraph belongs to the task.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tiny_llm_lab.course.cutting import LINE_LENGTH
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.signature import Change, head_lines, last_head_line
+from tiny_llm_lab.course.source import FunctionNode, Source, last_line
+from tiny_llm_lab.types import UserError
+
+_ADDS = re.compile(r"(?P<symbol>[\w.]+)\((?P<parameters>\w+(?:, \w+)*)\)")
+_WIDENS = re.compile(r"(?P<symbol>[\w.]+)\((?P<parameter>\w+): (?P<before>.+)\)")
+_FROM = re.compile(r"From task (?P<task>\d+\.\d+\.\d+) on: ")
+
+IsThere = Callable[[str], bool]  # whether what the task of this id adds is there
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A parameter that a task adds to a function of an earlier task, or one of which it takes more types."""
+
+    task: str
+    symbol: str
+    parameter: str
+    before: str | None = None  # the type that it had; None: the parameter is new
+
+
+def growths(course: Course) -> list[Growth]:
+    """All of them, in the order of the tasks. Raises UserError where course.toml has another form."""
+    return [growth for task in course.tasks for growth in growths_of(task)]
+
+
+def growths_of(task: Task) -> Iterator[Growth]:
+    """What one task lists."""
+    for listed in task.adds:
+        match = _match(_ADDS, task, "adds", listed, "run(size)")
+        yield from (Growth(task.id, match["symbol"], each) for each in match["parameters"].split(", "))
+    for listed in task.widens:
+        match = _match(_WIDENS, task, "widens", listed, "run(size: int)")
+        yield Growth(task.id, match["symbol"], match["parameter"], match["before"])
+
+
+def as_of(source: str, grown: Sequence[Growth], is_there: IsThere) -> str:
+    """A file of the reference before the tasks that `is_there` denies: without their parameters and text."""
+    lines = source.splitlines()
+    for first, last, new in sorted(_edits(source, grown, is_there), reverse=True):
+        lines[first - 1 : last] = new
+    return "\n".join(lines) + "\n"
+
+
+def in_starter(source: str, grown: Sequence[Growth]) -> str:
+    """A file of the reference before all that later tasks add to its functions."""
+    return as_of(source, grown, lambda task: False)
+
+
+def changes(symbol: str, grown: Sequence[Growth], is_there: IsThere) -> dict[str, Change]:
+    """By its name, what happens to each parameter of a function that is not yet as in the reference."""
+    found: dict[str, Change] = {}
+    # The last task first: what it widens may have been added by another.
+    for growth in reversed([each for each in grown if each.symbol == symbol and not is_there(each.task)]):
+        found[growth.parameter] = Change(growth.before)
+    return found
+
+
+def additions(docstring: str) -> Iterator[tuple[str, list[str]]]:
+    """The ids of the tasks that a docstring names as adding something, each with its lines."""
+    lines = docstring.splitlines()
+    for first, end, task in _paragraphs(lines):
+        yield task, lines[first:end]
+
+
+def _edits(source: str, grown: Sequence[Growth], is_there: IsThere) -> Iterator[tuple[int, int, list[str]]]:
+    """Lines first to last, counted from 1, and what stands there instead."""
+    parsed = Source(source)
+    for name, function in parsed.functions.items():
+        if changed := changes(name, grown, is_there):
+            node = function.node
+            yield node.lineno, last_head_line(node), head_lines(source, node, changed)
+    lines = source.splitlines()
+    for owner in ast.walk(parsed.tree):
+        if isinstance(owner, FunctionNode | ast.ClassDef) and ast.get_docstring(owner):
+            first, last = owner.body[0].lineno, last_line(owner.body[0])
+            old = lines[first - 1 : last]
+            if (new := _shortened(old, is_there)) != old:
+                yield first, last, new
+
+
+def _shortened(docstring: list[str], is_there: IsThere) -> list[str]:
+    """The lines of a docstring, quotes included, without what the tasks add that are not there."""
+    pad = docstring[0][: len(docstring[0]) - len(docstring[0].lstrip())]
+    text = [*docstring[:-1], docstring[-1].rstrip().removesuffix('"""')]
+    kept = list(text)
+    for first, end, task in reversed(list(_paragraphs(text))):
+        if not is_there(task):
+            del kept[first:end]
+            # A paragraph that goes as a whole goes with its blank line.
+            if not kept[first - 1].strip() and (first == len(kept) or not kept[first].strip()):
+                del kept[first - 1]
+    if kept == text:
+        return docstring
+    while not kept[-1].strip():
+        kept.pop()
+    closes_here = len(kept) == 1 and len(kept[0]) + 3 <= LINE_LENGTH
+    return [kept[0] + '"""'] if closes_here else [*kept, f'{pad}"""']
+
+
+def _paragraphs(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """Where each "From task" begins and ends among the lines of a docstring, and its task."""
+    for first, line in enumerate(lines):
+        if match := _FROM.match(line.strip().removeprefix('"""')):
+            behind = range(first + 1, len(lines))
+            ends = (i for i in behind if not lines[i].strip() or _FROM.match(lines[i].strip()))
+            yield first, next(ends, len(lines)), match["task"]
+
+
+def _match(pattern: re.Pattern[str], task: Task, key: str, listed: str, form: str) -> re.Match[str]:
+    match = pattern.fullmatch(listed)
+    if match is None:
+        raise UserError(f'course.toml: task {task.id}: {key} {listed!r} is not of the form "{form}"')
+    return match

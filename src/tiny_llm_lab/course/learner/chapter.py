@@ -1,0 +1,31 @@
+"""Where the book speaks of a task: the page of its day, and the section on the page."""
+
+import re
+from pathlib import Path
+
+from tiny_llm_lab.course.manifest import Course, Day, Task
+
+_PAGES = Path("book") / "src"
+
+
+def chapter_of(course: Course, task: Task) -> str:
+    """The page of a task's day from the root on, with the anchor of its section where it has one."""
+    page = _PAGES / course.day(task.day_id).chapter
+    path = course.root / page
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    match = re.search(rf"^#+ +(Tasks? (?:[^:\n]* )?{re.escape(task.id)}\b.*)$", text, re.MULTILINE)
+    return f"{page.as_posix()}#{_anchor(match[1])}" if match else page.as_posix()
+
+
+def end_of_week(course: Course, day: Day) -> str | None:
+    """The page "what you have built" for the last day of a week that has one."""
+    week = day.id.partition(".")[0]
+    page = _PAGES / f"week{week}-end.md"
+    is_last = course.week(int(week))[-1] == day
+    return page.as_posix() if is_last and (course.root / page).exists() else None
+
+
+def _anchor(heading: str) -> str:
+    """The id that mdBook gives a heading."""
+    kept = re.sub(r"[^\w\s-]", "", heading.strip().lower())
+    return re.sub(r"\s", "-", kept)

@@ -1,0 +1,50 @@
+"""What every command of a learner begins with: the course, the record, the code, and where they stand."""
+
+import difflib
+from dataclasses import dataclass
+
+from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.course.learner.record import Record, load_record
+from tiny_llm_lab.course.learner.standing import Standing, standing
+from tiny_llm_lab.course.learner.task_sources import TaskSources
+from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.types import UserError
+
+
+@dataclass(frozen=True)
+class Desk:
+    """One look at a learner's clone."""
+
+    course: Course
+    record: Record
+    sources: TaskSources
+    standing: Standing
+
+    def where(self, task: Task) -> str:
+        """The file and line of the first part of a task that is still to be written."""
+        place = self.sources.first_place(task)
+        return f"{place.path.relative_to(self.course.root).as_posix()}:{place.line}"
+
+
+def open_desk(course: Course | None = None) -> Desk:
+    """Read everything there is; a record that is not readable is said on stderr."""
+    course = load_course() if course is None else course
+    record, complaint = load_record(course.root)
+    if complaint:
+        log(complaint)
+    sources = TaskSources(course)
+    return Desk(course, record, sources, standing(course, record, sources))
+
+
+def named_task(course: Course, name: str) -> Task:
+    """The task with an id such as 1.1.2. Raises UserError with the nearest one for anything else."""
+    for task in course.tasks:
+        if task.id == name:
+            return task
+    day = next((day for day in course.days if day.id == name), None)
+    if day is not None:
+        listed = ", ".join(task.id for task in day.tasks)
+        raise UserError(f"{name} is a day: choose one of its tasks, {listed}")
+    nearest = difflib.get_close_matches(name, [task.id for task in course.tasks], 1, cutoff=0.0)
+    meant = f": did you mean {nearest[0]}?" if nearest else ""
+    raise UserError(f"there is no task {name!r}{meant}")

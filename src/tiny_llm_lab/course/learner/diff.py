@@ -1,0 +1,103 @@
+"""`diff`: a learner's answer beside the reference's, once it passes."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console
+
+from tiny_llm_lab.commands.cli_errors import log
+from tiny_llm_lab.commands.program import program
+from tiny_llm_lab.commands.tables import stdout_width
+from tiny_llm_lab.course.learner.answers import Answer, answers, num_lines
+from tiny_llm_lab.course.learner.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.learner.passing import IsPassed, passes_now
+from tiny_llm_lab.course.learner.side_by_side import shown_diff
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.types import UserError
+
+HELP = "Show your answer to a task beside the reference's, once its tests pass."
+EXAMPLES = (
+    ("1.1.1", "one task; its tests run first unless they passed on this very code"),
+    ("2.7", "the tasks of a day that pass"),
+    ("1.3.2 --peek", "before it passes, which spends the task: there is nothing left to find"),
+)
+_SIDES: Final = ("mine", "reference")
+_PIPE_WIDTH: Final = 110  # where there is no terminal: unified, and no line of code breaks
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("what", metavar="TASK|W.D", help="a task such as 1.1.1, or a day such as 2.7")
+    parser.add_argument("--peek", action="store_true", help="also what does not pass yet: it spends the task")
+
+
+def run(args: Namespace) -> int:
+    desk = open_desk()
+    tasks = _tasks(desk.course, args.what)
+    is_passed = passes_now(desk)
+    shown, left_out = chosen(tasks, is_passed, args.peek)
+    if args.peek and not all(map(is_passed, shown)):
+        log("--peek: a task that does not pass yet is spent: nothing is left to find in it")
+    width = stdout_width()
+    console = Console(width=width or _PIPE_WIDTH, highlight=False, soft_wrap=width is None)
+    for task in shown:
+        show(console, desk, task)
+    for line in left_out:
+        console.print(line, markup=False)
+    return 0
+
+
+def chosen(tasks: Sequence[Task], is_passed: IsPassed, peek: bool) -> tuple[list[Task], list[str]]:
+    """The tasks to show, and a line for each that is not. Raises UserError when there is none to show."""
+    shown = [task for task in tasks if peek or is_passed(task)]
+    if not shown:
+        names = tasks[0].id if len(tasks) == 1 else "no task of this day"
+        passes = "does not pass yet" if len(tasks) == 1 else "passes yet"
+        raise UserError(
+            f"{names} {passes}: `{program()} test --task {tasks[0].id}` says why; --peek shows the answer "
+            "all the same, which spends the task"
+        )
+    return shown, [f"{task.id} {task.title}: does not pass yet" for task in tasks if task not in shown]
+
+
+def show(console: Console, desk: Desk, task: Task) -> None:
+    """Print all parts of a task, then how long both sides are."""
+    parts = answers(desk.course, task)
+    console.print(f"{task.id} {task.title}", style="bold", markup=False)
+    for part in parts:
+        console.print(f"\n── {part.name} · {part.file} · {_sides(part)}", style="cyan", markup=False)
+        console.print(shown_diff(part.mine, part.reference, part.language, console.width))
+    for line in closing_lines(desk, task, parts):
+        console.print(line, markup=False)
+
+
+def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[str]:
+    """What is said below the code."""
+    tasks = desk.course.tasks
+    if task.grows and (task.symbols or task.kernel):
+        owners = dict.fromkeys(
+            each.id for each in tasks if any(_overlap(s, name) for s in each.symbols for name in task.grows)
+        )
+        yield f"it also extends {', '.join(task.grows)}: {program()} diff {' or '.join(owners)}"
+    growing = [
+        each.id for each in tasks if any(_overlap(s, name) for s in task.symbols for name in each.grows)
+    ]
+    if growing:
+        yield f"the reference is the final form: it has what {', '.join(growing)} add to this"
+    mine, theirs = (sum(num_lines(getattr(p, side), p.language) for p in parts) for side in _SIDES)
+    yield f"\nlines of code: yours {mine}, the reference's {theirs}"
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one of two symbols is the other, or a class that has it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _sides(part: Answer) -> str:
+    if not part.mine or not part.reference:
+        return "only in the reference (+)" if part.reference else "only in yours (-)"
+    return "the same" if part.mine == part.reference else "yours (-, left), the reference's (+, right)"
+
+
+def _tasks(course: Course, what: str) -> Sequence[Task]:
+    return course.day(what).tasks if what.count(".") == 1 else [named_task(course, what)]

@@ -1,0 +1,156 @@
+"""`explain`: which known mistake of a task do its failing tests look like?"""
+
+import argparse
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from tiny_llm_lab.commands.cli_errors import log, plural
+from tiny_llm_lab.commands.program import program
+from tiny_llm_lab.commands.tables import stdout_width
+from tiny_llm_lab.commands.wrapping import wrapped_lines
+from tiny_llm_lab.course.checking.explain import WITHOUT_HYPOTHESIS
+from tiny_llm_lab.course.checking.mistakes import files_testing, mistake_trial
+from tiny_llm_lab.course.checking.resemblance import failures, num_alike
+from tiny_llm_lab.course.checking.sandbox import LIMIT_S
+from tiny_llm_lab.course.checking.trial_pool import TrialPool, results_of
+from tiny_llm_lab.course.checking.worker import Result, Trial
+from tiny_llm_lab.course.learner.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.types import UserError
+
+HELP = "Compare the failing tests of a task with those of all its known mistakes."
+EXAMPLES = (
+    ("", "the task that `next` names"),
+    ("1.1.2", "task 1.1.2"),
+    ("1.3", "all tasks of day 1.3"),
+)
+_MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "task",
+        nargs="?",
+        metavar="TASK",
+        help="a task or a day, as in 1.1.2 or 1.1 (default: the next task)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    desk = open_desk()
+    for task in _asked(desk, args.task):
+        print(f"{task.id} {task.title}")
+        for line in explanation(desk.course, task):
+            print("\n".join(wrapped_lines(f"  {line}", stdout_width(), "    ")), flush=True)
+    return 0
+
+
+def explanation(course: Course, task: Task) -> Iterator[str]:
+    """What the tests of a task say of src/tiny_llm, and which of its known mistakes fail alike.
+
+    Nothing is recorded. Raises UserError when a known mistake no longer fits the reference.
+    """
+    log(f"task {task.id}: its tests run ...")
+    trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, _pytest_args(course, task))
+    # The second process begins while the first one runs the learner's tests.
+    with closing(TrialPool(LIMIT_S)) as mine, closing(TrialPool(LIMIT_S)) as known:
+        [result] = mine.run([trial], math.inf)
+        if isinstance(result, TimeoutError):
+            yield f"its tests take more than {LIMIT_S:.0f} s of processor time: does a loop never end?"
+            return
+        wanted = failures(result)
+        if not wanted:
+            yield _without_failures(result)
+            return
+        mistakes = [mistake for mistake in course.mistakes() if mistake.task == task.id]
+        log(f"task {task.id}: {len(wanted)} failed; {len(mistakes)} known mistakes are tried ...")
+        passed = [test.test for test in result.having("passed")]
+        found = _tried(course, mistakes, wanted, passed, known)
+    yield from _verdict(wanted, found)
+    if not any(fit.is_whole for fit in found):
+        yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
+
+
+def _asked(desk: Desk, name: str | None) -> tuple[Task, ...]:
+    if name is None:
+        if desk.standing.next_task is None:
+            raise UserError(f"all that is Python has passed: name a task, as in {program()} explain 2.2.3")
+        return (desk.standing.next_task,)
+    days = [day for day in desk.course.days if day.id == name]
+    return days[0].tasks if days else (named_task(desk.course, name),)
+
+
+def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:
+    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id, *WITHOUT_HYPOTHESIS)
+
+
+def _without_failures(result: Result) -> str:
+    if result.error is not None:
+        return f"its tests cannot run: {result.error}"
+    if todo := result.having("todo"):
+        return (
+            f"{plural(len(todo), 'test')} reached code that is not written yet: {program()} next says where"
+        )
+    if passed := result.having("passed"):
+        return f"{plural(len(passed), 'test')} passed: there is nothing to explain"
+    return "no test of it can run on this machine"
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """How many of the learner's failures a known mistake reproduces, and whether it fails more than those."""
+
+    says: str
+    num_alike: int
+    is_whole: bool  # all of them
+    fails_more: bool = False  # tests that passed
+
+
+def _tried(
+    course: Course,
+    mistakes: Sequence[Mistake],
+    wanted: Mapping[str, str],
+    passed: Sequence[str],
+    pool: TrialPool,
+) -> list[_Fit]:
+    """What is to be said of each mistake, the best fit first."""
+    fits = []
+    for mistake, said in zip(mistakes, _failures(course, mistakes, wanted, pool), strict=True):
+        count = num_alike(wanted, said)
+        fits.append(_Fit(mistake.says, count, count == len(wanted)))
+    whole = [i for i, fit in enumerate(fits) if fit.is_whole]
+    if passed and whole:
+        more = _failures(course, [mistakes[i] for i in whole], passed, pool)
+        for i, said in zip(whole, more, strict=True):
+            fits[i] = replace(fits[i], is_whole=not said, fails_more=bool(said))
+    return sorted(fits, key=lambda fit: (-fit.is_whole, -fit.num_alike))
+
+
+def _failures(
+    course: Course, mistakes: Sequence[Mistake], tests: Iterable[str], pool: TrialPool
+) -> list[dict[str, str]]:
+    """Of each mistake, how these tests fail, by test."""
+    trials = [mistake_trial(course, mistake, [*tests, *WITHOUT_HYPOTHESIS]) for mistake in mistakes]
+    results = results_of(trials, pool, LIMIT_S, math.inf)
+    return [{} if isinstance(result, TimeoutError) else failures(result) for result in results]
+
+
+def _verdict(wanted: Mapping[str, str], found: Sequence[_Fit]) -> Iterator[str]:
+    whole = [fit.says for fit in found if fit.is_whole]
+    partial = [fit for fit in found if fit.num_alike]
+    if len(whole) == 1:
+        yield f"this is what happens when {whole[0]}"
+    elif whole:
+        yield "the failing tests do not tell these mistakes apart; this is what happens when"
+        yield from (f"- {says}" for says in whole)
+    elif partial:
+        for fit in partial[:_MAX_PARTIAL]:
+            look = "fails" if fit.num_alike == 1 else "fail"
+            more = "; that fails tests which pass with yours" if fit.fails_more else ""
+            yield f"{fit.num_alike} of {plural(len(wanted), 'failed test')} {look} as when {fit.says}{more}"
+    else:
+        known = plural(len(found), "known mistake")
+        yield f"{plural(len(wanted), 'test')} failed, none as with any of the {known} of this task"

@@ -1,0 +1,58 @@
+"""`hint`: the hints of a task, one at a time, from a nudge to nearly the answer."""
+
+import argparse
+import textwrap
+
+from tiny_llm_lab.commands.program import program
+from tiny_llm_lab.commands.tables import stdout_width
+from tiny_llm_lab.course.learner.chapter import chapter_of
+from tiny_llm_lab.course.learner.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.learner.record import save_record
+from tiny_llm_lab.course.manifest import Task
+from tiny_llm_lab.types import UserError
+
+HELP = "Give the next hint for a task: each call shows one more, from a nudge to nearly the answer."
+EXAMPLES = (
+    ("", "the next hint for the task that `next` names"),
+    ("1.1.2", "the next hint for task 1.1.2"),
+    ("1.1.2 --again", "the hints for it that you have seen"),
+)
+_WIDTH = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", nargs="?", metavar="TASK", help="as in 1.1.2 (default: the next task)")
+    parser.add_argument("--again", action="store_true", help="show the hints that you have seen")
+
+
+def run(args: argparse.Namespace) -> int:
+    desk = open_desk()
+    task = named_task(desk.course, args.task) if args.task else desk.standing.next_task
+    if task is None:
+        raise UserError(f"all that is Python has passed: name a task, as in {program()} hint 2.2.3")
+    seen = min(desk.record.hints.get(task.id, 0), len(task.hints))
+    if args.again and not seen:
+        raise UserError(f"no hint for task {task.id} was shown yet: {program()} hint {task.id} shows one")
+    shown = seen if args.again else min(seen + 1, len(task.hints))
+    for line in hint_lines(desk, task, 0 if args.again else seen, shown, stdout_width() or _WIDTH):
+        print(line)
+    if shown > seen:
+        save_record(desk.course.root, desk.record.with_hints(task.id, shown))
+    return 0
+
+
+def hint_lines(desk: Desk, task: Task, first: int, last: int, width: int = _WIDTH) -> list[str]:
+    """Hints `first` to `last` of a task, counted from 0, `last` excluded, and what comes after them."""
+    chapter = chapter_of(desk.course, task)
+    if not task.hints:
+        return [f"{task.id} {task.title}", f"this task has no hints: read {chapter}"]
+    lines = [f"{task.id} {task.title}"]
+    for number in range(first, last):
+        head = f"hint {number + 1} of {len(task.hints)}: "
+        lines += textwrap.wrap(head + task.hints[number], width, subsequent_indent="  ")
+    if first == last:
+        again = f"{program()} hint {task.id} --again"
+        lines.append(f"there are no more hints: {again} shows those you saw")
+    if last == len(task.hints):
+        lines.append(f"the chapter has the rest: {chapter}")
+    return lines

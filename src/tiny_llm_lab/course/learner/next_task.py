@@ -1,0 +1,84 @@
+"""`next`: the first task that has not passed, where it stands, and how it is tested."""
+
+import argparse
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from tiny_llm_lab.commands.program import program
+from tiny_llm_lab.commands.tables import stdout_width
+from tiny_llm_lab.course.learner.chapter import chapter_of
+from tiny_llm_lab.course.learner.desk import Desk, open_desk
+from tiny_llm_lab.course.learner.standing import State, languages
+from tiny_llm_lab.course.manifest import Task
+
+HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
+EXAMPLES = (("", "the first task that has not passed; C++ and Metal are named, and left for later"),)
+
+_MAX_SIGNATURES: Final = 4
+_WIDTH: Final = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    for line in next_lines(open_desk(), stdout_width() or _WIDTH):
+        print(line)
+    return 0
+
+
+def next_lines(desk: Desk, width: int = _WIDTH) -> list[str]:
+    """All that `next` prints, no line of prose wider than `width`."""
+    task = desk.standing.next_task
+    lines = _task_lines(desk, task, width) if task else ["next: nothing, all that is Python has passed"]
+    for title, tasks in (
+        ("optional, and needed by nothing later", desk.standing.passed_by),
+        ("changed since it passed", desk.standing.changed),
+    ):
+        if tasks:
+            named = ", ".join(_named(each) for each in tasks)
+            lines += ["", *textwrap.wrap(f"{title}: {named}", width, subsequent_indent="  ")]
+    if desk.standing.changed:
+        lines.append(f"  {program()} test --task {desk.standing.changed[0].id} grades it again")
+    return lines
+
+
+def _task_lines(desk: Desk, task: Task, width: int) -> list[str]:
+    outcome, state = desk.record.outcomes.get(task.id), desk.standing.state(task)
+    head = f"next: {task.id} {task.title} (day {task.day_id}, {desk.course.day(task.day_id).title})"
+    lines = textwrap.wrap(head, width, subsequent_indent="  ")
+    if state is State.FAILING and outcome:
+        num_tests = outcome.passed + outcome.failed + outcome.todo
+        lines.append(f"  {outcome.failed} of its {num_tests} tests failed when they ran last")
+    elif state is State.WRITTEN:
+        lines.append("  it is written, and has not passed yet: run its tests")
+    lines += ["", f"  {desk.where(task)}", *_signatures(desk, task, width)]
+    if task.grows:
+        named = f"it extends {', '.join(task.grows)}"
+        lines += textwrap.wrap(named, width, initial_indent="  ", subsequent_indent="    ")
+    if missing := desk.sources.missing_parameters(task):
+        named = f"new parameters: {', '.join(f'{each.symbol}({each.parameter})' for each in missing)}"
+        lines += textwrap.wrap(named, width, initial_indent="  ", subsequent_indent="    ")
+    lines += [f"  about {task.lines} lines"] if task.lines else []
+    return [
+        *lines,
+        "",
+        f"  read:  {chapter_of(desk.course, task)}",
+        f"  test:  {program()} test --task {task.id}",
+        *([f"  help:  {program()} hint"] if task.hints else []),
+    ]
+
+
+def _signatures(desk: Desk, task: Task, width: int) -> Iterator[str]:
+    listed = [place for place in desk.sources.places(task) if place.signature and not place.is_written]
+    for place in listed[:_MAX_SIGNATURES]:
+        yield from textwrap.wrap(place.signature, width, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    if len(listed) > _MAX_SIGNATURES:
+        yield f"    and {len(listed) - _MAX_SIGNATURES} more functions of this task in the file"
+
+
+def _named(task: Task) -> str:
+    language = languages(task)
+    return f"{task.id} {task.title}" + (f" ({language})" if language != "Python" else "")

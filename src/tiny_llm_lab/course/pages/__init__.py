@@ -1,0 +1,1 @@
+"""What the pages of the book show besides text: formulas, figures, and their checks."""

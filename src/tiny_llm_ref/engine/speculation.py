@@ -1,0 +1,70 @@
+"""Speculation in the engine: which sequences get a draft, and what becomes of it."""
+
+from collections.abc import Mapping, Sequence
+
+from tiny_llm_lab.types import Clock, DraftGate, Proposer, StepPlan
+
+from ..speculative.stats import SpecDecodeStats
+from ..speculative.verify import Drafter, accepted_tokens
+from .request_state import RequestState
+
+
+class Speculation:
+    """The drafts of an engine's requests, and their counters."""
+
+    def __init__(self, proposer: Proposer, gate: DraftGate | None, vocab_size: int, clock: Clock) -> None:
+        """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
+
+        `gate` (from task 3.8.7 on) chooses the drafts that are verified (None: all), and `clock`, in seconds,
+        tells it how long steps take.
+        """
+        self.stats = SpecDecodeStats()
+        self._proposer, self._gate, self._vocab_size, self._clock = proposer, gate, vocab_size, clock
+        self._start_s = 0.0
+
+    def draft(self, requests: Sequence[RequestState]) -> None:
+        """Give the sequences of `requests`, all decoding, their spec_token_ids, before the step is planned.
+
+        A sequence that has some keeps them. Draft tokens that cannot become part of the answer are cut, and
+        those from the first outside the vocabulary on.
+        """
+        if self._gate is not None:
+            self._start_s = self._clock()
+            self._gate.begin_step(len(requests))
+        for request in requests:
+            sequence, most = request.sequence, request.answer.max_draft_tokens
+            if sequence.spec_token_ids or most <= 0:
+                continue
+            drafter = Drafter(request.sampler)
+            draft = self._proposer.propose(sequence.token_ids, sequence.request_id, drafter)
+            tokens = list(draft.cut(most).within(self._vocab_size).token_ids)
+            if tokens and self._wants(sequence.request_id, len(tokens)):
+                sequence.spec_token_ids = tokens
+
+    def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
+        """Count the draft; return the tokens of `sampled` that are certain, up to the first not drafted."""
+        draft = request.sequence.spec_token_ids[: len(sampled) - 1]
+        if not draft:
+            return list(sampled)
+        accepted = accepted_tokens(sampled, draft)
+        self.stats.observe(len(draft), len(accepted) - 1)
+        if self._gate is not None:
+            self._gate.observe_draft(request.sequence.request_id, len(draft), len(accepted) - 1)
+        return accepted
+
+    def observe_step(
+        self, plan: StepPlan, sampled: Mapping[RequestState, Sequence[int]], end_s: float
+    ) -> None:
+        """Tell the gate how long a step took since `draft`, if it held nothing but decodes and drafts."""
+        num_rows = sum(map(len, sampled.values()))
+        if self._gate is not None and num_rows == sum(plan.num_scheduled_tokens.values()):
+            self._gate.observe_step(num_rows, end_s - self._start_s)
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is remembered of a request; one that is not known is fine."""
+        if self._gate is not None:
+            self._gate.forget(request_id)
+        self._proposer.forget(request_id)
+
+    def _wants(self, request_id: str, num_draft_tokens: int) -> bool:
+        return self._gate is None or self._gate.wants(request_id, num_draft_tokens)

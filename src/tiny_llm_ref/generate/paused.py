@@ -1,0 +1,130 @@
+"""Prompts that are paused between two chunks: how long they wait, in which form, and what they may hold."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tiny_llm_lab.types import Arrival, Prefill, UserError
+
+from ..cache.packed_kv import PackedKv
+from .priority import MAX_WAIT_S, is_overdue, urgency
+
+
+@dataclass
+class PausedPrefill:
+    """One paused prompt; `packed` are its layers in 8 bits, None where they are as they were."""
+
+    prefill: Prefill
+    arrival: Arrival
+    packed: list[PackedKv] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values that it stores, room for more not counted."""
+        if self.packed is not None:
+            return sum(layer.nbytes for layer in self.packed)
+        if self.prefill.offset == 0:
+            return 0
+        return sum(part.nbytes for layer in self.prefill.kv_cache for part in layer.fetch())
+
+
+class PausedPrefills:
+    """The prompts of a run that were begun and gave way to others."""
+
+    def __init__(
+        self,
+        *,
+        long_tokens: int = 256,
+        max_pauses: int = 8,
+        max_wait_s: float = MAX_WAIT_S,
+        kv_bits: int | None = None,
+        limit_bytes: int | None = None,
+    ) -> None:
+        """Nothing is paused. Raises UserError when `kv_bits` is neither None nor 8.
+
+        A prompt gives way while more than `long_tokens` of its tokens are left, at most `max_pauses` times,
+        and not once it is overdue by `max_wait_s`. `kv_bits` 8 (from task 2.8.4 on) packs the cache of a
+        paused prompt. `limit_bytes` (from task 2.8.5 on) bounds what all of them store; None = no bound.
+        Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most that was stored at a time.
+        """
+        if kv_bits not in (None, 8):
+            raise UserError(f"paused keys and values have 8 bits or those of the model, not {kv_bits}")
+        self.long_tokens, self.max_pauses, self.max_wait_s = long_tokens, max_pauses, max_wait_s
+        self.kv_bits, self.limit_bytes = kv_bits, limit_bytes
+        self.num_pauses = self.num_evictions = self.peak_bytes = 0
+        self.entries: list[PausedPrefill] = []
+        self._pauses_of: Counter[int] = Counter()
+        self._resumed_at: dict[int, int] = {}  # prompt_idx: the offset it had then
+
+    def __len__(self) -> int:
+        """How many prompts are paused."""
+        return len(self.entries)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values that all paused prompts store."""
+        return sum(entry.nbytes for entry in self.entries)
+
+    def gives_way(self, prefill: Prefill, arrival: Arrival, now_s: float) -> bool:
+        """Whether a running prefill, which arrived as `arrival`, may be paused at `now_s`.
+
+        It may when more than long_tokens of its tokens are left, it was paused fewer than max_pauses times,
+        it has computed a chunk since it began or went on, and it is not overdue.
+        """
+        idx = prefill.prompt_idx
+        return (
+            len(prefill.prefill_tokens) - prefill.offset > self.long_tokens
+            and self._pauses_of[idx] < self.max_pauses
+            and prefill.offset > self._resumed_at.get(idx, 0)
+            and not is_overdue(arrival, now_s, self.max_wait_s)
+        )
+
+    def add(self, prefill: Prefill, arrival: Arrival) -> None:
+        """Keep a prompt between two chunks; count the pause.
+
+        Its cache stays with it: in 8 bits where kv_bits says so, and unless `evict` drops it.
+        """
+        packed = [PackedKv(layer) for layer in prefill.kv_cache] if self.kv_bits is not None else None
+        self.entries.append(PausedPrefill(prefill, arrival, packed))
+        self._pauses_of[prefill.prompt_idx] += 1
+        self.num_pauses += 1
+        if self.limit_bytes is not None:
+            self.evict()
+        self.peak_bytes = max(self.peak_bytes, self.nbytes)
+
+    def peek(self, now_s: float) -> Arrival | None:
+        """The paused prompt that is the most urgent by `urgency`; None when none is paused."""
+        arrivals = (entry.arrival for entry in self.entries)
+        return min(arrivals, key=lambda each: urgency(each, now_s, self.max_wait_s), default=None)
+
+    def resume(self, now_s: float) -> Prefill:
+        """Take the most urgent prompt out, ready for a chunk at its offset. Raises IndexError without one."""
+        arrival = self.peek(now_s)
+        if arrival is None:
+            raise IndexError("no prompt is paused")
+        [entry] = [each for each in self.entries if each.arrival == arrival]
+        self.entries.remove(entry)
+        if entry.packed is not None:
+            for packed, layer in zip(entry.packed, entry.prefill.kv_cache, strict=True):
+                packed.restore(layer)
+        self._resumed_at[entry.prefill.prompt_idx] = entry.prefill.offset
+        return entry.prefill
+
+    def evict(self) -> None:
+        """Drop caches until all paused prompts together store at most limit_bytes; count them.
+
+        First goes the one that is the cheapest to compute again, with the fewest tokens computed; of equal
+        ones the first arrival. A prompt that loses its cache stays paused and begins again at offset 0.
+        """
+        while self.limit_bytes is not None and self.nbytes > self.limit_bytes:
+            holding = [entry for entry in self.entries if entry.nbytes]
+            entry = min(holding, key=lambda each: (each.prefill.offset, each.arrival.arrival_s))
+            entry.packed = None
+            entry.prefill.release()
+            entry.prefill.offset = 0
+            self.num_evictions += 1
+
+    def release(self) -> None:
+        """Give the memory of all paused prompts back and forget them."""
+        for entry in self.entries:
+            entry.prefill.release()
+        self.entries.clear()

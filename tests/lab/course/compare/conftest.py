@@ -1,0 +1,38 @@
+"""The small package, recorded."""
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.lab.course.compare.two_packages import SOURCE, Record
+
+from tiny_llm_lab.course.compare.calls import Call, Recorder
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+    """record(work, old, new): what `work` calls of the package with a line changed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names: list[str] = []
+
+    def run(work: Callable[..., object], old: str = "", new: str = "") -> list[Call]:
+        name = f"solution_{len(names)}"
+        names.append(name)
+        assert not old or SOURCE.count(old) == 1
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+        (tmp_path / name / "model.py").write_text(SOURCE.replace(old, new) if old else SOURCE)
+        importlib.invalidate_caches()
+        recorder = Recorder(name)
+        with recorder.recording():
+            with contextlib.suppress(ZeroDivisionError):
+                work(importlib.import_module(f"{name}.model"))
+            return recorder.take()
+
+    yield run
+    for name in list(sys.modules):
+        if name.partition(".")[0] in names:
+            del sys.modules[name]

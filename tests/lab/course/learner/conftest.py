@@ -1,0 +1,65 @@
+"""A clone of a small course, and its grading."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.lab.course.learner.desk_course import FILES as DESK_FILES
+from tests.lab.course.learner.small_course import ANSWER, FILES, Grade
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.course import stubs
+from tiny_llm_lab.course.learner import desk, reset
+from tiny_llm_lab.course.manifest import load_course
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of the clone, in which the commands of a learner work."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for module in (stubs, reset, desk):
+        monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def grade(clone: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Grade:
+    """Run pytest on the clone, in this process, on all of its tests or as told; what it prints."""
+
+    def run(*args: str) -> str:
+        for name in list(sys.modules):
+            if name.partition(".")[0] == "tiny_llm":
+                monkeypatch.delitem(sys.modules, name)
+        done = pytester.runpytest_inprocess("-p", "tiny_llm_lab.course.plugin", *(args or ("tests",)))
+        return f"{done.stdout.str()}\n{done.stderr.str()}"
+
+    monkeypatch.chdir(clone)
+    monkeypatch.syspath_prepend(str(clone / "src"))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # edits within a second would not be seen
+    return run
+
+
+@pytest.fixture
+def written(clone: Path) -> Path:
+    """The clone with task 1.1.1 written."""
+    (clone / "src/tiny_llm/sums.py").write_text(ANSWER)
+    return clone
+
+
+@pytest.fixture
+def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The clone of a course that has a reference, with its starter as generated."""
+    for name, text in DESK_FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for module in (stubs, reset, desk):
+        monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
+    assert main(["stubs"]) == 0
+    capsys.readouterr()
+    return tmp_path

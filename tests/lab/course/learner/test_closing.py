@@ -1,0 +1,80 @@
+"""What a graded run says last."""
+
+from pathlib import Path
+
+import pytest
+from tests.lab.course.learner.small_course import Grade
+
+from tiny_llm_lab.course import reporting
+from tiny_llm_lab.course.learner import closing
+
+pytest_plugins = ["pytester"]
+
+
+def edit(clone: Path, old: str, new: str) -> None:
+    path = clone / "src/tiny_llm/sums.py"
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_after_green_what_is_next_and_how_to_compare(grade: Grade, written: Path) -> None:
+    out = grade("--task", "1.1.1", "tests")
+    assert "\nnext: 1.2.1 the counter, src/tiny_llm/counter.py:4\n" in out
+    assert "\nyours beside the reference: ./pdmw run diff 1.1.1\n" in out
+    assert "\nyours beside the reference: ./pdmw run diff 1.1\n" in grade("--day", "1.1", "tests")
+
+
+def test_a_green_part_of_a_task_is_not_to_be_compared(grade: Grade, written: Path) -> None:
+    out = grade("--task", "1.1.1", "-k", "thrice", "tests")
+    assert "\nnext: 1.1.1 twice, src/tiny_llm/sums.py:2\n" in out and "run diff" not in out
+
+
+def test_after_red_each_task_that_failed_and_where_help_is(grade: Grade, written: Path) -> None:
+    edit(written, "3 * x", "4 * x")
+    out = grade("--day", "1.1", "tests")
+    assert "\ntask 1.1.1: ./pdmw run hint 1.1.1 · book/src/one.md#task-111-twice-a-number\n" in out
+    assert "next:" not in out and "run diff" not in out
+    assert out.index("test_thrice") < out.index("task 1.1.1: ./pdmw")
+    assert "\n./pdmw run explain 1.1.1 tries the known mistakes of that task" in out
+    edit(written, "x * n", "x + n + 1")
+    assert grade("--day", "1.1", "tests").count("run hint 1.1.1") == 1, "two tests of a task failed"
+
+
+def test_what_is_to_do_is_neither(grade: Grade, written: Path) -> None:
+    edit(written, "return _times(x, 2)", 'raise NotImplementedError("task 1.1.1")')
+    out = grade("--day", "1.1", "tests")
+    assert "next:" not in out and "run hint" not in out
+    assert "1 passed" in out and "1 todo" in out
+
+
+def test_a_run_of_everything_is_not_followed_by_advice(grade: Grade, written: Path) -> None:
+    (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
+    assert "next:" not in grade()
+
+
+def test_the_last_day_of_a_week_names_what_was_built(grade: Grade, written: Path) -> None:
+    (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
+    line = "the week is done: book/src/week1-end.md shows what you have built\n"
+    assert line not in grade("--day", "1.2", "tests"), "there is no such page"
+    (written / "book/src/week1-end.md").write_text("# Built\n")
+    assert line not in grade("--day", "1.1", "tests")
+    assert line not in grade("--task", "1.2.1", "-k", "nothing", "tests")
+    out = grade("--day", "1.2", "tests")
+    assert line in out and "next: nothing, all of the Python is written" in out
+
+
+def test_on_a_narrow_terminal_the_chapter_has_its_own_line(
+    grade: Grade, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(written, "3 * x", "4 * x")
+    monkeypatch.setattr(closing, "reporter_width", lambda _: 60)
+    out = grade("--day", "1.1", "tests")
+    assert "\ntask 1.1.1: ./pdmw run hint 1.1.1\nbook/src/one.md#task-111-twice-a-number\n" in out
+
+
+def test_on_a_narrow_terminal_what_is_to_do_breaks_between_words(
+    grade: Grade, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(written, "return _times(x, 2)", 'raise NotImplementedError("task 1.1.1")')
+    monkeypatch.setattr(reporting, "reporter_width", lambda _: 48)
+    assert "\nTODO 1.1.1: write src/tiny_llm/sums.py:4 twice\n  (1 test)\n" in grade("--day", "1.1", "tests")

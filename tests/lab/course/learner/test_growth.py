@@ -1,0 +1,85 @@
+"""The commands of a learner where a later task adds a parameter to a function of an earlier one."""
+
+from pathlib import Path
+
+import pytest
+from tests.lab.course.learner.desk_course import ANSWER
+from tests.lab.course.learner.small_course import ANSWER as SMALL_ANSWER
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.course import stubs
+from tiny_llm_lab.course.growth import growths_of
+from tiny_llm_lab.course.learner.desk import open_desk
+from tiny_llm_lab.course.learner.next_task import _task_lines
+from tiny_llm_lab.course.learner.reset import without_answers
+from tiny_llm_lab.course.learner.task_sources import TaskSources
+from tiny_llm_lab.course.manifest import load_course
+
+HEAD = "def twice(x: int) -> int:"
+GROWN = "def twice(x: int, n: int = 2) -> int:"
+STUB = '    """Twice x."""\n    raise NotImplementedError("task 1.1.1")\n'
+
+
+@pytest.fixture
+def grown(untouched: Path) -> Path:
+    """The clone whose reference has a parameter that task 2.1.2 adds to `twice`."""
+    listed = untouched / "course.toml"
+    old = 'title = "twice more"\n'
+    listed.write_text(listed.read_text().replace(old, old + 'adds = ["twice(n)"]\n'))
+    answer = ANSWER.replace(HEAD, GROWN)
+    (untouched / "src/tiny_llm_ref/sums.py").write_text(answer)
+    return untouched
+
+
+def test_reset_gives_the_signature_of_the_tasks_own_day(grown: Path) -> None:
+    mine = grown / "src/tiny_llm/sums.py"
+    mine.write_text(ANSWER.replace(HEAD, GROWN))
+    assert main(["reset", "1.1.1"]) == 0
+    assert f"{HEAD}\n{STUB}" in mine.read_text()
+
+
+def test_reset_keeps_a_parameter_of_the_learners_own(grown: Path) -> None:
+    mine = grown / "src/tiny_llm/sums.py"
+    mine.write_text(ANSWER.replace(HEAD, "def twice(x: int, n: int = 2, of: int = 1) -> int:"))
+    assert main(["reset", "1.1.1"]) == 0
+    assert f"def twice(x: int, n: int = 2, of: int = 1) -> int:\n{STUB}" in mine.read_text()
+
+
+def test_filling_the_days_before_leaves_a_written_signature_and_fills_stubs(
+    grown: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = grown / "src/tiny_llm/sums.py"
+    course = load_course(grown)
+    mine.write_text(stubs.starter(course)["sums.py"])
+    assert HEAD in mine.read_text()
+    written = mine.read_text().replace(STUB, '    """Twice x."""\n    return x + x\n')
+    mine.write_text(written)
+    assert main(["stubs", "--fill-before", "2.1"]) == 0
+    assert "your twice has no n yet (task 2.1.2): add it" in capsys.readouterr().err
+    assert f'{HEAD}\n    """Twice x."""\n    return x + x\n' in mine.read_text()
+    mine.write_text(stubs.starter(course)["sums.py"])
+    assert main(["stubs", "--fill-before", "2.1"]) == 0
+    assert "has no n yet" not in capsys.readouterr().err
+    assert GROWN in mine.read_text(), "an answer comes with the signature that it is written for"
+
+
+def test_a_task_is_written_when_its_parameters_are_there(clone: Path) -> None:
+    package, listed, grows = clone / "src/tiny_llm", clone / "course.toml", 'grows = ["twice"]'
+    listed.write_text(listed.read_text().replace(grows, f'{grows}\nadds = ["twice(n)"]'))
+    (package / "sums.py").write_text(SMALL_ANSWER)
+    course = load_course(clone)
+    assert [each.parameter for each in growths_of(course.task("1.2.2"))] == ["n"]
+    assert not TaskSources(course).is_written(course.task("1.2.2"))
+    said = "\n".join(_task_lines(open_desk(), course.task("1.2.2"), 80))
+    assert "  it extends twice\n  new parameters: twice(n)\n" in said
+    text = (package / "sums.py").read_text()
+    (package / "sums.py").write_text(text.replace('of: str = "a")', 'of: str = "a", n: int = 2)'))
+    assert TaskSources(course).is_written(course.task("1.2.2"))
+
+
+def test_without_a_growth_a_longer_signature_is_the_learners(grown: Path) -> None:
+    pristine = f"{HEAD}\n{STUB}"
+    mine = f"{GROWN}\n    return x * n\n"
+    assert without_answers(mine, {"twice": "1.1.1"}, pristine).startswith(GROWN)
+    listed = list(growths_of(load_course(grown).task("2.1.2")))
+    assert without_answers(mine, {"twice": "1.1.1"}, pristine, listed) == pristine

@@ -1,0 +1,98 @@
+"""`next`: where to write, what, and how it is tested."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.lab.course.learner.small_course import Grade
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.course.learner.chapter import chapter_of
+from tiny_llm_lab.course.learner.desk import open_desk
+from tiny_llm_lab.course.learner.next_task import next_lines
+from tiny_llm_lab.course.learner.standing import Standing, State
+from tiny_llm_lab.course.manifest import load_course
+
+pytest_plugins = ["pytester"]
+Capture = pytest.CaptureFixture[str]
+
+
+def said(capsys: Capture) -> str:
+    capsys.readouterr()
+    assert main(["next"]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_task_with_its_place_signatures_and_commands(clone: Path, capsys: Capture) -> None:
+    assert (
+        said(capsys)
+        == """\
+next: 1.1.1 twice (day 1.1, One)
+
+  src/tiny_llm/sums.py:5
+    def twice(x: int, of: str = "a") -> int
+    def thrice(x: int) -> int
+  about 2 lines
+
+  read:  book/src/one.md#task-111-twice-a-number
+  test:  ./pdmw run test --task 1.1.1
+  help:  ./pdmw run hint
+"""
+    )
+
+
+def test_only_what_is_left_of_a_task_is_shown(clone: Path, capsys: Capture) -> None:
+    path = clone / "src/tiny_llm/sums.py"
+    path.write_text(path.read_text().replace('raise NotImplementedError("task 1.1.1")', "return 2 * x", 1))
+    out = said(capsys)
+    assert "src/tiny_llm/sums.py:9\n" in out and "def thrice" in out and "def twice" not in out
+
+
+def test_a_method_is_shown_with_its_class(grade: Grade, written: Path, capsys: Capture) -> None:
+    grade()
+    out = said(capsys)
+    assert out.startswith("next: 1.2.1 the counter (day 1.2, Two)\n\n  src/tiny_llm/counter.py:4\n")
+    assert "    def Counter.__init__(self) -> None\n    def Counter.step(self) -> int\n" in out
+    assert "  read:  book/src/two.md\n" in out, "a page without a section for the task"
+    assert out.endswith("\noptional, and needed by nothing later: 1.1.2 a fast sum (C++)\n")
+    assert "hint" not in out, "the task has none"
+
+
+def test_a_task_that_extends_says_what(grade: Grade, written: Path, capsys: Capture) -> None:
+    (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
+    grade("--task", "1.1.1", "tests")
+    grade("--task", "1.2.1", "tests")
+    out = said(capsys)
+    assert "next: 1.2.2" in out and "  it extends twice\n" in out and "sums.py:2\n" in out
+
+
+def test_a_failing_and_an_ungraded_task_say_so(grade: Grade, written: Path, capsys: Capture) -> None:
+    path = written / "src/tiny_llm/sums.py"
+    path.write_text(path.read_text().replace("3 * x", "4 * x"))
+    assert "  it is written, and has not passed yet: run its tests\n" in said(capsys)
+    grade()
+    assert "  1 of its 2 tests failed when they ran last\n" in said(capsys)
+
+
+def test_what_changed_since_it_passed_is_named(grade: Grade, written: Path, capsys: Capture) -> None:
+    grade()
+    path = written / "src/tiny_llm/sums.py"
+    path.write_text(path.read_text().replace("3 * x", "x * 3"))
+    out = said(capsys)
+    assert "\nchanged since it passed: 1.1.1 twice\n  ./pdmw run test --task 1.1.1 grades it again\n" in out
+
+
+def test_every_task_of_the_course_fits_80_columns() -> None:
+    course = load_course()
+    for task in course.tasks:
+        states = {each.id: State.PASSED for each in course.tasks} | {task.id: State.TODO}
+        lines = next_lines(replace(open_desk(course), standing=Standing(course, states)))
+        # A path with an anchor may be longer than a line.
+        assert all(len(line) <= 80 for line in lines if "read:" not in line), task.id
+
+
+def test_a_section_for_two_tasks_is_found(clone: Path) -> None:
+    course = load_course(clone)
+    (clone / "book/src/two.md").write_text("## Tasks 1.2.1 and 1.2.2: both\n")
+    for task in ("1.2.1", "1.2.2"):
+        assert chapter_of(course, course.task(task)) == "book/src/two.md#tasks-121-and-122-both"

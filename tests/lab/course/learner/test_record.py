@@ -1,0 +1,91 @@
+"""The record of grading: what is kept of several runs, and its file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.learner.record import RECORD, Outcome, Record, load_record, save_record
+
+PASS = Outcome(passed=3, failed=0, todo=0, ran_all=True, source="a", at="2026-01-02T10:00:00")
+
+
+def after(*outcomes: Outcome) -> Outcome:
+    record = Record()
+    for each in outcomes:
+        record = record.with_outcomes({"1.1.1": each})
+    return record.outcomes["1.1.1"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"failed": 1}, {"todo": 1}, {"ran_all": False}, {"passed": 0}],
+    ids=lambda each: next(iter(each)),
+)
+def test_a_task_passes_only_when_all_its_tests_ran_and_passed(changed: dict[str, int]) -> None:
+    assert PASS.is_pass
+    assert not replace(PASS, **changed).is_pass
+
+
+def test_the_last_run_counts() -> None:
+    failed = replace(PASS, failed=1, at="later")
+    assert after(PASS, failed).failed == 1
+    assert after(failed, PASS).is_pass
+
+
+def test_a_green_run_of_a_part_leaves_a_full_one_of_the_same_code() -> None:
+    part = replace(PASS, passed=1, ran_all=False, at="later")
+    assert after(PASS, part) == after(PASS)
+    assert not after(PASS, replace(part, source="b")).is_pass
+    assert after(PASS, replace(part, failed=1)).failed == 1
+    assert after(PASS, replace(part, todo=1)).todo == 1
+
+
+def test_the_first_pass_is_remembered() -> None:
+    assert after(PASS).passed_at == PASS.at
+    assert after(PASS, replace(PASS, failed=1, at="later")).passed_at == PASS.at
+    assert after(replace(PASS, failed=1)).passed_at == ""
+    assert after(PASS, replace(PASS, source="b", at="later")).passed_at == PASS.at
+
+
+def test_the_file_holds_outcomes_and_hints(tmp_path: Path) -> None:
+    record = Record({"1.1.1": PASS}).with_hints("1.1.2", 2)
+    save_record(tmp_path, record)
+    assert load_record(tmp_path) == (record, "")
+    assert [path.name for path in (tmp_path / RECORD).parent.iterdir()] == [RECORD.name], (
+        "nothing is left over"
+    )
+
+
+def test_no_file_is_an_empty_record(tmp_path: Path) -> None:
+    assert load_record(tmp_path) == (Record(), "")
+
+
+def test_a_write_that_is_cut_off_leaves_the_old_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_record(tmp_path, Record({"1.1.1": PASS}))
+    monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("cut off"))
+    with pytest.raises(pytest.fail.Exception):
+        save_record(tmp_path, Record())
+    assert load_record(tmp_path)[0].outcomes == {"1.1.1": PASS}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "\xff",
+        '{"version": 2, "outcomes": {}, "hints": {}}',
+        '{"version": 1, "hints": {}}',
+        '{"version": 1, "outcomes": {"1.1.1": {"passed": 1}}, "hints": {}}',
+        '{"version": 1, "outcomes": {"1.1.1": 3}, "hints": {}}',
+        '{"version": 1, "outcomes": {}, "hints": {"1.1.1": null}}',
+    ],
+)
+def test_a_broken_file_is_one_line_and_a_new_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / RECORD).parent.mkdir()
+    (tmp_path / RECORD).write_text(text, encoding="latin-1")
+    assert load_record(tmp_path) == (Record(), f"{RECORD} cannot be read: a new record begins")

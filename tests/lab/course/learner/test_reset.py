@@ -1,0 +1,107 @@
+"""`reset`: one task's functions are stubs again, and nothing else changes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.lab.course.learner.desk_course import ANSWER, KERNEL
+
+from tiny_llm_lab.cli import main
+
+Capture = pytest.CaptureFixture[str]
+STUB = '        raise NotImplementedError("task 1.2.1")\n'
+
+
+@pytest.fixture
+def written(untouched: Path) -> Path:
+    """The clone with all tasks written, and a function of the learner's own."""
+    package = untouched / "src/tiny_llm"
+    (package / "sums.py").write_text(ANSWER + "\n\ndef mine() -> int:  # own\n    return 1\n")
+    (package / "kernels/sum.cpp").write_text(KERNEL)
+    return package
+
+
+def test_only_the_functions_of_the_task_change(written: Path, capsys: Capture) -> None:
+    before = (written / "sums.py").read_text()
+    assert main(["reset", "1.2.1"]) == 0
+    body = "        self.parts.extend(items)\n        return self._sum()\n"
+    assert (written / "sums.py").read_text() == before.replace(body, STUB)
+    assert (written / "kernels/sum.cpp").read_text() == KERNEL.replace(
+        "  return n;", '  throw std::runtime_error("task 1.2.1");'
+    )
+    assert (written / "sums.py.backup1").read_text() == before
+    assert (written / "kernels/sum.cpp.backup1").read_text() == KERNEL
+    assert (
+        "src/tiny_llm/sums.py: Total.add to do again; as it was: sums.py.backup1\n" in capsys.readouterr().out
+    )
+
+
+def test_a_second_backup_replaces_none(written: Path) -> None:
+    (written / "sums.py.backup1").write_text("older")
+    main(["reset", "1.1.1"])
+    assert (written / "sums.py.backup1").read_text() == "older"
+    assert (written / "sums.py.backup2").exists()
+
+
+def test_a_changed_signature_is_the_starters_again(written: Path) -> None:
+    path = written / "sums.py"
+    path.write_text(path.read_text().replace('(x: int) -> int:\n    """Twice x."""\n', "(y):\n"))
+    path.write_text(path.read_text().replace("def twice(y)", "def twice()"))
+    main(["reset", "1.1.1"])
+    head = 'def twice(x: int) -> int:\n    """Twice x."""\n    raise NotImplementedError("task 1.1.1")\n'
+    assert head in path.read_text()
+
+
+def test_an_extended_signature_stays(written: Path) -> None:
+    path = written / "sums.py"
+    path.write_text(path.read_text().replace("def twice(x: int)", "def twice(x: int, n: int = 2)"))
+    main(["reset", "1.1.1"])
+    assert 'def twice(x: int, n: int = 2) -> int:\n    """Twice x."""\n    raise' in path.read_text()
+
+
+def test_stubs_are_left_alone(untouched: Path, capsys: Capture) -> None:
+    assert main(["reset", "1.1.1"]) == 0
+    assert capsys.readouterr().out == "task 1.1.1 is all stubs: nothing to reset\n"
+    assert not list(untouched.rglob("*.backup*"))
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "says"),
+    [
+        ("1.1.7", ANSWER, "there is no task '1.1.7': did you mean 1.1.1?"),
+        ("2.1.2", ANSWER, "task 2.1.2 only extends twice: reset the task that owns it"),
+        ("1.1.1", "def broken(:\n", "src/tiny_llm/sums.py:1 is not Python (invalid syntax): mend that line"),
+        ("1.1.1", "x = 1\n", "twice, Total.__init__ is missing: write its signature"),
+    ],
+)
+def test_bad_input_is_one_line(written: Path, capsys: Capture, task: str, text: str, says: str) -> None:
+    (written / "sums.py").write_text(text)
+    assert main(["reset", task]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+    assert (written / "sums.py").read_text() == text
+
+
+def test_a_kernel_without_its_marks_is_one_line(written: Path, capsys: Capture) -> None:
+    (written / "kernels/sum.cpp").write_text("int sum(int n) { return n; }\n")
+    assert main(["reset", "1.2.1"]) == 2
+    assert "kernels/sum.cpp has no `BEGIN task 1.2.1` any more: put it back" in capsys.readouterr().err
+    assert not list(written.rglob("*.backup*")), "neither file was changed"
+
+
+def test_methods_of_a_task_in_another_file(untouched: Path) -> None:
+    manifest, package = untouched / "course.toml", untouched / "src/tiny_llm"
+    answer = "class More:\n    def a(self):\n        return 1\n\n    def b(self):\n        return 2\n"
+    text = manifest.read_text().replace(
+        'title = "twice more"', 'title = "twice more"\nalso = ["more.py:More.b"]'
+    )
+    more = '[[task]]\nid = "1.2.2"\ntitle = "more"\nfile = "more.py"\nsymbols = ["More"]\n'
+    manifest.write_text(text + more)
+    (untouched / "src/tiny_llm_ref/more.py").write_text(answer)
+    assert main(["stubs"]) == 0
+    stubs = re.findall(r"task ([\d.]+)", (package / "more.py").read_text())
+    assert stubs == ["1.2.2", "2.1.2"]
+    (package / "more.py").write_text(answer)
+    assert main(["reset", "2.1.2"]) == 0
+    stub = 'raise NotImplementedError("task 2.1.2")'
+    assert (package / "more.py").read_text() == answer.replace("return 2", stub)

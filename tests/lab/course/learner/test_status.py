@@ -1,0 +1,83 @@
+"""`status`, and the words it is known by in a terminal of 80 columns."""
+
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+from tests.lab.course.learner.small_course import Grade
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.course.learner.record import RECORD, Record, save_record
+from tiny_llm_lab.course.learner.standing import standing
+from tiny_llm_lab.course.learner.status import status_lines
+from tiny_llm_lab.course.manifest import load_course
+
+pytest_plugins = ["pytester"]
+Capture = pytest.CaptureFixture[str]
+
+
+def status(capsys: Capture) -> list[str]:
+    capsys.readouterr()
+    assert main(["status"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_it_needs_no_record(clone: Path, capsys: Capture) -> None:
+    first, second, _, legend, _, count, after = status(capsys)
+    assert (first, second) == ("→ 1.1  ○·  One", "  1.2  ○○  Two")
+    assert legend == "✓ passed  ✗ failing  ◐ written, not graded  ○ to do  · optional (C++, Metal)"
+    assert count == "0 of 4 tasks passed"
+    assert after == "next: 1.1.1 twice (./pdmw run next says where)"
+    assert not (clone / RECORD).exists()
+
+
+def test_a_sign_for_each_state(grade: Grade, written: Path, capsys: Capture) -> None:
+    assert status(capsys)[0] == "→ 1.1  ◐·  One"
+    grade()
+    assert status(capsys)[:2] == ["  1.1  ✓·  One", "→ 1.2  ○○  Two"]
+    path = written / "src/tiny_llm/sums.py"
+    path.write_text(path.read_text().replace("3 * x", "4 * x"))
+    assert status(capsys)[:2] == ["  1.1  ◐·  One", "→ 1.2  ○○  Two"]
+    grade()
+    assert status(capsys)[:2] == ["→ 1.1  ✗·  One", "  1.2  ○○  Two"]
+
+
+def test_an_optional_task_that_is_written_is_no_dot(grade: Grade, written: Path, capsys: Capture) -> None:
+    grade()
+    kernel = written / "src/tiny_llm/kernels/sum.cpp"
+    kernel.write_text(kernel.read_text().replace('throw std::runtime_error("task 1.1.2")', "return 0"))
+    assert status(capsys)[0] == "  1.1  ✓◐  One"
+
+
+def test_a_terminal_of_ascii(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = TextIOWrapper(BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["status"]) == 0
+    out.seek(0)
+    assert out.read().splitlines()[:4] == [
+        "> 1.1  o.  One",
+        "  1.2  oo  Two",
+        "",
+        "+ passed  x failing  ~ written, not graded  o to do  . optional (C++, Metal)",
+    ]
+
+
+def test_all_done(grade: Grade, written: Path, capsys: Capture) -> None:
+    (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
+    grade()
+    assert status(capsys)[-2:] == ["3 of 4 tasks passed", "all that is Python has passed"]
+
+
+def test_a_broken_record_is_one_line_on_stderr(clone: Path, capsys: Capture) -> None:
+    save_record(clone, Record())
+    (clone / RECORD).write_text("{")
+    assert main(["status"]) == 0
+    assert capsys.readouterr().err == ".tiny-llm/progress.json cannot be read: a new record begins\n"
+
+
+def test_the_course_fits_80_columns() -> None:
+    course = load_course()
+    lines = [line.plain for line in status_lines(standing(course, Record()))]
+    assert max(map(len, lines)) <= 80
+    assert sum(line[2:5] in {day.id for day in course.days} for line in lines) == len(course.days)

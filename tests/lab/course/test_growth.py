@@ -1,0 +1,221 @@
+"""A file as it stands before later tasks add to it, what a chapter shows of that, and the audit."""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.book_signatures import Signatures
+from tiny_llm_lab.course.checking.early_calls import refusing
+from tiny_llm_lab.course.checking.growth_audit import growth_faults
+from tiny_llm_lab.course.growth import Growth, as_of, growths, in_starter
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.source import reference_sources
+from tiny_llm_lab.course.stubs import starter
+from tiny_llm_lab.types import UserError
+
+ANSWER = '''\
+from .other import Cache, Page
+
+
+class Model:
+    def __init__(self, size: int, fast: bool = False) -> None:
+        """`size` [V, E].
+
+        From task 2.1.1 on: with `fast` on all cores, and
+        two lines of it.
+        From task 2.1.2 on: nothing more.
+        """
+        self.size = size
+
+    def call(
+        self,
+        tokens: list[int],
+        offset: int | list[int] = 0,
+        cache: Cache | Page | None = None,
+        *,
+        keep: int | None = None,
+    ) -> dict[str, list[int]]:
+        """Calls.
+
+        From task 1.2.1 on: `cache` is used.
+
+        Not with -1.
+        """
+        return {"a": tokens}
+'''
+STARTER = '''\
+from .other import Cache, Page
+
+
+class Model:
+    def __init__(self, size: int) -> None:
+        """`size` [V, E]."""
+        self.size = size
+
+    def call(self, tokens: list[int], offset: int = 0, *, keep: int | None = None) -> dict[str, list[int]]:
+        """Calls.
+
+        Not with -1.
+        """
+        return {"a": tokens}
+'''
+GROWN = [
+    Growth("1.2.1", "Model.call", "cache"),
+    Growth("2.1.1", "Model.__init__", "fast"),
+    Growth("2.1.1", "Model.call", "cache", before="Cache | None"),
+    Growth("2.1.2", "Model.call", "offset", before="int"),
+]
+
+
+def test_what_later_tasks_add_leaves_the_starter() -> None:
+    assert in_starter(ANSWER, GROWN) == STARTER
+    assert in_starter(STARTER, []) == STARTER
+
+
+def test_nothing_goes_when_all_is_there() -> None:
+    assert as_of(ANSWER, GROWN, lambda task: True) == ANSWER
+
+
+def test_between_two_tasks_a_parameter_has_the_type_of_the_first() -> None:
+    text = as_of(ANSWER, GROWN, lambda task: task <= "1.2.1")
+    assert "offset: int = 0, cache: Cache | None = None, *, keep: int | None = None\n" in text
+    assert "From task 1.2.1 on: `cache` is used." in text and "cores" not in text
+    assert "From task 2.1.2 on: nothing more." in as_of(ANSWER, GROWN, lambda task: task == "2.1.2")
+    ast.parse(text)
+
+
+COURSE = """
+[[day]]
+id = "1.1"
+title = "One"
+chapter = "one.md"
+[[day]]
+id = "2.1"
+title = "Two"
+chapter = "two.md"
+[[task]]
+id = "1.1.1"
+title = "twice"
+file = "sums.py"
+symbols = ["twice"]
+[[task]]
+id = "2.1.1"
+title = "the counter"
+file = "sums.py"
+symbols = ["Counter"]
+grows = ["twice"]
+adds = ["twice(n)"]
+widens = ["twice(x: int)"]
+"""
+SUMS = '''
+def twice(x: int | float, n: int = 2, *, of: int = 0) -> float:
+    """Twice x.
+
+    From task 2.1.1 on: `n` times x.
+    """
+    return n * x
+
+
+class Counter:
+    def step(self) -> int:
+        return 1
+'''
+SHOWN = '''\
+Task 2.1.1 extends functions of earlier days. What is marked is new in their signatures, the text in \
+docstrings:
+
+```python
+# sums.py
+
+def twice(
+    x: int | float,  # was int
+    n: int = 2,  # new
+    *,
+    of: int = 0,
+) -> float:
+    """From task 2.1.1 on: `n` times x."""
+```
+'''
+Faults = Callable[..., list[str]]
+
+
+@pytest.fixture
+def course_of(tmp_path: Path) -> Faults:
+    """course_of((old, new), ...): the complaints about the course with these parts changed."""
+
+    def faults(*changes: tuple[str, str]) -> list[str]:
+        files = {"course.toml": COURSE, "src/tiny_llm_ref/sums.py": SUMS}
+        for old, new in changes:
+            assert sum(text.count(old) for text in files.values()) == 1
+            files = {name: text.replace(old, new) for name, text in files.items()}
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        course = load_course(tmp_path)
+        return list(growth_faults(course, reference_sources(course)))
+
+    return faults
+
+
+def test_a_chapter_shows_what_is_new(course_of: Faults, tmp_path: Path) -> None:
+    assert course_of() == []
+    signatures = Signatures(course := load_course(tmp_path))
+    assert [signatures.is_needed(day) for day in course.days] == [False, True]
+    assert signatures.shown(course.day("2.1")) == SHOWN
+    assert 'def twice(x: int, *, of: int = 0) -> float:\n    """Twice x."""\n' in starter(course)["sums.py"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (('"twice(n)"', '"twice(m)"'), "adds twice(m): the reference has no such parameter"),
+        (('"twice(n)"', '"thrice(n)"'), "adds thrice(n): there is no such function"),
+        (("n: int = 2, *", "n: int, *"), "adds twice(n): it needs a default"),
+        ((", n: int = 2, *, of", ", n: int = 2, of"), "adds twice(n): it moves of"),
+        (('grows = ["twice"]', "grows = []"), "adds twice(n): add twice to its grows"),
+        (("(x: int)", "(x: Small)"), "the file of the reference does not import Small"),
+        (("From task 2.1.1 on", "From task 1.1.1 on"), "task 1.1.1 adds, which is no later task than 1.1.1"),
+        (("Twice x.", "Twice x (from day 2.1 on)."), 'its starter says "from day 2"'),
+        (("of: int = 0", "of: Counter | None = None"), "its parameter of needs Counter of week 2"),
+        (('"twice(n)"', '"twice n"'), "adds 'twice n' is not of the form \"run(size)\""),
+    ],
+)
+def test_what_is_untrue_is_complained_of(course_of: Faults, change: tuple[str, str], says: str) -> None:
+    found = course_of(change)
+    assert any(says in fault for fault in found), found
+
+
+def test_a_parameter_that_is_added_elsewhere_belongs_to_a_later_week(course_of: Faults) -> None:
+    double = "\n\ndef double(x: int, n: int = 2) -> int:\n    return n * x\n"
+    owned = ('["twice"]\n[', '["twice", "double"]\n[')
+    found = course_of(("        return 1\n", f"        return 1\n{double}"), owned)
+    assert found == ["double of task 1.1.1: its parameter n is one that task 2.1.1 adds elsewhere"]
+
+
+def test_growths_come_in_the_order_of_the_tasks(course_of: Faults, tmp_path: Path) -> None:
+    course_of()
+    assert growths(load_course(tmp_path)) == [
+        Growth("2.1.1", "twice", "n"),
+        Growth("2.1.1", "twice", "x", before="int"),
+    ]
+    (tmp_path / "course.toml").write_text(COURSE.replace("twice(x: int)", "twice(x)"))
+    with pytest.raises(UserError):
+        growths(load_course(tmp_path))
+
+
+def test_a_test_of_an_early_day_may_not_pass_what_a_later_one_adds() -> None:
+    def twice(x: int, n: int = 2) -> int:
+        return n * x
+
+    twice.__module__ = "tiny_llm_ref.sums"
+    of_tests = refusing(twice, {"n": "2.1.1"}, str(Path(__file__).parent))
+    assert of_tests(3) == 6
+    for call in (lambda: of_tests(3, 2), lambda: of_tests(3, n=2)):
+        with pytest.raises(NotImplementedError, match=r"^task 2\.1\.1$"):
+            call()
+    assert refusing(twice, {"n": "2.1.1"}, "/nowhere")(3, 3) == 9, "code of the course may"
+    twice.__module__ = __name__
+    handed_on = refusing(twice, {"n": "2.1.1"}, str(Path(__file__).parent))
+    assert (lambda: handed_on(3, 3))() == 9, "what the solution passes through a test"

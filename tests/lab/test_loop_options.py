@@ -1,0 +1,149 @@
+"""`batch-main` with the policies of week 2's loop: what reaches the loop, and what is said afterwards."""
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.fake_serving import parse
+from tests.helpers.toy import toy_checkpoint
+
+from tiny_llm_lab import cli
+from tiny_llm_lab.commands import batch_main, options
+from tiny_llm_lab.commands.loop_options import check_loop_flags, loop_settings
+from tiny_llm_lab.types import UserError
+
+Capture = pytest.CaptureFixture[str]
+PRIORITY = ("--scheduling", "priority")
+PREEMPT = (*PRIORITY, "--preempt-prefill")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.json"
+    long = {"prompt": "x" * 200, "max_tokens": 3, "priority_class": "batch"}
+    path.write_text(json.dumps(["Hello", long, {"prompt": "Bye", "max_tokens": 2, "arrival_s": 0.001}]))
+    return str(path)
+
+
+def flags(*argv: str) -> Namespace:
+    return parse(batch_main, *argv)
+
+
+def document(capsys: Capture, prompts: str, *argv: str) -> Any:
+    assert cli.main(["batch-main", "--json", "--raw", "--prompts", prompts, "--max-tokens", "20", *argv]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("argv", "step", "is_adaptive"),
+    [
+        ((), 128, False),
+        (("--chunk-policy", "fixed", "--prefill-step", "32"), 32, False),
+        (("--chunk-policy", "table"), None, False),
+        (("--chunk-policy", "adaptive"), 128, True),
+        (("--chunk-policy", "adaptive", "--prefill-step", "64", "--chunk-target-ms", "20"), 64, True),
+    ],
+)
+def test_a_chunk_policy_is_a_base_and_who_changes_it(
+    argv: Sequence[str], step: int | None, is_adaptive: bool
+) -> None:
+    found = loop_settings(flags(*argv)).arguments
+    assert found["prefill_step"] == step
+    assert ("chunk_policy" in found) == is_adaptive
+    if is_adaptive:
+        assert found["chunk_policy"].decode_latency_target == (0.02 if len(argv) > 2 else 0.05)
+
+
+def test_the_flags_of_the_scheduler_reach_it() -> None:
+    assert "prefill_policy" not in loop_settings(flags()).arguments
+    plain: Any = loop_settings(flags(*PRIORITY)).scheduler
+    assert (plain.reserved_rows, plain.long_tokens) == (0, None)
+    more = ("--reserved-slots", "2", "--paused-kv-bits", "8", "--paused-kv-limit", "9000")
+    found: Any = loop_settings(flags(*PREEMPT, "40", *more)).scheduler
+    assert (found.reserved_rows, found.long_tokens) == (2, 40)
+    assert (found.paused.kv_bits, found.paused.limit_bytes) == (8, 9000)
+    assert loop_settings(flags(*PREEMPT)).shown == {"scheduling": "priority", "preempt_prefill": 256}
+
+
+def test_chunks_are_counted_and_shown(toy: None, prompts: str, capsys: Capture) -> None:
+    found = document(capsys, prompts, "--prefill-step", "50")
+    counted = found["prefill"]
+    assert counted["num_chunks"] == 1 + 4 + 1 and counted["num_prompt_tokens"] == 208
+    steps = counted["num_decode_steps"]
+    assert counted["prompt_tokens_per_decode_step"] == pytest.approx(208 / steps)
+    assert found["settings"]["prefill_step"] == 50 and "num_pauses" not in counted
+    assert cli.main(["batch-main", "--raw", "--prompts", prompts, "--prefill-step", "50"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("6 chunks, lately ") and last.endswith(" prompt tokens per decode step")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--chunk-policy", "table"),
+        ("--chunk-policy", "adaptive"),
+        (*PREEMPT, "10", "--prefill-step", "20"),
+        (*PREEMPT, "10", "--prefill-step", "20", "--paused-kv-limit", "0"),
+        (*PRIORITY, "--reserved-slots", "1"),
+    ],
+)
+def test_no_policy_changes_an_answer(toy: None, prompts: str, capsys: Capture, argv: Sequence[str]) -> None:
+    plain, found = document(capsys, prompts), document(capsys, prompts, *argv)
+    texts = [[request["text"] for request in each["requests"]] for each in (plain, found)]
+    assert texts[0] == texts[1] and all(texts[0])
+    named = {key: value for key, value in found["settings"].items() if key not in plain["settings"]}
+    assert named, "what was asked for is told"
+
+
+def test_pauses_are_counted_and_shown(toy: None, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps(["x" * 200, *"abcde"]))  # all are there from the start, all interactive
+    argv = (*PREEMPT, "10", "--prefill-step", "20", "--paused-kv-limit", "0")
+    counted = document(capsys, str(path), *argv)["prefill"]
+    assert counted["num_pauses"] == counted["num_evictions"] == 5 and counted["peak_bytes"] == 0
+    argv = (*argv[:-2], "--paused-kv-bits", "8")
+    counted = document(capsys, str(path), *argv)["prefill"]
+    assert counted["num_pauses"] == 5 and counted["num_evictions"] == 0 and counted["peak_bytes"] > 0
+    assert cli.main(["batch-main", "--raw", "--prompts", str(path), *argv]) == 0
+    assert "5 pauses, 0.0 MB at most, 0 caches dropped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("--chunk-policy", "adaptive", "--engine"), "leave out --engine"),
+        ((*PRIORITY, "--engine"), "leave out --engine"),
+        (("--reserved-slots", "1"), "--reserved-slots goes with --scheduling priority"),
+        (("--preempt-prefill",), "--preempt-prefill goes with --scheduling priority"),
+        ((*PRIORITY, "--paused-kv-bits", "8"), "--paused-kv-bits goes with --preempt-prefill"),
+        (("--chunk-target-ms", "0"), "--chunk-target-ms must be above 0, not 0"),
+        (("--chunk-policy", "table", "--prefill-step", "9"), "leave out --prefill-step"),
+        (("--chunk-policy", "adaptive", "-tp", "2"), "each rank has its own"),
+        ((*PRIORITY, "-tp", "2"), "each rank has its own"),
+    ],
+)
+def test_flags_that_do_not_fit_are_one_line(argv: Sequence[str], complaint: str) -> None:
+    args = flags(*argv)
+    args.argv = list(argv)
+    with pytest.raises(UserError, match=complaint):
+        check_loop_flags(args)
+
+
+@pytest.mark.parametrize("argv", [("--chunk-policy", "table"), PRIORITY])
+def test_mlx_lm_has_no_policies(argv: Sequence[str]) -> None:
+    with pytest.raises(UserError, match="choose --solution ref or mine"):
+        loop_settings(flags(*argv, "--solution", "mlx-lm"))
+    assert loop_settings(flags("--solution", "mlx-lm")).arguments == {"prefill_step": 128}
+
+
+def test_a_setting_that_the_scheduler_refuses_is_one_line(capsys: Capture) -> None:
+    assert cli.main(["batch-main", *PRIORITY, "--reserved-slots", "-1"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "error: reserved_rows must be 0 or more, not -1"

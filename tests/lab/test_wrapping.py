@@ -1,0 +1,47 @@
+"""Long lines on a narrow terminal."""
+
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.cli import main
+from tiny_llm_lab.commands import cli_errors
+from tiny_llm_lab.commands.wrapping import wrapped_lines
+
+LONG = "TODO 1.1.2: write src/tiny_llm/layers/attention.py:22 scaled_dot_product_attention_simple (17 tests)"
+
+
+def test_a_line_breaks_between_words_and_goes_on_behind_an_indent() -> None:
+    lines = wrapped_lines(LONG, 80)
+    assert lines == [LONG[:53], f"  {LONG[54:]}"]
+    assert wrapped_lines(f"  {LONG}", 60, "    ")[1].startswith("    scaled")
+
+
+def test_a_word_that_is_wider_than_the_terminal_stays_whole() -> None:
+    path = f"/{'folder/' * 12}file-of-tests.py:22"
+    assert wrapped_lines(f"error: {path}: mend that line first", 60) == [
+        "error:",
+        f"  {path}:",
+        "  mend that line first",
+    ]
+
+
+@pytest.mark.parametrize("width", [None, 20, len(LONG)])
+def test_a_pipe_and_a_wide_terminal_break_nothing(width: int | None) -> None:
+    assert wrapped_lines(LONG, width) == [LONG]
+
+
+@pytest.mark.parametrize("width", [None, 60])
+def test_line_breaks_and_blank_lines_stay(width: int | None) -> None:
+    assert wrapped_lines("one\n\n  two", width) == ["one", "", "  two"]
+
+
+def test_an_error_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli_errors, "stderr_width", lambda: 60)
+    assert main(["status", "--no-such-flag", "and", "more", "words", "than", "there", "is", "room"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 60
+    assert lines[1].startswith("  ")

@@ -1,0 +1,236 @@
+"""Day 2.8: the loop with a prefill policy. When a prompt is computed changes, its answer does not."""
+
+import random
+
+import pytest
+from tests.helpers.fakes import FakeClock, live_requests
+from tests.helpers.phases import CHUNK_S, DECODE_S, limited, run_all, text_of, timed_model
+
+from tiny_llm_lab.types import PrefillEvent, TokenEvent, UserError
+
+
+def chunks(events):
+    """(request, offset behind the chunk) of every chunk, in order."""
+    return [(e.prompt_idx, e.num_computed_tokens) for e in events if isinstance(e, PrefillEvent)]
+
+
+def began(events):
+    """The requests in the order of their first chunks."""
+    return list(dict.fromkeys(idx for idx, _ in chunks(events)))
+
+
+def batch(prompt, max_tokens, **settings):
+    return limited(prompt, max_tokens, priority_class="batch", **settings)
+
+
+@pytest.fixture
+def served(llm, monkeypatch):
+    """served(prompts, policy): the events, the completions and the model of a run.
+
+    Its chunks take 2 s, its decode steps 0.25 s, and the answers are those of each prompt alone.
+    """
+
+    def serve(prompts, policy, **settings):
+        events, clock = [], FakeClock()
+        clock.take_over(monkeypatch, llm.BatchGenerator)
+        model = timed_model(clock)
+        settings = {"prefill_step": 8, "batch_size": 4, "clock": clock, **settings}
+        done = run_all(llm, prompts, model, prefill_policy=policy, on_event=events.append, **settings)
+        for completion, prompt in zip(done, prompts, strict=True):
+            want = model.answer_to(prompt.content.encode(), prompt.sampling.max_tokens)
+            assert list(completion.token_ids) == want, f"the answer to prompt {completion.prompt_idx}"
+        assert live_requests(model) == 0, "all cache memory is given back"
+        return events, done, model
+
+    return serve
+
+
+@pytest.mark.task("2.8.6")
+def test_interactive_prompts_begin_before_batch_prompts(llm, served):
+    prompts = [batch("aaa", 2), batch("bbbb", 2), limited("cc", 2), limited("d", 2)]
+    events, _, _ = served(prompts, llm.PrefillScheduler())
+    assert began(events) == [2, 3, 0, 1]
+
+
+@pytest.mark.task("2.8.6")
+def test_nobody_is_served_before_it_arrives(llm, served):
+    prompts = [batch("aaa", 2), limited("cc", 2, arrival_s=1.0), limited("d", 2, arrival_s=100.0)]
+    events, done, _ = served(prompts, llm.PrefillScheduler())
+    assert began(events) == [0, 1, 2]
+    assert done[2].timing.arrival_s == 100.0 and done[2].timing.token_s[0] >= 100.0
+
+
+@pytest.mark.task("2.8.6")
+@pytest.mark.parametrize(("max_wait_s", "place"), [(1.0, 1), (5.0, 3), (11.0, 6), (1000.0, 12)])
+def test_a_batch_prompt_does_not_starve(llm, served, max_wait_s, place):
+    # An interactive prompt of one chunk and one token, 2 s each, arrives every 2 s; the batch prompt at 0.
+    prompts = [limited(text_of(4, i), 1, arrival_s=2.0 * i) for i in range(12)] + [batch("zzz", 1)]
+    events, _, _ = served(prompts, llm.PrefillScheduler(max_wait_s=max_wait_s))
+    assert began(events).index(12) == place
+
+
+@pytest.mark.task("2.8.6")
+def test_without_pauses_a_prefill_is_finished_first(llm, served):
+    prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
+    events, _, _ = served(prompts, llm.PrefillScheduler())
+    assert chunks(events) == [*((0, end) for end in (8, 16, 24, 32, 40)), (1, 2)]
+
+
+@pytest.mark.task("2.8.6")
+def test_a_long_prefill_gives_way_and_goes_on_at_its_offset(llm, served):
+    prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=3.0), limited("ddd", 2, arrival_s=3.5)]
+    policy = llm.PrefillScheduler(long_tokens=8)
+    events, done, model = served(prompts, policy)
+    # Both arrive during the second chunk. Between two pauses the long prompt computes a chunk.
+    assert chunks(events) == [(0, 8), (0, 16), (1, 2), (0, 24), (2, 3), (0, 32), (0, 40)]
+    assert policy.paused.num_pauses == 2 and policy.paused.peak_bytes > 0
+    starts = [call.offset for call in model.prefill_calls() if call.length == 8]
+    assert starts == [0, 8, 16, 24, 32], "no token is computed twice"
+    assert done[1].timing.ttft_s == 2 * CHUNK_S - 3.0 + CHUNK_S
+
+
+@pytest.mark.task("2.8.6")
+@pytest.mark.parametrize(("long_tokens", "place"), [(8, 1), (31, 1), (32, 5)])
+def test_only_a_long_rest_gives_way(llm, served, long_tokens, place):
+    # 32 tokens are left behind the first chunk.
+    prompts = [limited(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
+    events, _, _ = served(prompts, llm.PrefillScheduler(long_tokens=long_tokens))
+    assert chunks(events).index((1, 2)) == place
+
+
+@pytest.mark.task("2.8.6")
+def test_no_prefill_gives_way_to_a_batch_prompt(llm, served):
+    prompts = [limited(text_of(40), 2), batch("cc", 2, arrival_s=1.0)]
+    policy = llm.PrefillScheduler(long_tokens=8, max_wait_s=3.0)
+    events, _, _ = served(prompts, policy)
+    assert began(events) == [0, 1] and policy.paused.num_pauses == 0
+
+
+@pytest.mark.task("2.8.6")
+def test_pauses_end(llm, served):
+    prompts = [batch(text_of(80), 2), *(limited(text_of(3, i), 1, arrival_s=1.0) for i in range(8))]
+    policy = llm.PrefillScheduler(long_tokens=8, max_pauses=3)
+    events, _, _ = served(prompts, policy)
+    found = [idx for idx, _ in chunks(events)]
+    assert found == [0, 1, 0, 2, 0, 3, *[0] * 7, 4, 5, 6, 7, 8], "three pauses, then it is finished"
+
+
+@pytest.mark.task("2.8.6")
+def test_a_chunk_policy_and_a_prefill_policy_work_together(llm, served):
+    prompts = [batch(text_of(300), 4), limited("cc", 9, arrival_s=1.0), limited(text_of(90, 1), 9)]
+    policy, chunker = llm.PrefillScheduler(long_tokens=20), llm.AdaptiveChunker(0.001, max_pauses=2)
+    events, _, _ = served(prompts, policy, prefill_step=64, chunk_policy=chunker)
+    assert [end for idx, end in chunks(events) if idx == 0][-1] == 300
+
+
+@pytest.mark.task("2.8.6")
+def test_batch_prompts_leave_rows_free(llm, served):
+    # Three rows, one reserved: two batch answers run; the third begins when one of them has ended.
+    prompts = [*(batch(text_of(3, i), 20) for i in range(3)), limited("hello", 4, arrival_s=6.0)]
+    events, done, _ = served(prompts, llm.PrefillScheduler(reserved_rows=1, max_wait_s=99), batch_size=3)
+    assert began(events) == [0, 1, 3, 2]
+    assert done[3].timing.ttft_s <= CHUNK_S + DECODE_S, "it found a row when it came"
+    assert done[2].timing.token_s[0] > min(each.timing.token_s[-1] for each in done[:2])
+
+
+@pytest.mark.task("2.8.6")
+def test_a_paused_batch_prompt_leaves_rows_free_too(llm, served):
+    # Rows: 0 and, after its pause, 1 would leave none free for 3.
+    prompts = [
+        limited(text_of(3), 40),
+        batch(text_of(40, 1), 2),
+        limited(text_of(3, 2), 12, arrival_s=5.0),
+        limited(text_of(3, 3), 2, arrival_s=7.0),
+    ]
+    policy = llm.PrefillScheduler(reserved_rows=1, long_tokens=8, max_wait_s=1000)
+    events, _, _ = served(prompts, policy, batch_size=3)
+    assert chunks(events)[:5] == [(0, 3), (1, 8), (1, 16), (2, 3), (3, 3)]
+    tokens_of_two = [i for i, e in enumerate(events) if isinstance(e, TokenEvent) and e.prompt_idx == 2]
+    goes_on = next(i for i, e in enumerate(events) if chunks([e]) == [(1, 24)])
+    assert tokens_of_two[-1] < goes_on, "it goes on when two rows are free again"
+
+
+@pytest.mark.task("2.8.6")
+@pytest.mark.parametrize("reserved", [1, 4, 100])
+def test_reserved_rows_block_nothing_for_ever(llm, served, reserved):
+    prompts = [batch(text_of(3, i), 3) for i in range(4)] + [limited("x", 3)]
+    served(prompts, llm.PrefillScheduler(reserved_rows=reserved), batch_size=2)
+
+
+@pytest.mark.task("2.8.6")
+def test_a_dropped_cache_is_computed_again(llm, served):
+    prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
+    policy = llm.PrefillScheduler(long_tokens=8, kv_limit_bytes=0)
+    events, _, _ = served(prompts, policy)
+    assert chunks(events) == [(0, 8), (1, 2), *((0, end) for end in (8, 16, 24, 32, 40))]
+    assert policy.paused.num_evictions == 1 and policy.paused.peak_bytes == 0
+
+
+@pytest.mark.task("2.8.6")
+def test_all_prompts_are_answered_and_bad_ones_refused(llm):
+    prompts = [batch("", 2), limited(text_of(5), 2), batch(text_of(5), 2)]
+    done = run_all(llm, prompts, prefill_policy=llm.PrefillScheduler(), on_event=lambda event: None)
+    assert [each.finish_reason for each in done] == ["error", "length", "length"]
+
+
+@pytest.mark.task("2.8.6")
+def test_memory_comes_back_when_a_run_breaks(llm):
+    clock, seen = FakeClock(), []
+    model = timed_model(clock)
+
+    def fail_late(event):
+        seen.append(event)
+        if len(chunks(seen)) == 3:
+            raise KeyboardInterrupt
+
+    prompts = [batch(text_of(90), 3), *(limited(text_of(90, i), 3, arrival_s=1.0) for i in (1, 2))]
+    policy = llm.PrefillScheduler(long_tokens=8)
+    settings = {"clock": clock, "prefill_step": 8, "prefill_policy": policy, "on_event": fail_late}
+    with pytest.raises(KeyboardInterrupt):
+        run_all(llm, prompts, model, **settings)
+    assert policy.paused.num_pauses == 2, "two prompts were paused, the third was being computed"
+    assert live_requests(model) == 0
+
+
+@pytest.mark.task("2.8.6")
+def test_a_policy_can_be_used_again(llm, served):
+    policy, prompts = llm.PrefillScheduler(long_tokens=8), [batch(text_of(40), 2), limited("cc", 2)]
+    first, _, _ = served(prompts, policy)
+    assert served(prompts, policy)[0] == first
+    assert policy.num_waiting == 0
+
+
+@pytest.mark.task("2.8.6")
+@pytest.mark.parametrize("seed", range(12))
+def test_no_policy_changes_an_answer(llm, served, seed):
+    rng = random.Random(seed)
+    prompts = [
+        limited(
+            text_of(rng.choice((1, 5, 30, 90)), i),
+            rng.choice((1, 2, 9)),
+            arrival_s=rng.choice((0.0, 3.0, rng.random() * 40)),
+            priority_class=rng.choice(("interactive", "batch")),
+        )
+        for i in range(10)
+    ]
+    policy = llm.PrefillScheduler(
+        max_wait_s=rng.choice((0.0, 10.0, 1000.0)),
+        reserved_rows=rng.randrange(4),
+        long_tokens=rng.choice((None, 0, 5, 30)),
+        max_pauses=rng.choice((1, 3, 99)),
+        kv_limit_bytes=rng.choice((None, 0, 400)),
+    )
+    is_ahead = rng.random() < 0.5
+    served(prompts, policy, batch_size=rng.choice((1, 2, 4)), async_scheduling=is_ahead)
+    assert policy.num_waiting == 0
+
+
+@pytest.mark.task("2.8.6")
+@pytest.mark.parametrize(
+    "setting",
+    [{"reserved_rows": -1}, {"long_tokens": -1}, {"max_wait_s": float("nan")}, {"kv_limit_bytes": -1}],
+)
+def test_a_setting_below_0_is_refused(llm, setting):
+    [(name, value)] = setting.items()
+    with pytest.raises(UserError, match=f"{name} must be 0 or more, not {value}"):
+        llm.PrefillScheduler(**setting)

@@ -1,0 +1,182 @@
+"""Day 2.8: prompts that are paused between two chunks, and the caches that are dropped."""
+
+import random
+
+import mlx.core as mx
+import pytest
+from tests.helpers.prefills import BYTES_OF_A_TOKEN, HalfPrefill, arrival, computed
+from tests.helpers.tolerance import EXACT, assert_close
+
+from tiny_llm_lab.types import UserError
+
+
+def gives_way(llm, computed_tokens, length=1000, now_s=0.0, **settings):
+    paused = llm.PausedPrefills(**settings)
+    return paused.gives_way(HalfPrefill(0, length, computed_tokens), arrival(0, 0.0), now_s)
+
+
+@pytest.mark.task("2.8.3")
+def test_a_prompt_gives_way_while_much_of_it_is_left(llm):
+    assert gives_way(llm, 743, long_tokens=256), "257 tokens are left"
+    assert not gives_way(llm, 744, long_tokens=256), "256 are left, and that is not more than 256"
+    assert not gives_way(llm, 10, length=200, long_tokens=256)
+    assert gives_way(llm, 199, length=200, long_tokens=0)
+
+
+@pytest.mark.task("2.8.3")
+def test_a_prompt_that_has_computed_nothing_does_not_give_way(llm):
+    assert not gives_way(llm, 0)
+    assert gives_way(llm, 1)
+
+
+@pytest.mark.task("2.8.3")
+def test_between_two_pauses_lies_a_chunk(llm):
+    paused, prefill, came = llm.PausedPrefills(long_tokens=8), computed(0, 16), arrival(0)
+    paused.add(prefill, came)
+    assert paused.resume(0.0) is prefill
+    assert not paused.gives_way(prefill, came, 0.0)
+    assert paused.gives_way(prefill.compute(1), came, 0.0)
+
+
+@pytest.mark.task("2.8.3")
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_no_prompt_is_paused_more_than_max_pauses_times(llm, most):
+    paused, prefill, came, count = llm.PausedPrefills(max_pauses=most), HalfPrefill(0), arrival(0), 0
+    for _ in range(6):
+        prefill.compute(1)
+        if paused.gives_way(prefill, came, 0.0):
+            paused.add(prefill, came)
+            paused.resume(0.0)
+            count += 1
+    assert count == paused.num_pauses == most
+    other = computed(1, 5)
+    assert paused.gives_way(other, arrival(1), 0.0) is (most > 0), "each prompt is counted by itself"
+
+
+@pytest.mark.task("2.8.3")
+def test_an_overdue_prompt_is_not_paused(llm):
+    assert gives_way(llm, 5, now_s=10.0, max_wait_s=10.0)
+    assert not gives_way(llm, 5, now_s=10.1, max_wait_s=10.0)
+
+
+@pytest.mark.task("2.8.3")
+def test_a_paused_prompt_keeps_its_cache_and_goes_on_at_its_offset(llm):
+    paused, prefill = llm.PausedPrefills(), computed(0, 24)
+    before = [mx.array(part) for part in prefill.stored]
+    paused.add(prefill, arrival(0))
+    assert len(paused) == 1 and paused.nbytes == paused.peak_bytes == 24 * BYTES_OF_A_TOKEN
+    assert paused.resume(0.0) is prefill and prefill.offset == 24
+    for now, was in zip(prefill.stored, before, strict=True):
+        assert_close(now, was, EXACT)
+    assert len(paused) == 0 and paused.nbytes == 0
+    assert paused.peak_bytes == 24 * BYTES_OF_A_TOKEN, "the most that was ever paused"
+
+
+@pytest.mark.task("2.8.3")
+def test_the_most_urgent_prompt_goes_on_first(llm):
+    paused = llm.PausedPrefills(max_wait_s=10.0)
+    came = [arrival(0, 6.0), arrival(1, 8.0, "interactive"), arrival(2, 5.0), arrival(3, 7.0, "interactive")]
+    for each in came:
+        paused.add(computed(each.prompt_idx, 4), each)
+    assert paused.peek(9.0).prompt_idx == 3, "interactive, and the first of two"
+    assert paused.peek(15.1).prompt_idx == 2, "overdue"
+    assert [paused.resume(9.0).prompt_idx for _ in range(4)] == [3, 1, 2, 0]
+    assert paused.peek(9.0) is None
+    with pytest.raises(IndexError):
+        paused.resume(9.0)
+
+
+@pytest.mark.task("2.8.3")
+def test_release_gives_the_memory_of_all_back(llm):
+    paused, prefills = llm.PausedPrefills(), [computed(i, 4 + i) for i in range(3)]
+    for prefill in prefills:
+        paused.add(prefill, arrival(prefill.prompt_idx))
+    paused.release()
+    assert len(paused) == 0 and not any(prefill.holds_memory for prefill in prefills)
+
+
+@pytest.mark.task("2.8.3")
+@pytest.mark.parametrize("bits", [0, 4, 16])
+def test_a_paused_cache_has_8_bits_or_those_of_the_model(llm, bits):
+    with pytest.raises(UserError, match=f"not {bits}"):
+        llm.PausedPrefills(kv_bits=bits)
+
+
+# The limit on what paused prompts store
+
+
+def limited(llm, num_tokens, **settings):
+    return llm.PausedPrefills(limit_bytes=num_tokens * BYTES_OF_A_TOKEN, **settings)
+
+
+@pytest.mark.task("2.8.5")
+def test_what_fits_stays(llm):
+    paused, prefills = limited(llm, 30), [computed(0, 10), computed(1, 20)]
+    for prefill in prefills:
+        paused.add(prefill, arrival(prefill.prompt_idx))
+    assert paused.num_evictions == 0 and paused.nbytes == 30 * BYTES_OF_A_TOKEN
+    assert all(prefill.holds_memory for prefill in prefills), "exactly as much as the limit"
+
+
+@pytest.mark.task("2.8.5")
+def test_the_one_that_is_cheapest_to_compute_again_goes_first(llm):
+    paused = limited(llm, 60)
+    prefills = [computed(0, 25), computed(1, 10), computed(2, 35)]
+    for prefill in prefills:
+        paused.add(prefill, arrival(prefill.prompt_idx))
+    assert [prefill.offset for prefill in prefills] == [25, 0, 35]
+    assert [prefill.holds_memory for prefill in prefills] == [True, False, True]
+    assert paused.num_evictions == 1 and len(paused) == 3, "it stays paused, and is not forgotten"
+
+
+@pytest.mark.task("2.8.5")
+def test_of_equally_cheap_ones_the_first_arrival_goes(llm):
+    paused = limited(llm, 25)
+    prefills = [computed(0, 10), computed(1, 10), computed(2, 10)]
+    for prefill, arrival_s in zip(prefills, (3.0, 1.0, 2.0), strict=True):
+        paused.add(prefill, arrival(prefill.prompt_idx, arrival_s))
+    assert [prefill.offset for prefill in prefills] == [10, 0, 10]
+
+
+@pytest.mark.task("2.8.5")
+def test_as_many_go_as_must(llm):
+    paused = limited(llm, 30)
+    prefills = [computed(i, count) for i, count in enumerate((8, 9, 10, 25))]
+    for prefill in prefills:
+        paused.add(prefill, arrival(prefill.prompt_idx))
+    assert [prefill.offset for prefill in prefills] == [0, 0, 0, 25]
+    assert paused.num_evictions == 3 and paused.nbytes == 25 * BYTES_OF_A_TOKEN
+
+
+@pytest.mark.task("2.8.5")
+def test_a_prompt_that_alone_is_too_large_goes_too(llm):
+    paused, prefill = limited(llm, 5), computed(0, 10)
+    paused.add(prefill, arrival(0))
+    assert prefill.offset == 0 and not prefill.holds_memory and paused.nbytes == 0
+    assert paused.resume(0.0) is prefill
+    assert not paused.gives_way(prefill, arrival(0), 0.0), "it has to compute a chunk first, as any other"
+    assert paused.gives_way(prefill.compute(1), arrival(0), 0.0), "at 1 token, less than before"
+
+
+@pytest.mark.task("2.8.5")
+def test_a_packed_cache_can_be_dropped(llm):
+    paused, prefills = limited(llm, 6, kv_bits=8), [computed(0, 10), computed(1, 11)]
+    for prefill in prefills:
+        paused.add(prefill, arrival(prefill.prompt_idx))
+    assert [prefill.offset for prefill in prefills] == [0, 11]
+    assert paused.num_evictions == 1 and 0 < paused.nbytes <= 6 * BYTES_OF_A_TOKEN
+    assert paused.resume(0.0) is prefills[0] and not prefills[0].holds_memory
+    assert paused.resume(0.0) is prefills[1] and prefills[1].kv_cache[0].offset == 11
+
+
+@pytest.mark.task("2.8.5")
+def test_paused_prompts_never_store_more_than_the_limit(llm):
+    rng = random.Random(5)
+    for _ in range(30):
+        limit = rng.randrange(60)
+        paused, prefills = limited(llm, limit), [computed(i, rng.randint(1, 30)) for i in range(6)]
+        for prefill in prefills:
+            paused.add(prefill, arrival(prefill.prompt_idx, rng.random()))
+            assert paused.nbytes <= paused.peak_bytes <= limit * BYTES_OF_A_TOKEN
+        assert len(paused) == 6
+        assert all(prefill.holds_memory == (prefill.offset > 0) for prefill in prefills)

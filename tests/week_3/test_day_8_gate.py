@@ -1,0 +1,158 @@
+"""Day 3.8: drafts are verified where they pay: the rule, and what it learns from."""
+
+import pytest
+
+pytestmark = pytest.mark.task("3.8.7")
+
+
+def gate_with(llm, fixed_s, row_s, accepted, num_drafted=4, request_id="a", **settings):
+    """A gate that has seen steps of 1, 5 and 9 rows, and drafts with `accepted` tokens each."""
+    gate = llm.DraftGate(**settings)
+    for _ in range(40):
+        for num_rows in (1, 5, 9):
+            gate.observe_step(num_rows, fixed_s + row_s * num_rows)
+    for each in accepted:
+        gate.observe_draft(request_id, num_drafted, each)
+    return gate
+
+
+def wanted(gate, num_requests=1, num_drafted=4, request_id="a", times=100):
+    """The share of `times` steps in which a draft is wanted."""
+    verdicts = []
+    for _ in range(times):
+        gate.begin_step(num_requests)
+        verdicts.append(gate.wants(request_id, num_drafted))
+    return verdicts.count(True) / times
+
+
+YES, NO = pytest.approx(1.0, abs=0.05), pytest.approx(0.0, abs=0.05)  # three or four steps in 100 try
+
+
+@pytest.mark.parametrize("seen", [[], [5] * 50], ids=["no step", "steps of one size"])
+def test_every_second_step_drafts_while_the_cost_of_a_row_is_unknown(llm, seen):
+    gate = llm.DraftGate()
+    for num_rows in seen:
+        gate.observe_draft("a", 4, 0)
+        gate.observe_step(num_rows, 1.0)
+    verdicts = []
+    for _ in range(6):
+        gate.begin_step(2)
+        verdicts.append([gate.wants("a", 4), gate.wants("b", 4)])
+    assert verdicts == [[True] * 2, [False] * 2] * 3, "steps of two sizes tell what a row costs"
+
+
+@pytest.mark.parametrize(
+    ("fixed_s", "row_s", "num_requests", "num_accepted", "pays"),
+    [
+        (19.0, 1.0, 1, 1, True),  # a token costs 20, a draft of 4 adds 4
+        (1.0, 1.0, 1, 1, False),  # 2 against 4
+        (1.0, 1.0, 1, 3, True),  # 6 against 4
+        (0.0, 1.0, 1, 4, False),  # rows cost as much as tokens: 4 against 4 is nothing gained
+        (19.0, 1.0, 19, 1, False),  # a token of 19 requests costs 2, and 4 rows cost 4
+        (19.0, 1.0, 19, 3, True),
+        (8.0, 0.0, 1, 1, True),  # rows are free
+        (8.0, 0.0, 1, 0, False),  # and yet nothing comes of it
+    ],
+)
+def test_a_draft_pays_when_its_tokens_would_cost_more(llm, fixed_s, row_s, num_requests, num_accepted, pays):
+    gate = gate_with(llm, fixed_s, row_s, [num_accepted] * 200)
+    assert wanted(gate, num_requests) == (YES if pays else NO)
+
+
+@pytest.mark.parametrize("num_drafted", [1, 2, 8])
+def test_a_longer_draft_must_bring_more(llm, num_drafted):
+    gate = gate_with(llm, 2.0, 1.0, [1] * 200, num_drafted)  # a token costs 3
+    assert wanted(gate, num_drafted=num_drafted) == (YES if num_drafted < 3 else NO)
+
+
+def test_a_request_is_judged_by_its_own_drafts(llm):
+    gate = gate_with(llm, 3.0, 1.0, [])
+    for _ in range(30):
+        gate.observe_draft("quotes", 4, 4)
+        gate.observe_draft("invents", 4, 0)
+    assert wanted(gate, request_id="quotes") == YES and wanted(gate, request_id="invents") == NO
+
+
+@pytest.mark.parametrize(("accepted", "pays"), [(0, False), (4, True)])
+def test_a_new_request_is_taken_to_be_like_the_others(llm, accepted, pays):
+    gate = gate_with(llm, 3.0, 1.0, [accepted] * 200, request_id="old")
+    assert wanted(gate, request_id="new") == (YES if pays else NO)
+
+
+def test_what_changes_is_noticed_within_twenty_drafts(llm):
+    gate = gate_with(llm, 3.0, 1.0, [4] * 50)
+    assert wanted(gate) == YES
+    for _ in range(20):
+        gate.observe_draft("a", 4, 0)
+    assert wanted(gate) == NO
+    for _ in range(20):
+        gate.observe_draft("a", 4, 4)
+    assert wanted(gate) == YES
+
+
+def test_a_machine_that_becomes_busy_is_noticed(llm):
+    gate = gate_with(llm, 19.0, 1.0, [1] * 50)
+    assert wanted(gate) == YES
+    for _ in range(200):
+        for num_rows in (1, 5):
+            gate.observe_step(num_rows, 10.0 * num_rows)
+    assert wanted(gate) == NO, "a row now costs as much as a token"
+
+
+@pytest.mark.parametrize("probe_every", [2, 8, 32])
+@pytest.mark.parametrize("accepted", [0, 4])
+def test_one_step_in_so_many_decides_the_other_way(llm, probe_every, accepted):
+    gate = gate_with(llm, 3.0, 1.0, [accepted] * 50, probe_every=probe_every)
+    expected = 1 / probe_every if accepted == 0 else 1 - 1 / probe_every
+    assert wanted(gate, times=64) == expected
+
+
+def test_all_requests_of_a_step_try_together(llm):
+    gate = gate_with(llm, 3.0, 1.0, [0] * 50, probe_every=4)
+    for _ in range(50):
+        gate.observe_draft("b", 4, 0)
+    verdicts = []
+    for _ in range(8):
+        gate.begin_step(2)
+        verdicts.append([gate.wants("a", 4), gate.wants("b", 4)])
+    assert verdicts == ([[False] * 2] * 3 + [[True] * 2]) * 2
+
+
+def test_one_pause_of_the_machine_changes_little(llm):
+    gate = gate_with(llm, 1.0, 1.0, [1] * 50)
+    gate.observe_step(1, 10_000.0)
+    assert wanted(gate) == NO, "one step of a row was interrupted: a row is no cheaper than before"
+
+
+def test_times_that_fall_with_rows_make_rows_free_and_no_more(llm):
+    gate = llm.DraftGate()
+    for _ in range(50):
+        gate.observe_step(1, 3.0)
+        gate.observe_step(5, 2.0)
+        gate.observe_draft("a", 4, 0)
+    assert wanted(gate) == NO, "nothing is accepted, so nothing is gained"
+
+
+def test_a_forgotten_request_is_a_new_one(llm):
+    gate = gate_with(llm, 3.0, 1.0, [4] * 200, request_id="old")
+    for _ in range(20):
+        gate.observe_draft("a", 4, 0)
+    assert wanted(gate) == NO
+    for _ in range(100):
+        gate.observe_draft("old", 4, 4)
+    gate.forget("a")
+    gate.forget("a")
+    assert wanted(gate) == YES
+
+
+def test_an_empty_draft_teaches_nothing(llm):
+    gate = gate_with(llm, 3.0, 1.0, [4] * 50)
+    for _ in range(100):
+        gate.observe_draft("a", 0, 0)
+    assert wanted(gate) == YES
+
+
+@pytest.mark.parametrize("probe_every", [1, 0, -1])
+def test_not_every_step_can_decide_the_other_way(llm, probe_every):
+    with pytest.raises(ValueError, match="2 or more"):
+        llm.DraftGate(probe_every)

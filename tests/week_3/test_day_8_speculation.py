@@ -1,0 +1,134 @@
+"""Day 3.8: drafts in the engine: who gets one, what is counted, and draft tokens that must not count."""
+
+import pytest
+from tests.helpers.serving import make_engine, serve
+from tests.helpers.toy import VOCAB, ByteTokenizer, random_tokens, toy_model
+
+from tiny_llm_lab.types import Draft, Prompt, SamplingParams
+
+pytestmark = pytest.mark.task("3.8.6")
+
+LONG = SamplingParams(max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def model(llm):
+    return toy_model(llm)
+
+
+class Scripted:
+    """Drafts `draft(text, i)` for the i-th token of the answer; None stands for no draft."""
+
+    def __init__(self, num_prompt_tokens, draft):
+        self.num_prompt_tokens, self.draft, self.drafts = num_prompt_tokens, draft, []
+
+    def propose(self, token_ids, request_id=None, sampler=None):
+        self.drafts.append(tuple(self.draft(len(token_ids) - self.num_prompt_tokens)))
+        return Draft(self.drafts[-1])
+
+    def forget(self, request_id):
+        pass
+
+
+def plain(llm, model, prompt):
+    return list(llm.batch_generate(model, ByteTokenizer(), [prompt])[0].token_ids)
+
+
+def counters(stats):
+    return (
+        stats.num_drafts,
+        stats.num_draft_tokens,
+        stats.num_accepted_tokens,
+        stats.num_accepted_tokens_per_pos,
+    )
+
+
+def test_an_engine_without_a_proposer_counts_nothing(llm, model):
+    assert make_engine(llm, model).spec_stats is None
+
+
+def test_the_engine_counts_drafts_and_accepted_tokens(llm, model):
+    prompt = Prompt(random_tokens(1, 20).tolist(), LONG)
+    answer = plain(llm, model, prompt)
+
+    def draft(done):
+        # Right at 1; wrong from its second token at 4; empty at 5; wrong at 6; right up to the end.
+        wrong = {4: 1, 6: 0}
+        if done == 5:
+            return ()
+        tokens = answer[done : done + (2 if done == 1 else 3)]
+        if done in wrong:
+            tokens[wrong[done]] = (tokens[wrong[done]] + 1) % VOCAB
+        return tokens
+
+    proposer = Scripted(20, draft)
+    engine = make_engine(llm, model, proposer=proposer)
+    assert list(serve(engine, [prompt])[0].token_ids) == answer
+    # 1 -> 2 accepted, the bonus is token 4; 4 -> 1 and a replacement: 6; 6 -> replaced: 7; 7 -> 3 and 11.
+    assert [len(each) for each in proposer.drafts] == [2, 3, 3, 3]
+    assert counters(engine.spec_stats) == (4, 11, 6, [3, 2, 1])
+
+
+def test_an_empty_draft_is_no_draft_of_the_engine(llm, model):
+    prompt = Prompt(random_tokens(2, 20).tolist(), LONG)
+    engine = make_engine(llm, model, proposer=Scripted(20, lambda done: ()))
+    assert list(serve(engine, [prompt])[0].token_ids) == plain(llm, model, prompt)
+    assert counters(engine.spec_stats) == (0, 0, 0, [])
+
+
+def test_tokens_that_max_tokens_cuts_off_are_not_drafted(llm, model):
+    prompt = Prompt(random_tokens(3, 20).tolist(), LONG)
+    answer = plain(llm, model, prompt)
+    engine = make_engine(llm, model, proposer=Scripted(20, lambda done: [*answer[done:], *[0] * 9][:9]))
+    assert list(serve(engine, [prompt])[0].token_ids) == answer
+    # One token from the prompt, nine and a bonus from the first draft, and the last one needs no draft.
+    assert counters(engine.spec_stats) == (1, 9, 9, [1] * 9)
+
+
+@pytest.mark.parametrize("outside", [VOCAB, VOCAB + 100, 2**31, -1])
+def test_a_draft_ends_before_a_token_outside_the_vocabulary(llm, model, outside):
+    # Such a token would index the embedding where there is nothing.
+    prompt = Prompt(random_tokens(4, 20).tolist(), LONG)
+    answer = plain(llm, model, prompt)
+    engine = make_engine(
+        llm, model, proposer=Scripted(20, lambda done: [*answer[done : done + 1], outside, 5])
+    )
+    widest = []
+    launch = engine.scheduler.schedule
+
+    def look(*args):
+        widest.extend(token for each in engine.scheduler.running for token in each.spec_token_ids)
+        return launch(*args)
+
+    engine.scheduler.schedule = look
+    assert list(serve(engine, [prompt])[0].token_ids) == answer
+    assert set(widest) <= set(answer)
+    assert engine.spec_stats.num_draft_tokens == engine.spec_stats.num_accepted_tokens > 0
+
+
+# One draw per position, with a draft or without
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.5},
+        {"temperature": 0.8, "top_k": 20},
+        {"temperature": 1.5, "top_p": 0.9},
+        {"temperature": 1.0, "min_p": 0.05},
+    ],
+)
+def test_steps_with_and_without_a_draft_draw_alike(llm, model, settings, every):
+    sampling = SamplingParams(max_tokens=16, ignore_eos=True, seed=3, **settings)
+    prompt = Prompt(random_tokens(5, 20).tolist(), sampling)
+    answer = plain(llm, model, prompt)
+    assert len(set(answer)) > 3, "or all draws look alike"
+
+    def draft(done):
+        # Some steps have no draft, and every second one of the rest is wrong at its end.
+        return [] if done % every else [*answer[done : done + 2], (answer[-1] + done) % VOCAB]
+
+    engine = make_engine(llm, model, proposer=Scripted(20, draft))
+    assert list(serve(engine, [prompt])[0].token_ids) == answer
+    assert engine.spec_stats.num_accepted_tokens > 0
