@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.lab.course.learner.small_course import Grade
 
 pytest_plugins = ["pytester"]
@@ -14,13 +16,17 @@ def broken(clone: Path, *edits: tuple[str, str]) -> None:
         path.write_text(path.read_text().replace(old, new))
 
 
-def test_the_same_error_of_the_same_line_is_shown_in_full_once(grade: Grade, written: Path) -> None:
+@pytest.mark.parametrize("ci", ["", "true"])  # pytest's summary gives each error in full where CI is set
+def test_the_same_error_of_the_same_line_is_shown_in_full_once(
+    grade: Grade, written: Path, monkeypatch: pytest.MonkeyPatch, ci: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
     broken(written, ("return 3 * x", "return _times(x, 3)"), ("return x * n", "return x * m"))
-    out = grade("--task", "1.1.1", "tests")
+    out, _, summary = grade("--task", "1.1.1", "tests").partition("short test summary info")
     assert out.count(">       return x * m\n") == out.count("    return _times(x") == 1
     says = "src/tiny_llm/sums.py:16: NameError: name 'm' is not defined\n  as in tests/"
     assert out.count(says) == 1 and "::test_twice\n" in out
-    assert "2 failed" in out
+    assert "2 failed" in summary
 
 
 def test_errors_of_other_lines_and_complaints_of_tests_are_shown_in_full(grade: Grade, written: Path) -> None:
