@@ -36,9 +36,9 @@ inline Array attention_over_rows(const Kernels* table, const Array& q, const Arr
 }
 
 /// What requests must be, and what their attention costs.
-inline Cost cost_of_pages(const Array& q, const Array& pool, const std::vector<int>& starts,
+inline Cost cost_of_pages(int num_rows, int num_heads, const Array& pool, const std::vector<int>& starts,
                           const std::vector<int>& lengths, const Array& tables) {
-  require(starts.size() == lengths.size() + 1 && starts.front() == 0 && starts.back() == q.shape(0) &&
+  require(starts.size() == lengths.size() + 1 && starts.front() == 0 && starts.back() == num_rows &&
               tables.ndim() == 2 && static_cast<size_t>(tables.shape(0)) == lengths.size(),
           "starts must lead from 0 to the number of rows, with a length and a table for each request");
   Cost cost;
@@ -48,7 +48,7 @@ inline Cost cost_of_pages(const Array& q, const Array& pool, const std::vector<i
             "a request's length must lie between its rows and what its blocks hold");
     double row_bytes = pool.shape(3) * pool.itemsize() + (pool.dtype() == mx::int8 ? sizeof(float) : 0);
     cost.bytes += 2.0 * lengths[r] * pool.shape(1) * row_bytes;
-    cost.flops += 4.0 * lengths[r] * q.shape(1) * rows * q.shape(3);
+    cost.flops += 4.0 * lengths[r] * num_heads * rows * pool.shape(3);
   }
   return cost;
 }
@@ -65,7 +65,7 @@ inline Array attention_over_pages(const Kernels* table, const Array& q, const Ar
   require_dtypes(q, k, v);
   require_scales(k, kv_scales);
   auto blocks = numbers(tables, "blocks", k.shape(0));
-  Cost cost = cost_of_pages(q, k, starts, lengths, tables);
+  Cost cost = cost_of_pages(q.shape(0), q.shape(1), k, starts, lengths, tables);
   std::vector<Array> inputs{q, k, v};
   if (kv_scales) inputs.insert(inputs.end(), {kv_scales->first, kv_scales->second});
   auto body = [table, starts, lengths, blocks = std::move(blocks), width = tables.shape(1), scale](

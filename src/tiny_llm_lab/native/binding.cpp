@@ -1,9 +1,11 @@
 // The kernels of one package as Python functions on mx.array. Shapes: the course's legend.
 #include <dlfcn.h>
+#include <nanobind/stl/shared_ptr.h>
 
 #include "append.h"
 #include "attention.h"
 #include "layer.h"
+#include "stack_ops.h"
 #include "storage.h"
 
 namespace tiny_llm {
@@ -30,7 +32,7 @@ class KernelSet {
       table->linear(threads, x, products.data(), static_cast<int>(products.size()));
     };
     return make_operator("linear", std::move(inputs), std::move(shapes), std::move(dtypes), body,
-                         matrices.cost);
+                         matrices.cost(num_rows(x), x.itemsize()));
   }
 
   std::vector<Array> qkv_rope(const Array& x, const Array& norm, float eps, nb::list weights, nb::list biases,
@@ -44,6 +46,10 @@ class KernelSet {
   Array attn_out_mlp(const Array& x, const Array& attended, nb::handle out, const Array& norm, float eps,
              nb::handle gate, nb::handle up, nb::handle down) const {
     return layer_attn_out_mlp(table_, x, attended, out, norm, eps, gate, up, down);
+  }
+
+  std::shared_ptr<LayerStack> layer_stack(nb::list layers, int dim, bool traditional) const {
+    return std::make_shared<LayerStack>(table_, layers, dim, traditional);
   }
 
   Array quantized_matmul_step(int step, const Array& x, nb::handle weight) const {
@@ -190,6 +196,11 @@ class KernelSet {
 
 NB_MODULE(_binding, m) {
   m.doc() = "C++ kernels as operators of MLX";
+  nb::class_<LayerStack>(m, "LayerStack")
+      .def("over_rows", &stack_over_rows, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "scale"_a, "kept"_a,
+           "rows"_a.none())
+      .def("over_pages", &stack_over_pages, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "slots"_a, "starts"_a,
+           "lengths"_a, "tables"_a, "scale"_a, "kept"_a, "rows"_a.none());
   nb::class_<KernelSet>(m, "KernelSet")
       .def(nb::init<const std::string&>(), "path"_a)
       .def("linear", &KernelSet::linear, "x"_a, "weights"_a, "biases"_a = nb::list())
@@ -203,6 +214,7 @@ NB_MODULE(_binding, m) {
            "kept"_a)
       .def("attn_out_mlp", &KernelSet::attn_out_mlp, "x"_a, "attended"_a, "out"_a, "norm"_a, "eps"_a, "gate"_a, "up"_a,
            "down"_a)
+      .def("layer_stack", &KernelSet::layer_stack, "layers"_a, "dim"_a, "traditional"_a)
       .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false,
            "weight"_a = nb::none(), "eps"_a = 0.0f)

@@ -45,6 +45,9 @@ class ComposedOps:
         gated, raised = self.linear(normed, [w.gate, w.up])
         return x + self.linear(self.swiglu(gated, raised), [w.down])[0]
 
+    def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> None:
+        """See `KernelOps.layer_stack`."""
+
 
 def furthest(offsets: Offsets, length: int) -> int:
     """The number of positions that `length` tokens behind `offsets` reach."""

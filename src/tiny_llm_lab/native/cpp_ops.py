@@ -7,9 +7,10 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.native.composed import ComposedOps, furthest
+from tiny_llm_lab.native.cpp_stack import CppLayerStack
 from tiny_llm_lab.native.mlx_ops import MlxOps
 from tiny_llm_lab.native.ops import KernelSet
-from tiny_llm_lab.types import LayerWeights, Offsets, QuantizedWeights, Rotary, Weight
+from tiny_llm_lab.types import LayerStack, LayerWeights, Offsets, QuantizedWeights, Rotary, Weight
 
 
 class CppOps:
@@ -50,6 +51,10 @@ class CppOps:
     def attn_out_mlp(self, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
         """See `KernelOps.attn_out_mlp`."""
         return self._kernels.attn_out_mlp(x, attended, w.out, w.mlp_norm, w.eps, w.gate, w.up, w.down)
+
+    def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> LayerStack | None:
+        """See `KernelOps.layer_stack`."""
+        return CppLayerStack(self._kernels, layers, rope)
 
     def expert_mlp(
         self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight

@@ -16,37 +16,23 @@ inline void add_norms(const std::optional<Array>& query_norm, const std::optiona
   inputs.insert(inputs.end(), {*query_norm, *key_norm});
 }
 
-/// Queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D], all of norm(x) with x [B,
-/// L, E]: projected, normalised if there are norms of heads, rotated.
-inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, const Array& norm, float eps,
-                                      nb::list weights, nb::list biases,
-                                      const std::optional<Array>& query_norm,
-                                      const std::optional<Array>& key_norm, const Array& cos,
-                                      const Array& sin, bool traditional, const Offsets& offsets, int kept) {
-  require(x.ndim() == 3, "x must be [B, L, E], not ", x.shape());
-  int batch = x.shape(0), length = x.shape(1);
-  require(weights.size() == 3 && kept >= 0 && kept <= length,
-          "qkv_rope takes three matrices and keeps 0 to L tokens");
-  require_rows(x, "x");
-  require_vector(norm, x.shape(2), "the norm's weight");
-  std::vector<Array> inputs{evenly_spaced(x), norm};
-  auto first = positions(x, offsets, cos, sin, inputs);
-  int dim = 2 * cos.shape(1);
-  add_norms(query_norm, key_norm, dim, inputs);
-  Matrices matrices(x, weights, biases, inputs);
-  matrices.require_heads_of(dim);
-  std::vector<mx::Shape> shapes;
-  for (size_t i = 0; i < 3; ++i) {
-    int count = matrices.all[i].first.rows / dim, tokens = i == 0 ? kept : length;
-    // One token a row lies in memory alike in both orders of the dimensions.
-    shapes.push_back(length == 1 ? mx::Shape{batch, count, tokens, dim}
-                                 : mx::Shape{batch, tokens, count, dim});
-  }
-  auto body = [=, has_norms = query_norm.has_value()](ThreadPool& threads, const auto& in, const auto& out) {
+/// What a layer computes before its attention: queries, keys and values of norm(x).
+struct Heads {
+  const Kernels* table;
+  Matrices matrices;
+  float eps;
+  bool traditional, has_norms;
+
+  /// Of x [B, L, E], whose rows begin at the positions `first`: queries [B, kept, H, D] of the last `kept`
+  /// tokens, keys and values [B, L, G, D]. `in`: x, the norm, tables of cosines and sines, the norms of heads if
+  /// there are any, then what `matrices` added.
+  void compute(ThreadPool& threads, const std::vector<Tensor>& in, const std::vector<int32_t>& first,
+               int64_t kept, const Tensor* out) const {
     Tensor x = as_rows(in[0]), normed = shaped({nullptr, x.dtype}, {x.shape[0], x.shape[1]});
+    int64_t batch = in[0].shape[0], length = in[0].shape[1], dim = 2 * in[2].shape[1];
     normed.data = threads.scratch(0, kBindingSlot, x.size() * bytes_per(x.dtype));
     table->rms_norm(threads, x, {}, in[1], eps, {}, normed);
-    auto products = matrices.products(normed, in, out);
+    auto products = matrices.products(normed, in, {out, out + 3});
     if (kept == length) {
       table->linear(threads, normed, products.data(), 3);
     } else {
@@ -66,13 +52,92 @@ inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, c
         table->rope(threads, t, has_norms ? in[4 + i] : Tensor{}, eps, in[2], in[3], at.data(), traditional,
                     t);
     }
+  }
+};
+
+/// Queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D], all of norm(x) with x [B,
+/// L, E]: projected, normalised if there are norms of heads, rotated.
+inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, const Array& norm, float eps,
+                                      nb::list weights, nb::list biases,
+                                      const std::optional<Array>& query_norm,
+                                      const std::optional<Array>& key_norm, const Array& cos,
+                                      const Array& sin, bool traditional, const Offsets& offsets, int kept) {
+  require(x.ndim() == 3, "x must be [B, L, E], not ", x.shape());
+  int batch = x.shape(0), length = x.shape(1);
+  require(weights.size() == 3 && kept >= 0 && kept <= length,
+          "qkv_rope takes three matrices and keeps 0 to L tokens");
+  require_rows(x, "x");
+  require_vector(norm, x.shape(2), "the norm's weight");
+  std::vector<Array> inputs{evenly_spaced(x), norm};
+  auto first = positions(x, offsets, cos, sin, inputs);
+  int dim = 2 * cos.shape(1);
+  add_norms(query_norm, key_norm, dim, inputs);
+  Heads heads{table, Matrices(x, weights, biases, inputs), eps, traditional, query_norm.has_value()};
+  heads.matrices.require_heads_of(dim);
+  std::vector<mx::Shape> shapes;
+  for (size_t i = 0; i < 3; ++i) {
+    int count = heads.matrices.all[i].first.rows / dim, tokens = i == 0 ? kept : length;
+    // One token a row lies in memory alike in both orders of the dimensions.
+    shapes.push_back(length == 1 ? mx::Shape{batch, count, tokens, dim}
+                                 : mx::Shape{batch, tokens, count, dim});
+  }
+  Cost cost = heads.matrices.cost(num_rows(x), x.itemsize());
+  auto body = [=](ThreadPool& threads, const auto& in, const auto& out) {
+    heads.compute(threads, in, first, kept, out.data());
   };
   auto out = make_operator("qkv_rope", std::move(inputs), std::move(shapes),
-                           std::vector<mx::Dtype>(3, x.dtype()), body, matrices.cost);
+                           std::vector<mx::Dtype>(3, x.dtype()), body, cost);
   if (length > 1)
     for (auto& part : out) part = mx::transpose(part, {0, 2, 1, 3}, mx::Device::cpu);
   return out;
 }
+
+/// What a layer computes after its attention.
+struct OutMlp {
+  const Kernels* table;
+  float eps;
+  Weight out, gate, up, down;
+
+  OutMlp(const Kernels* table, const Array& x, nb::handle out, const Array& norm, float eps, nb::handle gate,
+         nb::handle up, nb::handle down, std::vector<Array>& inputs)
+      : table(table), eps(eps), out(out, inputs), gate(gate, inputs), up(up, inputs), down(down, inputs) {
+    require_vector(norm, x.shape(-1), "the norm's weight");
+    this->gate.require_fit(x), this->up.require_like(this->gate);
+    require(this->out.rows == x.shape(-1) && this->down.columns == this->gate.rows &&
+                this->up.rows == this->gate.rows && this->down.rows == this->out.rows,
+            "the matrices do not fit x, or each other");
+  }
+
+  /// `in`: x, what was attended, the norm, then what the matrices added. `result` may be x.
+  void compute(ThreadPool& threads, const std::vector<Tensor>& in, const Tensor& result) const {
+    Tensor x = as_rows(in[0]);
+    int64_t size = x.shape[0] * bytes_per(x.dtype);
+    auto* scratch =
+        static_cast<char*>(threads.scratch(0, kBindingSlot, size * (3 * x.shape[1] + 2 * gate.rows)));
+    auto piece = [&](int64_t width) {
+      Tensor t = shaped({scratch, x.dtype}, {x.shape[0], width});
+      scratch += size * width;
+      return t;
+    };
+    Tensor projected = piece(x.shape[1]), y = piece(x.shape[1]), normed = piece(x.shape[1]);
+    Tensor gated = piece(gate.rows), raised = piece(gate.rows);
+    Product projection{out.matrix(in), {}, projected, {}};
+    table->linear(threads, as_rows(in[1]), &projection, 1);
+    table->rms_norm(threads, x, projected, in[2], eps, y, normed);
+    Product two[] = {{gate.matrix(in), {}, gated, {}}, {up.matrix(in), {}, raised, {}}};
+    table->linear(threads, normed, two, 2);
+    table->swiglu(threads, gated, raised, gated);
+    Product last{down.matrix(in), {}, as_rows(result), y};
+    table->linear(threads, gated, &last, 1);
+  }
+
+  /// Of `rows` rows of numbers of `itemsize` bytes.
+  Cost cost(double rows, double itemsize) const {
+    double numbers = rows * (2.0 * out.rows + out.columns);
+    return {numbers * itemsize + out.bytes + gate.bytes + up.bytes + down.bytes,
+            2.0 * rows * (3.0 * gate.rows * gate.columns + static_cast<double>(out.rows) * out.columns)};
+  }
+};
 
 /// What follows attention: y = x + attended out^T, and of that y + (silu(n gate^T) * (n up^T)) down^T with n
 /// = norm(y).
@@ -80,39 +145,14 @@ inline Array layer_attn_out_mlp(const Kernels* table, const Array& x, const Arra
                         const Array& norm, float eps, nb::handle gate, nb::handle up, nb::handle down) {
   require_rows(x, "x");
   require_rows(attended, "what was attended");
-  require_vector(norm, x.shape(-1), "the norm's weight");
   std::vector<Array> inputs{evenly_spaced(x), evenly_spaced(attended), norm};
-  Weight o(out, inputs), g(gate, inputs), u(up, inputs), d(down, inputs);
-  o.require_fit(attended), g.require_fit(x), u.require_like(g);
-  require(o.rows == x.shape(-1) && d.columns == g.rows && u.rows == g.rows && d.rows == o.rows &&
-              num_rows(attended) == num_rows(x),
-          "the matrices do not fit x, or each other");
-  double rows = num_rows(x);
-  Cost cost{2 * bytes_of(x) + bytes_of(attended) + o.bytes + g.bytes + u.bytes + d.bytes,
-            2.0 * rows * (3.0 * g.rows * g.columns + static_cast<double>(o.rows) * o.columns)};
-  auto body = [=](ThreadPool& threads, const auto& in, const auto& out) {
-    Tensor x = as_rows(in[0]);
-    int64_t size = x.shape[0] * bytes_per(x.dtype);
-    auto* scratch =
-        static_cast<char*>(threads.scratch(0, kBindingSlot, size * (3 * x.shape[1] + 2 * g.rows)));
-    auto piece = [&](int64_t width) {
-      Tensor t = shaped({scratch, x.dtype}, {x.shape[0], width});
-      scratch += size * width;
-      return t;
-    };
-    Tensor projected = piece(x.shape[1]), y = piece(x.shape[1]), normed = piece(x.shape[1]);
-    Tensor gated = piece(g.rows), raised = piece(g.rows);
-    Product projection{o.matrix(in), {}, projected, {}};
-    table->linear(threads, as_rows(in[1]), &projection, 1);
-    table->rms_norm(threads, x, projected, in[2], eps, y, normed);
-    Product two[] = {{g.matrix(in), {}, gated, {}}, {u.matrix(in), {}, raised, {}}};
-    table->linear(threads, normed, two, 2);
-    table->swiglu(threads, gated, raised, gated);
-    Product last{d.matrix(in), {}, as_rows(out[0]), y};
-    table->linear(threads, gated, &last, 1);
-  };
+  OutMlp rest(table, x, out, norm, eps, gate, up, down, inputs);
+  rest.out.require_fit(attended);
+  require(num_rows(attended) == num_rows(x), "x and what was attended differ in their rows");
+  auto body = [=](ThreadPool& threads, const auto& in, const auto& out) { rest.compute(threads, in, out[0]); };
   mx::Shape shape = x.shape();
-  return make_operator("attn_out_mlp", std::move(inputs), {shape}, {x.dtype()}, body, cost)[0];
+  return make_operator("attn_out_mlp", std::move(inputs), {shape}, {x.dtype()}, body,
+                       rest.cost(num_rows(x), x.itemsize()))[0];
 }
 
 }  // namespace tiny_llm

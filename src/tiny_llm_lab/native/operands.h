@@ -122,8 +122,8 @@ struct Weight {
   }
 };
 
-// A scratch buffer that no kernel uses.
-constexpr int kBindingSlot = 15;
+// Scratch buffers that no kernel uses: of an operator, and of a stack of layers around its parts.
+constexpr int kBindingSlot = 15, kStackSlot = 14;
 
 inline std::vector<int32_t> per_row(const Offsets& value, int rows) {
   if (auto* one = std::get_if<int>(&value)) return std::vector<int32_t>(rows, *one);
@@ -145,14 +145,11 @@ inline std::vector<int32_t> numbers(const Array& a, const char* what, int64_t co
 /// Matrices that are multiplied with the same x, each with a bias or none.
 struct Matrices {
   std::vector<std::pair<Weight, size_t>> all;  // with the place of its bias among the inputs, 0 for none
-  Cost cost;
 
-  Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs)
-      : cost{bytes_of(x), 0} {
+  Matrices(const Array& x, nb::list weights, nb::list biases, std::vector<Array>& inputs) {
     require_rows(x, "x");
     require(biases.size() == 0 || biases.size() == weights.size(), biases.size(), " biases for ",
             weights.size(), " matrices: give None for each that has none");
-    double rows = num_rows(x);
     for (size_t i = 0; i < weights.size(); ++i) {
       Weight w(weights[i], inputs);
       w.require_fit(x);
@@ -163,9 +160,17 @@ struct Matrices {
         inputs.push_back(array_of(biases[i], "a bias"));
         require_vector(inputs.back(), w.rows, "a bias");
       }
-      cost.bytes += w.bytes + rows * w.rows * x.itemsize();
-      cost.flops += 2 * rows * w.rows * w.columns;
     }
+  }
+
+  /// Of the products of `rows` rows of numbers of `itemsize` bytes.
+  Cost cost(double rows, double itemsize) const {
+    Cost sum{rows * (all.empty() ? 0 : all[0].first.columns) * itemsize, 0};
+    for (auto& [w, bias] : all) {
+      sum.bytes += w.bytes + rows * w.rows * itemsize;
+      sum.flops += 2 * rows * w.rows * w.columns;
+    }
+    return sum;
   }
 
   void require_heads_of(int dim) const {

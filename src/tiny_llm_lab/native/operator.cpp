@@ -38,25 +38,6 @@ DType dtype_of(const mx::array& a) {
   }
 }
 
-/// More than four dimensions come only to operators on rows, evenly spaced: the first of them count as one.
-Tensor tensor_of(const mx::array& a) {
-  Tensor t;
-  t.data = const_cast<char*>(a.data<char>());
-  t.dtype = dtype_of(a);
-  int ndim = a.ndim(), merged = std::max(0, ndim - 4);
-  t.ndim = ndim - merged;
-  t.shape[0] = 1;
-  for (int i = 0; i < ndim; ++i) {
-    if (i <= merged) {
-      t.shape[0] *= a.shape(i);
-      if (a.shape(i) != 1) t.stride[0] = a.strides(i);
-    } else {
-      t.shape[i - merged] = a.shape(i), t.stride[i - merged] = a.strides(i);
-    }
-  }
-  return t;
-}
-
 /// Kernels read whole rows: neighbours in the last dimension must be neighbours in memory.
 bool has_whole_rows(const mx::array& a) { return a.ndim() == 0 || a.shape(-1) == 1 || a.strides(-1) == 1; }
 
@@ -95,6 +76,32 @@ mx::array begin_copy(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
 
 }  // namespace
 
+Tensor tensor_of(const mx::array& a) {
+  Tensor t;
+  t.data = const_cast<char*>(a.data<char>());
+  t.dtype = dtype_of(a);
+  int ndim = a.ndim(), merged = std::max(0, ndim - 4);
+  t.ndim = ndim - merged;
+  t.shape[0] = 1;
+  for (int i = 0; i < ndim; ++i) {
+    if (i <= merged) {
+      t.shape[0] *= a.shape(i);
+      if (a.shape(i) != 1) t.stride[0] = a.strides(i);
+    } else {
+      t.shape[i - merged] = a.shape(i), t.stride[i - merged] = a.strides(i);
+    }
+  }
+  return t;
+}
+
+void noted(const char* name, const Cost& cost, const std::function<void()>& part) {
+  auto start = std::chrono::steady_clock::now();
+  part();
+  if (!runtime.is_profiling) return;
+  std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+  runtime.notes.push_back({name, spent.count(), cost.bytes, cost.flops});
+}
+
 void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   auto& encoder = mx::cpu::get_command_encoder(stream());
   std::vector<Tensor> in, out;
@@ -108,26 +115,25 @@ void Operator::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
       encoder.add_temporary(std::move(copy));
     }
   }
-  for (auto& a : outputs) {
-    bool may_write = memory_.in_place == InPlace::always ||
-                     (memory_.in_place == InPlace::if_free && inputs[0].is_donatable());
-    if (may_write && out.empty() && inputs[0].flags().row_contiguous)
-      a.copy_shared_buffer(inputs[0]);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    mx::array& a = outputs[i];
+    bool continues = memory_.in_place != InPlace::no && i >= memory_.continued;
+    size_t stored = continues ? memory_.stored + i - memory_.continued : 0;
+    bool may_write = continues && (memory_.in_place == InPlace::always || inputs[stored].is_donatable());
+    if (may_write && inputs[stored].flags().row_contiguous)
+      a.copy_shared_buffer(inputs[stored]);
     else
       a.set_data(mx::allocator::malloc(a.nbytes()));
     encoder.set_output_array(a);
     out.push_back(tensor_of(a));
+    if (continues && out[i].data != in[stored].data)
+      encoder.dispatch(
+          [from = in[stored], to = out[i], size = a.itemsize()] { copy_elements(from, to, size); });
   }
-  if (memory_.in_place != InPlace::no && out[0].data != in[0].data)
-    encoder.dispatch(
-        [from = in[0], to = out[0], size = inputs[0].itemsize()] { copy_elements(from, to, size); });
   encoder.dispatch([body = body_, cost = cost_, name = name_, in = std::move(in), out = std::move(out)] {
     std::lock_guard held(runtime.lock);
-    auto start = std::chrono::steady_clock::now();
-    (*body)(*runtime.threads, in, out);
-    if (!runtime.is_profiling) return;
-    std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    runtime.notes.push_back({name, spent.count(), cost.bytes, cost.flops});
+    auto run = [&] { (*body)(*runtime.threads, in, out); };
+    cost.has_parts ? run() : noted(name, cost, run);
   });
 }
 

@@ -18,18 +18,21 @@ namespace mx = mlx::core;
 /// What an operator has to move and to compute, for the profile.
 struct Cost {
   double bytes = 0, flops = 0;
+  bool has_parts = false;  // the body notes what each of its parts costs instead, by `noted`
 };
 
-/// Where an operator's first output is allocated. `no`: in new memory, uninitialised. `if_free`: in the
-/// memory of the first input if no other array or operator refers to it, otherwise in a copy of it. `always`:
-/// in the memory of the first input; every array that still refers to that input changes.
+/// Where an output is allocated that continues an input. `no`: in new memory, uninitialised. `if_free`: in the
+/// memory of that input if no other array or operator refers to it, otherwise in a copy of it. `always`: in the
+/// memory of that input; every array that still refers to it changes.
 enum class InPlace { no, if_free, always };
 
-/// How an operator uses memory. Inputs from number `whole_from` on are made contiguous, by a copy if
-/// necessary; of the others only the rows are.
+/// How an operator uses memory. Outputs from number `continued` on continue the inputs from `stored` on, one by
+/// one. Inputs from number `whole_from` on are made contiguous, by a copy if necessary; of the others only the
+/// rows are.
 struct Memory {
   InPlace in_place = InPlace::no;
   size_t whole_from = SIZE_MAX;
+  size_t continued = 0, stored = 0;
 };
 
 using Body = std::function<void(ThreadPool&, const std::vector<Tensor>& in, const std::vector<Tensor>& out)>;
@@ -53,7 +56,7 @@ class Operator : public mx::Primitive {
  private:
   const char* name_;
   std::shared_ptr<const Body> body_;
-  Cost cost_;
+  Cost cost_;  // none: the body notes its parts
   Memory memory_;
 };
 
@@ -66,6 +69,12 @@ struct Measurement {
   std::string name;
   double seconds, bytes, flops;
 };
+
+/// What a kernel sees of an evaluated array. More than four dimensions come only to operators on rows, evenly
+/// spaced: the first of them count as one.
+Tensor tensor_of(const mx::array& a);
+/// Within the body of an operator that has parts: do a part of its work, and note what that takes.
+void noted(const char* name, const Cost& cost, const std::function<void()>& part);
 
 /// Threads that later operators use; waits for the present one to end.
 void set_num_threads(int count);

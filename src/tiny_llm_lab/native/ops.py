@@ -5,7 +5,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import CommonOps, Offsets, Weight
+from tiny_llm_lab.types import CommonOps, LayerWeights, Offsets, Weight
 
 Note = tuple[str, float, float, float]  # operator, seconds, bytes it must move, operations it must do
 
@@ -87,6 +87,50 @@ class KernelSet(CommonOps, Protocol):
         eps: float = 0.0,
     ) -> mx.array:
         """x [B, L, H, D], normalised by `weight` [D] if given, rotated by cos, sin [positions, D / 2]."""
+        ...
+
+    def layer_stack(self, layers: Sequence[LayerWeights], dim: int, traditional: bool) -> "Stack":
+        """The layers with heads `dim` wide as one operator; computes their weights where these are lazy."""
+        ...
+
+
+class Stack(Protocol):
+    """Layers as one operator; the class LayerStack in stack.h.
+
+    `stored` are keys, values and perhaps the scales of both, each a list with an array a layer. The operators
+    return x and what is stored then, in the same form.
+    """
+
+    def over_rows(
+        self,
+        x: mx.array,
+        offsets: Offsets,
+        cos: mx.array,
+        sin: mx.array,
+        stored: Sequence[Sequence[mx.array]],
+        scale: float,
+        kept: int,
+        rows: Sequence[int] | None,
+    ) -> tuple[mx.array, list[list[mx.array]]] | None:
+        """See `LayerStack.over_rows` of the types."""
+        ...
+
+    def over_pages(
+        self,
+        x: mx.array,
+        offsets: Offsets,
+        cos: mx.array,
+        sin: mx.array,
+        stored: Sequence[Sequence[mx.array]],
+        slots: mx.array,
+        starts: Sequence[int],
+        lengths: Sequence[int],
+        tables: mx.array,
+        scale: float,
+        kept: int,
+        rows: Sequence[int] | None,
+    ) -> tuple[mx.array, list[list[mx.array]]]:
+        """See `LayerStack.over_pages` of the types."""
         ...
 
 

@@ -20,6 +20,7 @@ from tiny_llm_lab.types.engine import (
 )
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.kernel_ops import CommonOps, KernelOps, LayerWeights, Offsets, Rotary
+from tiny_llm_lab.types.layer_stack import LayerStack
 from tiny_llm_lab.types.logits import LogitsProcessor, refuse_processors, require_usable
 from tiny_llm_lab.types.model import (
     Checkpoint,
@@ -74,6 +75,7 @@ __all__ = [
     "FinishReason",
     "KernelOps",
     "KvCache",
+    "LayerStack",
     "LayerWeights",
     "LogitsProcessor",
     "Model",

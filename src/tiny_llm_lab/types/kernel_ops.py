@@ -6,6 +6,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.layer_stack import LayerStack
 from tiny_llm_lab.types.weight import QuantizedWeights, Weight
 
 Offsets = int | list[int]  # stored tokens before the new ones: one number, or one for each row of the batch
@@ -202,4 +203,8 @@ class KernelOps(CommonOps, Protocol):
 
         x [T, E], experts [T, K] uint32, shares [T, K] float32; gate and up [N, I, E], down [N, E, I].
         """
+        ...
+
+    def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> LayerStack | None:
+        """All `layers` of a model, without experts, as one operator; None: this set has none for them."""
         ...

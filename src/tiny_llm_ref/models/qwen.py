@@ -1,6 +1,7 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import mlx.core as mx
 
@@ -17,10 +18,10 @@ from ..layers.layer_norm import RMSNorm
 from ..layers.moe import QwenMoE
 from ..layers.positional_encoding import RoPE
 from .fused import AllSum, FusedLayer
+from .stacked import stack_of, stacked
 
 Weights = Mapping[str, Weight]
-# Layers that are planned before the first of them begins to be computed.
-_AHEAD = 4
+_AHEAD = 4  # layers that are planned before the first of them begins to be computed
 
 
 class QwenMultiHeadAttention:
@@ -158,18 +159,19 @@ class QwenModel:
         on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. Sets config.
 
         From task 2.5.6 on: sets `ops`, the operators that model, caches and samplers run on; None: none.
+        From task 3.2.6 on: sets `stack`, all layers as one operator, or None.
         From task 3.9.4 on: with `all_sum` the layers hold one rank's part of their weights.
         """
         self.config, self.ops = config, ops
+        positions, table = config.max_position_embeddings, weights["model.embed_tokens.weight"]
         # One table serves all layers: the angles depend on the position alone.
-        positions = config.max_position_embeddings
         rope = RoPE(config.head_dim, positions, config.rope_theta, scaling=config.rope_scaling)
-        table = weights["model.embed_tokens.weight"]
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, table)
         self.layers = [
             QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, ops, all_sum)
             for i in range(config.num_hidden_layers)
         ]
+        self.stack = stack_of([layer.fused for layer in self.layers])
         self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
 
@@ -192,23 +194,23 @@ class QwenModel:
         From task 3.2.2 on: `rows` returns only these rows of the batch, in their order, [len(rows), L, V],
         and computes keys and values only of the others; an empty list is allowed. The caches may be paged.
         """
-        batch, length = tokens.shape
+        (batch, length), ops, table = tokens.shape, self.ops, self.embed_tokens.weight
         if cache is not None and cache[0].offset != offset:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
         # Operators count each row's tokens themselves.
-        mask: Mask = "causal" if cache is None or self.ops is not None else cache[0].attention_mask(length)
+        mask: Mask = "causal" if cache is None or ops is not None else cache[0].attention_mask(length)
         is_all = rows is None or list(rows) == list(range(batch))  # picking all would only copy
         chosen = None if rows is None or is_all else mx.array(list(rows), mx.int32)
-        ops, table = self.ops, self.embed_tokens.weight
         x = self.embed_tokens(tokens) if ops is None else ops.embedding(tokens, table)
-        for i, layer in enumerate(self.layers):
+        hidden = stacked(self.stack, x, cache, logits_to_keep, None if is_all else rows)
+        for i, layer in enumerate(self.layers if hidden is None else ()):
             # A token without logits is needed for the last layer's keys and values only.
             keep, picked = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
             x = layer(x, offset, None if cache is None else cache[i], mask=mask, keep=keep, rows=picked)
             if ops is not None and ops.starts_early and i % _AHEAD == 0 and i + 1 < len(self.layers):
                 mx.async_eval(x)  # the operators begin while Python still plans the layers behind
         if ops is not None:
-            normed = ops.rms_norm(x, self.norm.weight, self.norm.eps)[1]
+            normed = ops.rms_norm(x if hidden is None else hidden, self.norm.weight, self.norm.eps)[1]
             return ops.linear(normed, [table if self.lm_head is None else self.lm_head])[0]
         x = self.norm(x)
         return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
@@ -234,9 +236,7 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
     """A norm's weight or a projection's bias: never quantized."""
-    found = weights[f"{module}.{kind}"]
-    assert isinstance(found, mx.array)
-    return found
+    return cast(mx.array, weights[f"{module}.{kind}"])
 
 
 def _feed_forward(config: ModelConfig, weights: Weights, ops: KernelOps | None) -> QwenMLP | QwenMoE:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tests.lab.course.learner.small_course import Grade
 
 pytest_plugins = ["pytester"]
