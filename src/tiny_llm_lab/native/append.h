@@ -12,7 +12,8 @@ inline void require_fit(const Array& stored, const Array& added) {
           "the added rows do not fit the stored ones");
 }
 
-/// Token l of row b of `added` [B, G, L, ...] goes to place(b, l) of `stored`: a row of it, and a token of that.
+/// Token l of row b of `added` [B, G, L, ...] goes to place(b, l) of `stored`: a row of it, and a token of
+/// that.
 template <class Place>
 void store_tokens(const Tensor& added, const Tensor& stored, int64_t size, const Place& place) {
   int64_t line = size * (stored.ndim == 4 ? stored.shape[3] : 1);
@@ -28,14 +29,12 @@ void store_tokens(const Tensor& added, const Tensor& stored, int64_t size, const
     }
 }
 
-/// Keys and values are appended one by one: MLX gives an operator its input's memory only if that is the single
-/// output of another that may still be at work.
+/// Keys and values are appended one by one: MLX gives an operator its input's memory only if that is the
+/// single output of another that may still be at work.
 template <class Place>
 Array append_at(InPlace in_place, const Array& stored, const Array& added, Place place) {
-  auto body = [place = std::move(place), size = stored.itemsize()](ThreadPool&, const auto& in,
-                                                                   const auto& out) {
-    store_tokens(in[1], out[0], size, place);
-  };
+  auto body = [place = std::move(place), size = stored.itemsize()](
+                  ThreadPool&, const auto& in, const auto& out) { store_tokens(in[1], out[0], size, place); };
   Cost cost{2 * bytes_of(added), 0};
   Memory memory{.in_place = in_place};
   return make_operator("append", {stored, added}, {stored.shape()}, {stored.dtype()}, body, cost, memory)[0];

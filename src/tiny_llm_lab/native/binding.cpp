@@ -36,15 +36,15 @@ class KernelSet {
   }
 
   std::vector<Array> qkv_rope(const Array& x, const Array& norm, float eps, nb::list weights, nb::list biases,
-                           const std::optional<Array>& query_norm, const std::optional<Array>& key_norm,
-                           const Array& cos, const Array& sin, bool traditional, const Offsets& offsets,
-                           int kept) const {
+                              const std::optional<Array>& query_norm, const std::optional<Array>& key_norm,
+                              const Array& cos, const Array& sin, bool traditional, const Offsets& offsets,
+                              int kept) const {
     return layer_qkv_rope(table_, x, norm, eps, weights, biases, query_norm, key_norm, cos, sin, traditional,
-                       offsets, kept);
+                          offsets, kept);
   }
 
   Array attn_out_mlp(const Array& x, const Array& attended, nb::handle out, const Array& norm, float eps,
-             nb::handle gate, nb::handle up, nb::handle down) const {
+                     nb::handle gate, nb::handle up, nb::handle down) const {
     return layer_attn_out_mlp(table_, x, attended, out, norm, eps, gate, up, down);
   }
 
@@ -197,10 +197,10 @@ class KernelSet {
 NB_MODULE(_binding, m) {
   m.doc() = "C++ kernels as operators of MLX";
   nb::class_<LayerStack>(m, "LayerStack")
-      .def("over_rows", &stack_over_rows, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "scale"_a, "kept"_a,
-           "rows"_a.none())
-      .def("over_pages", &stack_over_pages, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "slots"_a, "starts"_a,
-           "lengths"_a, "tables"_a, "scale"_a, "kept"_a, "rows"_a.none());
+      .def("over_rows", &stack_over_rows, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "scale"_a,
+           "kept"_a, "rows"_a.none())
+      .def("over_pages", &stack_over_pages, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "slots"_a,
+           "starts"_a, "lengths"_a, "tables"_a, "scale"_a, "kept"_a, "rows"_a.none());
   nb::class_<KernelSet>(m, "KernelSet")
       .def(nb::init<const std::string&>(), "path"_a)
       .def("linear", &KernelSet::linear, "x"_a, "weights"_a, "biases"_a = nb::list())
@@ -212,16 +212,19 @@ NB_MODULE(_binding, m) {
       .def("qkv_rope", &KernelSet::qkv_rope, "x"_a, "norm"_a, "eps"_a, "weights"_a, "biases"_a,
            "query_norm"_a.none(), "key_norm"_a.none(), "cos"_a, "sin"_a, "traditional"_a, "offsets"_a,
            "kept"_a)
-      .def("attn_out_mlp", &KernelSet::attn_out_mlp, "x"_a, "attended"_a, "out"_a, "norm"_a, "eps"_a, "gate"_a, "up"_a,
-           "down"_a)
+      .def("attn_out_mlp", &KernelSet::attn_out_mlp, "x"_a, "attended"_a, "out"_a, "norm"_a, "eps"_a,
+           "gate"_a, "up"_a, "down"_a)
       .def("layer_stack", &KernelSet::layer_stack, "layers"_a, "dim"_a, "traditional"_a)
       .def("rms_norm", &KernelSet::rms_norm, "x"_a, "weight"_a, "eps"_a, "delta"_a = nb::none())
       .def("rope", &KernelSet::rope, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "traditional"_a = false,
            "weight"_a = nb::none(), "eps"_a = 0.0f)
       .def("append", &KernelSet::append, "stored"_a, "added"_a, "offsets"_a)
-      .def("grow", [](const KernelSet&, const Array& stored, int rows, int room, const std::vector<int>& used) {
-        return grow_storage(stored, rows, room, used);
-      }, "stored"_a, "rows"_a, "room"_a, "used"_a)
+      .def(
+          "grow",
+          [](const KernelSet&, const Array& stored, int rows, int room, const std::vector<int>& used) {
+            return grow_storage(stored, rows, room, used);
+          },
+          "stored"_a, "rows"_a, "room"_a, "used"_a)
       .def("append_rows", &KernelSet::append_rows, "stored"_a, "added"_a, "slots"_a)
       .def("quantize_rows", &KernelSet::quantize_rows, "x"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)

@@ -24,8 +24,8 @@ struct Heads {
   bool traditional, has_norms;
 
   /// Of x [B, L, E], whose rows begin at the positions `first`: queries [B, kept, H, D] of the last `kept`
-  /// tokens, keys and values [B, L, G, D]. `in`: x, the norm, tables of cosines and sines, the norms of heads if
-  /// there are any, then what `matrices` added.
+  /// tokens, keys and values [B, L, G, D]. `in`: x, the norm, tables of cosines and sines, the norms of heads
+  /// if there are any, then what `matrices` added.
   void compute(ThreadPool& threads, const std::vector<Tensor>& in, const std::vector<int32_t>& first,
                int64_t kept, const Tensor* out) const {
     Tensor x = as_rows(in[0]), normed = shaped({nullptr, x.dtype}, {x.shape[0], x.shape[1]});
@@ -58,10 +58,11 @@ struct Heads {
 /// Queries [B, H, kept, D] of the last `kept` tokens, keys and values [B, G, L, D], all of norm(x) with x [B,
 /// L, E]: projected, normalised if there are norms of heads, rotated.
 inline std::vector<Array> layer_qkv_rope(const Kernels* table, const Array& x, const Array& norm, float eps,
-                                      nb::list weights, nb::list biases,
-                                      const std::optional<Array>& query_norm,
-                                      const std::optional<Array>& key_norm, const Array& cos,
-                                      const Array& sin, bool traditional, const Offsets& offsets, int kept) {
+                                         nb::list weights, nb::list biases,
+                                         const std::optional<Array>& query_norm,
+                                         const std::optional<Array>& key_norm, const Array& cos,
+                                         const Array& sin, bool traditional, const Offsets& offsets,
+                                         int kept) {
   require(x.ndim() == 3, "x must be [B, L, E], not ", x.shape());
   int batch = x.shape(0), length = x.shape(1);
   require(weights.size() == 3 && kept >= 0 && kept <= length,
@@ -142,14 +143,17 @@ struct OutMlp {
 /// What follows attention: y = x + attended out^T, and of that y + (silu(n gate^T) * (n up^T)) down^T with n
 /// = norm(y).
 inline Array layer_attn_out_mlp(const Kernels* table, const Array& x, const Array& attended, nb::handle out,
-                        const Array& norm, float eps, nb::handle gate, nb::handle up, nb::handle down) {
+                                const Array& norm, float eps, nb::handle gate, nb::handle up,
+                                nb::handle down) {
   require_rows(x, "x");
   require_rows(attended, "what was attended");
   std::vector<Array> inputs{evenly_spaced(x), evenly_spaced(attended), norm};
   OutMlp rest(table, x, out, norm, eps, gate, up, down, inputs);
   rest.out.require_fit(attended);
-  require(num_rows(attended) == num_rows(x), "x and what was attended differ in their rows");
-  auto body = [=](ThreadPool& threads, const auto& in, const auto& out) { rest.compute(threads, in, out[0]); };
+  require(num_rows(attended) == num_rows(x), "the matrices do not fit x, or each other");
+  auto body = [=](ThreadPool& threads, const auto& in, const auto& out) {
+    rest.compute(threads, in, out[0]);
+  };
   mx::Shape shape = x.shape();
   return make_operator("attn_out_mlp", std::move(inputs), {shape}, {x.dtype()}, body,
                        rest.cost(num_rows(x), x.itemsize()))[0];

@@ -21,14 +21,14 @@ struct Cost {
   bool has_parts = false;  // the body notes what each of its parts costs instead, by `noted`
 };
 
-/// Where an output is allocated that continues an input. `no`: in new memory, uninitialised. `if_free`: in the
-/// memory of that input if no other array or operator refers to it, otherwise in a copy of it. `always`: in the
-/// memory of that input; every array that still refers to it changes.
+/// Where an output is allocated that continues an input. `no`: in new memory, uninitialised. `if_free`: in
+/// the memory of that input if no other array or operator refers to it, otherwise in a copy of it. `always`:
+/// in the memory of that input; every array that still refers to it changes.
 enum class InPlace { no, if_free, always };
 
-/// How an operator uses memory. Outputs from number `continued` on continue the inputs from `stored` on, one by
-/// one. Inputs from number `whole_from` on are made contiguous, by a copy if necessary; of the others only the
-/// rows are.
+/// How an operator uses memory. Outputs from number `continued` on continue the inputs from `stored` on, one
+/// by one. Inputs from number `whole_from` on are made contiguous, by a copy if necessary; of the others only
+/// the rows are.
 struct Memory {
   InPlace in_place = InPlace::no;
   size_t whole_from = SIZE_MAX;

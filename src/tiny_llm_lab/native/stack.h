@@ -1,5 +1,6 @@
-// All layers of a model as one node of the graph: planned, started and ended once a step. What is computed are the
-// parts of the operators for one layer, in the same order, so that the results are the same to the bit.
+// All layers of a model as one node of the graph: planned, started and ended once a step. What is computed
+// are the parts of the operators for one layer, in the same order, so that the results are the same to the
+// bit.
 #pragma once
 
 #include "append.h"
@@ -39,8 +40,8 @@ inline Tensor heads_first(Tensor t) {
   return t;
 }
 
-/// How a layer stores its new tokens and attends to what is stored then: queries [B, H, kept, D], keys and values
-/// [B, G, L, D], the layer's storage -> [B, kept, H, D].
+/// How a layer stores its new tokens and attends to what is stored then: queries [B, H, kept, D], keys and
+/// values [B, G, L, D], the layer's storage -> [B, kept, H, D].
 using Attend = std::function<void(ThreadPool&, const Tensor& q, const Tensor& k, const Tensor& v,
                                   const std::vector<Tensor>& stored, const Tensor& out)>;
 
@@ -74,12 +75,13 @@ class LayerStack {
   int64_t dim() const { return dim_; }
   const Kernels* table() const { return table_; }
 
-  /// `in`: x [B, L, E] and the tables; `out`: x behind the last layer, and the storage, `parts` tensors a layer,
-  /// those of all layers behind each other.
+  /// `in`: x [B, L, E] and the tables; `out`: x behind the last layer, and the storage, `parts` tensors a
+  /// layer, those of all layers behind each other.
   void compute(ThreadPool& threads, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                const StackCall& call) const {
     DType dtype = in[0].dtype;
-    int64_t batch = call.batch, length = call.length, item = bytes_per(dtype), parts = (out.size() - 1) / num_layers();
+    int64_t batch = call.batch, length = call.length, item = bytes_per(dtype),
+            parts = (out.size() - 1) / num_layers();
     int64_t of_token = 2 * width() + (3 * num_heads() + 2 * num_groups()) * dim_;
     Pieces pieces(threads, kStackSlot, batch * length * of_token * item + 7 * Pieces::kStep);
     auto take = [&](std::initializer_list<int64_t> shape) { return pieces.take(dtype, shape, item); };
@@ -97,7 +99,8 @@ class LayerStack {
       attended = shaped(attended, {batch, kept, num_heads(), dim_});
       std::vector<Tensor> stored;
       for (int64_t part = 0; part < parts; ++part) stored.push_back(out[1 + part * num_layers() + i]);
-      call.attend(threads, heads_first(heads[0]), heads_first(heads[1]), heads_first(heads[2]), stored, attended);
+      call.attend(threads, heads_first(heads[0]), heads_first(heads[1]), heads_first(heads[2]), stored,
+                  attended);
       if (!is_last)
         finish(threads, layer, x, attended, hidden);
       else if (out[0].size() > 0)
@@ -112,7 +115,8 @@ class LayerStack {
     auto maybe = [&](const char* name) {
       return layer.attr(name).is_none() ? std::optional<Array>() : std::optional<Array>(vector(name));
     };
-    Array norm = vector("norm"), mlp_norm = vector("mlp_norm"), x = mx::zeros({1, 1, norm.shape(0)}, mx::float32);
+    Array norm = vector("norm"), mlp_norm = vector("mlp_norm"),
+          x = mx::zeros({1, 1, norm.shape(0)}, mx::float32);
     float eps = nb::cast<float>(layer.attr("eps"));
     // What a step brings, x and tables or x and what was attended, has a place among the inputs.
     std::vector<Array> first{norm, norm, norm, norm}, second{norm, norm, mlp_norm};
@@ -123,9 +127,10 @@ class LayerStack {
     require_vector(norm, x.shape(2), "the norm's weight");
     require(heads.matrices.all.size() == 3, "a layer has three matrices of heads");
     heads.matrices.require_heads_of(dim_);
-    OutMlp rest(table_, x, layer.attr("out"), mlp_norm, eps, layer.attr("gate"), layer.attr("up"), layer.attr("down"),
-                second);
-    require(rest.out.columns == heads.matrices.all[0].first.rows, "the output projection does not fit the heads");
+    OutMlp rest(table_, x, layer.attr("out"), mlp_norm, eps, layer.attr("gate"), layer.attr("up"),
+                layer.attr("down"), second);
+    require(rest.out.columns == heads.matrices.all[0].first.rows,
+            "the output projection does not fit the heads");
     layers_.push_back({heads, rest, std::vector<Tensor>(first.size()), std::vector<Tensor>(second.size())});
     for (auto* inputs : {&first, &second}) held_.insert(held_.end(), inputs->begin(), inputs->end());
   }

@@ -7,19 +7,25 @@ namespace tiny_llm {
 
 using Stored = std::vector<std::vector<Array>>;  // keys, values, perhaps the scales of both: an array a layer
 
+inline void require_hidden(const LayerStack& stack, const Array& x) {
+  require(x.ndim() == 3 && x.shape(2) == stack.width(), "x must be [B, L, ", stack.width(), "], not ",
+          x.shape());
+  require_rows(x, "x");
+}
+
 /// What a step gives: x behind the last layer, and the storage as it was given, with the new tokens.
 using StackResult = std::pair<Array, Stored>;
 
 /// The storage is written to in its own memory.
-inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const Array& x, const Offsets& offsets,
-                                  const Array& cos, const Array& sin, const Stored& stored, int kept,
-                                  const std::optional<std::vector<int>>& rows, Attend attend) {
-  require(x.ndim() == 3 && x.shape(2) == stack->width(), "x must be [B, L, ", stack->width(), "], not ", x.shape());
+inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const Array& x,
+                                  const Offsets& offsets, const Array& cos, const Array& sin,
+                                  const Stored& stored, int kept, const std::optional<std::vector<int>>& rows,
+                                  Attend attend) {
   require(kept >= 0 && kept <= x.shape(1), "a stack keeps 0 to L tokens");
   require(2 * cos.shape(1) == stack->dim(), "the tables do not fit the heads");
-  require_rows(x, "x");
   std::vector<Array> inputs{evenly_spaced(x)};
-  StackCall call{x.shape(0), x.shape(1), positions(x, offsets, cos, sin, inputs), kept, {}, !rows, std::move(attend)};
+  StackCall call{x.shape(0), x.shape(1),       positions(x, offsets, cos, sin, inputs), kept, {},
+                 !rows,      std::move(attend)};
   if (rows) {
     call.rows.assign(rows->begin(), rows->end());
     for (int row : call.rows) require(row >= 0 && row < x.shape(0), "rows lie in 0 to ", x.shape(0) - 1);
@@ -38,26 +44,28 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
   auto body = [stack, call = std::move(call)](ThreadPool& threads, const auto& in, const auto& out) {
     stack->compute(threads, in, out, call);
   };
-  auto out = make_operator("layers", std::move(inputs), std::move(shapes), std::move(dtypes), body, {.has_parts = true}, memory);
+  auto out = make_operator("layers", std::move(inputs), std::move(shapes), std::move(dtypes), body,
+                           {.has_parts = true}, memory);
   Stored grown;
   for (size_t part = 0, next = 1; part < stored.size(); ++part, next += stack->num_layers())
     grown.emplace_back(out.begin() + next, out.begin() + next + stack->num_layers());
   return {out[0], std::move(grown)};
 }
 
-/// Whether the memory of an array may be written to: it is computed, and no view or operator refers to it. Asked of
-/// Python's own array, as a copy of that would be a second reference.
+/// Whether the memory of an array may be written to: it is computed, and no view or operator refers to it.
+/// Asked of Python's own array, as a copy of that would be a second reference.
 inline bool is_free(nb::handle array) {
   auto& a = nb::cast<Array&>(array);
   return a.is_available() && a.is_donatable() && a.flags().row_contiguous;
 }
 
-/// x [B, L, E] behind tokens that lie in rows of storage [R, G, room, D], which is written to. None where it is not
-/// free: MLX would have to copy all of it.
+/// x [B, L, E] behind tokens that lie in rows of storage [R, G, room, D], which is written to. None where it
+/// is not free: MLX would have to copy all of it.
 inline std::optional<StackResult> stack_over_rows(std::shared_ptr<const LayerStack> stack, const Array& x,
                                                   const Offsets& offsets, const Array& cos, const Array& sin,
                                                   nb::list lists, float scale, int kept,
                                                   const std::optional<std::vector<int>>& rows) {
+  require_hidden(*stack, x);
   for (nb::handle part : lists)
     for (nb::handle array : nb::cast<nb::list>(part))
       if (!is_free(array)) return {};
@@ -73,21 +81,21 @@ inline std::optional<StackResult> stack_over_rows(std::shared_ptr<const LayerSta
                   a.dtype() == x.dtype(),
               "storage of ", a.shape(), " has no rows for x of ", x.shape());
       for (int offset : first)
-        require(offset >= 0 && offset <= a.shape(2) - x.shape(1), "a row of storage has room for ", a.shape(2),
-                " tokens");
+        require(offset >= 0 && offset <= a.shape(2) - x.shape(1), "a row of storage has room for ",
+                a.shape(2), " tokens");
     }
   Cost cost{2 * sum * groups * dim * x.itemsize(), 4 * sum * stack->num_heads() * x.shape(1) * dim};
   auto attend = [stack, place = BehindRows{first}, scale, cost, length = x.shape(1), item = x.itemsize()](
                     ThreadPool& threads, const Tensor& q, const Tensor& k, const Tensor& v,
                     const std::vector<Tensor>& stored, const Tensor& out) {
-    noted("append", {4.0 * k.size() * item, 0}, [&] {
-      store_tokens(k, stored[0], item, place), store_tokens(v, stored[1], item, place);
-    });
+    noted("append", {4.0 * k.size() * item, 0},
+          [&] { store_tokens(k, stored[0], item, place), store_tokens(v, stored[1], item, place); });
     if (out.size() == 0) return;
     std::vector<int32_t> lengths = place.offsets;
     for (auto& tokens : lengths) tokens += length;
     noted("attention", cost, [&] {
-      stack->table()->attention(threads, q, stored[0], stored[1], {k.shape[0], lengths.data()}, true, scale, out);
+      stack->table()->attention(threads, q, stored[0], stored[1], {k.shape[0], lengths.data()}, true, scale,
+                                out);
     });
   };
   return stack_operator(stack, x, offsets, cos, sin, stored, kept, rows, attend);
@@ -118,12 +126,13 @@ inline void store_in_pages(const LayerStack& stack, ThreadPool& threads, const T
 }
 
 /// Packed x [T, 1, E] over pools of blocks, those of int8 with the scales of keys and values.
-inline StackResult stack_over_pages(std::shared_ptr<const LayerStack> stack, const Array& x, const Offsets& offsets,
-                                    const Array& cos, const Array& sin, const Stored& stored, const Array& slots,
-                                    const std::vector<int>& starts, const std::vector<int>& lengths,
-                                    const Array& tables, float scale, int kept,
-                                    const std::optional<std::vector<int>>& rows) {
-  require(x.ndim() == 3 && x.shape(1) == 1, "packed x must be [T, 1, E], not ", x.shape());
+inline StackResult stack_over_pages(std::shared_ptr<const LayerStack> stack, const Array& x,
+                                    const Offsets& offsets, const Array& cos, const Array& sin,
+                                    const Stored& stored, const Array& slots, const std::vector<int>& starts,
+                                    const std::vector<int>& lengths, const Array& tables, float scale,
+                                    int kept, const std::optional<std::vector<int>>& rows) {
+  require_hidden(*stack, x);
+  require(x.shape(1) == 1, "packed x must be [T, 1, E], not ", x.shape());
   require(stored.size() == 2 || stored.size() == 4, "pools are keys and values, or those and their scales");
   for (auto& part : stored)
     for (auto& a : part)
@@ -135,20 +144,25 @@ inline StackResult stack_over_pages(std::shared_ptr<const LayerStack> stack, con
               (has_scales || keys.dtype() == x.dtype()),
           "pools must be [blocks, G, block size, D], and of x's dtype or int8");
   using Scales = std::pair<Array, Array>;
-  require_scales(keys, has_scales ? std::optional<Scales>({stored[2].at(0), stored[3].at(0)}) : std::optional<Scales>());
+  require_scales(
+      keys, has_scales ? std::optional<Scales>({stored[2].at(0), stored[3].at(0)}) : std::optional<Scales>());
   InSlots place{numbers(slots, "slots", static_cast<int64_t>(keys.shape(0)) * keys.shape(2)), keys.shape(2)};
-  require(static_cast<int>(place.slots.size()) == x.shape(0), place.slots.size(), " slots for ", x.shape(0), " rows");
+  require(static_cast<int>(place.slots.size()) == x.shape(0), place.slots.size(), " slots for ", x.shape(0),
+          " rows");
   Cost cost = cost_of_pages(x.shape(0), stack->num_heads(), keys, starts, lengths, tables);
-  auto attend = [stack, place = std::move(place), starts, lengths, blocks = numbers(tables, "blocks", keys.shape(0)),
-                 width = tables.shape(1), scale, cost](ThreadPool& threads, Tensor q, const Tensor& k, const Tensor& v,
-                                                       const std::vector<Tensor>& stored, const Tensor& out) {
+  auto attend = [stack, place = std::move(place), starts, lengths,
+                 blocks = numbers(tables, "blocks", keys.shape(0)), width = tables.shape(1), scale,
+                 cost](ThreadPool& threads, Tensor q, const Tensor& k, const Tensor& v,
+                       const std::vector<Tensor>& stored, const Tensor& out) {
     store_in_pages(*stack, threads, k, v, stored, place);
     if (out.size() == 0) return;
     Tensor o = shaped(out, {1, q.shape[0], q.shape[1], q.shape[3]}), key = stored[0], value = stored[1];
     std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
     if (stored.size() > 2)
-      key.scales = static_cast<const float*>(stored[2].data), value.scales = static_cast<const float*>(stored[3].data);
-    Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(), width};
+      key.scales = static_cast<const float*>(stored[2].data),
+      value.scales = static_cast<const float*>(stored[3].data);
+    Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(),
+                      width};
     noted("paged attention", cost,
           [&] { stack->table()->attention(threads, q, key, value, requests, true, scale, o); });
   };
