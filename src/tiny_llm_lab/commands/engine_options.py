@@ -20,6 +20,8 @@ LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
 _RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
 _DRAFT: Final = "draft:"
+# A lookup takes no time of the model's, and its drafts after one token only are short anyway.
+_LOOKED_UP, _DRAFTED = 8, 4
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class EngineSettings:
     async_scheduling: bool | None = None
     itl_slo_ms: float | None = None
     speculate: str = "off"
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int | None = None
     draft_gate: bool = True
 
     @property
@@ -92,7 +94,11 @@ _SCHEDULER_FLAGS: Final = (
 )
 _ENGINE_FLAGS: Final = (
     Flag("block_size", "tokens of one block of the KV cache", kind=at_least_one),
-    Flag("num_speculative_tokens", "draft tokens of one step, with --speculate", kind=at_least_one),
+    Flag(
+        "num_speculative_tokens",
+        f"draft tokens of one step, with --speculate (default: ngram {_LOOKED_UP}, draft:MODEL {_DRAFTED})",
+        kind=at_least_one,
+    ),
     Flag("itl_slo_ms", "chunks are sized to keep gaps between tokens below this"),
     Flag("kv_cache_dtype", "of keys and values; auto is the model's"),
     Flag("enable_prefix_caching", "prompts that begin alike are computed once"),
@@ -218,9 +224,10 @@ def build_engine(
 
 
 def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
-    num_tokens = settings.num_speculative_tokens
     if draft is not None:
+        num_tokens = settings.num_speculative_tokens or _DRAFTED
         return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)
+    num_tokens = settings.num_speculative_tokens or _LOOKED_UP
     return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None
 
 

@@ -36,8 +36,8 @@ class NgramProposer:
         """Up to `num_tokens` tokens that followed an earlier occurrence of the n-gram at the end of the text.
 
         The longest n-gram that occurs earlier counts, and of its occurrences the most recent one, which may
-        overlap with the end. The draft is empty when none of `min_ngram` tokens or more does. With a
-        `request_id` an index of the text is kept: `token_ids` must continue those of the request's previous
+        overlap with the end. The draft is empty when none of `min_ngram` tokens or more does, and one token
+        when only the last token occurs earlier. With a `request_id` an index of the text is kept: `token_ids` must continue those of the request's previous
         call, which then takes time for the new tokens and for the earlier places of the last one only.
         `sampler` is not used.
         """
@@ -52,7 +52,9 @@ class NgramProposer:
                 break
         if best < self.min_ngram:
             return Draft()
-        return Draft(tuple(token_ids[after : after + self.num_tokens]))
+        # One token says little of what follows: most of a long draft would be computed to be rejected.
+        num_tokens = self.num_tokens if best > 1 else 1
+        return Draft(tuple(token_ids[after : after + num_tokens]))
 
     def forget(self, request_id: str) -> None:
         """Drop what is remembered of a request; one that is not known is fine."""

@@ -15,6 +15,7 @@ from tiny_llm_lab.types import UserError
 
 from .chunks import chunk_position, memory
 from .config import BenchConfig
+from .drafts import drafts
 from .peers import peers
 from .steps import ahead, mixed, paged, scheduler
 
@@ -26,6 +27,7 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "scheduler": scheduler,
     "chunk-position": chunk_position,
     "memory": memory,
+    "drafts": drafts,
     "peers": peers,
 }
 
