@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.helpers.recorded import recorded
 
+from tiny_llm_lab.bench.chunked.command import sections_of
 from tiny_llm_lab.bench.chunked.plot import typical
-from tiny_llm_lab.bench.chunked.result import sections_of
 from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.bench.latency import contention, victim_itl
 from tiny_llm_lab.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of

@@ -10,9 +10,10 @@ from typing import Final
 
 from tiny_llm_lab.bench import flags, sample
 from tiny_llm_lab.bench.host import host_facts
-from tiny_llm_lab.bench.report import Report
+from tiny_llm_lab.bench.latency import ITL, TTFT, columns, contention, latencies
+from tiny_llm_lab.bench.report import Report, Row, Section, ratios_of
 from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.spec import UNCHUNKED, Schedule, Spec
+from tiny_llm_lab.bench.spec import UNCHUNKED, Kind, Schedule, Spec
 from tiny_llm_lab.bench.sweep import Sweep
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.commands.field_flags import at_least_one
@@ -26,7 +27,6 @@ from tiny_llm_lab.commands.options import (
 from tiny_llm_lab.types import UserError
 
 from .plot import draw
-from .result import sections_of
 from .workload import Workload, overlap_complaint
 
 HELP = "Compare latencies across prefill_step, or with --engine across token budgets, as long prompts arrive."
@@ -39,6 +39,14 @@ _LISTS: Final = {
     "--max-num-batched-tokens": (1, f"budgets, with --engine; default: {' '.join(map(str, _BUDGETS))}"),
     "--long-prefill-token-threshold": (0, "each with every budget, with --engine; 0 is off (default: 0)"),
 }
+_NOTE: Final = (
+    "Median of fresh processes, {repeats} each (min-max). TTFT short: the short prompts that came "
+    "during a long prefill. ITL: every gap of the requests that were decoding during one, pooled."
+)
+_SHOWN: Final = ("total_s", "output_tokens_per_s", "ttft_short_s", "ttft_long_s", *ITL)
+_CLASSES: Final[dict[str, tuple[Kind, ...]]] = {"short": ("early", "late"), "long": ("long",)}
+# With the largest chunks, which are none where a long prompt fits into one.
+_COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_s")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -159,3 +167,22 @@ def _new_files(out: Path) -> list[Path]:
     stems = (f"chunked_prefill-{number}" if number > 1 else "chunked_prefill" for number in count(1))
     files = ([out / f"{stem}.json", out / f"{stem}.png"] for stem in stems)
     return next(pair for pair in files if not any(file.exists() for file in pair))
+
+
+def sections_of(groups: Mapping[Schedule, Sequence[Run]], title: str) -> list[Section]:
+    """All requests, a row for each schedule, smallest chunks first; then each class by itself."""
+    schedules = sorted(groups, key=lambda each: (each.max_chunk, each.budget))
+    *others, base = [Row.of_runs(each.name, map(contention, groups[each])) for each in schedules]
+    classes = [
+        Row.of_runs(f"{schedule.name}, {kind}", (latencies(run.of_kind(*kinds)) for run in groups[schedule]))
+        for schedule in schedules
+        for kind, kinds in _CLASSES.items()
+    ]
+    ratios = [ratio for row in others for ratio in ratios_of(row, base, columns(_COMPARED))]
+    fastest = min([*others, base], key=lambda row: row.median("total_s"))
+    notes = [_NOTE.format(repeats=len(groups[schedules[-1]])), f"The shortest total has {fastest.name}."]
+    about = "Short requests, early and late, and long ones"
+    return [
+        Section("all", title, columns(_SHOWN, has_spread=True), [*others, base], ratios, notes),
+        Section("classes", about, columns((*TTFT, *ITL)), classes),
+    ]

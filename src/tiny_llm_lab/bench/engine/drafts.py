@@ -28,6 +28,7 @@ _COLUMNS: Final = (
     Column("acceptance", "accepted", ".0%"),
 )
 _NUM_QUESTIONS: Final = 12
+_LONGEST: Final = 64  # tokens of an answer
 _BEGINNINGS: Final = ("Once upon a time", "One day a", "There was a little", "In the garden", "The old man")
 _ABOUT: Final = (
     f"{QUOTED}: greedy answers about notes in the prompt; {INVENTED}: drawn at temperature 1. Decodes only, "
@@ -110,13 +111,13 @@ def texts_of(config: BenchConfig) -> list[Text]:
     tokenizer = config.checkpoint.tokenizer
     questions = recall_questions(config.seed, _NUM_QUESTIONS, config.context, tokenizer.encode)
     quoted = [as_chat(tokenizer, question.user) for question in questions]
-    drawn = SamplingParams(max_tokens=64, temperature=1.0, seed=config.seed)
+    drawn = SamplingParams(max_tokens=_LONGEST, temperature=1.0, seed=config.seed)
     return [Text(QUOTED, quoted, SamplingParams(max_tokens=16)), Text(INVENTED, _BEGINNINGS, drawn)]
 
 
 def sides_of(config: BenchConfig, text: Text, stack: ExitStack) -> list[Side]:
     """An engine for each way to draft, the first without; a prompt is computed once, and then cached."""
-    llm, length = config.llm, config.context + text.sampling.max_tokens
+    llm, length = config.llm, config.context + _LONGEST
     config.require_room(length, "--context")
     ways: dict[str, dict[str, Any]] = {PLAIN: {"async_scheduling": False}}
     for k in LENGTHS:
