@@ -1,6 +1,7 @@
-"""`batch-main --engine --itl-slo-ms`: what reaches the engine, and what is refused at once."""
+"""`batch-main --engine` with `--itl-slo-ms` or `--speculate`: what reaches the engine, what is refused."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,28 @@ def test_the_slo_reaches_the_engine() -> None:
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=1)
     assert engine.budget_controller.policy.itl_slo_s == 0.05
+
+
+def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None:
+    llm: Any = SimpleNamespace(
+        NgramProposer=lambda num_tokens: num_tokens,
+        DraftModelProposer=lambda model, num_tokens, vocab_size: num_tokens,
+        DraftGate=object,
+        Engine=lambda *_, **options: options["proposer"],
+    )
+    checkpoint = toy_checkpoint()
+    model = tiny_llm_ref.build_model(checkpoint)
+
+    def length(*flags: str, draft: Any = None) -> Any:
+        settings = engine_settings(parse(batch_main, "--engine", *flags), limit=1000)
+        assert settings is not None
+        return build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, draft=draft)
+
+    three = ("--num-speculative-tokens", "3")
+    looked_up, drafted = ("--speculate", "ngram"), ("--speculate", "draft:default")
+    assert (length(*looked_up), length(*looked_up, *three)) == (8, 3)
+    assert (length(*drafted, draft=model), length(*drafted, *three, draft=model)) == (4, 3)
+    assert length() is None
 
 
 def test_an_slo_changes_no_answer(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

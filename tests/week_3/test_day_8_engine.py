@@ -1,7 +1,7 @@
 """Day 3.8: drafts in the engine, beside what else it does with tokens."""
 
 import pytest
-from tests.helpers.serving import logprobs_of, make_engine
+from tests.helpers.serving import logprobs_of, make_engine, serve
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import random_tokens, toy_model
 
@@ -35,6 +35,41 @@ def test_every_accepted_token_has_its_own(llm):
     assert engine.spec_stats.num_accepted_tokens > 3, "no draft token was accepted: this test shows nothing"
     assert [each.token_id for each in drafted] == [each.token_id for each in alone]
     assert_close([each.logprob for each in drafted], [each.logprob for each in alone], F32_MODEL)
+
+
+class Flat:
+    """A model that finds all tokens equally likely."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, tokens, *args, **kwargs):
+        return self.model(tokens, *args, **kwargs) * 0
+
+
+REPEATING = [*range(40, 60)] * 3
+ANSWERS = {
+    "greedy": SamplingParams(max_tokens=40, ignore_eos=True),
+    "drawn": SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.7, top_k=3, seed=5),
+}
+
+
+@pytest.mark.task("3.8.7")
+@pytest.mark.parametrize("sampling", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("is_flat", [False, True], ids=["toy", "flat logits"])
+@pytest.mark.parametrize("num_tokens", [2, 8])
+def test_looked_up_drafts_change_no_answer_on_text_that_repeats(llm, sampling, is_flat, num_tokens):
+    model = Flat(toy_model(llm)) if is_flat else toy_model(llm)
+    prompt = Prompt(REPEATING, sampling)
+    plain = serve(make_engine(llm, model), [prompt])[0].token_ids
+    for options in ({}, {"draft_gate": llm.DraftGate()}):
+        proposer = llm.NgramProposer(num_tokens=num_tokens)
+        engine = make_engine(llm, model, proposer=proposer, **options)
+        assert serve(engine, [prompt])[0].token_ids == plain
+        assert engine.spec_stats.num_draft_tokens > 0, "nothing was drafted: this test shows nothing"
 
 
 def test_drafts_need_the_tokens_first(llm):

@@ -9,7 +9,7 @@ class DraftGate:
     tokens would have cost is more than what it adds, by a twentieth of a token or more.
     """
 
-    def __init__(self, probe_every: int = 32) -> None:
+    def __init__(self, probe_every: int = 64) -> None:
         """Nothing is known yet; one step in `probe_every` decides the other way, to learn what changes.
 
         Raises ValueError for `probe_every` below 2.

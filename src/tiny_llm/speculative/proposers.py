@@ -24,10 +24,10 @@ class NgramProposer:
         """Up to `num_tokens` tokens that followed an earlier occurrence of the n-gram at the end of the text.
 
         The longest n-gram that occurs earlier counts, and of its occurrences the most recent one, which may
-        overlap with the end. The draft is empty when none of `min_ngram` tokens or more does. With a
-        `request_id` an index of the text is kept: `token_ids` must continue those of the request's previous
-        call, which then takes time for the new tokens and for the earlier places of the last one only.
-        `sampler` is not used.
+        overlap with the end. The draft is empty when none of `min_ngram` tokens or more does, and has one
+        token when the n-gram has one. With a `request_id` an index of the text is kept: `token_ids` must
+        continue those of the request's previous call, which then takes time for the new tokens and for the
+        earlier places of the last one only. `sampler` is not used.
         """
         raise NotImplementedError("task 3.8.1")
 
