@@ -8,7 +8,7 @@ import pytest
 from tiny_llm_lab.bench.engine import drafts as module
 from tiny_llm_lab.bench.engine.drafts import GATED, INVENTED, LENGTHS, PLAIN, QUOTED, Side, Text, drafts
 from tiny_llm_lab.bench.report import Section
-from tiny_llm_lab.types import EngineOutput, SamplingParams
+from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams
 
 QUESTION = Text(QUOTED, ["Where?"], SamplingParams())
 Step = tuple[list[int], int, int, float]
@@ -39,8 +39,10 @@ class Scripted:
         done: Any = None if self.left else SimpleNamespace(finish_reason=self.reason)
         return [EngineOutput("0", tuple(tokens), "", done)]
 
-    def clock(self) -> float:
-        return self.now_s
+    @property
+    def clocks(self) -> list[Clock]:
+        """The second one is twice as fast."""
+        return [lambda: self.now_s, lambda: 2 * self.now_s]
 
 
 PROMPT = ([], 0, 0, 50.0), ([7], 0, 0, 50.0)  # a prompt in two chunks, and the first token
@@ -54,10 +56,11 @@ def metrics(side: Side) -> dict[str, list[float | None]]:
 def test_decodes_count_from_the_first_token_on_and_the_end_is_a_token() -> None:
     side = Side("k = 4", DRAFTED)
     for number in (-1, 0, 0):
-        side.serve(QUESTION, 0, number, DRAFTED.clock)
+        side.serve(QUESTION, 0, number, DRAFTED.clocks)
     # Two answers of 5 tokens and an end behind the first token, in 3 steps of 5 s together; 3 of 6 accepted.
     assert metrics(side) == {
         "tokens_per_s": [12 / 10],
+        "tokens_per_cpu_s": [12 / 20],
         "tokens_per_step": [12 / 6],
         "rows_per_step": [1 + 12 / 6],
         "acceptance": [0.5],
@@ -68,9 +71,10 @@ def test_decodes_count_from_the_first_token_on_and_the_end_is_a_token() -> None:
 def test_without_drafts_there_is_no_acceptance_and_a_cut_answer_has_no_end() -> None:
     engine = Scripted(*PROMPT, ([8], 0, 0, 4.0), reason="length", has_stats=False)
     side = Side(PLAIN, engine)
-    side.serve(QUESTION, 0, 0, engine.clock)
+    side.serve(QUESTION, 0, 0, engine.clocks)
     assert metrics(side) == {
         "tokens_per_s": [1 / 4],
+        "tokens_per_cpu_s": [1 / 8],
         "tokens_per_step": [1.0],
         "rows_per_step": [1.0],
         "acceptance": [None],
@@ -87,7 +91,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         sides = lambda *_: [Side(name.replace("_", GATED), each) for name, each in engines.items()]  # noqa: E731
         monkeypatch.setattr(module, "sides_of", sides)
         config: Any = SimpleNamespace(rounds=3, context=512)
-        return drafts(config, lambda: sum(each.now_s for each in engines.values()))
+        return drafts(config, [lambda: sum(each.now_s for each in engines.values())] * 2)
 
     return run
 
@@ -100,7 +104,8 @@ def test_each_side_is_compared_with_no_drafts_and_the_gate_has_aims(scripted: An
         f"{text}, {name}" for text in (QUOTED, INVENTED) for name in ("plain", "k", "k, gated")
     ]
     found = [(ratio.value, ratio.aim.at_least, ratio.is_met) for ratio in section.ratios if ratio]
-    assert found == [(2.0, None, None), (2.0, 1.8, True), (2.0, None, None), (2.0, 0.97, True)]
+    quoted, invented = [(2.0, None, None), (2.0, 1.8, True)], [(2.0, None, None), (2.0, 0.97, True)]
+    assert found == quoted * 2 + invented * 2, "by both clocks"
     assert section.notes[0] == "All answers are those without drafts."
     assert section.data == {"differ": []}
 

@@ -23,16 +23,19 @@ QUOTED, INVENTED = "quotes", "stories"
 _AIMS: Final = {QUOTED: Aim(at_least=1.8), INVENTED: Aim(at_least=0.97)}
 _COLUMNS: Final = (
     Column("tokens_per_s", "tok/s (min-max)", ".0f", has_spread=True),
+    Column("tokens_per_cpu_s", "tok/CPU s", ".0f"),
     Column("tokens_per_step", "tokens/step", ".2f"),
     Column("rows_per_step", "rows/step", ".2f"),
     Column("acceptance", "accepted", ".0%"),
 )
+_SPEEDS: Final = {"tokens_per_s": "speed", "tokens_per_cpu_s": "speed by CPU time"}
 _NUM_QUESTIONS: Final = 12
 _LONGEST: Final = 64  # tokens of an answer
 _BEGINNINGS: Final = ("Once upon a time", "One day a", "There was a little", "In the garden", "The old man")
 _ABOUT: Final = (
     f"{QUOTED}: greedy answers about notes in the prompt; {INVENTED}: drawn at temperature 1. Decodes only, "
-    "sides in turns at every prompt; a first round, in which the gate learns, is left out."
+    "sides in turns at every prompt; a first round, in which the gate learns, is left out. CPU time is "
+    "that of all threads: other programs change it less than the time that passes."
 )
 
 
@@ -53,27 +56,28 @@ class Side:
     engine: Any
     answers: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     counts: dict[int, Counter[str]] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
+    seconds: dict[int, list[float]] = field(default_factory=dict)  # by each clock
 
-    def serve(self, text: Text, prompt: int, round_number: int, clock: Clock) -> None:
+    def serve(self, text: Text, prompt: int, round_number: int, clocks: Sequence[Clock]) -> None:
         """Answer a prompt; all counts begin behind its first token, and the end is a token too."""
         before, tokens, counts = self._drafted(), list[int](), Counter[str]()
         self.engine.add("0", text.prompts[prompt], text.sampling)
-        start_s = clock()
+        start_s = [clock() for clock in clocks]
         while self.engine.has_requests:
             outputs = self.engine.step()
             if tokens:
                 counts["steps"] += 1
             else:
-                start_s = clock()
+                start_s = [clock() for clock in clocks]
             tokens += [token for each in outputs for token in each.token_ids]
             counts["tokens"] += sum(_is_stopped(each) for each in outputs)
-        seconds = clock() - start_s
+        took_s = [clock() - start for clock, start in zip(clocks, start_s, strict=True)]
         counts["tokens"] += len(tokens) - 1
         counts.update(self._drafted() - before)
         self.answers.setdefault(prompt, set()).add(tuple(tokens))
         self.counts.setdefault(round_number, Counter()).update(counts)
-        self.seconds[round_number] = self.seconds.get(round_number, 0.0) + seconds
+        before_s = self.seconds.get(round_number, [0.0] * len(clocks))
+        self.seconds[round_number] = [old + new for old, new in zip(before_s, took_s, strict=True)]
 
     def row(self, text: Text) -> Row:
         """What each round says, without warm-ups."""
@@ -88,7 +92,7 @@ class Side:
         return Counter(dict(zip(("drafted", "accepted"), known, strict=True)))
 
 
-def drafts(config: BenchConfig, clock: Clock = time.perf_counter) -> Section:
+def drafts(config: BenchConfig, clocks: Sequence[Clock] = (time.perf_counter, time.process_time)) -> Section:
     """One stream on text of both kinds, with every way to draft, in turns."""
     rows, ratios, differ = list[Row](), list[Ratio | None](), list[str]()
     for text in texts_of(config):
@@ -96,10 +100,10 @@ def drafts(config: BenchConfig, clock: Clock = time.perf_counter) -> Section:
         with ExitStack() as stack:
             sides = sides_of(config, text, stack)
             for turn, side in interleave(sides, config.rounds * num_prompts, warm_ups=num_prompts):
-                side.serve(text, turn % num_prompts, turn // num_prompts, clock)
+                side.serve(text, turn % num_prompts, turn // num_prompts, clocks)
         plain, *others = [side.row(text) for side in sides]
         rows += [plain, *others]
-        ratios += [_faster(row, plain, text) for row in others]
+        ratios += [_faster(row, plain, text, key) for key in _SPEEDS for row in others]
         differ += [f"{text.name}, {side.name}" for side in sides if side.answers != sides[0].answers]
     said = f"Answers DIFFER with {'; '.join(differ)}." if differ else "All answers are those without drafts."
     title = f"drafts: one stream, notes of {config.context} tokens, looked-up drafts of k tokens"
@@ -146,17 +150,17 @@ def _is_stopped(output: EngineOutput) -> bool:
     return output.completion is not None and output.completion.finish_reason == "stop"
 
 
-def _metrics(counts: Counter[str], seconds: float) -> Metrics:
+def _metrics(counts: Counter[str], seconds: Sequence[float]) -> Metrics:
     tokens, steps, drafted = counts["tokens"], counts["steps"], counts["drafted"]
     return {
-        "tokens_per_s": tokens / seconds,
+        **{key: tokens / each for key, each in zip(_SPEEDS, seconds, strict=True)},
         "tokens_per_step": tokens / steps,
         "rows_per_step": 1 + drafted / steps,
         "acceptance": counts["accepted"] / drafted if drafted else None,
     }
 
 
-def _faster(row: Row, plain: Row, text: Text) -> Ratio | None:
+def _faster(row: Row, plain: Row, text: Text, key: str) -> Ratio | None:
     aim = _AIMS[text.name] if row.name.endswith(GATED) else NO_AIM
-    name = f"speed, {row.name} / {PLAIN}"
-    return Ratio.of(name, row.samples["tokens_per_s"], plain.samples["tokens_per_s"], aim)
+    name = f"{_SPEEDS[key]}, {row.name} / {PLAIN}"
+    return Ratio.of(name, row.samples[key], plain.samples[key], aim)
