@@ -120,10 +120,13 @@ def test_a_gate_is_asked_for_every_draft_of_a_step(llm):
     class Listening:
         def begin_step(self, num_requests):
             asked.append(num_requests)
+            self.known = set()
 
-        def wants(self, *args):
-            asked.append(args)
-            return False
+        def wants(self, request_id, num_draft_tokens):
+            asked.append((request_id, num_draft_tokens))
+            is_first = request_id not in self.known
+            self.known.add(request_id)
+            return is_first
 
         def observe_draft(self, *args):
             pass
@@ -138,5 +141,25 @@ def test_a_gate_is_asked_for_every_draft_of_a_step(llm):
     prompts = [Prompt(random_tokens(i, 12).tolist(), sampling) for i in range(2)]
     serve(make_engine(llm, model, proposer=Fixed({}, None), draft_gate=Listening()), prompts)
     # Both have 13 tokens after their prompts; an empty draft is none, and the last token needs none.
-    first, longer = [2, ("0", 1), ("1", 1)], [2, ("0", 2), ("1", 2)]
-    assert asked == [0, *first, *longer, 2, 2]
+    first = [2, ("0", 1), ("0", 1), ("1", 1), ("1", 1)]
+    longer, empty = [2, ("0", 1), ("0", 2), ("1", 1), ("1", 2)], [2, ("0", 1), ("1", 1)]
+    assert asked == [0, *first, *longer, *empty, 2]
+
+
+def test_a_draft_that_is_not_wanted_is_not_made(llm):
+    class Refusing(llm.DraftGate):
+        def wants(self, request_id, num_draft_tokens):
+            return False
+
+    class Counting(Prompter):
+        num_asked = 0
+
+        def propose(self, token_ids, request_id=None, sampler=None):
+            self.num_asked += 1
+            return Draft((7,))
+
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    proposer = Counting({}, None)
+    engine = make_engine(llm, toy_model(llm), proposer=proposer, draft_gate=Refusing())
+    serve(engine, [Prompt(random_tokens(0, 12).tolist(), sampling)])
+    assert proposer.num_asked == 0, "a lookup, or a draft model, takes time also where no draft pays"

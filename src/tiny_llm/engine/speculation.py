@@ -22,7 +22,8 @@ class Speculation:
         """Give the sequences of `requests`, all decoding, their spec_token_ids, before the step is planned.
 
         A sequence that has some keeps them. Draft tokens that cannot become part of the answer are cut, and
-        those from the first outside the vocabulary on.
+        those from the first outside the vocabulary on. None is made where the gate (from task 3.8.7
+        on) wants neither the shortest draft, of one token, nor the longest.
         """
         raise NotImplementedError("task 3.8.6")
 

@@ -26,7 +26,8 @@ class Speculation:
         """Give the sequences of `requests`, all decoding, their spec_token_ids, before the step is planned.
 
         A sequence that has some keeps them. Draft tokens that cannot become part of the answer are cut, and
-        those from the first outside the vocabulary on.
+        those from the first outside the vocabulary on. None is made where the gate (from task 3.8.7
+        on) wants neither the shortest draft, of one token, nor the longest.
         """
         if self._gate is not None:
             self._start_s = self._clock()
@@ -34,6 +35,9 @@ class Speculation:
         for request in requests:
             sequence, most = request.sequence, request.answer.max_draft_tokens
             if sequence.spec_token_ids or most <= 0:
+                continue
+            # The verdict changes once at most as drafts grow, and making one takes time.
+            if not any(self._wants(sequence.request_id, length) for length in (1, most)):
                 continue
             drafter = Drafter(request.sampler)
             draft = self._proposer.propose(sequence.token_ids, sequence.request_id, drafter)
