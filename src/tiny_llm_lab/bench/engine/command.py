@@ -17,6 +17,7 @@ from .chunks import chunk_position, memory
 from .config import BenchConfig
 from .peers import peers
 from .steps import ahead, mixed, paged, scheduler
+from .two_processes import two_processes
 
 HELP = "Measure the steps of the engine, its scheduler, its memory, and its latencies under load."
 EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
@@ -27,6 +28,7 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "chunk-position": chunk_position,
     "memory": memory,
     "peers": peers,
+    "two-processes": two_processes,
 }
 
 
