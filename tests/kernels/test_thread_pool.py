@@ -1,4 +1,4 @@
-"""The threads of the kernels while there is nothing to do; what they compute is tested with every operator."""
+"""The threads of the kernels when they do not run, and when there is nothing to do."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab import native
+from tiny_llm_lab.native.build import HERE, Library, build
 
 IDLE = """
 import threading
@@ -34,6 +35,15 @@ before = switches()
 time.sleep(0.2)
 print(len(tasks) > 3, switches() == before)
 """
+
+
+def test_threads_that_are_late_are_not_waited_for():
+    sources = (Path(__file__).with_name("late_threads.cpp"), HERE / "thread_pool.cpp")
+    flags = ("-std=c++20", "-pthread", f"-I{HERE / 'include'}")
+    what = "the program whose threads are held"
+    program = build(Library("late", tuple((path, flags) for path in sources), ("-pthread",), what, True))
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what each thread does")
