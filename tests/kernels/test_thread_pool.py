@@ -27,7 +27,8 @@ def are_asleep():
     return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "S" for task in tasks)
 
 def switches():
-    return [(task / "status").read_text().partition("voluntary_ctxt_switches:")[2].split()[0] for task in tasks]
+    texts = [(task / "status").read_text() for task in tasks]
+    return [text.partition("voluntary_ctxt_switches:")[2].split()[0] for text in texts]
 
 while not are_asleep():
     time.sleep(0.01)

@@ -46,9 +46,9 @@ def test_each_of_two_against_half_of_one_alone(slower: float, is_met: bool) -> N
     found = section({"decode": TURN}, processes([], 47.0, slower), config(2))
     rows = {row.name: row.samples["steps_per_s"] for row in found.rows}
     assert rows == {
-        "decode, alone": (100.0, 100.0),
-        "decode, the slower of two": (slower, slower),
-        "decode, the faster": (47.0, 47.0),
+        "decode, alone": [100.0, 100.0],
+        "decode, the slower of two": [slower, slower],
+        "decode, the faster": [47.0, 47.0],
     }
     assert [(each.value, each.is_met) for each in found.ratios if each] == [(slower / 50, is_met)]
 

@@ -55,20 +55,20 @@ def two_processes(config: BenchConfig) -> Section:
 def section(turns: dict[str, Turn], processes: Sequence[Begin], config: BenchConfig) -> Section:
     """Each round has every kind of step in one process alone, by turns, and then in both."""
     rows, ratios = list[Row](), list[Ratio | None]()
-    rates: dict[str, list[tuple[Rate, ...]]] = {name: [] for name in turns}
+    rates: dict[str, list[tuple[Rate, Rate, Rate]]] = {name: [] for name in turns}
     for number, name in interleave(list(turns), config.rounds, warm_ups=1):
         order = processes if number % 2 else processes[::-1]
         alone = order[0](turns[name])()
         waits = [begin(turns[name]) for begin in order]
-        both = sorted([wait() for wait in waits])
+        slower, faster = sorted([wait() for wait in waits])
         if number >= 0:
-            rates[name].append((alone, *both))
+            rates[name].append((alone, slower, faster))
     for name, each in rates.items():
-        alone, slower, faster = zip(*each, strict=True)
-        samples = {"alone": alone, "the slower of two": slower, "the faster": faster}
-        rows += [Row(f"{name}, {who}", {"steps_per_s": values}) for who, values in samples.items()]
-        half = [value / 2 for value in alone]
-        ratios.append(Ratio.of(f"{name}, the slower of two / half of alone", slower, half, _AIM))
+        samples = [list(column) for column in zip(*each, strict=True)]
+        kinds = ("alone", "the slower of two", "the faster")
+        rows += [Row(f"{name}, {who}", {"steps_per_s": own}) for who, own in zip(kinds, samples, strict=True)]
+        half = [value / 2 for value in samples[0]]
+        ratios.append(Ratio.of(f"{name}, the slower of two / half of alone", samples[1], half, _AIM))
     title = (
         f"two-processes: steps of one decode at context {config.context}, and of a chunk of "
         f"{config.chunk} tokens"
