@@ -36,11 +36,11 @@ On a CPU the C++ kernels of a process share one team of threads.
 - **And beside other programs?** A thread that another program keeps from its core is not waited for: the
   others take its work. `./pdmw run bench-engine --experiment two-processes` shows what two engines on one
   machine cost each other; each should keep 0.8 of its half.
-- **Are they pinned to cores?** No. On two cores that other programs used too, a thread for each core and kept
-  there made one engine 1.25 times as fast at decoding with the default model, but 0.79 times with four layers
-  of `qwen3-0.6b`, and 0.83 times at chunks of 128 tokens. Two engines, which choose the same cores, computed
-  1.01, 0.64 and 0.76 times as much together. macOS has no call for it. `taskset -c 0-3 ./pdmw run serve`
-  keeps a process on some cores, and the number of threads follows.
+- **Are they pinned to cores?** No. On two cores that other programs used too, one engine with pinned threads
+  computed 1.08 times as many decode steps of the default model, 0.95 times as many of four layers of
+  `qwen3-0.6b`, and 0.92 times as many chunks of 128 tokens: no more than the turns varied. Two engines, which
+  choose the same cores, computed 0.94, 0.71 and 0.77 times as much together. macOS has no call for it.
+  `taskset -c 0-3 ./pdmw run serve` keeps a process on some cores, and the number of threads follows.
 """
 
 
