@@ -57,18 +57,19 @@ def section(turns: dict[str, Turn], processes: Sequence[Begin], config: BenchCon
     rows, ratios = list[Row](), list[Ratio | None]()
     rates: dict[str, list[tuple[Rate, Rate, Rate]]] = {name: [] for name in turns}
     for number, name in interleave(list(turns), config.rounds, warm_ups=1):
-        order = processes if number % 2 else processes[::-1]
-        alone = order[0](turns[name])()
-        waits = [begin(turns[name]) for begin in order]
-        slower, faster = sorted([wait() for wait in waits])
+        order = (0, 1) if number % 2 else (1, 0)
+        alone = processes[order[0]](turns[name])()
+        waits = {place: processes[place](turns[name]) for place in order}
+        both = {place: wait() for place, wait in waits.items()}
         if number >= 0:
-            rates[name].append((alone, slower, faster))
+            rates[name].append((alone, both[0], both[1]))
     for name, each in rates.items():
         samples = [list(column) for column in zip(*each, strict=True)]
-        kinds = ("alone", "the slower of two", "the faster")
+        kinds = ("alone", "one of two", "the other")
         rows += [Row(f"{name}, {who}", {"steps_per_s": own}) for who, own in zip(kinds, samples, strict=True)]
         half = [value / 2 for value in samples[0]]
-        ratios.append(Ratio.of(f"{name}, the slower of two / half of alone", samples[1], half, _AIM))
+        for who, own in zip(kinds[1:], samples[1:], strict=True):
+            ratios.append(Ratio.of(f"{name}, {who} / half of alone", own, half, _AIM))
     title = (
         f"two-processes: steps of one decode at context {config.context}, and of a chunk of "
         f"{config.chunk} tokens"
