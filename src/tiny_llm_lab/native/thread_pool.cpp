@@ -17,9 +17,14 @@ namespace tiny_llm {
 namespace {
 
 // Between the operators of a step there are microseconds: a thread that slept would be late for most of them.
-constexpr int kSpins = 4000;
+constexpr unsigned kSpins = 4000;
+// A core on which another thread could compute is offered to it after some microseconds, not after a slice of
+// milliseconds: where programs share the cores, spinning takes from the work that it waits for.
+constexpr unsigned kSpinsBetweenOffers = 100;
 
-inline void relax() {
+/// One of many short waits, the `spins`th.
+inline void spin(unsigned spins) {
+  if (spins % kSpinsBetweenOffers == kSpinsBetweenOffers - 1) return std::this_thread::yield();
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -68,8 +73,7 @@ class SpinningPool : public ThreadPool {
     attempt(0);
     // A thread that has not started by now, because another process holds its core, is not waited for.
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
-    for (int spins = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spins)
-      spins < kSpins ? relax() : std::this_thread::yield();
+    for (unsigned spins = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spins) spin(spins);
     if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
 
@@ -115,11 +119,11 @@ class SpinningPool : public ThreadPool {
   void work(int id) {
     uint32_t seen = 0;
     for (uint64_t served = 0;;) {
-      int spins = 0;
+      unsigned spins = 0;
       uint32_t now;
       while ((now = round_.load(std::memory_order_acquire)) == seen)
         if (++spins < kSpins)
-          relax();
+          spin(spins);
         else
           round_.wait(seen, std::memory_order_acquire);
       seen = now;
