@@ -5,6 +5,19 @@
 
 namespace fuzz {
 
+/// A token alone has the same bits as in its chunk: token l of row b, which sees `visible` stored ones.
+inline void check_alone(ThreadPool& threads, const Array& q, const Array& k, const Array& v, const Array& among,
+                        float scale, int64_t b, int64_t l, int32_t visible) {
+  Tensor query = q.t, key = k.t, value = v.t;
+  query.data = q.at(b, 0, l), key.data = k.at(b), value.data = v.at(b);
+  query.shape[0] = query.shape[2] = key.shape[0] = value.shape[0] = 1;
+  Array out = empty(among.t.dtype, {1, 1, query.shape[1], query.shape[3]});
+  kernels.attention(threads, query, key, value, {1, &visible}, true, scale, out.t);
+  each(out.t, [&](int64_t, int64_t, int64_t h, int64_t d) {
+    judge.equal(out(0, 0, h, d), among(b, l, h, d), "of a token alone");
+  });
+}
+
 inline void attention(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int64_t B = whole(1, 3), G = whole(1, 3), H = G * one_of<int64_t>({1, 2, 3, 4, 7, 8, 24});
@@ -48,6 +61,8 @@ inline void attention(ThreadPool& threads) {
         }
       }
     }
+  int64_t b = whole(0, B - 1), l = whole(0, L - 1);
+  check_alone(threads, q, k, v, out, scale, b, l, int32_t(lengths[b] - (causal ? L - l - 1 : 0)));
 }
 
 /// Pools [blocks, G, size, D] of floats or of 8 bits, with no number where nothing is stored.

@@ -56,6 +56,21 @@ inline void check_product(const Array& x, const AnyMatrix& w, const Array* bias,
   }
 }
 
+/// A row alone has the same bits as among others.
+inline void check_alone(ThreadPool& threads, const Array& x, Product product) {
+  int64_t m = whole(0, x.t.shape[0] - 1), N = product.matrix.rows;
+  Tensor row = x.t, among = product.out;
+  Array out = empty(among.dtype, {1, N});
+  row.data = x.at(m), row.shape[0] = 1, product.out = out.t;
+  if (product.residual.data)
+    product.residual.data = static_cast<char*>(product.residual.data) +
+                            m * product.residual.stride[0] * bytes_of(product.residual.dtype);
+  kernels.linear(threads, row, &product, 1);
+  const char* at = static_cast<const char*>(among.data) + m * among.stride[0] * bytes_of(among.dtype);
+  for (int64_t n = 0; n < N; ++n, at += bytes_of(among.dtype))
+    judge.equal(out(0, n), decode(at, among.dtype), "of a row alone");
+}
+
 inline void linear(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
@@ -86,6 +101,7 @@ inline void linear(ThreadPool& threads) {
   for (int i = 0; i < count; ++i)
     check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,
                   products[i].residual.data ? &residuals[i] : nullptr);
+  check_alone(threads, x, products[whole(0, count - 1)]);
 }
 
 inline void quantized_matmul_step(ThreadPool& threads) {

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +18,22 @@ from tiny_llm_lab.types import UserError
 
 HERE_TESTS = Path(__file__).parent
 FOLDER = Path(tiny_llm_ref.__file__).parent / "kernels"
-_PLAIN = next(copy for copy in isa.ISAS if copy.name == "plain")
 
 
 @dataclass(frozen=True)
 class KernelMistake:
-    """`find`, which occurs once in `file`, becomes `swap`; `tests` must fail."""
+    """`find`, which occurs once in `file`, becomes `swap`: `tests` must fail on what `copy` gives."""
 
     says: str
     file: str
     find: str
     swap: str
     tests: str
+    isas: tuple[str, ...] = ("plain",)  # those whose kernels contain the mistake
+
+    def copy(self, runs: Sequence[isa.Isa]) -> isa.Isa | None:
+        """The instruction set to try it on; None if this machine has none of them."""
+        return next((copy for copy in runs if copy.name in self.isas), None)
 
     def source(self) -> Path:
         """The file with the mistake yet to be made."""
@@ -43,7 +49,8 @@ class KernelMistake:
 
 def known_mistakes() -> list[KernelMistake]:
     text = (HERE_TESTS / "known_mistakes.toml").read_text(encoding="utf-8")
-    return [KernelMistake(**fields) for fields in tomllib.loads(text)["mistake"]]
+    found = tomllib.loads(text)["mistake"]
+    return [KernelMistake(**fields | {"isas": tuple(fields.get("isas", ["plain"]))}) for fields in found]
 
 
 def failed_tests(library: Path, tests: str) -> str:
@@ -61,23 +68,34 @@ def failed_tests(library: Path, tests: str) -> str:
     return done.stdout.strip().splitlines()[-1] if done.returncode else ""
 
 
+def is_caught(mistake: KernelMistake, copy: isa.Isa, scratch: Path) -> bool:
+    """Whether its tests fail on the wrong kernels, compiled in the empty folder `scratch`."""
+    folder = scratch / "kernels"
+    shutil.copytree(FOLDER, folder)
+    mistake.make(folder)
+    own = os.environ.get("TINY_LLM_CACHE")
+    os.environ["TINY_LLM_CACHE"] = str(scratch)  # no use for these libraries later
+    library = build(kernel_library(folder, copy, ("-O1",)))
+    os.environ.pop("TINY_LLM_CACHE") if own is None else os.environ.update(TINY_LLM_CACHE=own)
+    return bool(failed_tests(library, mistake.tests))
+
+
 def main() -> int:
-    mistakes = known_mistakes()
-    missed = 0
+    mistakes, runs = known_mistakes(), isa.available()
+    seen = Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         for number, mistake in enumerate(mistakes):
-            folder = Path(scratch) / str(number)
-            shutil.copytree(FOLDER, folder)
-            mistake.make(folder)
-            own = os.environ.get("TINY_LLM_CACHE")
-            os.environ["TINY_LLM_CACHE"] = scratch  # no use for these libraries later
-            library = build(kernel_library(folder, _PLAIN, ("-O1",)))
-            os.environ.pop("TINY_LLM_CACHE") if own is None else os.environ.update(TINY_LLM_CACHE=own)
-            is_caught = bool(failed_tests(library, mistake.tests))
-            missed += not is_caught
-            print(f"{'caught' if is_caught else 'MISSED'}  {mistake.file}: {mistake.says}", flush=True)
-    print(f"{len(mistakes) - missed} of {len(mistakes)} caught")
-    return 1 if missed else 0
+            copy = mistake.copy(runs)
+            if copy is None:
+                verdict, why = "skipped", f" (this machine cannot run {' or '.join(mistake.isas)})"
+            else:
+                verdict = "caught" if is_caught(mistake, copy, Path(scratch) / str(number)) else "MISSED"
+                why = "" if copy.name == "plain" else f" ({copy.name})"
+            seen[verdict] += 1
+            print(f"{verdict}  {mistake.file}: {mistake.says}{why}", flush=True)
+    skipped = f", {seen['skipped']} skipped" if seen["skipped"] else ""
+    print(f"{seen['caught']} of {len(mistakes)} caught{skipped}")
+    return 1 if seen["MISSED"] else 0
 
 
 if __name__ == "__main__":

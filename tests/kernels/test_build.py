@@ -176,7 +176,9 @@ def test_an_instruction_set_that_cannot_run(monkeypatch):
             "avx512bf16 avx512vnni avx512 avx2 plain",
         ),
         ("aarch64", "", "neon plain"),
+        ("aarch64", "asimd bf16", "neonbf16 neon plain"),
         ("arm64", "", "neon plain"),
+        ("arm64", "bf16", "neonbf16 neon plain"),
         ("riscv64", "", "plain"),
     ],
 )
@@ -184,6 +186,20 @@ def test_what_a_machine_can_run(machine, features, names, monkeypatch):
     monkeypatch.setattr(isa.platform, "machine", lambda: machine)
     monkeypatch.setattr(isa, "features", lambda: frozenset(features.split()))
     assert [copy.name for copy in isa.available()] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("says", "found"), [("echo 1", {"bf16"}), ("echo 0", set()), ("exit 1", set()), ("", set())]
+)
+def test_what_macos_says_of_its_cpu(says, found, tmp_path, monkeypatch):
+    """`sysctl` answers 1 or 0, fails for a name that an older system does not know, or is not there."""
+    monkeypatch.setattr(isa.sys, "platform", "darwin")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if says else str(tmp_path))
+    if says:
+        script = tmp_path / "sysctl"
+        script.write_text(f'#!/bin/sh\n[ "$*" = "-n hw.optional.arm.FEAT_BF16" ] && {says}\n')
+        script.chmod(0o755)
+    assert isa.features() == found
 
 
 def test_a_compiler_with_a_space_in_its_path(library, tmp_path, monkeypatch):

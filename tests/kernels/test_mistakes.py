@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.kernels.mistakes import known_mistakes
 
+from tiny_llm_lab.native import isa
+
 MISTAKES = known_mistakes()
 
 
@@ -14,8 +16,18 @@ def test_a_mistake_can_be_made(mistake, tmp_path):
     assert right.count(mistake.find) == 1, f"{mistake.file} changed: {mistake.find!r} must occur once"
     mistake.make(tmp_path)
     assert (tmp_path / mistake.file).read_text(encoding="utf-8") != right
+    assert set(mistake.isas) <= {copy.name for copy in isa.ISAS}
     name, _, function = mistake.tests.partition("::")
     assert f"def {function}(" in (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def test_a_mistake_is_tried_where_its_instruction_set_runs():
+    by_isas = {mistake.isas: mistake for mistake in MISTAKES}
+    plain, either = by_isas["plain",], by_isas["avx512bf16", "neonbf16"]
+    copies = {copy.name: copy for copy in isa.ISAS}
+    assert plain.copy([copies["avx2"], copies["plain"]]) is copies["plain"]
+    assert either.copy([copies["neonbf16"], copies["neon"]]) is copies["neonbf16"]
+    assert either.copy([copies["avx2"], copies["plain"]]) is None
 
 
 def test_every_kernel_has_one():

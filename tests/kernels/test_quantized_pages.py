@@ -72,11 +72,12 @@ def test_a_stored_number_counts_times_its_scale(k, block_size):
     numbers, scales = k.quantize_rows(rows)
     table, length = mx.array([[5, 0, 3]], mx.int32), 3 * block_size
 
-    def attend(pool, kv_scales):
-        return k.paged_attention(q, pool, pool, [0, 3], [length], table, 1.0, kv_scales)
+    def attend(pool, kv_scales, dtype):
+        return k.paged_attention(q.astype(dtype), pool, pool, [0, 3], [length], table, 1.0, kv_scales)
 
-    want = attend(numbers * scales[..., None], None)
-    assert_same_bits(attend(numbers, (scales, scales)), want, "attention over 8 bits")
+    for dtype in (mx.float32, mx.bfloat16):
+        want = attend(numbers * scales[..., None], None, dtype)
+        assert_same_bits(attend(numbers, (scales, scales), dtype), want, f"8 bits, queries of {dtype}")
 
 
 def test_pools_that_are_views(k):

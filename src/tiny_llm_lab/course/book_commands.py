@@ -18,7 +18,7 @@ ENVIRONMENT = """
 | variable | meaning |
 | --- | --- |
 | `TINY_LLM_KERNELS=off` | run on plain MLX operators instead of the C++ kernels |
-| `TINY_LLM_ISA` | the instruction set: `avx512bf16`, `avx512vnni`, `avx512`, `avx2`, `neon` or `plain` |
+| `TINY_LLM_ISA` | instructions: `avx512bf16`, `avx512vnni`, `avx512`, `avx2`, `neonbf16`, `neon` or `plain` |
 | `TINY_LLM_THREADS` | the number of threads of the kernels, as `--threads` |
 | `TINY_LLM_CACHE` | the folder of the compiled kernels, instead of `~/.cache/tiny-llm` |
 | `TINY_LLM_MLX` | which MLX `./pdmw` installs, such as `cuda13` |

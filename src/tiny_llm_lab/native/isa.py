@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ class Isa:
     machines: tuple[str, ...] = ("x86_64", "AMD64")
 
 
+_ARM = ("aarch64", "arm64")
 _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
@@ -31,8 +34,9 @@ ISAS = (
     Isa("avx512vnni", 16, _VNNI, _AVX512 | {"avx512_vnni"}),
     Isa("avx512", 16, _WIDE, _AVX512),
     Isa("avx2", 8, ("-march=x86-64-v3",), _AVX2),
-    Isa("neon", 4, (), machines=("aarch64", "arm64")),
-    Isa("plain", 4, ("-DTINY_PLAIN",), machines=("x86_64", "AMD64", "aarch64", "arm64")),
+    Isa("neonbf16", 4, ("-march=armv8.2-a+bf16",), frozenset({"bf16"}), _ARM),
+    Isa("neon", 4, (), machines=_ARM),
+    Isa("plain", 4, ("-DTINY_PLAIN",), machines=("x86_64", "AMD64", *_ARM)),
 )
 
 
@@ -53,7 +57,9 @@ def selected_isa() -> Isa:
 
 
 def features() -> frozenset[str]:
-    """What the CPU can do, in its own words; nothing where it is not told, as on macOS."""
+    """What the CPU can do, in Linux's words; nothing where it is not told."""
+    if sys.platform == "darwin":
+        return frozenset({"bf16"}) if _says_yes("hw.optional.arm.FEAT_BF16") else frozenset()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -62,3 +68,12 @@ def features() -> frozenset[str]:
         if line.startswith(("flags", "Features")):  # x86, ARM
             return frozenset(line.partition(":")[2].split())
     return frozenset()
+
+
+def _says_yes(name: str) -> bool:
+    """Whether macOS knows this property of the CPU, and it is there."""
+    try:
+        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True)
+    except OSError:
+        return False
+    return done.stdout.strip() == "1"

@@ -8,8 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "attention_items.h"
-#include "quantized_rows.h"
+#include "attention_blocks.h"
 
 namespace tiny_llm::TINY_ISA {
 
@@ -32,37 +31,6 @@ inline int64_t contiguous_tokens(const Tensor& t, const Requests& requests, int6
   // BEGIN task 3.2.3
   return std::min(count, t.shape[2] - token % t.shape[2]);
   // END task 3.2.3
-}
-
-/// The element that an item reads after a token of a kv head: the next head's row, then the next block's.
-inline int64_t next_kv_offset(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
-                              int64_t token) {
-  bool is_last = group + 1 == item.group + item.num_groups;
-  int64_t next = is_last && token + kBlock < requests.lengths[item.request] ? token + kBlock : token;
-  return kv_offset(t, requests, item.request, is_last ? item.group : group + 1, next);
-}
-
-/// `count` stored tokens from `first` on as floats [kBlock, padded], with zeros behind them.
-inline void widen_block(const Tensor& t, const Requests& requests, const Item& item, int64_t group,
-                        int64_t first, int64_t count, int64_t padded, float* out) {
-  for (int64_t i = 0; i < count;) {
-    int64_t run = contiguous_tokens(t, requests, first + i, count - i);
-    int64_t at = kv_offset(t, requests, item.request, group, first + i);
-    if (t.dtype == DType::i8) {
-      int64_t next = next_kv_offset(t, requests, item, group, first + i);
-      auto* row = static_cast<const int8_t*>(t.data);
-      const float* scale = t.scales + at / t.shape[3];
-      for (int64_t j = 0; j < run; ++j) {
-        prefetch(row + next + j * t.stride[2], t.shape[3]);
-        scale_row(row + at + j * t.stride[2], scale[j], t.shape[3], padded, out + (i + j) * padded);
-      }
-      i += run;
-      continue;
-    }
-    for (int64_t end = i + run; i < end; ++i, at += t.stride[2])
-      widen(t.data, t.dtype, at, t.shape[3], padded, out + i * padded);
-  }
-  std::fill_n(out + count * padded, (kBlock - count) * padded, 0.0f);
 }
 
 /// Scores of rows `begin` to `end - 1` against a run of keys, not scaled.
@@ -151,29 +119,6 @@ void accumulate_v(AttentionRows& rows, int64_t begin, int64_t end, int64_t padde
       begin);
 }
 
-/// Call use(run) for each contiguous run of a block of a kv head. The rows stay in their dtype if they are
-/// whole and serve few tiles, as decoding them in each tile is then cheaper than a store and a load.
-/// Otherwise, and with 8 bits, the block is decoded into `floats` first.
-template <class Use>
-void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t group, int64_t first,
-                int64_t count, float* floats, const Use& use) {
-  bool is_few = item.num_tokens * item.num_heads <= kSizes.few_query_rows;
-  bool is_whole = count == kBlock && (a.requests.tables == nullptr || t.shape[2] % kTileColumns == 0);
-  if (!is_few || !is_whole || a.padded() != t.shape[3] || t.dtype == DType::i8) {
-    widen_block(t, a.requests, item, group, first, count, a.padded(), floats);
-    return use(KvRun<float>{floats, floats, a.padded(), 0, kBlock});
-  }
-  for (int64_t i = 0, run; i < kBlock; i += run) {
-    run = contiguous_tokens(t, a.requests, first + i, kBlock - i);
-    int64_t at = kv_offset(t, a.requests, item.request, group, first + i);
-    int64_t next = next_kv_offset(t, a.requests, item, group, first + i);
-    visit(t.dtype, [&](auto* type) {
-      auto* data = static_cast<decltype(type)>(t.data);
-      use(KvRun<std::remove_pointer_t<decltype(type)>>{data + at, data + next, t.stride[2], i, run});
-    });
-  }
-}
-
 inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& item) {
   int64_t shared = a.shared(), padded = a.padded();
   int64_t a_group = item.num_tokens * item.num_heads;  // rows of one kv head
@@ -189,7 +134,7 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
     int64_t token = r % a_group / item.num_heads;
     int64_t head = (item.group + r / a_group) * shared + item.first_head + r % item.num_heads;
     int64_t at = item.batch * q.stride[0] + head * q.stride[1] + (item.first_token + token) * q.stride[2];
-    widen(q.data, q.dtype, at, q.shape[3], padded, rows.query + r * padded);
+    lay_out_query(a, at, rows.query + r * padded);
     rows.visible[r] = a.causal ? item.visible + token : a.requests.lengths[item.request];
     rows.peak[r] = -std::numeric_limits<float>::infinity();
     rows.total[r] = 0.0f;
@@ -199,8 +144,8 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
   for (int64_t first = 0; first < end; first += kBlock) {
     int64_t count = std::min(kBlock, end - first);
     for (int64_t g = 0, row = 0; g < item.num_groups; ++g, row += a_group) {
-      with_block(a, a.key, item, item.group + g, first, count, rows.key,
-                 [&](const auto& key) { score(rows, row, row + a_group, padded, key); });
+      with_keys(a, item, item.group + g, first, count, rows.key,
+                [&](const auto& key) { score(rows, row, row + a_group, padded, key); });
       softmax_block(rows, row, row + a_group, first, padded, a.scale);
       with_block(a, a.value, item, item.group + g, first, count, rows.value,
                  [&](const auto& value) { accumulate_v(rows, row, row + a_group, padded, value); });

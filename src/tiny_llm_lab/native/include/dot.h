@@ -62,15 +62,19 @@ inline IntVec joined(IntVec sums) {
 // Vectors of 16 lanes without AVX-512 are for tests alone: they go the way of the best copy.
 #if TINY_WIDTH == 16 && (defined(__AVX512BF16__) || !defined(__AVX512F__))
 constexpr bool kHasBfloatDots = true;
+#elif TINY_WIDTH == 4 && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+constexpr bool kHasBfloatDots = true;
 #else
 constexpr bool kHasBfloatDots = false;
 #endif
 
 /// sum + a * b for bfloat16 numbers, two to a lane: the products are exact, what is below 2^-126 counts as
-/// zero.
+/// zero. ARM adds the two products first, and rounds to odd: off by up to a unit in the last place, not half.
 inline Vec dot_bfloats(Vec a, Vec b, Vec sum) {
 #if defined(__AVX512BF16__) && TINY_WIDTH == 16
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && TINY_WIDTH == 4
+  return vbfdotq_f32(sum, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
 #else
   sum = fma(as_floats(as_words(a) << 16), as_floats(as_words(b) << 16), sum);
   return fma(as_floats(as_words(a) & 0xffff0000), as_floats(as_words(b) & 0xffff0000), sum);
@@ -85,6 +89,14 @@ inline Vec bfloats_of_fields(WordVec words) {
                                                                  0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
                                                                  0x4130, 0x4140, 0x4150, 0x4160, 0x4170));
   return reinterpret_cast<Vec>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(words), table));
+#elif defined(__aarch64__) && TINY_WIDTH == 4
+  // A table of bytes: the lower halves of the 16 numbers, then the upper ones.
+  const uint8x16x2_t table = {
+      {{0, 0x80, 0, 0x40, 0x80, 0xa0, 0xc0, 0xe0, 0, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70},
+       {0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41}}};
+  uint16x8_t field = vandq_u16(vreinterpretq_u16_u32(words), vdupq_n_u16(15));
+  uint16x8_t indices = vmlaq_u16(vdupq_n_u16(0x1000), field, vdupq_n_u16(0x0101));
+  return vreinterpretq_f32_u8(vqtbl2q_u8(table, vreinterpretq_u8_u16(indices)));
 #else
   Vec low = __builtin_convertvector(reinterpret_cast<IntVec>(words & 15), Vec);
   Vec high = __builtin_convertvector(reinterpret_cast<IntVec>(words >> 16 & 15), Vec);
