@@ -9,12 +9,10 @@ from tests.helpers.toy import random_array
 from tiny_llm_lab.types import QuantizedWeights
 
 
-def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0, activation_bits=None):
+def packed(seed, N, K, bits=4, group=64, dtype=mx.float32, size=1.0):
     """A random [N, K] in MLX's packing, with scales and biases in `dtype`."""
     arrays = mx.quantize(random_array(seed, N, K) * size, group_size=group, bits=bits)
-    w = QuantizedWeights(
-        arrays[0], arrays[1].astype(dtype), arrays[2].astype(dtype), group, bits, activation_bits
-    )
+    w = QuantizedWeights(arrays[0], arrays[1].astype(dtype), arrays[2].astype(dtype), group, bits)
     mx.eval(w.weight, w.scales, w.biases)
     return w
 
@@ -34,14 +32,6 @@ def numbers(w):
 def product(x, w, bias=None):
     out = as_float64(x) @ numbers(w).T
     return out if bias is None else out + as_float64(bias)
-
-
-def in_8_bits(x, group):
-    """x [..., K], in every group of `group` rounded to 127ths of the largest (half to even), as float64."""
-    groups = as_float64(x).astype(np.float32).reshape(*x.shape[:-1], -1, group)
-    scales = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
-    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
-    return (np.rint(groups * inverse).astype(np.float64) * scales).reshape(x.shape)
 
 
 def fixed_point_rounding(x, w):

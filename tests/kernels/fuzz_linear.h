@@ -74,7 +74,6 @@ inline void check_alone(ThreadPool& threads, const Array& x, Product product) {
 inline void linear(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = any_dtype();
   int bits = one_of({0, 4, 8}), group = one_of({32, 64, 128}), count = int(whole(1, 3));
-  int activation_bits = bits == 4 && one_in(2) ? 8 : 0;
   int64_t M = any_rows(), K = bits ? group * whole(1, 9) : whole(1, one_in(2) ? 40 : 1200);
   double size = any_size(dtype);
   Array x = filled(dtype, {M, K}, size, false);
@@ -85,19 +84,16 @@ inline void linear(ThreadPool& threads) {
     int64_t N = whole(1, one_in(3) ? 300 : 40);
     DType own = bits || one_in(3) ? any_dtype() : stored;
     weights.emplace_back(N, K, bits, group, own, any_size(dtype == DType::f16 ? dtype : own));
-    weights[i].m.activation_bits = activation_bits;
     biases.push_back(filled(any_dtype(), {N}, std::min(4.0, size)));
     outs.push_back(empty(dtype, {M, N}));
     residuals.push_back(filled(any_dtype(), {M, N}, std::min(4.0, size), false));
     products.push_back({weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
   }
-  judge.begin(bits == 0 ? "linear dense" : activation_bits ? "linear of 8-bit activations" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
+  judge.begin(bits == 0 ? "linear dense" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
   kernels.linear(threads, x.t, products.data(), count);
   // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the same way.
   // A field is up to twice its weight before the bias is added: so are float32's roundings.
   double coarser = !bits ? 1.0 : dtype == DType::f32 ? 2.0 : 32 * std::sqrt(double(K));
-  // 8 bits are 256 times coarser.
-  if (activation_bits) coarser = 256 * 32 * std::sqrt(double(K));
   for (int i = 0; i < count; ++i)
     check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,
                   products[i].residual.data ? &residuals[i] : nullptr);

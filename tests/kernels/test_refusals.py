@@ -11,7 +11,7 @@ from tests.kernels.conftest import NAMES, kernel_set
 X = mx.zeros((2, 3, 64))
 INTS = mx.zeros((2, 3, 64), mx.int32)
 W, NORM = mx.zeros((64, 64)), mx.zeros(64)
-PACKED, PACKED_8 = packed(1, 64, 64, 4, 32), packed(1, 64, 64, 8, 32)
+PACKED = packed(1, 64, 64, 4, 32)
 NO_FLOAT = "must be float32, float16 or bfloat16, not int32: use astype"
 NO_NORM = "the norm's weight must be"
 
@@ -55,14 +55,6 @@ MATRICES = {
         replace(PACKED, scales=None, biases=None),
         "scales must be mx.array",
     ),
-    "for activations of 4 bits": (
-        replace(PACKED, activation_bits=4),
-        "activations of 4 bits for weights of 4: only 8 for 4 is supported",
-    ),
-    "of 8 bits for activations of 8": (
-        replace(PACKED_8, activation_bits=8),
-        "activations of 8 bits for weights of 8: only 8 for 4 is supported",
-    ),
 }
 
 
@@ -97,10 +89,6 @@ PRODUCTS = {
     ),
     "no matrix": (lambda k: k.linear(X, []), "linear takes one matrix or more"),
     "a packed and a dense matrix": (lambda k: k.linear(X, [PACKED, W]), "must be packed alike"),
-    "activations of two kinds": (
-        lambda k: k.linear(X, [PACKED, replace(PACKED, activation_bits=8)]),
-        "must be packed alike",
-    ),
     "a bias of integers": (lambda k: k.linear(X, [W], [NORM.astype(mx.int32)]), f"a bias {NO_FLOAT}"),
     "a short bias": (lambda k: k.linear(X, [W], [NORM[:63]]), "a bias must be [64], not (63)"),
     "a bias of two dimensions": (lambda k: k.linear(X, [W], [NORM[None]]), "a bias must be [64], not (1,64)"),

@@ -91,20 +91,6 @@ def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     assert "torch bfloat16" in captured.out and "1.00x" in captured.out
 
 
-def test_rounded_activations_take_turns_with_exact_ones(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    installed(monkeypatch, True)
-    children = Children()
-    assert bench(monkeypatch, children, "--activation-bits", "8", "--baselines", "mlx-lm", "--json") == 0
-    turns = [(spec.solution, spec.activation_bits) for spec in children.asked]
-    order: list[tuple[str, int | None]] = [("ref", 8), ("ref", None), ("mlx-lm", None)]
-    assert turns == order + order[::-1]
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert result["activation_bits"] == 8
-    assert result["peers"]["ref"]["best_variant"]["decode_tok_s"] == "exact activations"
-
-
 def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     installed(monkeypatch, True)
     children = Children()

@@ -24,8 +24,6 @@ def test_recall_is_exact(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> No
         "recall 0.500 (1 of 2) · seed 4 · context 512 · prefill_step 128 · default · ref"
     )
     assert lines[1:] == ["1: expected 'One two three', said 'one two three'"]
-    assert cli.main(["eval-recall", "--count", "2", "--activation-bits", "8"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].endswith(" · default · ref · 8-bit activations")
 
 
 def test_recall_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -36,7 +34,6 @@ def test_recall_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Non
     assert cli.main(["eval-recall", "--json", "--count", "1"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["share"] == 1.0 and document["wrong"] == [] and document["context"] == 512
-    assert document["activation_bits"] is None
 
 
 @pytest.mark.parametrize(

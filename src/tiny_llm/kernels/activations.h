@@ -16,9 +16,8 @@ struct Activations {
   int64_t rows, spans, stride, groups;
 };
 
-/// A span of x as integers. Each group has its own scale, so that with 16 bits a number is off by at
-/// most 2^-16 of its group's largest: what bfloat16 and float16 results are rounded by is 128 and 16 times
-/// more. With 8 it is 2^-8.
+/// A span of x as integers. Each group has its own scale, so that a number is off by at most 2^-16 of its
+/// group's largest: what bfloat16 and float16 results are rounded by is 128 and 16 times more.
 template <class Rows>
 inline void to_fixed(float* plain, float* scales, float* out) {
   constexpr int kPiece = std::min(Rows::kGroup, Rows::kSpan);

@@ -16,7 +16,7 @@ struct Sizes {
   // Rows of a product's tile, by the kind of number. Each sum is two: the part of a span, and the total of
   // all. 16 registers hold the parts, 12 of floats, but 8 of integers, whose products need a register of
   // their own before they are added; the totals wait in memory. 32 registers hold both of 3 rows.
-  int float_rows, pair_rows, quad_rows;
+  int float_rows, pair_rows;
   // Totals of a product of few rows, of up to four rows and four columns: with the parts of one column half
   // to three quarters of the registers.
   int few_sums;
@@ -33,7 +33,6 @@ constexpr Sizes kSizes =
     {.attention_rows = 6,
      .float_rows = 3,
      .pair_rows = 3,
-     .quad_rows = 3,
      .few_sums = 16,
      .block_rows = 96,
      .block_columns = 16,
@@ -43,7 +42,6 @@ constexpr Sizes kSizes =
     {.attention_rows = 6,
      .float_rows = 6,
      .pair_rows = 5,
-     .quad_rows = 6,
      .few_sums = 8,
      .block_rows = 48,
      .block_columns = 32,
@@ -53,7 +51,6 @@ constexpr Sizes kSizes =
     {.attention_rows = 3,
      .float_rows = 3,
      .pair_rows = 2,
-     .quad_rows = 3,
      .few_sums = 8,
      .block_rows = 48,
      .block_columns = 32,

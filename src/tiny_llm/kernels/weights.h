@@ -35,17 +35,6 @@ struct PairArithmetic {
   static inline Vec value(Part sum) { return __builtin_convertvector(sum, Vec); }
 };
 
-/// Products of 4-bit weights and 8-bit activations, four to a lane.
-struct QuadArithmetic {
-  using Part = IntVec;
-  using Element = int8_t;
-  static constexpr bool kIsFixed = true;
-  static constexpr int kTileRows = kSizes.quad_rows;
-  static inline Part times(Vec w, Vec x) { return dot_quads(as_ints(w), as_ints(x), IntVec{}); }
-  static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_quads(as_ints(w), as_ints(x), sum); }
-  static inline Vec value(Part sum) { return __builtin_convertvector(joined(sum), Vec); }
-};
-
 /// Products of bfloat16 numbers, two to a lane, added in float32. A field of 4 bits is such a number and is
 /// not rounded, nor are activations.
 struct BfloatArithmetic {

@@ -30,7 +30,6 @@ class ModelSettings:
     device: str | None = None
     dtype: str | None = None
     threads: int | None = None
-    activation_bits: int | None = None
     max_model_len: int | None = None  # None: the model's, SchedulerConfig.max_model_len at most
     engine: EngineSettings = EngineSettings()
 
@@ -94,9 +93,7 @@ class _Builder:
 
     def __call__(self, on_step: OnStep) -> Engine:
         s = self._settings
-        self.loaded = load(
-            s.model, s.solution, s.device, s.dtype, s.threads, activation_bits=s.activation_bits
-        )
+        self.loaded = load(s.model, s.solution, s.device, s.dtype, s.threads)
         draft = None
         if s.engine.draft_model is not None:
             draft = load(s.engine.draft_model, s.solution, s.device, s.dtype).model

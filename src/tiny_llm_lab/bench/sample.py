@@ -34,7 +34,7 @@ def measure(spec: Spec) -> Run:
     """Load, warm up, serve the requests once."""
     if peer := PEERS.get(spec.solution):
         return run_peer(spec, peer.measure)
-    loaded = load(spec.model, spec.solution, spec.device, spec.dtype, activation_bits=spec.activation_bits)
+    loaded = load(spec.model, spec.solution, spec.device, spec.dtype)
     limit = loaded.model.config.max_position_embeddings
     if spec.longest > limit:
         raise UserError(

@@ -67,7 +67,6 @@ class Spec:
     batch_size: int = 1
     requests: tuple[Request, ...] = ()
     seed: int = 0
-    activation_bits: int | None = None
     async_scheduling: bool | None = None  # None: as the loop or the engine decides
     threads: int = 0  # 0: as many as the engine takes by itself
     variant: str = ""

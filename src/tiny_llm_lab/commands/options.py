@@ -1,14 +1,13 @@
 """Flags that several commands share, and what they stand for."""
 
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import mlx.core as mx
 
 from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
 from tiny_llm_lab.models.loading import DTYPES
-from tiny_llm_lab.models.weights import with_activation_bits
 from tiny_llm_lab.native.settings import MAX_THREADS
 from tiny_llm_lab.solution import PACKAGES, Solution
 from tiny_llm_lab.types import Checkpoint, Model, UserError
@@ -50,21 +49,9 @@ def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
 
 
 def add_kernel_arguments(parser: ArgumentParser) -> None:
-    """--threads and --activation-bits."""
+    """--threads."""
     parser.add_argument(
         "--threads", type=int, metavar="N", help="of the C++ kernels on a CPU (default: one a core)"
-    )
-    add_activation_bits(parser)
-
-
-def add_activation_bits(parser: ArgumentParser) -> None:
-    """--activation-bits."""
-    parser.add_argument(
-        "--activation-bits",
-        type=int,
-        choices=[8],
-        help="round what 4-bit weights are multiplied with to 8 bits: faster with C++ kernels, less exact "
-        "(default: as exact as the dtype)",
     )
 
 
@@ -119,8 +106,8 @@ def import_solution(name: str) -> Solution:
 
 def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
-    name, bits = model or model_name(args), args.activation_bits
-    return load(name, args.solution, args.device, args.dtype, args.threads, num_ranks, bits)
+    name = model or model_name(args)
+    return load(name, args.solution, args.device, args.dtype, args.threads, num_ranks)
 
 
 def load(
@@ -130,12 +117,10 @@ def load(
     dtype: str | None = None,
     threads: int | None = None,
     num_ranks: int = 1,
-    activation_bits: int | None = None,
 ) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint.
 
-    With `num_ranks` the model is this process's part of one that so many ranks share. `activation_bits`
-    is for every packed matrix of 4 bits, see `QuantizedWeights`.
+    With `num_ranks` the model is this process's part of one that so many ranks share.
     """
     if threads is not None:
         if not 1 <= threads <= MAX_THREADS:
@@ -145,20 +130,9 @@ def load(
     if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(model, device, dtype)
-    if activation_bits is not None:
-        checkpoint = _rounding(checkpoint, solution, activation_bits)
     if num_ranks > 1:
         return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
     return Loaded(checkpoint, llm, llm.build_model(checkpoint))
-
-
-def _rounding(checkpoint: Checkpoint, solution: str, bits: int) -> Checkpoint:
-    if solution == "mlx-lm" or not native.can_run():
-        raise UserError("--activation-bits needs our C++ kernels on a CPU: leave it out")
-    weights = with_activation_bits(checkpoint.weights, bits)
-    if all(weights[name] is weight for name, weight in checkpoint.weights.items()):
-        raise UserError(f"{checkpoint.name} has no weights of 4 bits: leave out --activation-bits")
-    return replace(checkpoint, weights=weights)
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

@@ -1,7 +1,6 @@
 """The tensors of a checkpoint: where they are, whether they fit the model, and as what they are loaded."""
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,7 +12,6 @@ from tiny_llm_lab.models.parameters import EMBEDDING, NORM
 from tiny_llm_lab.models.quantization import Fp8Blocks, Quantization, Storage
 from tiny_llm_lab.models.storage import FLOATS, FP8_SCALES, Tensors, checked_storage, tensors_holding
 from tiny_llm_lab.models.weight_files import find_tensors
-from tiny_llm_lab.native import supports_packing
 from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, UserError, Weight
 
 # For every parameter: how it is stored, or None for a dense one.
@@ -48,19 +46,6 @@ def _stored_dtype(tensors: Tensors) -> mx.Dtype:
     names = (f"{EMBEDDING}.weight", f"{EMBEDDING}.scales", NORM)
     stored = (tensors[name].dtype for name in names if name in tensors)
     return next(FLOATS[dtype] for dtype in stored if dtype in FLOATS)
-
-
-def with_activation_bits(weights: Mapping[str, Weight], activation_bits: int) -> dict[str, Weight]:
-    """The same weights; those that the kernels can multiply so, the packed ones of 4 bits, ask for it."""
-    return {
-        name: replace(weight, activation_bits=activation_bits)
-        if isinstance(weight, QuantizedWeights)
-        and weight.bits == 4
-        and weight.mode == "affine"
-        and supports_packing(4, weight.group_size)
-        else weight
-        for name, weight in weights.items()
-    }
 
 
 def _refuse_embedder(tensors: Tensors, folder: Path) -> None:

@@ -58,7 +58,6 @@ def model_settings(args: Namespace) -> ModelSettings:
         device=args.device,
         dtype=args.dtype,
         threads=args.threads,
-        activation_bits=args.activation_bits,
         max_model_len=getattr(args, "max_model_len", None),
         engine=EngineSettings(scheduler_config(args), **given_fields(args, EngineSettings)),
     )

@@ -18,8 +18,6 @@ class QuantizedWeights:
     a small float q; the scales are floats of 8 bits in uint8, biases is None, and only MLX's operators read
     it.
     Those of N experts are stacked: all arrays have one more axis in front, [N, O, ...].
-    `activation_bits` 8 asks for products in 8-bit integers: each group of x is rounded to them with a scale
-    of its own. Only the C++ kernels heed it, and only for affine 4-bit weights. None: x as it is.
     """
 
     weight: mx.array
@@ -27,7 +25,6 @@ class QuantizedWeights:
     biases: mx.array | None
     group_size: int
     bits: int
-    activation_bits: int | None = None
     mode: QuantizationMode = "affine"
     dtype: mx.Dtype | None = None  # of the decoded numbers; None: that of the scales (affine)
 

@@ -13,7 +13,6 @@ from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, tensor
 from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.models.weights import with_activation_bits
 from tiny_llm_lab.types import Checkpoint, QuantizedWeights, Weight
 
 Copy = Callable[[str], Path]
@@ -126,13 +125,6 @@ def test_the_dtype_of_an_affine_embedding_is_that_of_its_scales(
     gpu = mx.Device(mx.DeviceType.gpu)
     monkeypatch.setattr(mx, "default_device", lambda: gpu)
     assert load_checkpoint(str(folder)).dtype == mx.bfloat16
-
-
-def test_the_kernels_are_not_asked_to_read_small_floats(copy: Copy) -> None:
-    folder = copy("random:qwen3-shrunk")
-    quantize(folder, MODES["mxfp4"], {})
-    weights = with_activation_bits(load(folder).weights, 8)
-    assert {w.activation_bits for w in weights.values() if isinstance(w, QuantizedWeights)} == {None}
 
 
 @pytest.mark.parametrize(("mode", "scale"), [("mxfp4", 255), ("mxfp8", 255), ("nvfp4", 127), ("nvfp4", 255)])

@@ -65,7 +65,7 @@ def run(args: Namespace) -> int:
     settings = {
         "model": shown_model(config.spec.model),
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
-        **{name: getattr(args, name) for name in ("solution", "threads", "activation_bits")},
+        **{name: getattr(args, name) for name in ("solution", "threads")},
         **flags_of(args, BenchConfig),
     }
     report.end("engine", settings, facts)

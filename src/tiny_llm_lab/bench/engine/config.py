@@ -54,7 +54,7 @@ class BenchConfig:
         missing = [name for name in _NEEDED if not hasattr(llm, name)]
         if missing:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
-        own = {"activation_bits": args.activation_bits, "threads": args.threads or 0, "seed": args.seed}
+        own = {"threads": args.threads or 0, "seed": args.seed}
         spec = Spec.from_args(args, name, **own)
         return cls(llm, loaded.model, loaded.checkpoint, spec, **flags_of(args, cls))
 

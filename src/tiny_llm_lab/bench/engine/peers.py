@@ -64,7 +64,7 @@ def specs_of(config: BenchConfig, workload: Workload) -> list[Spec]:
     ours = replace(config.spec, schedule=engine, batch_size=slots, variant="engine")
     # On a CPU mlx-lm has a width of its own; elsewhere both take the same.
     dtype = None if mx.default_device() == mx.cpu else str(config.checkpoint.dtype).split(".")[-1]
-    theirs = replace(ours, solution="mlx-lm", dtype=dtype, activation_bits=None)
+    theirs = replace(ours, solution="mlx-lm", dtype=dtype)
     steps = (config.chunk, _MLX_LM_STEP)
     return [ours, *(replace(theirs, schedule=Schedule(step), variant=str(step)) for step in steps)]
 

@@ -16,7 +16,6 @@ from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
 from tiny_llm_lab.bench.sweep import Sweep
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.commands.options import (
-    add_activation_bits,
     add_async_scheduling,
     add_model_arguments,
     async_scheduling,
@@ -58,7 +57,6 @@ class Sizes:
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_flags(parser, Sizes)
-    add_activation_bits(parser)
     add_async_scheduling(parser)
     parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
@@ -69,10 +67,7 @@ def run(args: Namespace) -> int:
     ours, names = checked(args, sizes)
     find_folder(ours.model)  # a typo costs no process
     skipped: dict[str, str] = {}
-    specs = [ours]
-    if ours.variant:
-        specs.append(replace(ours, activation_bits=None, variant="exact activations"))
-    specs += _baselines(ours, sizes, names, skipped)
+    specs = [ours, *_baselines(ours, sizes, names, skipped)]
     facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
     sweep = Sweep(specs, num_required=1)
     sweep.measure(sizes.repeats, _shown)
@@ -82,7 +77,6 @@ def run(args: Namespace) -> int:
     settings = {
         "model": shown_model(ours.model),
         "solution": ours.solution,
-        "activation_bits": ours.activation_bits,
         "async_scheduling": ours.async_scheduling,
         "batch": sizes.batch,
         "threads": sizes.threads,
@@ -116,10 +110,8 @@ def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
         schedule=Schedule(step),
         batch_size=sizes.batch,
         requests=at_once(sizes.batch, sizes.prompt_len, sizes.output_len),
-        activation_bits=args.activation_bits,
         async_scheduling=async_scheduling(args),
         threads=sizes.threads,
-        variant=f"{args.activation_bits}-bit activations" if args.activation_bits else "",
     )
     return spec, names
 
@@ -144,7 +136,6 @@ def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> l
         solution=name,
         requests=at_once(ours.batch_size, prompt_len, output_len),
         schedule=Schedule(prompt_len),
-        activation_bits=None,
         async_scheduling=None,
     )
     return [replace(spec, variant=variant) for variant in (PEERS[name].variants if name in PEERS else ("",))]

@@ -23,42 +23,6 @@ inline IntVec dot_pairs(IntVec a, IntVec b, IntVec sum) {
 #endif
 }
 
-/// sum + a * b for bytes, four to a lane: those of a lie in 0 to 15, those of b in -127 to 127. Some machines
-/// add up pairs of products in 16 bits, which hold eight such pairs; `joined` makes one number of each lane.
-inline IntVec dot_quads(IntVec a, IntVec b, IntVec sum) {
-#if defined(__AVX512VNNI__) && TINY_WIDTH == 16
-  return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b));
-#elif defined(__AVX512BW__) && TINY_WIDTH == 16
-  return reinterpret_cast<IntVec>(
-      _mm512_add_epi16((__m512i)sum, _mm512_maddubs_epi16((__m512i)a, (__m512i)b)));
-#elif defined(__AVX2__) && TINY_WIDTH == 8
-  return reinterpret_cast<IntVec>(
-      _mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)a, (__m256i)b)));
-#elif defined(__aarch64__) && TINY_WIDTH == 4
-  int8x16_t left = vreinterpretq_s8_s32(a), right = vreinterpretq_s8_s32(b);
-  int16x8_t low = vmull_s8(vget_low_s8(left), vget_low_s8(right));
-  return vreinterpretq_s32_s16(
-      vaddq_s16(vreinterpretq_s16_s32(sum), vpaddq_s16(low, vmull_high_s8(left, right))));
-#else
-  for (int shift = 0; shift < 32; shift += 8) sum += (a >> shift & 255) * (b << (24 - shift) >> 24);
-  return sum;
-#endif
-}
-
-inline IntVec joined(IntVec sums) {
-#if defined(__AVX512VNNI__) && TINY_WIDTH == 16
-  return sums;
-#elif defined(__AVX512BW__) && TINY_WIDTH == 16
-  return reinterpret_cast<IntVec>(_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1)));
-#elif defined(__AVX2__) && TINY_WIDTH == 8
-  return reinterpret_cast<IntVec>(_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1)));
-#elif defined(__aarch64__) && TINY_WIDTH == 4
-  return vpaddlq_s16(vreinterpretq_s16_s32(sums));
-#else
-  return sums;
-#endif
-}
-
 // Vectors of 16 lanes without AVX-512 are for tests alone: they go the way of the best copy.
 #if TINY_WIDTH == 16 && (defined(__AVX512BF16__) || !defined(__AVX512F__))
 constexpr bool kHasBfloatDots = true;

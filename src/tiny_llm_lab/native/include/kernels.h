@@ -14,8 +14,6 @@ struct Matrix {
   DType dtype = DType::f32;  // of a dense matrix, or of scales and biases
   int64_t rows = 0, columns = 0;
   int group_size = 0, bits = 0;
-  int activation_bits =
-      0;  // 8: x is rounded to such integers, with a scale for each group; packed in 4 bits only
 };
 
 /// out [M, N] = x [M, K] times the transpose of the matrix, plus a bias [N] if there is one.
