@@ -96,7 +96,7 @@ def steps_per_s(run: Callable[[], object], seconds: float, clock: Clock = time.p
 @functools.cache
 def _runner(spec: Spec, steps: tuple[Step, ...]) -> StepRunner:
     """Never released: its process ends with the experiment."""
-    loaded = load(spec.model, spec.solution, spec.device, spec.dtype, activation_bits=spec.activation_bits)
+    loaded = load(spec.model, spec.solution, spec.device, spec.dtype)
     llm: Any = TaskNames(cast(ModuleType, loaded.solution))
     runner = StepRunner(llm, loaded.model, steps, spec.seed, block_size=BLOCK_SIZE)
     for step in steps:
