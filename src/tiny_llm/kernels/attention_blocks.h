@@ -95,8 +95,8 @@ void with_block(const Attention& a, const Tensor& t, const Item& item, int64_t g
 /// The same for keys. Those that are multiplied as they are have nothing to be decoded, however many tiles
 /// they serve: a block that is not whole is copied into `room`.
 template <class Use>
-void with_keys(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count,
-               float* room, const Use& use) {
+void with_keys(const Attention& a, const Item& item, int64_t group, int64_t first, int64_t count, float* room,
+               const Use& use) {
   if constexpr (kHasBfloatDots) {
     if (a.is_paired()) {
       if (a.is_whole(a.key, count)) return with_stored<PairedBf16>(a, a.key, item, group, first, use);

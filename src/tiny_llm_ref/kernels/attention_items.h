@@ -22,9 +22,7 @@ struct Attention {
   int64_t shared() const { return query.shape[1] / key.shape[1]; }  // query heads of a kv head
   int64_t padded() const { return rounded_up(query.shape[3], 4 * kWidth); }
   /// Whether queries and stored keys are multiplied as they are, two numbers to a lane.
-  bool is_paired() const {
-    return kHasBfloatDots && query.dtype == DType::bf16 && key.dtype == DType::bf16;
-  }
+  bool is_paired() const { return kHasBfloatDots && query.dtype == DType::bf16 && key.dtype == DType::bf16; }
   /// Whether tiles can read the next `count` stored tokens where they are.
   bool is_whole(const Tensor& t, int64_t count) const {
     bool is_run = requests.tables == nullptr || t.shape[2] % kTileColumns == 0;
@@ -41,8 +39,8 @@ struct Item {
   int64_t visible;                         // stored tokens that the first of them sees
 };
 
-/// State of one item during its walk over the blocks: rows of queries, of the output so far, of scores. Paired
-/// numbers take the first half of a row.
+/// State of one item during its walk over the blocks: rows of queries, of the output so far, of scores.
+/// Paired numbers take the first half of a row.
 struct AttentionRows {
   float *query, *out, *key, *value;  // [rows, padded] and [kBlock, padded]
   float scores[kQueryRows][kBlock];
