@@ -13,6 +13,13 @@ namespace tiny_llm::TINY_ISA {
 // How many bytes before their use weights are prefetched.
 constexpr int kAhead = 2048;
 
+/// Prefetch what lies kAhead bytes behind `at` into the second cache. The first one waits for few lines at a
+/// time, and with those of later rows it would wait for memory in place of reading: on Zen 4 one row took 1.1
+/// to 1.3 times as long. Always inline, as for `prefetch`.
+[[gnu::always_inline]] inline void prefetch_ahead(const void* at) {
+  __builtin_prefetch(static_cast<const char*>(at) + kAhead, 0, 2);
+}
+
 /// Products of floats, added in float32.
 struct FloatArithmetic {
   using Part = Vec;
@@ -81,7 +88,7 @@ struct DenseRows {
   };
 
   static inline Span span(const T* row, int64_t number, const float*) {
-    __builtin_prefetch(reinterpret_cast<const char*>(row + number * kSpan) + kAhead);
+    prefetch_ahead(row + number * kSpan);
     return {row + number * kSpan};
   }
 
@@ -137,7 +144,7 @@ struct PackedRows {
   /// `scales` are the row's, as floats.
   static inline Span span(const uint32_t* row, int64_t number, const float* scales) {
     const uint32_t* at = row + number * kWidth;
-    __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead);
+    prefetch_ahead(at);
     return {load(at), scales, number};
   }
 
