@@ -10,7 +10,7 @@ import mlx.core as mx
 from tiny_llm_lab.commands.chat import as_chat
 from tiny_llm_lab.kv_memory import AUTO, engine_num_blocks
 from tiny_llm_lab.models import load_checkpoint
-from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.solution import in_one_operator, load_serving
 from tiny_llm_lab.structured.grammars import Grammars, processors_for
 from tiny_llm_lab.types import (
     Completion,
@@ -49,7 +49,7 @@ class LLM:
         """
         package = load_serving(solution)
         self.checkpoint = load_checkpoint(model, dtype=dtype)
-        built = package.build_model(self.checkpoint)
+        built = in_one_operator(package.build_model(self.checkpoint))
         limit = min(built.config.max_position_embeddings, SchedulerConfig.max_model_len)
         config = config or SchedulerConfig(max_model_len=limit)
         self._grammars = Grammars(self.checkpoint.tokenizer, built.config.vocab_size)

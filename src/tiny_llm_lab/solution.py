@@ -3,7 +3,8 @@
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, cast
+from contextlib import suppress
+from typing import Protocol, TypeVar, cast
 
 from tiny_llm_lab.types import (
     Checkpoint,
@@ -27,6 +28,8 @@ from tiny_llm_lab.types import (
 )
 
 PACKAGES = {"mine": "tiny_llm", "ref": "tiny_llm_ref", "mlx-lm": "tiny_llm_lab.baselines.mlx_lm"}
+
+_M = TypeVar("_M")
 
 
 class Solution(Protocol):
@@ -118,6 +121,14 @@ def load_scheduling(name: str = "mine") -> Scheduling:
 def load_serving(name: str = "mine") -> Serving:
     """The same package as `load_solution`, asked for its engine. Raises UserError when it has none."""
     return cast(Serving, _with(Serving, name))
+
+
+def in_one_operator(model: _M) -> _M:
+    """`model`, which from now on computes all its layers in one operator if its solution can."""
+    if stack_layers := getattr(model, "stack_layers", None):
+        with suppress(NotImplementedError):  # until the task is written, the layers go one by one
+            stack_layers()
+    return model
 
 
 def _with(protocol: type, name: str) -> object:

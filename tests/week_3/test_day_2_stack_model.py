@@ -19,7 +19,10 @@ def model(llm):
             native.binding()  # where there is no compiler, this says so
             checkpoint = load_checkpoint(name, dtype=dtype)
             ops = native.kernels(PACKAGES["ref"], checkpoint.weights)
-        return llm.QwenModel(checkpoint.config, checkpoint.weights, ops)
+        made = llm.QwenModel(checkpoint.config, checkpoint.weights, ops)
+        assert made.stack is None, "a model has a stack when it is asked for one"
+        made.stack_layers()
+        return made
 
     return of
 

@@ -74,6 +74,10 @@ class QwenModel:
         """
         raise NotImplementedError("task 1.5.4")
 
+    def stack_layers(self) -> None:
+        """From now on compute all layers in one operator where there is one: sets `stack`."""
+        raise NotImplementedError("task 3.2.6")
+
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty `TinyKvFullCache` per layer."""
         raise NotImplementedError("task 2.1.2")

@@ -9,7 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
 from tiny_llm_lab.models.loading import DTYPES
 from tiny_llm_lab.native.settings import MAX_THREADS
-from tiny_llm_lab.solution import PACKAGES, Solution
+from tiny_llm_lab.solution import PACKAGES, Solution, in_one_operator
 from tiny_llm_lab.types import Checkpoint, Model, UserError
 
 from .field_flags import at_least_one
@@ -132,7 +132,7 @@ def load(
     checkpoint = load_checkpoint(model, device, dtype)
     if num_ranks > 1:
         return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
-    return Loaded(checkpoint, llm, llm.build_model(checkpoint))
+    return Loaded(checkpoint, llm, in_one_operator(llm.build_model(checkpoint)))
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

@@ -6,7 +6,7 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.native import kernels
-from tiny_llm_lab.types import Checkpoint, KernelOps, KvCache, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import Checkpoint, KernelOps, KvCache, LayerStack, ModelConfig, RequestKvCache, Weight
 
 from ..cache.kv_cache import TinyKvFullCache
 from ..cache.paged_attention import PagedLayer
@@ -21,7 +21,6 @@ from .fused import AllSum, FusedLayer
 from .stacked import stack_of, stacked
 
 Weights = Mapping[str, Weight]
-_AHEAD = 4  # layers that are planned before the first of them begins to be computed
 
 
 class QwenMultiHeadAttention:
@@ -67,8 +66,7 @@ class QwenMultiHeadAttention:
             return linear(cache.attend(q, k, v), self.weights["o_proj.weight"])
         if cache is not None:
             k, v = cache.update_and_fetch(k, v)
-        if isinstance(mask, mx.array):
-            mask = mask[..., mask.shape[-2] - q.shape[2] :, :]
+        mask = mask[..., mask.shape[-2] - q.shape[2] :, :] if isinstance(mask, mx.array) else mask
         out = scaled_dot_product_attention_grouped(q, k, v, mask=mask)
         return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
 
@@ -159,7 +157,7 @@ class QwenModel:
         on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. Sets config.
 
         From task 2.5.6 on: sets `ops`, the operators that model, caches and samplers run on; None: none.
-        From task 3.2.6 on: sets `stack`, all layers as one operator, or None.
+        From task 3.2.6 on: sets `stack`, for all layers as one operator, to None; see `stack_layers`.
         From task 3.9.4 on: with `all_sum` the layers hold one rank's part of their weights.
         """
         self.config, self.ops = config, ops
@@ -167,11 +165,9 @@ class QwenModel:
         # One table serves all layers: the angles depend on the position alone.
         rope = RoPE(config.head_dim, positions, config.rope_theta, scaling=config.rope_scaling)
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, table)
-        self.layers = [
-            QwenTransformerBlock(config, _below(f"model.layers.{i}.", weights), rope, ops, all_sum)
-            for i in range(config.num_hidden_layers)
-        ]
-        self.stack = stack_of([layer.fused for layer in self.layers])
+        blocks = [_below(f"model.layers.{i}.", weights) for i in range(config.num_hidden_layers)]
+        self.layers = [QwenTransformerBlock(config, block, rope, ops, all_sum) for block in blocks]
+        self.stack: LayerStack | None = None
         self.norm = RMSNorm(config.hidden_size, _vector(weights, "model.norm"), config.rms_norm_eps)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
 
@@ -199,21 +195,25 @@ class QwenModel:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
         # Operators count each row's tokens themselves.
         mask: Mask = "causal" if cache is None or ops is not None else cache[0].attention_mask(length)
-        is_all = rows is None or list(rows) == list(range(batch))  # picking all would only copy
-        chosen = None if rows is None or is_all else mx.array(list(rows), mx.int32)
+        rows = None if rows is None or list(rows) == list(range(batch)) else list(rows)  # all: only a copy
+        chosen = None if rows is None else mx.array(rows, mx.int32)
         x = self.embed_tokens(tokens) if ops is None else ops.embedding(tokens, table)
-        hidden = stacked(self.stack, x, cache, logits_to_keep, None if is_all else rows)
+        hidden = None if self.stack is None else stacked(self.stack, x, cache, logits_to_keep, rows)
         for i, layer in enumerate(self.layers if hidden is None else ()):
             # A token without logits is needed for the last layer's keys and values only.
             keep, picked = (logits_to_keep, chosen) if i == len(self.layers) - 1 else (None, None)
             x = layer(x, offset, None if cache is None else cache[i], mask=mask, keep=keep, rows=picked)
-            if ops is not None and ops.starts_early and i % _AHEAD == 0 and i + 1 < len(self.layers):
+            if ops is not None and ops.starts_early and i % 4 == 0 and i + 1 < len(self.layers):
                 mx.async_eval(x)  # the operators begin while Python still plans the layers behind
         if ops is not None:
             normed = ops.rms_norm(x if hidden is None else hidden, self.norm.weight, self.norm.eps)[1]
             return ops.linear(normed, [table if self.lm_head is None else self.lm_head])[0]
         x = self.norm(x)
         return self.embed_tokens.as_linear(x) if self.lm_head is None else linear(x, self.lm_head)
+
+    def stack_layers(self) -> None:
+        """From now on compute all layers in one operator where there is one: sets `stack`."""
+        self.stack = stack_of([layer.fused for layer in self.layers])
 
     def create_kv_cache(self) -> list[RequestKvCache]:
         """One empty `TinyKvFullCache` per layer."""

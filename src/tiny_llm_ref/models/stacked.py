@@ -26,7 +26,7 @@ def stack_of(layers: Sequence[FusedLayer | None]) -> LayerStack | None:
 
 
 def stacked(
-    stack: LayerStack | None,
+    stack: LayerStack,
     x: mx.array,
     cache: Sequence[KvCache | PagedLayer] | None,
     keep: int | None,
@@ -35,11 +35,11 @@ def stacked(
     """All layers on x [B, L, E] -> [len(rows), keep, E], and the new keys, values and offsets in `cache`.
 
     In the last layer only these `rows` of the batch go on (None = all), each with its last `keep` tokens
-    (None = all L). Returns None, with nothing stored, where the layers must go one by one: without a stack
-    or a cache, and for caches of another class or dtype, without room for L more tokens, or whose storage is
-    still being computed.
+    (None = all L). Returns None, with nothing stored, where the layers must go one by one: without a cache,
+    and for caches of another class or dtype, without room for L more tokens, or whose storage is still being
+    computed.
     """
-    if stack is None or cache is None:
+    if cache is None:
         return None
     length, first = x.shape[1], cache[0]
     kept = length if keep is None else min(keep, length)
