@@ -53,6 +53,28 @@ inline Cost cost_of_pages(int num_rows, int num_heads, const Array& pool, const 
   return cost;
 }
 
+/// Which requests packed rows belong to, and the blocks of each.
+struct Pages {
+  std::vector<int> starts, lengths;
+  std::vector<int32_t> blocks;  // [R, width]
+  int64_t width;
+
+  /// Queries [T, H, 1, D] over `stored`, pools of keys and values, and of int8 the scales of both (`parts` is
+  /// 4 then, else 2) -> `out`, T * H * D numbers in one piece.
+  void attend(const Kernels* table, ThreadPool& threads, Tensor q, const Tensor* stored, size_t parts,
+              float scale, const Tensor& out) const {
+    // Tokens one behind the other in one row: [1, H, T, D].
+    Tensor o = shaped(out, {1, q.shape[0], q.shape[1], q.shape[3]}), key = stored[0], value = stored[1];
+    std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
+    if (parts > 2)
+      key.scales = static_cast<const float*>(stored[2].data),
+      value.scales = static_cast<const float*>(stored[3].data);
+    Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(),
+                      width};
+    table->attention(threads, q, key, value, requests, true, scale, o);
+  }
+};
+
 /// [T, 1, H * D] of packed queries [T, H, 1, D] over pools [blocks, G, block size, D]; those of int8 come
 /// with the scales of keys and values [blocks, G, block size].
 inline Array attention_over_pages(const Kernels* table, const Array& q, const Array& k, const Array& v,
@@ -64,22 +86,12 @@ inline Array attention_over_pages(const Kernels* table, const Array& q, const Ar
           "queries must be [T, H, 1, D] and both pools [blocks, G, block size, D], with G a divisor of H");
   require_dtypes(q, k, v);
   require_scales(k, kv_scales);
-  auto blocks = numbers(tables, "blocks", k.shape(0));
+  Pages pages{starts, lengths, numbers(tables, "blocks", k.shape(0)), tables.shape(1)};
   Cost cost = cost_of_pages(q.shape(0), q.shape(1), k, starts, lengths, tables);
   std::vector<Array> inputs{q, k, v};
   if (kv_scales) inputs.insert(inputs.end(), {kv_scales->first, kv_scales->second});
-  auto body = [table, starts, lengths, blocks = std::move(blocks), width = tables.shape(1), scale](
-                  ThreadPool& threads, const auto& in, const auto& out) {
-    // Tokens one behind the other in one row: [1, H, T, D].
-    Tensor q = in[0], o = shaped(out[0], {1, q.shape[0], q.shape[1], q.shape[3]});
-    std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
-    Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(),
-                      width};
-    Tensor key = in[1], value = in[2];
-    if (in.size() > 3)
-      key.scales = static_cast<const float*>(in[3].data),
-      value.scales = static_cast<const float*>(in[4].data);
-    table->attention(threads, q, key, value, requests, true, scale, o);
+  auto body = [table, pages = std::move(pages), scale](ThreadPool& threads, const auto& in, const auto& out) {
+    pages.attend(table, threads, in[0], &in[1], in.size() - 1, scale, out[0]);
   };
   mx::Shape shape{q.shape(0), 1, q.shape(1) * q.shape(3)};
   // A scale is found by its row's number: pools of int8 and their scales lie in one piece each.

@@ -48,10 +48,9 @@ using Attend = std::function<void(ThreadPool&, const Tensor& q, const Tensor& k,
 /// One step: B rows of L tokens, of which the last layer goes on with some.
 struct StackCall {
   int64_t batch, length;
-  std::vector<int32_t> first;  // [B] position of each row's first token
-  int64_t kept;                // tokens of a row that have queries in the last layer
-  std::vector<int32_t> rows;   // of the batch that go on there, in this order
-  bool has_all_rows;
+  std::vector<int32_t> first;            // [B] position of each row's first token
+  int64_t kept;                          // tokens of a row that have queries in the last layer
+  std::optional<std::vector<int>> rows;  // of the batch that go on there, in this order; none: all
   Attend attend;
 };
 
@@ -155,14 +154,15 @@ class LayerStack {
   /// The same for those tokens of x and of what was attended that go on, which are copied to `picked` first.
   void finish_last(ThreadPool& threads, const StackLayer& layer, const Tensor& x, const Tensor& attended,
                    const StackCall& call, Tensor* picked, const Tensor& out) const {
-    if (call.kept == call.length && call.has_all_rows) return finish(threads, layer, x, attended, out);
+    if (call.kept == call.length && !call.rows) return finish(threads, layer, x, attended, out);
     Tensor from[] = {as_rows(x), shaped(attended, {call.batch * call.kept, num_heads() * dim_})};
-    int64_t count = call.rows.size() * call.kept, item = bytes_per(x.dtype);
+    int64_t count = (call.rows ? call.rows->size() : call.batch) * call.kept, item = bytes_per(x.dtype);
     for (int part = 0; part < 2; ++part) {
       picked[part] = shaped(picked[part], {count, from[part].shape[1]});
       int64_t stride = part == 0 ? call.length : call.kept;  // tokens of a row of the batch
       for (int64_t i = 0; i < count; ++i) {
-        int64_t row = call.rows[i / call.kept] * stride + stride - call.kept + i % call.kept;
+        int64_t number = i / call.kept, row = (call.rows ? (*call.rows)[number] : number) * stride + stride -
+                                              call.kept + i % call.kept;
         std::memcpy(rows_of(picked[part], i, 1).data, rows_of(from[part], row, 1).data,
                     from[part].shape[1] * item);
       }

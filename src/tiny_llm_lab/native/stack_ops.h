@@ -24,15 +24,11 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
   require(kept >= 0 && kept <= x.shape(1), "a stack keeps 0 to L tokens");
   require(2 * cos.shape(1) == stack->dim(), "the tables do not fit the heads");
   std::vector<Array> inputs{evenly_spaced(x)};
-  StackCall call{x.shape(0), x.shape(1),       positions(x, offsets, cos, sin, inputs), kept, {},
-                 !rows,      std::move(attend)};
-  if (rows) {
-    call.rows.assign(rows->begin(), rows->end());
-    for (int row : call.rows) require(row >= 0 && row < x.shape(0), "rows lie in 0 to ", x.shape(0) - 1);
-  } else {
-    for (int row = 0; row < x.shape(0); ++row) call.rows.push_back(row);
-  }
-  int count = call.rows.size();
+  StackCall call{x.shape(0), x.shape(1), positions(x, offsets, cos, sin, inputs),
+                 kept,       rows,       std::move(attend)};
+  if (rows)
+    for (int row : *rows) require(row >= 0 && row < x.shape(0), "rows lie in 0 to ", x.shape(0) - 1);
+  int count = rows ? rows->size() : x.shape(0);
   if (count == 0) call.kept = 0;
   Memory memory{.in_place = InPlace::always, .continued = 1, .stored = inputs.size()};
   std::vector<mx::Shape> shapes{{count, kept, x.shape(2)}};
@@ -150,21 +146,14 @@ inline StackResult stack_over_pages(std::shared_ptr<const LayerStack> stack, con
   require(static_cast<int>(place.slots.size()) == x.shape(0), place.slots.size(), " slots for ", x.shape(0),
           " rows");
   Cost cost = cost_of_pages(x.shape(0), stack->num_heads(), keys, starts, lengths, tables);
-  auto attend = [stack, place = std::move(place), starts, lengths,
-                 blocks = numbers(tables, "blocks", keys.shape(0)), width = tables.shape(1), scale,
-                 cost](ThreadPool& threads, Tensor q, const Tensor& k, const Tensor& v,
-                       const std::vector<Tensor>& stored, const Tensor& out) {
+  Pages pages{starts, lengths, numbers(tables, "blocks", keys.shape(0)), tables.shape(1)};
+  auto attend = [stack, place = std::move(place), pages = std::move(pages), scale, cost](
+                    ThreadPool& threads, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const std::vector<Tensor>& stored, const Tensor& out) {
     store_in_pages(*stack, threads, k, v, stored, place);
-    if (out.size() == 0) return;
-    Tensor o = shaped(out, {1, q.shape[0], q.shape[1], q.shape[3]}), key = stored[0], value = stored[1];
-    std::swap(q.shape[0], q.shape[2]), std::swap(q.stride[0], q.stride[2]);
-    if (stored.size() > 2)
-      key.scales = static_cast<const float*>(stored[2].data),
-      value.scales = static_cast<const float*>(stored[3].data);
-    Requests requests{static_cast<int64_t>(lengths.size()), lengths.data(), starts.data(), blocks.data(),
-                      width};
-    noted("paged attention", cost,
-          [&] { stack->table()->attention(threads, q, key, value, requests, true, scale, o); });
+    if (out.size() > 0)
+      noted("paged attention", cost,
+            [&] { pages.attend(stack->table(), threads, q, stored.data(), stored.size(), scale, out); });
   };
   return stack_operator(stack, x, offsets, cos, sin, stored, kept, rows, attend);
 }
