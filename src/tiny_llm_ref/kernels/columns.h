@@ -15,6 +15,8 @@ struct ColumnTile {
   const Product& product;
   int64_t first, count;
   float *scales, *biases;  // [count, groups]
+  const Matrix& next;      // what the thread computes next, if no other one is faster: columns of this matrix
+  int64_t next_first;
 };
 
 /// Add the layer's bias and the residual to `count` results of a row, and store them in the output's dtype.

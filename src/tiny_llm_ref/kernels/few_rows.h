@@ -1,7 +1,7 @@
 // A few rows of x times a matrix: every weight is decoded in registers and used at once.
 #pragma once
 
-#include "columns.h"
+#include "ahead.h"
 
 namespace tiny_llm::TINY_ISA {
 
@@ -46,6 +46,8 @@ void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const C
   int64_t whole = rows.matrix.columns / Rows::kSpan, last = tile.count - 1, index[N];
   decltype(rows.row(0)) row[N];
   const float *scales[N], *biases[N], *values = x.values + first_row * x.stride;
+  // The first rows of x alone read the weights from memory.
+  intptr_t ahead = first_row == 0 ? bytes_ahead(rows, tile, column, apart) : 0;
   for (int n = 0; n < N; ++n) {
     index[n] = std::min(column + n * apart, last);  // beyond the end the last one is computed again
     row[n] = rows.row(tile.first + index[n]);
@@ -60,7 +62,10 @@ void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const C
   for (int64_t span = 0; span < whole; ++span) {
     typename Rows::Span spans[N];
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) spans[n] = rows.span(row[n], span, scales[n]);
+    for (int n = 0; n < N; ++n) {
+      prefetch_span<Rows, M == 1 ? 128 : 64>(row[n], span, ahead);
+      spans[n] = rows.span(row[n], span, scales[n]);
+    }
 #pragma GCC unroll 4
     for (int n = 0; n < N; n += kAtOnce)
       add_span<Rows, M, kAtOnce>(spans + n, values + span * kPrepared<Rows>, x.stride, total[n / kAtOnce]);

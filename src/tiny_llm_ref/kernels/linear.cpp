@@ -84,7 +84,8 @@ template <class Rows, int M>
   for (int m = 0; m < M; ++m) sum4(total + m * kTileColumns, finish->results + m * kBlockColumns);
 }
 
-/// Decode spans `first` to `first + count - 1` of a tile's weights into panel [columns, stride].
+/// Decode spans `first` to `first + count - 1` of a tile's weights into panel [columns, stride]. A line of
+/// each whole span is prefetched (`prefetch_span`) before.
 template <class Rows>
 void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t groups, int64_t first, int64_t count,
                 float* panel, int64_t stride) {
@@ -101,7 +102,10 @@ void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t groups, int64_
       if constexpr (Rows::kGroup > 0) store(at + Rows::kVectors * kWidth, span.scale());
       at += kDecoded<Rows>;
     };
-    for (int64_t span = first; span < whole; ++span) keep(rows.span(row, span, scales));
+    for (int64_t span = first; span < whole; ++span) {
+      prefetch_span<Rows, Rows::kSpanBytes>(row, span);
+      keep(rows.span(row, span, scales));
+    }
     if (whole < first + count) keep(rows.end(row, whole, scales));
   }
   // END task 2.3.4
@@ -139,17 +143,24 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
     store_row(tile.product, first_row + m, tile.first, tile.count, lines[m]);
 }
 
-/// All of x times `count` columns from `first` on.
+/// Columns of one product, from `first` on.
+struct Place {
+  const Product* product;
+  int64_t first;
+};
+
+/// All of x times `length` columns from `place` on; the thread probably goes on at `next`.
 template <class Rows>
-void compute(ThreadPool& threads, int id, const Activations& x, const Product& product, int64_t first,
-             int64_t count) {
-  const Matrix& w = product.matrix;
-  ColumnTile tile{product, first, count, nullptr, nullptr};
+void compute(ThreadPool& threads, int id, const Activations& x, Place place, Place next, int64_t length) {
+  const Matrix& w = place.product->matrix;
+  int64_t count = std::min(length, w.rows - place.first);
+  ColumnTile tile{*place.product, place.first, count, nullptr, nullptr, next.product->matrix, next.first};
   if constexpr (Rows::kGroup > 0) {
     tile.scales = buffer<float>(threads, id, kScales, count * x.groups);
     tile.biases = buffer<float>(threads, id, kBiases, count * x.groups);
-    widen_groups(w, w.scales, first, count, x.groups, tile.scales);
-    widen_groups(w, w.biases, first, count, x.groups, tile.biases);
+    widen_groups(w, w.scales, place.first, count, x.groups, tile.scales);
+    widen_groups(w, w.biases, place.first, count, x.groups, tile.biases);
+    prefetch_groups(tile.next, next.first, length);
   }
   Rows rows{w};
   if (x.rows <= kFewRows) return few_rows_of(rows, x, tile);
@@ -164,12 +175,17 @@ void linear_of(ThreadPool& threads, const Tensor& x, const Product* products, in
   Activations acts = prepare<Rows>(threads, x);
   // Tiles are narrow enough to share evenly, and wide enough that taking one costs nothing.
   int64_t length = acts.rows <= kFewRows ? kFewColumns : kBlockColumns, items = 0;
-  for (int i = 0; i < count; ++i) items += (products[i].matrix.rows + length - 1) / length;
-  threads.each(items, [&](int id, int64_t item) {
+  auto tiles_of = [&](const Product& each) { return (each.matrix.rows + length - 1) / length; };
+  for (int i = 0; i < count; ++i) items += tiles_of(products[i]);
+  auto place_of = [&](int64_t item) {
     const Product* product = products;
-    for (int64_t own; item >= (own = (product->matrix.rows + length - 1) / length); ++product) item -= own;
-    int64_t first = item * length;
-    compute<Rows>(threads, id, acts, *product, first, std::min(length, product->matrix.rows - first));
+    for (int64_t own; item >= (own = tiles_of(*product)); ++product) item -= own;
+    return Place{product, item * length};
+  };
+  threads.each(items, [&](int id, int64_t item) {
+    // Threads that are equally fast take turns.
+    Place next = place_of(std::min(item + threads.size(), items - 1));
+    compute<Rows>(threads, id, acts, place_of(item), next, length);
   });
 }
 

@@ -10,16 +10,6 @@
 
 namespace tiny_llm::TINY_ISA {
 
-// How many bytes before their use weights are prefetched.
-constexpr int kAhead = 2048;
-
-/// Prefetch what lies kAhead bytes behind `at` into the second cache. The first one waits for few lines at a
-/// time, and with those of later rows it would wait for memory in place of reading: on Zen 4 one row took 1.1
-/// to 1.3 times as long. Always inline, as for `prefetch`.
-[[gnu::always_inline]] inline void prefetch_ahead(const void* at) {
-  __builtin_prefetch(static_cast<const char*>(at) + kAhead, 0, 2);
-}
-
 /// Products of floats, added in float32.
 struct FloatArithmetic {
   using Part = Vec;
@@ -61,6 +51,7 @@ struct DenseRows {
   static constexpr int kVectors = 8;
   static constexpr int kPerVector = kWidth * sizeof(float) / sizeof(typename Arithmetic::Element);
   static constexpr int kSpan = kVectors * kPerVector;
+  static constexpr int kSpanBytes = kSpan * sizeof(T);
   static constexpr int kGroup = 0;  // no scales
 
   const Matrix& matrix;
@@ -87,10 +78,7 @@ struct DenseRows {
     Vec scale() const { return set(1.0f); }
   };
 
-  static inline Span span(const T* row, int64_t number, const float*) {
-    prefetch_ahead(row + number * kSpan);
-    return {row + number * kSpan};
-  }
+  static inline Span span(const T* row, int64_t number, const float*) { return {row + number * kSpan}; }
 
   inline End end(const T* row, int64_t number, const float*) const {
     End last = {};
@@ -114,6 +102,7 @@ struct PackedRows {
   static constexpr int kVectors = kLaneBits / kBits;  // fields of a lane
   static constexpr int kPerWord = 32 / kBits;
   static constexpr int kSpan = kPerWord * kWidth;
+  static constexpr int kSpanBytes = kWidth * sizeof(uint32_t);
   static constexpr int kGroup = kGroupSize;
   static constexpr int kWordsPerGroup = kGroupSize / kPerWord;
 
@@ -143,9 +132,9 @@ struct PackedRows {
 
   /// `scales` are the row's, as floats.
   static inline Span span(const uint32_t* row, int64_t number, const float* scales) {
-    const uint32_t* at = row + number * kWidth;
-    prefetch_ahead(at);
-    return {load(at), scales, number};
+    WordVec words = load(row + number * kWidth);
+    pin(words);  // loaded once: MLX's arrays begin anywhere, and a load across two cache lines counts twice
+    return {words, scales, number};
   }
 
   inline End end(const uint32_t* row, int64_t number, const float* scales) const {
