@@ -91,6 +91,19 @@ def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     assert "torch bfloat16" in captured.out and "1.00x" in captured.out
 
 
+@pytest.mark.parametrize(
+    ("bits", "formats"), [("4", ["Q4_0", "BF16"]), ("8", ["Q8_0", "BF16"]), ("16", ["BF16"])]
+)
+def test_llama_cpp_has_as_many_bits_as_the_model(
+    monkeypatch: pytest.MonkeyPatch, bits: str, formats: list[str]
+) -> None:
+    installed(monkeypatch, True)
+    children = Children()
+    assert bench(monkeypatch, children, "--bits", bits, "--repeats", "1", "--baselines", "llama.cpp") == 0
+    variants = [spec.variant for spec in children.asked if spec.solution == "llama.cpp"]
+    assert variants == [variant for each in formats for variant in (f"{each} fa", each)]
+
+
 def test_a_step_ahead_is_for_our_loop(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     installed(monkeypatch, True)
     children = Children()

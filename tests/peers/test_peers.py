@@ -26,7 +26,7 @@ def test_a_peer_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-shrunk", "qwen2.5-shrunk"])
-@pytest.mark.parametrize("quantization", ["Q4_0", "BF16"])
+@pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0", "BF16"])
 def test_a_gguf_file_has_every_parameter(
     name: str, quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,16 +16,16 @@ from tiny_llm_lab.types import ModelConfig, UserError
 
 # Part of every file's name: raise it when the same shape would get other contents.
 _VERSION: Final = "v1"
-_BLOCK: Final = 32  # numbers that share a scale in Q4_0
+_BLOCK: Final = 32  # numbers that share a scale in Q4_0 and Q8_0
 _STD: Final = 0.02
 
 
 def find_or_make(config: ModelConfig, quantization: str) -> Path:
-    """The file of `config` with its matrices as `quantization`, "Q4_0" or "BF16"."""
+    """The file of `config` with its matrices as `quantization`: "Q4_0", "Q8_0" or "BF16"."""
     widths = {shape[-1] for _, shape in parameter_shapes(config) if len(shape) == 2}
-    if quantization == "Q4_0" and any(width % _BLOCK for width in widths):
+    if quantization != "BF16" and any(width % _BLOCK for width in widths):
         raise UserError(
-            f"llama.cpp packs Q4_0 in blocks of {_BLOCK}, which do not divide this model's widths"
+            f"llama.cpp packs {quantization} in blocks of {_BLOCK}, which do not divide this model's widths"
         )
     key = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder() / "gguf" / _VERSION / f"{config.model_type}-{key}-{quantization}.gguf"

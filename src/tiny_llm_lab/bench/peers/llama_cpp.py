@@ -13,7 +13,7 @@ from tiny_llm_lab.types import ModelConfig, UserError
 from . import WARM_UP_TOKENS, PeerTimes
 from .gguf_file import find_or_make
 
-_BYTES_PER_WEIGHT: Final = {"Q4_0": 18 / 32, "BF16": 2.0}
+_BYTES_PER_WEIGHT: Final = {"Q4_0": 18 / 32, "Q8_0": 34 / 32, "BF16": 2.0}
 _KV_BYTES: Final = 2  # llama.cpp keeps keys and values in float16 unless told not to
 
 # One token of a batch: token, position, sequence, whether its logits are wanted.

@@ -13,12 +13,12 @@ from . import PeerTimes, llama_cpp, torch_cpu
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine; `measure` imports its packages."""
+    """An engine; `measure` imports its packages. `variants` are those beside a model of so many bits."""
 
     measure: Callable[[Spec, ModelConfig], PeerTimes]
     requires: tuple[str, ...]
     packages: str
-    variants: tuple[str, ...]
+    variants: Callable[[int], tuple[str, ...]]
 
     def missing(self) -> str | None:
         """What is not installed, with the cure; None when everything is."""
@@ -28,14 +28,24 @@ class Peer:
         return f"{' and '.join(absent)} not installed: pip install {self.packages} (see CONTRIBUTING.md)"
 
 
+def _formats(bits: int) -> tuple[str, ...]:
+    """llama.cpp's formats beside a model of `bits`: one of as many and BF16, each also with fa."""
+    packed = "Q4_0" if bits <= 4 else "Q8_0"
+    formats = ("BF16",) if bits == 16 else (packed, "BF16")
+    return tuple(variant for each in formats for variant in (f"{each} fa", each))
+
+
 PEERS: Final = {
     "llama.cpp": Peer(
         llama_cpp.measure,
         ("llama_cpp", "gguf"),
         "llama-cpp-python gguf",
-        ("Q4_0 fa", "Q4_0", "BF16 fa", "BF16"),
+        _formats,
     ),
     "torch": Peer(
-        torch_cpu.measure, ("torch", "transformers"), "torch transformers", ("bfloat16", "float32")
+        torch_cpu.measure,
+        ("torch", "transformers"),
+        "torch transformers",
+        lambda bits: ("bfloat16", "float32"),
     ),
 }

@@ -21,6 +21,8 @@ from tiny_llm_lab.commands.options import (
     async_scheduling,
     model_name,
 )
+from tiny_llm_lab.models.config import read_config
+from tiny_llm_lab.models.quantization import Fp8Blocks
 from tiny_llm_lab.models.registry import find_folder
 from tiny_llm_lab.native.cores import usable_cores
 from tiny_llm_lab.native.limits import Limits, measure
@@ -138,7 +140,16 @@ def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> l
         schedule=Schedule(prompt_len),
         async_scheduling=None,
     )
-    return [replace(spec, variant=variant) for variant in (PEERS[name].variants if name in PEERS else ("",))]
+    variants = PEERS[name].variants(_bits(ours.model)) if name in PEERS else ("",)
+    return [replace(spec, variant=variant) for variant in variants]
+
+
+def _bits(model: str) -> int:
+    """Of most of a model's weights."""
+    _, quantization = read_config(find_folder(model) / "config.json")
+    if quantization is None:
+        return 16
+    return 8 if isinstance(quantization.default, Fp8Blocks) else quantization.default.bits
 
 
 def _peer_lengths(sizes: Sizes, name: str, device: str | None) -> tuple[int, int]:
