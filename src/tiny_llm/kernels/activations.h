@@ -106,7 +106,7 @@ Activations prepare(ThreadPool& threads, const Tensor& x) {
   float* sums = buffer<float>(threads, 0, kSums, x.shape[0] * groups);
   threads.each(x.shape[0], [&](int id, int64_t m) {
     std::fill_n(sums + m * groups, groups, 0.0f);
-    float* scales = buffer<float>(threads, id, kScales, groups);
+    float* scales = buffer<float>(threads, id, kScales, groups + kWidth);
     prepare_row<Rows>(x, m, values + m * stride, sums + m * groups, scales, spans);
   });
   return {values, sums, x.shape[0], spans, stride, groups};

@@ -10,14 +10,19 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kBlockRows = kSizes.block_rows, kBlockColumns = kSizes.block_columns;
-constexpr int64_t kBlockElements = 1024;  // of a row of a panel, which the caches hold
-constexpr int64_t kStripColumns = 8;
+constexpr int64_t kBlockRows = kSizes.block_rows;
+constexpr int64_t kBlockColumns = 32;  // of one item: a cache line of results in 16 bits
+// A panel is decoded just before all rows of a block go by, and stays in the nearest cache meanwhile.
+constexpr int64_t kPanelColumns = 8, kPanelElements = 1024;
+template <class Rows>
+constexpr int64_t kPanelSpans = kPanelElements / Rows::kSpan;
+template <class Rows>
+constexpr int64_t kPanelStride = kPanelSpans<Rows> * kDecoded<Rows>;
 
 /// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
 template <class Rows, int M>
 [[gnu::always_inline]] inline void scaled_tile(const float* x, int64_t x_stride, const float* panel,
-                                               int64_t stride, int64_t spans, Vec* sums) {
+                                               int64_t spans, Vec* sums) {
   // BEGIN task 2.3.4
   throw std::runtime_error("task 2.3.4");
   // END task 2.3.4
@@ -34,14 +39,14 @@ struct Finish {
 /// A tile's part of one block: its sums begin as zeros, are kept in `sums` between blocks, and become results
 /// without leaving the registers after the last one, for which there is a `finish`.
 template <class Rows, int M>
-[[gnu::noinline]] void block_tile(const float* x, int64_t x_stride, const float* panel, int64_t stride,
-                                  int64_t spans, bool is_first, const Finish* finish, Vec* sums) {
+[[gnu::noinline]] void block_tile(const float* x, int64_t x_stride, const float* panel, int64_t spans,
+                                  bool is_first, const Finish* finish, Vec* sums) {
   Vec total[M * kTileColumns] = {};
   if (!is_first) {
 #pragma GCC unroll 32
     for (int i = 0; i < M * kTileColumns; ++i) total[i] = sums[i];
   }
-  scaled_tile<Rows, M>(x, x_stride, panel, stride, spans, total);
+  scaled_tile<Rows, M>(x, x_stride, panel, spans, total);
   if (finish == nullptr) {
 #pragma GCC unroll 32
     for (int i = 0; i < M * kTileColumns; ++i) sums[i] = total[i];
@@ -52,11 +57,12 @@ template <class Rows, int M>
   for (int m = 0; m < M; ++m) sum4(total + m * kTileColumns, finish->results + m * kBlockColumns);
 }
 
-/// Decode spans `first` to `first + count - 1` of a tile's weights into panel [columns, stride]. A line of
-/// each whole span is prefetched (`prefetch_span`) before.
+/// Decode spans `first` to `first + count - 1` of up to kPanelColumns columns, from `column` of the tile on,
+/// into panel [kPanelColumns, kPanelStride]. For each whole span that of the next tile is prefetched
+/// (`prefetch_span`, `bytes_to_next`).
 template <class Rows>
-void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t groups, int64_t first, int64_t count,
-                float* panel, int64_t stride) {
+void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t column, int64_t groups, int64_t first,
+                int64_t count, float* panel) {
   // BEGIN task 2.3.4
   throw std::runtime_error("task 2.3.4");
   // END task 2.3.4
@@ -66,29 +72,25 @@ void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t groups, int64_
 template <class Rows>
 void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_t num_rows,
                const ColumnTile& tile, float* panel, Vec* sums) {
-  int64_t columns = rounded_up(tile.count, kTileColumns);
-  // A strip of the panel stays in the nearest cache while all rows of x go by.
-  auto each_tile = [&](auto use) {
-    for (int64_t strip = 0; strip < columns; strip += kStripColumns)
-      in_tiles<Rows::Arithmetic::kTileRows>(num_rows, [&](auto height, int64_t m) {
-        for (int64_t n = strip; n < std::min(strip + kStripColumns, columns); n += kTileColumns)
-          use(height, m, n, sums + n * num_rows + m * kTileColumns);  // a tile's sums are contiguous
-      });
-  };
   float lines[kBlockRows][kBlockColumns];
-  constexpr int64_t kSpans = kBlockElements / Rows::kSpan, kStride = kSpans * kDecoded<Rows>;
-  for (int64_t first = 0; first < x.spans; first += kSpans) {
-    int64_t count = std::min(kSpans, x.spans - first);
-    fill_panel(rows, tile, x.groups, first, count, panel, kStride);
+  for (int64_t first = 0; first < x.spans; first += kPanelSpans<Rows>) {
+    int64_t count = std::min(kPanelSpans<Rows>, x.spans - first);
     bool is_last = first + count == x.spans;
-    each_tile([&](auto height, int64_t m, int64_t n, Vec* at) {
+    auto use = [&](auto height, int64_t m, int64_t n, const float* columns) {
       Finish finish{x.sums + (first_row + m) * x.groups, {}, x.groups, lines[m] + n};
       for (int j = 0; j < kTileColumns; ++j)
         finish.biases[j] = tile.biases + std::min(n + j, tile.count - 1) * x.groups;
       block_tile<Rows, height>(x.values + (first_row + m) * x.stride + first * kPrepared<Rows>, x.stride,
-                               panel + n * kStride, kStride, count, first == 0, is_last ? &finish : nullptr,
-                               at);
-    });
+                               columns, count, first == 0, is_last ? &finish : nullptr,
+                               sums + n * num_rows + m * kTileColumns);  // a tile's sums are contiguous
+    };
+    for (int64_t column = 0; column < tile.count; column += kPanelColumns) {
+      fill_panel(rows, tile, column, x.groups, first, count, panel);
+      in_tiles<Rows::Arithmetic::kTileRows>(num_rows, [&](auto height, int64_t m) {
+        for (int64_t n = 0; n < std::min(kPanelColumns, tile.count - column); n += kTileColumns)
+          use(height, m, column + n, panel + n * kPanelStride<Rows>);
+      });
+    }
   }
   for (int64_t m = 0; m < num_rows; ++m)
     store_row(tile.product, first_row + m, tile.first, tile.count, lines[m]);
@@ -107,7 +109,7 @@ void compute(ThreadPool& threads, int id, const Activations& x, Place place, Pla
   int64_t count = std::min(length, w.rows - place.first);
   ColumnTile tile{*place.product, place.first, count, nullptr, nullptr, next.product->matrix, next.first};
   if constexpr (Rows::kGroup > 0) {
-    tile.scales = buffer<float>(threads, id, kScales, count * x.groups);
+    tile.scales = buffer<float>(threads, id, kScales, count * x.groups + kWidth);
     tile.biases = buffer<float>(threads, id, kBiases, count * x.groups);
     widen_groups(w, w.scales, place.first, count, x.groups, tile.scales);
     widen_groups(w, w.biases, place.first, count, x.groups, tile.biases);
@@ -115,7 +117,7 @@ void compute(ThreadPool& threads, int id, const Activations& x, Place place, Pla
   }
   Rows rows{w};
   if (x.rows <= kFewRows) return few_rows_of(rows, x, tile);
-  float* panel = buffer<float>(threads, id, kPanel, 2 * kBlockColumns * kBlockElements);
+  float* panel = buffer<float>(threads, id, kPanel, kPanelColumns * kPanelStride<Rows>);
   Vec* sums = buffer<Vec>(threads, id, kTotals, kBlockRows * kBlockColumns);
   for (int64_t m = 0; m < x.rows; m += kBlockRows)
     many_rows(rows, x, m, std::min(kBlockRows, x.rows - m), tile, panel, sums);

@@ -15,6 +15,7 @@ struct FloatArithmetic {
   using Part = Vec;
   using Element = float;  // of the activations
   static constexpr bool kIsFixed = false;
+  static constexpr int kWordVectors = 1;
   static constexpr int kTileRows = kSizes.float_rows;
   static inline Part times(Vec w, Vec x) { return w * x; }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return fma(w, x, sum); }
@@ -26,6 +27,7 @@ struct PairArithmetic {
   using Part = IntVec;
   using Element = int16_t;
   static constexpr bool kIsFixed = true;
+  static constexpr int kWordVectors = 1;
   static constexpr int kTileRows = kSizes.pair_rows;
   static inline Part times(Vec w, Vec x) { return dot_pairs(as_ints(w), as_ints(x), IntVec{}); }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_pairs(as_ints(w), as_ints(x), sum); }
@@ -38,6 +40,7 @@ struct BfloatArithmetic {
   using Part = Vec;
   using Element = bf16;
   static constexpr bool kIsFixed = false;
+  static constexpr int kWordVectors = 2;
   static constexpr int kTileRows = kSizes.float_rows;
   static inline Part times(Vec w, Vec x) { return dot_bfloats(w, x, Vec{}); }
   static inline Part times_plus(Vec w, Vec x, Part sum) { return dot_bfloats(w, x, sum); }
@@ -90,21 +93,29 @@ struct DenseRows {
   static constexpr float factor(int) { return 1.0f; }
 };
 
-/// A packed row: a span is one vector of words, and vector j of it takes the j-th field of every lane, so
-/// that one mask serves all lanes and nothing is shuffled. A lane is a word for floats, a half or a quarter
-/// of one for integers and bfloat16.
+/// A packed row: a span is a vector of words or two, and each of its vectors takes one field of every lane of
+/// such a vector, so that one mask serves all lanes. A lane is a word for floats, a half or a quarter of one
+/// for integers and bfloat16. Two vectors have the same groups in the same lanes and share their scales: that
+/// is worth more loads where the products themselves are fast.
 template <int kBits, int kGroupSize, class ArithmeticType>
 struct PackedRows {
   using Arithmetic = ArithmeticType;
   static constexpr bool kIsFixed = Arithmetic::kIsFixed;
   static constexpr bool kIsBfloat = std::is_same_v<typename Arithmetic::Element, bf16>;
   static constexpr int kLaneBits = 8 * sizeof(typename Arithmetic::Element);
-  static constexpr int kVectors = kLaneBits / kBits;  // fields of a lane
+  static constexpr int kFields = kLaneBits / kBits;  // of a lane
+  static constexpr int kWordVectors = Arithmetic::kWordVectors;
+  static constexpr int kVectors = kWordVectors * kFields;
   static constexpr int kPerWord = 32 / kBits;
-  static constexpr int kSpan = kPerWord * kWidth;
-  static constexpr int kSpanBytes = kWidth * sizeof(uint32_t);
+  static constexpr int kWords = kWordVectors * kWidth;  // of a span
+  static constexpr int kSpan = kPerWord * kWords;
+  static constexpr int kSpanBytes = kWords * sizeof(uint32_t);
   static constexpr int kGroup = kGroupSize;
   static constexpr int kWordsPerGroup = kGroupSize / kPerWord;
+  static constexpr int kPiece =
+      std::min(kWordsPerGroup, kWords) / kWordVectors;  // words of a group, a vector
+  static constexpr int kPieces = kWidth / kPiece;
+  static constexpr int kFirstGroups = (kPieces + kWordVectors - 1) / kWordVectors;  // see `pieces`
 
   const Matrix& matrix;
 
@@ -113,17 +124,19 @@ struct PackedRows {
   }
 
   struct Span {
-    WordVec words;
+    WordVec words[kWordVectors];
     const float* scales;
     int64_t number;
 
-    /// Field j of all lanes, as floats 2^(bits * j) times too large (see `factor`), as integers or bfloat16.
-    Vec vector(int j) const {
+    /// A field of all lanes, as floats 2^(bits * j) times too large (see `factor`), as integers or bfloat16.
+    Vec vector(int index) const {
+      WordVec words = this->words[index / kFields];
+      int j = index % kFields;
       constexpr uint32_t kMask = (1u << kBits) - 1;
       constexpr uint32_t kLanes = ~0u / (~0u >> (32 - kLaneBits));  // 1 in each lane of a word
       if constexpr (kIsBfloat) return bfloats_of_fields(words >> (kBits * j));
       if constexpr (kIsFixed) return as_floats(words >> (kBits * j) & kMask * kLanes);
-      WordVec field = j == kVectors - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
+      WordVec field = j == kFields - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
       return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
     }
     Vec scale() const { return of_lanes(number, scales); }
@@ -132,38 +145,61 @@ struct PackedRows {
 
   /// `scales` are the row's, as floats.
   static inline Span span(const uint32_t* row, int64_t number, const float* scales) {
-    WordVec words = load(row + number * kWidth);
-    pin(words);  // loaded once: MLX's arrays begin anywhere, and a load across two cache lines counts twice
-    return {words, scales, number};
+    return span_of(row + number * kWords, scales, number);
   }
 
   inline End end(const uint32_t* row, int64_t number, const float* scales) const {
-    return {load_part(row + number * kWidth, matrix.columns / kPerWord - number * kWidth), scales, number};
+    uint32_t words[kWords] = {};
+    std::memcpy(words, row + number * kWords,
+                (matrix.columns / kPerWord - number * kWords) * sizeof(uint32_t));
+    return span_of(words, scales, number);
+  }
+
+  /// A piece of every group: all of it, or for two vectors its first half, and from kPiece words further on
+  /// its second half. With halves a a' b b' c c' d d' in memory and room for four in a vector, the first
+  /// halves are a c b d: a and b of a load of a a' b b', c and d of one of b' c c' d. No lane moves.
+  static inline WordVec pieces(const uint32_t* words) {
+    WordVec found = load(words);
+    if constexpr (kWordVectors == 2 && kPieces > 1)
+      found = iota() / kPiece % 2 == 0 ? found : load(words + kWidth - kPiece);
+    pin(found);  // loaded once: MLX's arrays begin anywhere, and a load across two cache lines counts twice
+    return found;
+  }
+
+  static inline Span span_of(const uint32_t* words, const float* scales, int64_t number) {
+    Span span{{}, scales, number};
+    for (int v = 0; v < kWordVectors; ++v) span.words[v] = pieces(words + v * kPiece);
+    return span;
   }
 
   /// The position of element k of a span, counted in lanes.
-  static constexpr int place(int k) { return k % kVectors * (kSpan / kVectors) + k / kVectors; }
+  static constexpr int place(int k) {
+    int word = k / kPerWord, piece = word / kPiece, group = piece / kWordVectors;
+    int at = group < kFirstGroups ? kWordVectors * group : kWordVectors * (group - kFirstGroups) + 1;
+    int lane = at * kPiece + word % kPiece, vector = piece % kWordVectors * kFields + k % kFields;
+    return vector * (kSpan / kVectors) + lane * (kPerWord / kFields) + k % kPerWord / kFields;
+  }
 
   /// A field that is masked but not shifted down is 2^(bits * j) times too large. A power of two costs no
   /// accuracy, so the activation carries its inverse. The top field would be a negative integer: it is
   /// shifted.
   static constexpr float factor(int k) {
-    int j = k % kVectors;
-    return kIsFixed || kIsBfloat || j == kVectors - 1 ? 1.0f
-                                                      : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
+    int j = k % kFields;
+    return kIsFixed || kIsBfloat || j == kFields - 1 ? 1.0f
+                                                     : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
   }
 
-  /// One number of a group for each lane: a span of a wide machine may reach over several groups.
+  /// One number of its group for each lane: a span may reach over several groups. `groups` is readable for
+  /// kWidth numbers from each of the span's groups on.
   static inline Vec of_lanes(int64_t span, const float* groups) {
-    if constexpr (kWordsPerGroup >= kWidth) {
-      return set(groups[span * kWidth / kWordsPerGroup]);
+    if constexpr (kWordsPerGroup >= kWords) {
+      return set(groups[span * kWords / kWordsPerGroup]);
     } else {
-      constexpr int kGroups = kWidth / kWordsPerGroup;
-      Vec lanes = set(groups[span * kGroups]);
-#pragma GCC unroll 4
-      for (int g = 1; g < kGroups; ++g)
-        lanes = iota() >= g * kWordsPerGroup ? set(groups[span * kGroups + g]) : lanes;
-      return lanes;
+      Vec numbers = load(groups + span * (kWords / kWordsPerGroup));
+      return arranged(numbers, [](int i) {
+        int piece = i / kPiece;
+        return piece / kWordVectors + piece % kWordVectors * kFirstGroups;
+      });
     }
   }
 };

@@ -10,13 +10,13 @@ namespace tiny_llm::TINY_ISA {
 
 constexpr int64_t kAhead = 2048;  // bytes before their use that weights are prefetched
 
-/// Prefetch a line of every kStep bytes of what lies `ahead` bytes behind span `number` of a row; an address
-/// outside of the matrix does no harm. Always inline, as for `prefetch`.
-template <class Rows, int kStep = 64, class T>
-[[gnu::always_inline]] inline void prefetch_span(const T* row, int64_t number, intptr_t ahead = kAhead) {
+/// Prefetch what lies `ahead` bytes behind span `number` of a row; an address outside of the matrix does no
+/// harm. Always inline, as for `prefetch`.
+template <class Rows, class T>
+[[gnu::always_inline]] inline void prefetch_span(const T* row, int64_t number, intptr_t ahead) {
   auto at = reinterpret_cast<intptr_t>(row) + ahead + number * Rows::kSpanBytes;
 #pragma GCC unroll 16
-  for (int i = 0; i < Rows::kSpanBytes; i += kStep)
+  for (int i = 0; i < Rows::kSpanBytes; i += 64)
     __builtin_prefetch(reinterpret_cast<const char*>(at + i), 0, 2);
 }
 
@@ -28,6 +28,13 @@ inline intptr_t bytes_ahead(const Rows& rows, const ColumnTile& tile, int64_t co
   int64_t soon = column + (kAhead + row_bytes - 1) / row_bytes;
   auto at = soon < apart ? rows.row(tile.first + soon) : Rows{tile.next}.row(tile.next_first + soon - apart);
   return reinterpret_cast<intptr_t>(at) - reinterpret_cast<intptr_t>(rows.row(tile.first + column));
+}
+
+/// How far away the same columns of the next tile are.
+template <class Rows>
+inline intptr_t bytes_to_next(const Rows& rows, const ColumnTile& tile) {
+  auto next = Rows{tile.next}.row(tile.next_first);
+  return reinterpret_cast<intptr_t>(next) - reinterpret_cast<intptr_t>(rows.row(tile.first));
 }
 
 /// Prefetch scales and biases of `count` columns, or of as many as there are.

@@ -8,33 +8,52 @@ namespace tiny_llm::TINY_ISA {
 constexpr int kFewRows = 8;  // up to here decoding in registers is cheaper than a panel
 
 /// Add one span's products to the sums of M rows of x and N of the matrix: total += scale * sum(weight * x).
-/// The N sums of a vector are independent, so that an addition need not wait for the one before it.
+/// The span of row m of x begins at x[m]. The sums of a vector are independent, so that an addition need not
+/// wait for the one before it.
 template <class Rows, int M, int N, class Span>
-[[gnu::always_inline]] inline void add_span(const Span* spans, const float* x, int64_t stride,
-                                            Vec (*total)[N]) {
+[[gnu::always_inline]] inline void add_span(const Span* spans, const float* const* x, Vec (*total)[N]) {
   // BEGIN task 2.3.3
   using Arithmetic = typename Rows::Arithmetic;
   typename Arithmetic::Part part[M][N];
 #pragma GCC unroll 8
-  for (int j = 0; j < Rows::kVectors; ++j)
+  for (int j = 0; j < Rows::kVectors; ++j) {
+    Vec activation[M];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      activation[m] = load(x[m] + j * kWidth);
+      pin(activation[m]);  // loaded once, not by every product
+    }
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
       Vec weight = spans[n].vector(j);
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) {
-        Vec activation = load(x + m * stride + j * kWidth);
-        part[m][n] = j == 0 ? Arithmetic::times(weight, activation)
-                            : Arithmetic::times_plus(weight, activation, part[m][n]);
-      }
+      for (int m = 0; m < M; ++m)
+        part[m][n] = j == 0 ? Arithmetic::times(weight, activation[m])
+                            : Arithmetic::times_plus(weight, activation[m], part[m][n]);
     }
+  }
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
     Vec scale = spans[n].scale();
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m)
-      total[m][n] = fma(Arithmetic::value(part[m][n]), scaled<Rows>(scale, x + m * stride), total[m][n]);
+      total[m][n] = fma(Arithmetic::value(part[m][n]), scaled<Rows>(scale, x[m]), total[m][n]);
   }
   // END task 2.3.3
+}
+
+/// The same for rows of x that are `stride` apart. GCC would keep their activations for the next columns, far
+/// beyond its registers, if it knew that it reads them again.
+template <class Rows, int M, int N, class Span>
+[[gnu::always_inline]] inline void add_columns(const Span* spans, const float* x, int64_t stride,
+                                               Vec (*total)[N]) {
+  const float* at[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+    at[m] = x + m * stride;
+    if constexpr (M > 1) forget(at[m]);
+  }
+  add_span<Rows, M, N>(spans, at, total);
 }
 
 /// `M` rows of x from `first_row` on times N rows of the matrix, decoded in registers: `column` of the tile
@@ -54,29 +73,29 @@ void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const C
     scales[n] = tile.scales + index[n] * x.groups;
     biases[n] = tile.biases + index[n] * x.groups;
   }
-  // Of many rows the parts of one column at a time are all that the registers hold.
-  constexpr int kAtOnce = M > 2 ? 1 : N;
+  // Of many rows the parts of two columns at a time are all that the registers hold.
+  constexpr int kAtOnce = M > 2 ? std::min(N, 2) : N;
   Vec total[N / kAtOnce][M][kAtOnce];
 #pragma GCC unroll 16
   for (int i = 0; i < M * N; ++i) total[i % N / kAtOnce][i / N][i % kAtOnce] = Vec{};
-  for (int64_t span = 0; span < whole; ++span) {
-    typename Rows::Span spans[N];
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      prefetch_span<Rows, M == 1 ? 128 : 64>(row[n], span, ahead);
-      spans[n] = rows.span(row[n], span, scales[n]);
+  for (int64_t span = 0; span < whole; ++span)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n += kAtOnce) {
+      typename Rows::Span spans[kAtOnce];
+#pragma GCC unroll 4
+      for (int i = 0; i < kAtOnce; ++i) {
+        prefetch_span<Rows>(row[n + i], span, ahead);
+        spans[i] = rows.span(row[n + i], span, scales[n + i]);
+      }
+      add_columns<Rows, M, kAtOnce>(spans, values + span * kPrepared<Rows>, x.stride, total[n / kAtOnce]);
     }
+  if (whole < x.spans)
 #pragma GCC unroll 4
-    for (int n = 0; n < N; n += kAtOnce)
-      add_span<Rows, M, kAtOnce>(spans + n, values + span * kPrepared<Rows>, x.stride, total[n / kAtOnce]);
-  }
-  if (whole < x.spans) {
-    typename Rows::End spans[N];
-    for (int n = 0; n < N; ++n) spans[n] = rows.end(row[n], whole, scales[n]);
-#pragma GCC unroll 4
-    for (int n = 0; n < N; n += kAtOnce)
-      add_span<Rows, M, kAtOnce>(spans + n, values + whole * kPrepared<Rows>, x.stride, total[n / kAtOnce]);
-  }
+    for (int n = 0; n < N; n += kAtOnce) {
+      typename Rows::End spans[kAtOnce];
+      for (int i = 0; i < kAtOnce; ++i) spans[i] = rows.end(row[n + i], whole, scales[n + i]);
+      add_columns<Rows, M, kAtOnce>(spans, values + whole * kPrepared<Rows>, x.stride, total[n / kAtOnce]);
+    }
   Vec kept[M * N];  // `total` would leave the registers if its address were taken
 #pragma GCC unroll 16
   for (int i = 0; i < M * N; ++i) kept[i] = total[i % N / kAtOnce][i / N][i % kAtOnce];

@@ -20,9 +20,9 @@ struct Sizes {
   // Totals of a product of few rows, of up to four rows and four columns: with the parts of one column half
   // to three quarters of the registers.
   int few_sums;
-  // Rows of x and columns that share a panel of a product. Wide vectors multiply faster, but decode and
-  // convert no faster: more rows use what was decoded, and fewer columns keep the panel as small.
-  int64_t block_rows, block_columns;
+  // Rows of x that share a panel of a product. Wide vectors multiply faster, but decode no faster: more rows
+  // use what was decoded.
+  int64_t block_rows;
   // Rows of one item of attention, which share every decoded block, and up to how many the blocks are not
   // decoded first: a few tiles read them faster as they are.
   int64_t query_rows, few_query_rows;
@@ -35,7 +35,6 @@ constexpr Sizes kSizes =
      .pair_rows = 3,
      .few_sums = 16,
      .block_rows = 96,
-     .block_columns = 16,
      .query_rows = 96,
      .few_query_rows = 24};
 #elif defined(__aarch64__)  // not measured: the parts fill the registers, as a NEON core has up to four units
@@ -44,7 +43,6 @@ constexpr Sizes kSizes =
      .pair_rows = 5,
      .few_sums = 8,
      .block_rows = 48,
-     .block_columns = 32,
      .query_rows = 24,
      .few_query_rows = 24};
 #else                       // AVX2 and less: 16 registers
@@ -53,7 +51,6 @@ constexpr Sizes kSizes =
      .pair_rows = 2,
      .few_sums = 8,
      .block_rows = 48,
-     .block_columns = 32,
      .query_rows = 48,
      .few_query_rows = 12};
 #endif

@@ -145,6 +145,9 @@ inline void pin(V& v) {
   }
 }
 
+/// Have the compiler take a pointer for one that it has not seen: what is read through it is read anew.
+inline void forget(const float*& p) { asm volatile("" : "+r"(p)); }
+
 /// Lane numbers 0, 1, 2, ...
 inline IntVec iota() {
   IntVec lanes;
@@ -152,16 +155,22 @@ inline IntVec iota() {
   return lanes;
 }
 
+/// Lane i becomes lane index(i), which captures nothing.
+template <class Index>
+inline Vec arranged(Vec v, Index) {
+  return [&]<int... i>(std::integer_sequence<int, i...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(v, v, Index{}(i)...);
+#else
+    return __builtin_shuffle(v, IntVec{Index{}(i)...});
+#endif
+  }(std::make_integer_sequence<int, kWidth>());
+}
+
 /// Lane i becomes lane i ^ kStep.
 template <int kStep>
 inline Vec exchanged(Vec v) {
-#if defined(__clang__)
-  return [&]<int... i>(std::integer_sequence<int, i...>) {
-    return __builtin_shufflevector(v, v, (i ^ kStep)...);
-  }(std::make_integer_sequence<int, kWidth>());
-#else
-  return __builtin_shuffle(v, iota() ^ kStep);
-#endif
+  return arranged(v, [](int i) { return i ^ kStep; });
 }
 
 /// All lanes joined into one, neighbours first: the same order in every kernel.
