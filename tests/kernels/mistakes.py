@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tiny_llm_ref
 from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import HERE, build, kernel_library
+from tiny_llm_lab.native.build import HERE, CompileError, build, kernel_library
 from tiny_llm_lab.types import UserError
 
 HERE_TESTS = Path(__file__).parent
@@ -42,6 +42,8 @@ class KernelMistake:
 
     def make(self, folder: Path) -> None:
         """Put the wrong file among the kernels in `folder`, where it is found before the right one."""
+        for header in (HERE / "include").glob("*.h"):  # each finds the others beside itself first
+            shutil.copy(header, folder)
         (folder / self.file).write_text(
             self.source().read_text(encoding="utf-8").replace(self.find, self.swap)
         )
@@ -68,16 +70,20 @@ def failed_tests(library: Path, tests: str) -> str:
     return done.stdout.strip().splitlines()[-1] if done.returncode else ""
 
 
-def is_caught(mistake: KernelMistake, copy: isa.Isa, scratch: Path) -> bool:
+def verdict_of(mistake: KernelMistake, copy: isa.Isa, scratch: Path) -> str:
     """Whether its tests fail on the wrong kernels, compiled in the empty folder `scratch`."""
     folder = scratch / "kernels"
     shutil.copytree(FOLDER, folder)
     mistake.make(folder)
     own = os.environ.get("TINY_LLM_CACHE")
     os.environ["TINY_LLM_CACHE"] = str(scratch)  # no use for these libraries later
-    library = build(kernel_library(folder, copy, ("-O1",)))
-    os.environ.pop("TINY_LLM_CACHE") if own is None else os.environ.update(TINY_LLM_CACHE=own)
-    return bool(failed_tests(library, mistake.tests))
+    try:
+        library = build(kernel_library(folder, copy, ("-O1",)))
+    except CompileError as error:
+        return f"NOT C++ ({error.args[0].splitlines()[1]})"
+    finally:
+        os.environ.pop("TINY_LLM_CACHE") if own is None else os.environ.update(TINY_LLM_CACHE=own)
+    return "caught" if failed_tests(library, mistake.tests) else "MISSED"
 
 
 def main() -> int:
@@ -89,13 +95,13 @@ def main() -> int:
             if copy is None:
                 verdict, why = "skipped", f" (this machine cannot run {' or '.join(mistake.isas)})"
             else:
-                verdict = "caught" if is_caught(mistake, copy, Path(scratch) / str(number)) else "MISSED"
+                verdict = verdict_of(mistake, copy, Path(scratch) / str(number))
                 why = "" if copy.name == "plain" else f" ({copy.name})"
             seen[verdict] += 1
             print(f"{verdict}  {mistake.file}: {mistake.says}{why}", flush=True)
     skipped = f", {seen['skipped']} skipped" if seen["skipped"] else ""
     print(f"{seen['caught']} of {len(mistakes)} caught{skipped}")
-    return 1 if seen["MISSED"] else 0
+    return 0 if seen["caught"] + seen["skipped"] == len(mistakes) else 1
 
 
 if __name__ == "__main__":
