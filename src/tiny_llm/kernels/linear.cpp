@@ -151,13 +151,13 @@ void packed(ThreadPool& threads, const Tensor& x, const Product* products, int c
   }
 }
 
-/// float32 activations use float arithmetic. bfloat16 ones are multiplied with 4-bit weights as they are
-/// where there is an instruction for it. Else 16-bit activations use products of 16-bit integers, whose error
-/// is below the rounding of the output.
+/// float32 activations use float arithmetic. bfloat16 ones are multiplied as they are where there is an
+/// instruction for it. Else 16-bit activations use products of 16-bit integers, whose error is below the
+/// rounding of the output.
 template <int kBits>
 void packed(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
   if (x.dtype == DType::f32) return packed<kBits, FloatArithmetic>(threads, x, products, count);
-  if constexpr (kBits == 4 && kHasBfloatDots)
+  if constexpr (kHasBfloatDots)
     if (x.dtype == DType::bf16) return packed<kBits, BfloatArithmetic>(threads, x, products, count);
   packed<kBits, PairArithmetic>(threads, x, products, count);
 }

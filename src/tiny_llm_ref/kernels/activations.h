@@ -76,7 +76,7 @@ void prepare_row(const Tensor& x, int64_t row, float* values, float* sums, float
     } else if constexpr (std::is_same_v<Element, bf16>) {
       uint16_t halves[Rows::kSpan];
 #pragma GCC unroll 256
-      for (int k = 0; k < Rows::kSpan; ++k) halves[Rows::place(k)] = upper_half(plain[k]);
+      for (int k = 0; k < Rows::kSpan; ++k) halves[Rows::place(k)] = upper_half(plain[k] * Rows::factor(k));
       std::memcpy(values, halves, sizeof(halves));
     } else {
 #pragma GCC unroll 256

@@ -34,8 +34,8 @@ struct PairArithmetic {
   static inline Vec value(Part sum) { return __builtin_convertvector(sum, Vec); }
 };
 
-/// Products of bfloat16 numbers, two to a lane, added in float32. A field of 4 bits is such a number and is
-/// not rounded, nor are activations.
+/// Products of bfloat16 numbers, two to a lane, added in float32. A field of 4 or 8 bits is such a number and
+/// is not rounded, nor are activations.
 struct BfloatArithmetic {
   using Part = Vec;
   using Element = bf16;
@@ -107,6 +107,8 @@ struct PackedRows {
   static constexpr int kWordVectors = Arithmetic::kWordVectors;
   static constexpr int kVectors = kWordVectors * kFields;
   static constexpr int kPerWord = 32 / kBits;
+  // Of 4 bits there is a table, else a field becomes a float first, and stays where it is in its word.
+  static constexpr bool kIsLarge = !kIsFixed && !(kIsBfloat && kBits == 4);
   static constexpr int kWords = kWordVectors * kWidth;  // of a span
   static constexpr int kSpan = kPerWord * kWords;
   static constexpr int kSpanBytes = kWords * sizeof(uint32_t);
@@ -128,16 +130,19 @@ struct PackedRows {
     const float* scales;
     int64_t number;
 
-    /// A field of all lanes, as floats 2^(bits * j) times too large (see `factor`), as integers or bfloat16.
+    /// A field of all lanes, as integers, floats or bfloat16: if kIsLarge, too large (see `factor`).
     Vec vector(int index) const {
       WordVec words = this->words[index / kFields];
       int j = index % kFields;
       constexpr uint32_t kMask = (1u << kBits) - 1;
       constexpr uint32_t kLanes = ~0u / (~0u >> (32 - kLaneBits));  // 1 in each lane of a word
-      if constexpr (kIsBfloat) return bfloats_of_fields(words >> (kBits * j));
       if constexpr (kIsFixed) return as_floats(words >> (kBits * j) & kMask * kLanes);
-      WordVec field = j == kFields - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
-      return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
+      if constexpr (!kIsLarge) return bfloats_of_fields(words >> (kBits * j));
+      auto floats = [words](int j) {
+        WordVec field = j == kPerWord - 1 ? words >> (32 - kBits) : words & (kMask << (kBits * j));
+        return __builtin_convertvector(reinterpret_cast<IntVec>(field), Vec);
+      };
+      return kIsBfloat ? paired(floats(j), floats(j + kFields)) : floats(j);
     }
     Vec scale() const { return of_lanes(number, scales); }
   };
@@ -180,13 +185,12 @@ struct PackedRows {
     return vector * (kSpan / kVectors) + lane * (kPerWord / kFields) + k % kPerWord / kFields;
   }
 
-  /// A field that is masked but not shifted down is 2^(bits * j) times too large. A power of two costs no
-  /// accuracy, so the activation carries its inverse. The top field would be a negative integer: it is
-  /// shifted.
+  /// Field j of a word that is masked but not shifted down is 2^(bits * j) times too large. A power of two
+  /// costs no accuracy, so the activation carries its inverse (bfloat16 below 2^-110 then counts as zero).
+  /// The top field would be a negative integer: it is shifted.
   static constexpr float factor(int k) {
-    int j = k % kFields;
-    return kIsFixed || kIsBfloat || j == kFields - 1 ? 1.0f
-                                                     : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
+    int j = k % kPerWord;
+    return !kIsLarge || j == kPerWord - 1 ? 1.0f : 1.0f / static_cast<float>(uint32_t{1} << (kBits * j));
   }
 
   /// One number of its group for each lane: a span may reach over several groups. `groups` is readable for

@@ -45,6 +45,17 @@ inline Vec dot_bfloats(Vec a, Vec b, Vec sum) {
 #endif
 }
 
+/// Floats that are bfloat16 numbers, two to a lane: `low` in the lower halves.
+inline Vec paired(Vec low, Vec high) {
+#if defined(__AVX512BW__) && TINY_WIDTH == 16
+  // The upper half of each lane: of the first vector, then of the second.
+  IntVec halves = iota() * 0x20002 + 0x210001;
+  return reinterpret_cast<Vec>(_mm512_permutex2var_epi16((__m512i)low, (__m512i)halves, (__m512i)high));
+#else
+  return as_floats(as_words(low) >> 16 | as_words(high));
+#endif
+}
+
 /// The lowest 4 bits of every half of a lane as bfloat16, which has each of their 16 values.
 inline Vec bfloats_of_fields(WordVec words) {
 #if defined(__AVX512BW__) && TINY_WIDTH == 16
@@ -64,7 +75,7 @@ inline Vec bfloats_of_fields(WordVec words) {
 #else
   Vec low = __builtin_convertvector(reinterpret_cast<IntVec>(words & 15), Vec);
   Vec high = __builtin_convertvector(reinterpret_cast<IntVec>(words >> 16 & 15), Vec);
-  return as_floats(as_words(low) >> 16 | as_words(high));
+  return paired(low, high);
 #endif
 }
 
