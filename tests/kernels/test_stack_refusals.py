@@ -82,6 +82,19 @@ def test_rows(k):
     refused(lambda: call(stored=storage()[:1]), "rows have keys and values")
 
 
+def test_new_rows(k):
+    stack = k.layer_stack([LAYER, LAYER], 32, False)
+
+    def call(x=X, room=8, kept=3):
+        return stack.over_new_rows(x, COS, COS, room, 0.1, kept, None)
+
+    made, stored = call()
+    assert made.shape == X.shape and [[a.shape for a in part] for part in stored] == [[(2, 2, 8, 32)] * 2] * 2
+    refused(lambda: call(X[..., :32]), "x must be [B, L, 64], not (2,3,32)")
+    refused(lambda: call(room=2), "room for 2 of 3 tokens")
+    refused(lambda: call(kept=4), "a stack keeps 0 to L tokens")
+
+
 def test_storage_that_is_not_free_is_left_to_the_layers(k):
     stack = k.layer_stack([LAYER, LAYER], 32, False)
     viewed, lazy, turned = storage(), storage(), storage()

@@ -23,6 +23,11 @@ class Recorder:
             return None
         return x[:, :kept], [k + 1 for k in keys], [v + 2 for v in values]
 
+    def over_new_rows(self, x, kept, rows):
+        self.calls.append(("new rows", x, kept, rows))
+        keys, values = ([mx.full((len(x), G, 8, D), 10 * i + n) for i in range(LAYERS)] for n in (1, 7))
+        return x[:, :kept], keys, values
+
     def over_pages(self, x, cache, layout, kept, rows):
         self.calls.append(("pages", x, cache, layout, kept, rows))
         return x[:, :kept]
@@ -70,6 +75,20 @@ def test_a_request_goes_through_all_layers_at_once(llm, keep):
 
 
 @pytest.mark.task("3.2.6")
+@pytest.mark.parametrize(("keep", "rows"), [(None, None), (0, None), (2, [1]), (7, [])])
+def test_the_first_tokens_get_storage_from_the_stack(llm, keep, rows):
+    stack, caches = Recorder(), [llm.TinyKvFullCache() for _ in range(LAYERS)]
+    x = random_array(1, 2, 3, E)
+    got = llm.stacked(stack, x, caches, keep, rows)
+    ((kind, given, kept, of),) = stack.calls
+    assert (kind, of) == ("new rows", rows) and mx.array_equal(given, x)
+    assert kept == (3 if keep is None else min(keep, 3)) and got.shape[1] == kept
+    assert [layer.keys[0, 0, 0, 0].item() for layer in caches] == [1, 11, 21], "what is stored now"
+    assert [layer.values[0, 0, 0, 0].item() for layer in caches] == [7, 17, 27]
+    assert [layer.offset for layer in caches] == [3, 3, 3]
+
+
+@pytest.mark.task("3.2.6")
 @pytest.mark.parametrize("rows", [None, [], [1], [2, 0]])
 def test_a_batch_goes_through_all_layers_at_once(llm, rows):
     stack, before = Recorder(), [3, 6, 1]
@@ -90,9 +109,11 @@ def test_where_the_layers_go_one_by_one(llm, dtype):
     uneven[2].offset = 4
     other = mx.float32 if dtype == mx.bfloat16 else mx.bfloat16
     mixed = [*one_request(llm, dtype=dtype)[:2], object()]
+    half = [*one_request(llm, offset=0, dtype=dtype)[:2], llm.TinyKvFullCache()]
     for why, caches in {
         "no cache": None,
-        "the first tokens: nothing is stored yet": [llm.TinyKvFullCache() for _ in range(LAYERS)],
+        "a batch without rows": [llm.BatchingKvCache(1) for _ in range(LAYERS)],
+        "a layer without storage": half,
         "no room for three more": one_request(llm, offset=6, dtype=dtype),
         "storage of another dtype": one_request(llm, dtype=other),
         "storage of another number of rows": one_request(llm, rows=2, dtype=dtype),
@@ -100,7 +121,8 @@ def test_where_the_layers_go_one_by_one(llm, dtype):
         "a layer with a cache of another class": mixed,
     }.items():
         stack = Recorder()
-        before = contents(caches) if caches and caches[0].keys is not None and caches is not mixed else []
+        has_storage = caches and all(getattr(layer, "keys", None) is not None for layer in caches)
+        before = contents(caches) if has_storage else []
         assert llm.stacked(stack, x, caches, None, None) is None, why
         assert stack.calls == [], why
         for layer, (keys, _, offset) in zip(caches or [], before, strict=False):

@@ -28,8 +28,8 @@ def stacked(
     """All layers on x [B, L, E] -> [len(rows), keep, E], and the new keys, values and offsets in `cache`.
 
     In the last layer only these `rows` of the batch go on (None = all), each with its last `keep` tokens
-    (None = all L). Returns None, with nothing stored, where the layers must go one by one: without a cache,
-    and for caches of another class or dtype, without room for L more tokens, or whose storage is still being
-    computed.
+    (None = all L). A `TinyKvFullCache` without storage gets that of the stack. Returns None, with nothing
+    stored, where the layers must go one by one: without a cache, and for caches of another class or dtype,
+    without room for L more tokens, or whose storage is still being computed.
     """
     raise NotImplementedError("task 3.2.6")

@@ -199,6 +199,8 @@ NB_MODULE(_binding, m) {
   nb::class_<LayerStack>(m, "LayerStack")
       .def("over_rows", &stack_over_rows, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "scale"_a,
            "kept"_a, "rows"_a.none())
+      .def("over_new_rows", &stack_over_new_rows, "x"_a, "cos"_a, "sin"_a, "room"_a, "scale"_a, "kept"_a,
+           "rows"_a.none())
       .def("over_pages", &stack_over_pages, "x"_a, "offsets"_a, "cos"_a, "sin"_a, "stored"_a, "slots"_a,
            "starts"_a, "lengths"_a, "tables"_a, "scale"_a, "kept"_a, "rows"_a.none());
   nb::class_<KernelSet>(m, "KernelSet")

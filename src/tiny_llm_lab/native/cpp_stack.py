@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Final
 
 import mlx.core as mx
 
@@ -10,6 +11,8 @@ from tiny_llm_lab.native.ops import KernelSet, Stack
 from tiny_llm_lab.types import LayerWeights, Offsets, Rotary
 from tiny_llm_lab.types.layer_stack import Stored
 from tiny_llm_lab.types.paged import PagedCache, StepLayout
+
+_ROOM: Final = 64  # new storage has room for a multiple of this many tokens
 
 
 class CppLayerStack:
@@ -37,6 +40,14 @@ class CppLayerStack:
             return None
         x, (new_keys, new_values) = made
         return x, new_keys, new_values
+
+    def over_new_rows(self, x: mx.array, kept: int, rows: Sequence[int] | None) -> Stored:
+        """See `LayerStack.over_new_rows`."""
+        length = x.shape[1]
+        cos, sin = self._rope.tables(length)
+        room = -(-length // _ROOM) * _ROOM
+        x, (keys, values) = self._stack.over_new_rows(x, cos, sin, room, self._dim**-0.5, kept, rows)
+        return x, keys, values
 
     def over_pages(
         self, x: mx.array, cache: PagedCache, layout: StepLayout, kept: int, rows: Sequence[int] | None

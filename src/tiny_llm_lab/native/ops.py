@@ -115,6 +115,19 @@ class Stack(Protocol):
         """See `LayerStack.over_rows` of the types."""
         ...
 
+    def over_new_rows(
+        self,
+        x: mx.array,
+        cos: mx.array,
+        sin: mx.array,
+        room: int,
+        scale: float,
+        kept: int,
+        rows: Sequence[int] | None,
+    ) -> tuple[mx.array, list[list[mx.array]]]:
+        """See `LayerStack.over_new_rows` of the types; storage [B, G, room, D]."""
+        ...
+
     def over_pages(
         self,
         x: mx.array,

@@ -16,11 +16,12 @@ inline void require_hidden(const LayerStack& stack, const Array& x) {
 /// What a step gives: x behind the last layer, and the storage as it was given, with the new tokens.
 using StackResult = std::pair<Array, Stored>;
 
-/// The storage is written to in its own memory.
+/// The storage is written to in its own memory. Where none is given, keys and values have new memory of the
+/// shape `made`, with any numbers in it.
 inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const Array& x,
                                   const Offsets& offsets, const Array& cos, const Array& sin,
                                   const Stored& stored, int kept, const std::optional<std::vector<int>>& rows,
-                                  Attend attend) {
+                                  Attend attend, const mx::Shape& made = {}) {
   require(kept >= 0 && kept <= x.shape(1), "a stack keeps 0 to L tokens");
   require(2 * cos.shape(1) == stack->dim(), "the tables do not fit the heads");
   std::vector<Array> inputs{evenly_spaced(x)};
@@ -30,12 +31,18 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
     for (int row : *rows) require(row >= 0 && row < x.shape(0), "rows lie in 0 to ", x.shape(0) - 1);
   int count = rows ? rows->size() : x.shape(0);
   if (count == 0) call.kept = 0;
-  Memory memory{.in_place = InPlace::always, .continued = 1, .stored = inputs.size()};
+  size_t parts = stored.empty() ? 2 : stored.size();
+  Memory memory{
+      .in_place = stored.empty() ? InPlace::no : InPlace::always, .continued = 1, .stored = inputs.size()};
   std::vector<mx::Shape> shapes{{count, kept, x.shape(2)}};
   std::vector<mx::Dtype> dtypes{x.dtype()};
   for (auto& part : stored) {
     require(static_cast<int64_t>(part.size()) == stack->num_layers(), "every layer has its own storage");
     for (auto& a : part) inputs.push_back(a), shapes.push_back(a.shape()), dtypes.push_back(a.dtype());
+  }
+  if (stored.empty()) {
+    shapes.resize(1 + parts * stack->num_layers(), made);
+    dtypes.resize(shapes.size(), x.dtype());
   }
   auto body = [stack, call = std::move(call)](ThreadPool& threads, const auto& in, const auto& out) {
     stack->compute(threads, in, out, call);
@@ -43,7 +50,7 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
   auto out = make_operator("layers", std::move(inputs), std::move(shapes), std::move(dtypes), body,
                            {.has_parts = true}, memory);
   Stored grown;
-  for (size_t part = 0, next = 1; part < stored.size(); ++part, next += stack->num_layers())
+  for (size_t part = 0, next = 1; part < parts; ++part, next += stack->num_layers())
     grown.emplace_back(out.begin() + next, out.begin() + next + stack->num_layers());
   return {out[0], std::move(grown)};
 }
@@ -53,6 +60,28 @@ inline StackResult stack_operator(std::shared_ptr<const LayerStack> stack, const
 inline bool is_free(nb::handle array) {
   auto& a = nb::cast<Array&>(array);
   return a.is_available() && a.is_donatable() && a.flags().row_contiguous;
+}
+
+/// Rows of storage [R, G, room, D], of which row b has its first offsets[b] tokens.
+inline Attend attend_to_rows(std::shared_ptr<const LayerStack> stack, const Array& x,
+                             const std::vector<int32_t>& offsets, float scale) {
+  double sum = 0;
+  for (int offset : offsets) sum += offset + x.shape(1);
+  int64_t groups = stack->num_groups(), dim = stack->dim();
+  Cost cost{2 * sum * groups * dim * x.itemsize(), 4 * sum * stack->num_heads() * x.shape(1) * dim};
+  return [stack, place = BehindRows{offsets}, scale, cost, length = x.shape(1), item = x.itemsize()](
+             ThreadPool& threads, const Tensor& q, const Tensor& k, const Tensor& v,
+             const std::vector<Tensor>& stored, const Tensor& out) {
+    noted("append", {4.0 * k.size() * item, 0},
+          [&] { store_tokens(k, stored[0], item, place), store_tokens(v, stored[1], item, place); });
+    if (out.size() == 0) return;
+    std::vector<int32_t> lengths = place.offsets;
+    for (auto& tokens : lengths) tokens += length;
+    noted("attention", cost, [&] {
+      stack->table()->attention(threads, q, stored[0], stored[1], {k.shape[0], lengths.data()}, true, scale,
+                                out);
+    });
+  };
 }
 
 /// x [B, L, E] behind tokens that lie in rows of storage [R, G, room, D], which is written to. None where it
@@ -68,33 +97,28 @@ inline std::optional<StackResult> stack_over_rows(std::shared_ptr<const LayerSta
   auto stored = nb::cast<Stored>(lists);
   require(stored.size() == 2, "rows have keys and values");
   auto first = per_row(offsets, x.shape(0));
-  double sum = 0;
-  for (int offset : first) sum += offset + x.shape(1);
-  int groups = stack->num_groups(), dim = stack->dim();
   for (auto& part : stored)
     for (auto& a : part) {
-      require(a.ndim() == 4 && a.shape(0) >= x.shape(0) && a.shape(1) == groups && a.shape(3) == dim &&
-                  a.dtype() == x.dtype(),
+      require(a.ndim() == 4 && a.shape(0) >= x.shape(0) && a.shape(1) == stack->num_groups() &&
+                  a.shape(3) == stack->dim() && a.dtype() == x.dtype(),
               "storage of ", a.shape(), " has no rows for x of ", x.shape());
       for (int offset : first)
         require(offset >= 0 && offset <= a.shape(2) - x.shape(1), "a row of storage has room for ",
                 a.shape(2), " tokens");
     }
-  Cost cost{2 * sum * groups * dim * x.itemsize(), 4 * sum * stack->num_heads() * x.shape(1) * dim};
-  auto attend = [stack, place = BehindRows{first}, scale, cost, length = x.shape(1), item = x.itemsize()](
-                    ThreadPool& threads, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const std::vector<Tensor>& stored, const Tensor& out) {
-    noted("append", {4.0 * k.size() * item, 0},
-          [&] { store_tokens(k, stored[0], item, place), store_tokens(v, stored[1], item, place); });
-    if (out.size() == 0) return;
-    std::vector<int32_t> lengths = place.offsets;
-    for (auto& tokens : lengths) tokens += length;
-    noted("attention", cost, [&] {
-      stack->table()->attention(threads, q, stored[0], stored[1], {k.shape[0], lengths.data()}, true, scale,
-                                out);
-    });
-  };
-  return stack_operator(stack, x, offsets, cos, sin, stored, kept, rows, attend);
+  return stack_operator(stack, x, offsets, cos, sin, stored, kept, rows,
+                        attend_to_rows(stack, x, first, scale));
+}
+
+/// x [B, L, E] without tokens before them, and new storage [B, G, room, D] for them and for more.
+inline StackResult stack_over_new_rows(std::shared_ptr<const LayerStack> stack, const Array& x,
+                                       const Array& cos, const Array& sin, int room, float scale, int kept,
+                                       const std::optional<std::vector<int>>& rows) {
+  require_hidden(*stack, x);
+  require(room >= x.shape(1), "room for ", room, " of ", x.shape(1), " tokens");
+  std::vector<int32_t> first(x.shape(0), 0);
+  mx::Shape made{x.shape(0), static_cast<int>(stack->num_groups()), room, static_cast<int>(stack->dim())};
+  return stack_operator(stack, x, 0, cos, sin, {}, kept, rows, attend_to_rows(stack, x, first, scale), made);
 }
 
 /// Store k and v [T, G, 1, D] in the slots of a layer's pools, as integers and their scales if there are any.

@@ -33,6 +33,13 @@ class LayerStack(Protocol):
         """
         ...
 
+    def over_new_rows(self, x: mx.array, kept: int, rows: Sequence[int] | None) -> Stored:
+        """x [B, L, E] without tokens before them -> x [len(rows), kept, E] and new storage [B, G, room, D].
+
+        There is room for L tokens or more. What lies behind them may be any number.
+        """
+        ...
+
     def over_pages(
         self, x: mx.array, cache: PagedCache, layout: StepLayout, kept: int, rows: Sequence[int] | None
     ) -> mx.array:

@@ -10,7 +10,8 @@ from ..cache.kv_cache import BatchingKvCache, TinyKvFullCache
 from ..cache.paged_attention import PagedLayer
 from .fused import FusedLayer
 
-_Storage = tuple[TinyKvFullCache | BatchingKvCache, mx.array, mx.array]  # with its keys and values
+_Rows = TinyKvFullCache | BatchingKvCache
+_Storage = tuple[_Rows, mx.array, mx.array]  # with its keys and values
 
 
 def stack_of(layers: Sequence[FusedLayer | None]) -> LayerStack | None:
@@ -35,9 +36,9 @@ def stacked(
     """All layers on x [B, L, E] -> [len(rows), keep, E], and the new keys, values and offsets in `cache`.
 
     In the last layer only these `rows` of the batch go on (None = all), each with its last `keep` tokens
-    (None = all L). Returns None, with nothing stored, where the layers must go one by one: without a cache,
-    and for caches of another class or dtype, without room for L more tokens, or whose storage is still being
-    computed.
+    (None = all L). A `TinyKvFullCache` without storage gets that of the stack. Returns None, with nothing
+    stored, where the layers must go one by one: without a cache, and for caches of another class or dtype,
+    without room for L more tokens, or whose storage is still being computed.
     """
     if cache is None:
         return None
@@ -46,11 +47,16 @@ def stacked(
     if isinstance(first, PagedLayer):
         fits = first.cache.keys[0].dtype in (x.dtype, mx.int8)
         return stack.over_pages(x, first.cache, first.layout, kept, rows) if fits else None
-    storage = _with_room(cache, x)
-    if not storage:
-        return None
-    layers, keys, values = zip(*storage, strict=True)
-    made = stack.over_rows(x, first.offset, keys, values, kept, rows)
+    new = [layer for layer in cache if isinstance(layer, TinyKvFullCache) and layer.keys is None]
+    layers: Sequence[_Rows] = new
+    if len(new) < len(cache):
+        storage = _with_room(cache, x)
+        if not storage:
+            return None
+        layers, keys, values = zip(*storage, strict=True)
+        made = stack.over_rows(x, first.offset, keys, values, kept, rows)
+    else:
+        made = stack.over_new_rows(x, kept, rows)
     if made is None:
         return None
     for layer, new_keys, new_values in zip(layers, *made[1:], strict=True):
