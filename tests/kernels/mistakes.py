@@ -71,7 +71,7 @@ def failed_tests(library: Path, tests: str) -> str:
 
 
 def verdict_of(mistake: KernelMistake, copy: isa.Isa, scratch: Path) -> str:
-    """Whether its tests fail on the wrong kernels, compiled in the empty folder `scratch`."""
+    """What its tests say of the wrong kernels: caught, MISSED or NOT C++. `scratch` is an empty folder."""
     folder = scratch / "kernels"
     shutil.copytree(FOLDER, folder)
     mistake.make(folder)

@@ -17,8 +17,8 @@ struct Sizes {
   // all. 16 registers hold the parts, 12 of floats, but 8 of integers, whose products need a register of
   // their own before they are added; the totals wait in memory. 32 registers hold both of 3 rows.
   int float_rows, pair_rows;
-  // Totals of a product of few rows, of up to four rows and four columns: with the parts of one column half
-  // to three quarters of the registers.
+  // Totals of a product of few rows, of up to four rows and four columns. With the parts of two columns four
+  // rows take three quarters of 32 registers, or all of 16.
   int few_sums;
   // Rows of x that share a panel of a product. Wide vectors multiply faster, but decode no faster: more rows
   // use what was decoded.
