@@ -10,11 +10,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.tags import compatible_tags, cpython_tags, mac_platforms
+from packaging.utils import parse_wheel_filename
 
 from tiny_llm_lab.course.learner.record import RECORD
 
 ROOT = Path(__file__).resolve().parents[2]
-PLATFORMS = {"manylinux_2_35_x86_64", "manylinux_2_35_aarch64", "macos_14_0_arm64"}
+PLATFORMS = {"manylinux_2_35_x86_64", "manylinux_2_35_aarch64"} | {f"macos_{n}_0_arm64" for n in (14, 15, 26)}
 # In pieces, so that this file does not hold what it forbids.
 REGISTRIES = ["pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "download." + "pytorch"]
 HOME = re.compile(r"(?:/home|/Users)/\w+/|/roo[t]/")
@@ -59,6 +61,20 @@ def test_lock_covers_the_platforms_and_pythons_we_promise() -> None:
     assert {target["platform"] for target in targets} == PLATFORMS
     promised = set(toml("pyproject.toml")["project"]["requires-python"].split(","))
     assert all(set(target["requires_python"].split(",")) == promised for target in targets)
+
+
+@pytest.mark.parametrize("macos", [(14, 0), (14, 8), (15, 0), (15, 7), (26, 0), (26, 2)])
+@pytest.mark.parametrize("python", [(3, minor) for minor in range(11, 15)])
+def test_a_mac_gets_the_build_of_mlx_for_its_macos(macos: tuple[int, int], python: tuple[int, int]) -> None:
+    """Only the build for macOS 26 uses the matrix units of an M5."""
+    platforms = list(mac_platforms(macos, "arm64"))
+    tags = [*cpython_tags(python, platforms=platforms), *compatible_tags(python, platforms=platforms)]
+    order = {tag: rank for rank, tag in enumerate(tags)}
+    for name in ("mlx", "mlx-metal"):
+        files = next(package["files"] for package in toml("pdm.lock")["package"] if package["name"] == name)
+        wheels = {file["file"]: parse_wheel_filename(file["file"])[3] & order.keys() for file in files}
+        best = min(filter(wheels.get, wheels), key=lambda wheel: min(order[tag] for tag in wheels[wheel]))
+        assert best.endswith(f"macosx_{macos[0]}_0_arm64.whl")
 
 
 @pytest.mark.parametrize("name", ["pdm.lock", "pdm.cuda.lock"])
