@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from importlib.metadata import version
 from io import TextIOWrapper
 from types import FrameType
 
@@ -27,6 +26,8 @@ def main() -> int:
     except ImportError as error:
         if "libmlx" not in str(error):
             raise
+        from importlib.metadata import version
+
         print(_NO_BACKEND.format(version("mlx")), file=sys.stderr)
         return 1
 

@@ -1,19 +1,24 @@
 """The command line. A command is a module with HELP, add_arguments(parser) and run(args) -> exit code.
 
-It may also have EXAMPLES, (arguments, what they do) pairs that end its --help.
+It may also have EXAMPLES, (arguments, what they do) pairs that end its --help, and ELSEWHERE, flags of other
+programs that it does not take, with what does the same here.
 """
 
 import argparse
+import ast
 import importlib
 import shutil
 import sys
 import textwrap
+from itertools import chain
+from pathlib import Path
 from types import ModuleType
 from typing import Final, NoReturn
 
 from tiny_llm_lab.borrowing import borrow_files
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, EXIT_USAGE, handle_errors
 from tiny_llm_lab.commands.program import INSTALLED, has_checkout, program
+from tiny_llm_lab.commands.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 __all__ = ["COMMANDS", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
@@ -80,6 +85,11 @@ class CommandParser(argparse.ArgumentParser):
         """Raise UserError with what is wrong and where the flags are listed."""
         raise UserError(f"{message}: {self.prog} --help lists the flags")
 
+    def switches(self) -> set[str]:
+        """The flags that have a --no- form."""
+        pairs = (each for each in self._actions if isinstance(each, argparse.BooleanOptionalAction))
+        return {flag for pair in pairs for flag in pair.option_strings if not flag.startswith("--no-")}
+
 
 @handle_errors
 def main(argv: list[str] | None = None) -> int:
@@ -94,13 +104,36 @@ def main(argv: list[str] | None = None) -> int:
     if name in _NEED_CHECKOUT and not has_checkout():
         raise UserError(f"{name} works on the course's files, which are not installed: clone the project")
     parser = command_parser(name, typed)
-    args, unknown = parser.parse_known_args(argv[1:], argparse.Namespace(command=name, argv=argv[1:]))
+    words = _without_values(argv[1:], parser.switches())
+    args, unknown = parser.parse_known_args(words, argparse.Namespace(command=name, argv=argv[1:]))
     if unknown and "handed_on" not in args:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        _refuse(unknown, parser, getattr(_load(name), "ELSEWHERE", {}))
     args.handed_on = unknown
     if getattr(args, "borrow", None):
         borrow_files(args.borrow, args.solution)
     return int(_load(name).run(args))
+
+
+def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]) -> NoReturn:
+    for flag in (word.partition("=")[0] for word in unknown):
+        if flag in elsewhere:
+            raise UserError(f"no {flag} here: {elsewhere[flag]}")
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+
+
+def _without_values(argv: list[str], switches: set[str]) -> list[str]:
+    """`argv` with each `--switch true` as --switch, each `--switch=false` as --no-switch; older vLLMs have these."""
+    words: list[str] = []
+    for word in argv:
+        flag, _, value = word.partition("=")
+        if not value and words and words[-1] in switches:
+            flag, value = words[-1], word
+        if flag in switches and value.lower() in ("true", "false"):
+            if word == value:
+                words.pop()
+            word = flag if value.lower() == "true" else f"--no-{flag[2:]}"
+        words.append(word)
+    return words
 
 
 def command_parser(name: str, typed: str | None = None) -> CommandParser:
@@ -124,17 +157,23 @@ def _load(name: str) -> ModuleType:
     return importlib.import_module(COMMANDS[name])
 
 
-def _list_commands() -> int:
-    from tiny_llm_lab.commands.tables import KEEP, Column, stdout_width, table_lines
+def _help_of(name: str) -> str:
+    """A command's HELP, one line of its file: importing all commands takes seconds."""
+    file = Path(__file__).parent.joinpath(*COMMANDS[name].split(".")[1:]).with_suffix(".py")
+    [line] = (each for each in file.read_text("utf-8").splitlines() if each.startswith("HELP"))
+    return str(ast.literal_eval(line.partition(" = ")[2]))
 
-    run, listed = program(), _listed()
+
+def _list_commands() -> int:
+    run, listed, width = program(), _listed(), terminal_width(sys.stdout)
     room = max(map(len, listed))
-    columns = [Column("", KEEP, is_left=True), Column("", KEEP, is_text=True)]
     for title, names in _GROUPS.items():
-        shown = {listed[name]: name for name in names if name in listed}
-        rows = [[f"  {run} {name:<{room}}", _load(own).HELP.splitlines()[0]] for name, own in shown.items()]
+        begins = {own: f"  {run} {listed[own]:<{room}}  " for own in names if own in listed}
+        rows = [
+            wrapped_lines(f"{start}{_help_of(own)}", width, " " * len(start)) for own, start in begins.items()
+        ]
         if rows:
-            print(f"{title}:", *table_lines(columns, rows, stdout_width())[1:], sep="\n")
+            print(f"{title}:", *chain.from_iterable(rows), sep="\n")
     print(f"{run} COMMAND --help lists the flags of one.")
     return 0
 

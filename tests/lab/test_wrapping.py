@@ -39,7 +39,7 @@ def test_line_breaks_and_blank_lines_stay(width: int | None) -> None:
 def test_an_error_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cli_errors, "stderr_width", lambda: 60)
+    monkeypatch.setattr(cli_errors, "terminal_width", lambda stream: 60)
     assert main(["status", "--no-such-flag", "and", "more", "words", "than", "there", "is", "room"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) > 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
-from tiny_llm_lab.commands.wrapping import stderr_width, wrapped_lines
+from tiny_llm_lab.commands.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.missing_parameter import find_missing
@@ -58,7 +58,7 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
         except (Exception, KeyboardInterrupt) as error:
             code, line = _ending(error)
             if line:
-                log("\n".join(wrapped_lines(line, stderr_width())))
+                log("\n".join(wrapped_lines(line, terminal_width(sys.stderr))))
         return code
 
     return wrapped

@@ -1,9 +1,8 @@
 """Long lines on a terminal: broken between words and indented, so that no name is cut in its middle."""
 
 import shutil
-import sys
 import textwrap
-from typing import Final
+from typing import Final, TextIO
 
 _INDENT: Final = "  "
 _LEAST: Final = 40  # below this, breaking between words leaves more holes than text
@@ -27,6 +26,6 @@ def wrapped_lines(line: str, width: int | None, indent: str = _INDENT) -> list[s
     ]
 
 
-def stderr_width() -> int | None:
-    """The width of the terminal that stderr goes to; None where it is none."""
-    return shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+def terminal_width(stream: TextIO) -> int | None:
+    """The columns of the terminal that `stream` goes to; None where it is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None

@@ -135,6 +135,9 @@ def _unused_imports(source: str) -> Iterator[Cut]:
     tree = ast.parse(source)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            used.update(ast.literal_eval(node.value))
+    for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         kept = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from tiny_llm_lab.commands.wrapping import stderr_width, wrapped_lines
+from tiny_llm_lab.commands.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
 from tiny_llm_lab.course.growth import growths, in_starter
 from tiny_llm_lab.course.learner import fill_before
@@ -64,7 +64,7 @@ def _fill_before(course: Course, day: str) -> int:
     found = fill_before.filling(course, day, wanted)
     edited = [name for name in found.texts if not is_untouched(course.starter / name, wanted[name])]
     for line in [*fill_before.write(course, found, edited), *fill_before.report(course, day, found)]:
-        print("\n".join(wrapped_lines(line, stderr_width())), file=sys.stderr)
+        print("\n".join(wrapped_lines(line, terminal_width(sys.stderr))), file=sys.stderr)
     note_given(course, day, written)
     return 1 if found.clashing else 0
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Final
 
 from tiny_llm_lab.async_engine.model import ModelSettings
@@ -22,9 +22,24 @@ HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for one that computes in Python, such as a chat template.
 _SWITCH_S: Final = 0.001
 EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
+_REPLICAS: Final = "`cluster --num-replicas N` runs N engines behind one address"
+_RANKS: Final = (
+    f"a server is one process; `main` and `batch-main` split a model over processes, and {_REPLICAS}"
+)
+ELSEWHERE: Final = {
+    "--tensor-parallel-size": _RANKS,
+    "-tp": _RANKS,
+    "--data-parallel-size": _REPLICAS,
+    "-dp": _REPLICAS,
+    "--max-long-partial-prefills": "--max-num-partial-prefills bounds the prompts of any length that are in "
+    "prefill at a time, --long-prefill-token-threshold the tokens of a long one in a step",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", default=SUPPRESS, help="the same as --model MODEL"
+    )
     add_served_model(parser)
     add_server_flags(parser)
     add_chat_flags(parser)

@@ -68,8 +68,9 @@ class Arrivals:
 
 
 def report_refused(completions: list[Completion]) -> list[Completion]:
-    """Say on stderr, in one line, that prompts were refused; return the completions as they are."""
+    """Say on stderr in one line how many prompts were refused, and why the longest was; return all."""
     refused = [each for each in completions if each.finish_reason == "error"]
     if refused:
-        print(f"{len(refused)} of {len(completions)} prompts refused: {refused[0].error}", file=sys.stderr)
+        longest = max(refused, key=lambda each: each.num_prompt_tokens)  # its cure serves the others too
+        print(f"{len(refused)} of {len(completions)} prompts refused: {longest.error}", file=sys.stderr)
     return completions

@@ -25,7 +25,8 @@ def require_room(num_tokens: int, limit: int, limit_name: str) -> None:
     """Raise UserError when a prompt of `num_tokens` does not fit into `limit` tokens."""
     if num_tokens > limit:
         raise UserError(
-            f"the prompt has {num_tokens} tokens but {limit_name} is {limit}: shorten it or raise the limit"
+            f"the prompt has {num_tokens} tokens but {limit_name} is {limit}: shorten it, or raise the limit "
+            f"to {num_tokens} or more"
         )
 
 

@@ -167,7 +167,7 @@ def test_a_stream_may_be_left_early() -> None:
         (
             "abc",
             {"max_seq_len": 2},
-            "the prompt has 3 tokens but max_seq_len is 2: shorten it or raise the limit",
+            "the prompt has 3 tokens but max_seq_len is 2: shorten it, or raise the limit to 3 or more",
         ),
         ("abc", {"max_seq_len": 513}, "max_seq_len must be 1 to 512 for this model, not 513"),
     ],

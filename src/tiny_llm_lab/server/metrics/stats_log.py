@@ -17,7 +17,7 @@ _LOG: Final = logging.getLogger("tiny_llm.stats")
 
 
 class StatsLog:
-    """Says, in vLLM's words, what the engine did since the last line."""
+    """Says what the engine did since the last line, in vLLM's words: it writes "GPU" on every device."""
 
     def __init__(self, metrics: EngineMetrics, clock: Clock = time.monotonic) -> None:
         self._metrics, self._clock = metrics, clock
@@ -42,7 +42,8 @@ class StatsLog:
             f"Avg prompt throughput: {num_prompt / seconds:.1f} tokens/s, "
             f"Avg generation throughput: {num_generated / seconds:.1f} tokens/s, "
             f"Running: {now.num_requests_running} reqs, Waiting: {now.num_requests_waiting} reqs, "
-            f"KV cache usage: {now.kv_cache_usage_perc:.1%}, Prefix cache hit rate: {_hit_rate(now, last)}"
+            f"GPU KV cache usage: {now.kv_cache_usage_perc:.1%}, "
+            f"Prefix cache hit rate: {_hit_rate(now, last)}"
         )
 
 

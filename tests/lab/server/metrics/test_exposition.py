@@ -98,7 +98,7 @@ def test_the_line_tells_of_the_time_since_the_last() -> None:
     served.clock.now = 10
     assert log.line() == (
         "Avg prompt throughput: 1.6 tokens/s, Avg generation throughput: 0.0 tokens/s, "
-        "Running: 1 reqs, Waiting: 2 reqs, KV cache usage: 0.4%, Prefix cache hit rate: 0.0%"
+        "Running: 1 reqs, Waiting: 2 reqs, GPU KV cache usage: 0.4%, Prefix cache hit rate: 0.0%"
     )
     served.run()
     served.clock.now = 30
@@ -106,7 +106,7 @@ def test_the_line_tells_of_the_time_since_the_last() -> None:
     assert line is not None
     assert line.startswith("Avg prompt throughput: 1.4 tokens/s, Avg generation throughput: 0.2 tokens/s, ")
     assert line.endswith(
-        "Running: 0 reqs, Waiting: 0 reqs, KV cache usage: 0.0%, Prefix cache hit rate: 40.0%"
+        "Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 40.0%"
     )
     served.clock.now = 40
     assert log.line() is None, "nothing to tell of an idle engine"

@@ -1,0 +1,105 @@
+"""What readers of vLLM's documentation, and of the outlines that this course follows, type."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab import cli, load_checkpoint, load_solution
+from tiny_llm_lab.server.command import model_settings
+
+SOURCE = Path(cli.__file__).parents[1]
+Capture = pytest.CaptureFixture[str]
+
+
+def parsed(*argv: str):
+    """The settings of a server that is called with `argv`."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiny_llm_lab.server.command.run", lambda args: seen.append(args) or 0)
+        assert cli.main(["serve", *argv]) == 0
+    return model_settings(seen[0])
+
+
+@pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
+def test_batch_generate_is_where_the_outline_imports_it(package: str) -> None:
+    assert callable(importlib.import_module(f"{package}.batch").batch_generate)
+
+
+def test_the_outlines_benchmark_says_what_to_pass(capsys: Capture) -> None:
+    """Its long prompts have more tokens in the default model's vocabulary than `max_seq_len` allows."""
+    checkpoint, llm = load_checkpoint("default"), load_solution("ref")
+    prompts = ["Write a detailed essay about " + "artificial intelligence " * 100, "Hello"]
+    length = len(checkpoint.tokenizer.encode(prompts[0]))
+    model = llm.build_model(checkpoint)
+    done = llm.batch_generate(model, checkpoint.tokenizer, prompts, prefill_step=512)
+    assert [each.finish_reason for each in done] == ["error", "stop"]
+    assert (
+        f"max_seq_len is 512: shorten it, or raise the limit to {length} or more" in capsys.readouterr().err
+    )
+    done = llm.batch_generate(model, checkpoint.tokenizer, prompts, prefill_step=512, max_seq_len=length)
+    assert "error" not in [each.finish_reason for each in done]
+
+
+@pytest.mark.parametrize(
+    ("argv", "model"),
+    [("", "default"), ("a", "a"), ("--model a", "a"), ("--port 1 a", "a"), ("a --port 1", "a")],
+)
+def test_serve_takes_the_model_without_its_flag(argv: str, model: str) -> None:
+    assert parsed(*argv.split()).model == model
+
+
+@pytest.mark.parametrize(
+    ("words", "is_chunked"),
+    [
+        (["--enable-chunked-prefill", "true"], True),
+        (["--enable-chunked-prefill=True"], True),
+        (["--enable-chunked-prefill", "false"], False),
+        (["--enable-chunked-prefill=False"], False),
+        (["--no-enable-chunked-prefill"], False),
+        (["--no-enable-chunked-prefill", "--enable-chunked-prefill"], True),
+    ],
+)
+def test_a_switch_may_have_a_value(words: list[str], is_chunked: bool) -> None:
+    settings = parsed("a", *words, "--port", "1")
+    assert (settings.model, settings.engine.config.enable_chunked_prefill) == ("a", is_chunked)
+
+
+def test_a_switch_takes_no_other_value(capsys: Capture) -> None:
+    assert cli.main(["serve", "--enable-chunked-prefill=maybe"]) == 2
+    assert "ignored explicit argument 'maybe'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "cure"),
+    [
+        ("--tensor-parallel-size", "`main` and `batch-main`"),
+        ("-tp", "`main` and `batch-main`"),
+        ("--data-parallel-size", "`cluster --num-replicas N`"),
+        ("--max-long-partial-prefills", "--long-prefill-token-threshold"),
+    ],
+)
+@pytest.mark.parametrize("form", ["{} 2", "{}=2"])
+def test_flags_of_vllm_that_are_elsewhere(flag: str, cure: str, form: str, capsys: Capture) -> None:
+    assert cli.main(["serve", "default", *form.format(flag).split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: no {flag} here: ") and cure in line
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    script = (
+        "import sys; from tiny_llm_lab import cli; cli.main([]); "
+        "heavy = {'numpy', 'rich', 'transformers', 'matplotlib', 'pytest', *cli.COMMANDS.values()}; "
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_list_has_the_first_line_of_every_commands_help(capsys: Capture) -> None:
+    assert cli.main([]) == 0
+    listed = capsys.readouterr().out
+    for module in cli.COMMANDS.values():
+        assert importlib.import_module(module).HELP.splitlines()[0] in listed
