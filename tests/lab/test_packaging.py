@@ -46,6 +46,11 @@ def test_no_file_names_a_registry_or_a_home_folder() -> None:
     assert not found, "\n".join(found)
 
 
+def test_no_file_installs_the_name_from_an_index_where_it_is_another_projects() -> None:
+    by_name = re.compile(r"pip install [\"']?tiny-llm\b")
+    assert [name for name, text in tracked_texts().items() if by_name.search(text)] == []
+
+
 def test_every_script_is_a_command_of_the_program() -> None:
     scripts = toml("pyproject.toml")["tool"]["pdm"]["scripts"]
     program = [sys.executable, "-m", "tiny_llm_lab", "--help"]

@@ -27,8 +27,8 @@ def connect(address: str | None, shows_workers: bool = True) -> Iterator[None]:
         import ray
     except ModuleNotFoundError:
         raise UserError(
-            "Ray is not installed: python3 -m pip --python .venv/bin/python install 'ray[serve,data]', or "
-            "pip install 'tiny-llm[ray]'"
+            "Ray is not installed: "
+            "python3 -m pip --python .venv/bin/python install 'ray[serve,data]>=2.60,<3'"
         ) from None
     try:
         ray.init(

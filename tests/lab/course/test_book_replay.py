@@ -1,5 +1,6 @@
 """The live page's drawings as one script for the book."""
 
+import json
 import re
 from pathlib import Path
 
@@ -38,3 +39,22 @@ def test_a_name_of_two_modules_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"{name}.js").write_text("export function same() {}\n")
     with pytest.raises(UserError, match="same"):
         bundle([tmp_path / "a.js", tmp_path / "b.js"])
+
+
+def _largest_gap(events: list[dict]) -> float:
+    """As the page counts it: between the ends of the steps that brought a request a token, in ms."""
+    last, end, largest = dict[int, float](), 0.0, 0.0
+    for each in events:
+        end = each.get("end_ms", end)
+        for request, _ in each["tokens"] if each["type"] == "sampled" else []:
+            largest = max(largest, end - last.get(request, end))
+            last[request] = end
+    return largest
+
+
+def test_the_readme_has_the_gaps_of_the_recording_that_the_book_plays() -> None:
+    text = (ROOT / "book" / "src" / "live" / "trace.js").read_text("utf-8")
+    trace = json.loads(text.removeprefix("globalThis.tinyLlmTrace = ").rstrip(";\n"))
+    off, on = (round(_largest_gap(trace[name])) for name in ("off", "on"))
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert f"stalls three answers for {off} ms. In chunks of 256 tokens it stalls them for {on} ms" in readme
