@@ -36,11 +36,15 @@ def main() -> int:
 
 
 def _open_closed_streams() -> None:
-    """Give the command all three streams: Python has None for one that the caller has closed."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    """Give the command all three streams: Python has None for one that the caller has closed.
+
+    A write to stdout then fails, as to a full disk: it would be lost without a word.
+    """
+    streams = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+    for name, mode, access in streams:
         if getattr(sys, name) is None:
             # Lowest first, so that each gets its own number and no other file takes it.
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode, encoding="utf-8"))
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

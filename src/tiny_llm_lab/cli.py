@@ -6,6 +6,7 @@ programs that it does not take, with what does the same here.
 
 import argparse
 import ast
+import difflib
 import importlib
 import shutil
 import sys
@@ -100,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
         return _list_commands()
     typed, name = name, _ALIASES.get(name, name)
     if name not in COMMANDS:
-        raise UserError(f"unknown command {name!r}: choose one of {', '.join(_listed().values())}")
+        raise UserError(f"unknown command {name!r}: {_meant(name)}")
     if name in _NEED_CHECKOUT and not has_checkout():
         raise UserError(f"{name} works on the course's files, which are not installed: clone the project")
     parser = command_parser(name, typed)
@@ -121,8 +122,14 @@ def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]
     parser.error(f"unrecognized arguments: {' '.join(unknown)}")
 
 
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name, _listed().values(), 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}{INSTALLED if program() == INSTALLED else './pdmw'} alone lists the commands"
+
+
 def _without_values(argv: list[str], switches: set[str]) -> list[str]:
-    """`argv` with each `--switch true` as --switch, each `--switch=false` as --no-switch; older vLLMs have these."""
+    """`argv` with each `--switch true` as --switch and each `--switch=false` as --no-switch."""
     words: list[str] = []
     for word in argv:
         flag, _, value = word.partition("=")

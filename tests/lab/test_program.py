@@ -42,7 +42,7 @@ def test_commands_of_the_course_say_what_they_lack(capsys: Capture) -> None:
     out = capsys.readouterr().out
     assert "tiny-llm serve" in out and "test-ref" not in out and "The course" not in out
     assert cli.main(["nosuch"]) == 2
-    assert "choose one of run, " in capsys.readouterr().err
+    assert "tiny-llm alone lists the commands" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("installed")

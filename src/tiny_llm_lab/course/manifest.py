@@ -1,5 +1,6 @@
 """The manifest: which days and tasks there are, which symbols each task owns, and the known mistakes."""
 
+import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -111,12 +112,10 @@ class Course:
         return self.root / "src" / "tiny_llm"
 
     def task(self, task_id: str) -> Task:
-        span = f"{self.tasks[0].id} to {self.tasks[-1].id}" if self.tasks else "none"
-        return _with_this_id(self.tasks, task_id, f"there is no task {task_id!r}: course.toml has {span}")
+        return _with_this_id(self.tasks, task_id, "task")
 
     def day(self, day_id: str) -> Day:
-        listed = ", ".join(day.id for day in self.days)
-        return _with_this_id(self.days, day_id, f"there is no day {day_id!r}: the course has {listed}")
+        return _with_this_id(self.days, day_id, "day")
 
     def week(self, week: int) -> tuple[Day, ...]:
         found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
@@ -156,11 +155,13 @@ class Course:
         return read_mistakes(path) if path.exists() else []
 
 
-def _with_this_id(items: Sequence[Item], id_: str, complaint: str) -> Item:
-    for item in items:
-        if item.id == id_:
-            return item
-    raise UserError(complaint)
+def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
+    by_id = {item.id: item for item in items}
+    if id_ in by_id:
+        return by_id[id_]
+    near = difflib.get_close_matches(id_, by_id, 1, cutoff=0.7)  # 9.9.9 is near to no id
+    span = f"the course has {items[0].id} to {items[-1].id}" if items else "the course has none"
+    raise UserError(f"there is no {what} {id_!r}: {f'did you mean {near[0]}?' if near else span}")
 
 
 def _day_id(week: int | None, day: str) -> str:

@@ -1,6 +1,5 @@
 """What every command of a learner begins with: the course, the record, the code, and where they stand."""
 
-import difflib
 from dataclasses import dataclass
 
 from tiny_llm_lab.commands.cli_errors import log
@@ -38,13 +37,8 @@ def open_desk(course: Course | None = None) -> Desk:
 
 def named_task(course: Course, name: str) -> Task:
     """The task with an id such as 1.1.2. Raises UserError with the nearest one for anything else."""
-    for task in course.tasks:
-        if task.id == name:
-            return task
     day = next((day for day in course.days if day.id == name), None)
     if day is not None:
         listed = ", ".join(task.id for task in day.tasks)
         raise UserError(f"{name} is a day: choose one of its tasks, {listed}")
-    nearest = difflib.get_close_matches(name, [task.id for task in course.tasks], 1, cutoff=0.0)
-    meant = f": did you mean {nearest[0]}?" if nearest else ""
-    raise UserError(f"there is no task {name!r}{meant}")
+    return course.task(name)

@@ -53,7 +53,7 @@ def test_a_task_without_hints_names_its_chapter(capsys: Capture) -> None:
     [
         ("1.1.9", "there is no task '1.1.9': did you mean 1.1."),
         ("1.1", "1.1 is a day: choose one of its tasks, 1.1.1, 1.1.2"),
-        ("twice", "there is no task 'twice': did you mean 1."),
+        ("twice", "there is no task 'twice': the course has 1.1.1 to 1.2.2"),
     ],
 )
 def test_an_unknown_task_is_one_line(name: str, says: str, capsys: Capture) -> None:

@@ -80,7 +80,7 @@ def test_ctrl_c_while_waiting_is_one_line(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["7.7"], "there is no day '7.7': the course has 1.1, 1.2"),
+        (["7.7"], "there is no day '7.7': the course has 1.1 to 1.2"),
         (["--task", "1.1.7"], "there is no task '1.1.7': did you mean 1.1."),
         (["1.1", "--day", "1.2"], "watch grades one day, and not both 1.1 and 1.2"),
         (["1.2", "--task", "1.1.1"], "task 1.1.1 is not of day 1.2: leave out one of them"),
