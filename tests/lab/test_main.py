@@ -61,7 +61,7 @@ def test_prompt_from_stdin(solution: FakeSolution, monkeypatch: pytest.MonkeyPat
         (["--seed", "-1"], "seed must be 0 to 2**64 - 1"),
         (["--stop", ""], "a stop string must not be empty"),
         (["--prompt", "word " * 51], "the prompt has 51 tokens, the model takes 50"),
-        (["--max-tokens", "0"], "max_tokens must be 1 or more"),
+        (["--max-tokens", "0"], "--max-tokens: must be 1 or more"),
         (["--top-p", "0"], "top_p must be above 0"),
         (["--temperature", "-1"], "temperature must be 0 (greedy) or"),
         (["--loop", "simple"], "this solution has no simple_generate"),

@@ -85,7 +85,8 @@ def test_command_searches_the_capacity(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [(["--burstiness", "nan"], "--burstiness"), (["--requests", "0"], "--requests"),
-     (["--rate", "0"], "--rate"), (["--budget", "x"], "budget is"),
+     (["--rate", "0"], "--rate"), (["--rate", "inf"], "--rate must be a finite"),
+     (["--budget", "x"], "budget is"),
      (["--budget", "8"], "max_num_batched_tokens (8)"), (["--solution", "mlx-lm"], "has no BlockPool"),
      (["--shape", "gpt"], "unknown model"), (["--gb-s", "0"], "--gb-s"), (["--lengths", "x"], "--lengths"),
      (["--capacity", "--itl-slo-ms", "1"], "no rate is low enough"), (["--safety", "0.5"], "--safety")],

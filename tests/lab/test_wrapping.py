@@ -1,11 +1,14 @@
 """Long lines on a narrow terminal."""
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tiny_llm_lab.cli import main
 from tiny_llm_lab.commands import cli_errors
+from tiny_llm_lab.commands.tables import print_lines
 from tiny_llm_lab.commands.wrapping import wrapped_lines
 
 LONG = "TODO 1.1.2: write src/tiny_llm/layers/attention.py:22 scaled_dot_product_attention_simple (17 tests)"
@@ -45,3 +48,18 @@ def test_an_error_fits_the_terminal(
     assert len(lines) > 1
     assert max(map(len, lines)) <= 60
     assert lines[1].startswith("  ")
+
+
+def test_what_is_said_on_the_way_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_errors, "terminal_width", lambda stream: 60)
+    cli_errors.log(LONG)
+    assert capsys.readouterr().err.splitlines() == wrapped_lines(LONG, 60)
+
+
+def test_prose_of_a_benchmark_breaks_between_words_on_a_terminal() -> None:
+    for is_terminal, lines in ((True, wrapped_lines(LONG, 60)), (False, [LONG])):
+        console = Console(file=io.StringIO(), width=60, force_terminal=is_terminal)
+        print_lines(console, [LONG])
+        assert console.file.getvalue().splitlines() == lines

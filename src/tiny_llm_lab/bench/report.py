@@ -192,8 +192,8 @@ class Report:
 def print_section(console: Console, section: Section) -> None:
     """Title, table, ratios and notes; a table that is too wide is cut between columns, never in a number."""
     ratios = [ratio.line() for ratio in section.ratios if ratio]
-    for line in (section.title, *table_lines(section, console.width), *ratios, *section.notes):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    lines = (section.title, *table_lines(section, console.width), *ratios, *section.notes)
+    tables.print_lines(console, lines)
 
 
 def table_lines(section: Section, width: int) -> Iterator[str]:

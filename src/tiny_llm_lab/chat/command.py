@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final, Protocol
 
+from tiny_llm_lab.commands.answer_writer import AnswerWriter
 from tiny_llm_lab.commands.borrow_option import add_borrow
 from tiny_llm_lab.commands.chat import ChatTemplate
 from tiny_llm_lab.commands.cli_errors import log
@@ -109,17 +110,16 @@ def _print_answer(
     answers: Answers, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
 ) -> str | None:
     """Print an answer as it comes; what came before Ctrl-C counts, None means that it was refused."""
-    pieces: list[str] = []
+    pieces, writer = list[str](), AnswerWriter(sys.stdout)
     try:
         with contextlib.closing(answers.stream(messages, sampling)) as stream:
             for piece in stream:
                 pieces.append(piece)
-                sys.stdout.write(piece)
-                sys.stdout.flush()
+                writer.write(piece)
     except KeyboardInterrupt:
         log(" [interrupted]")
     except UserError as error:
         log(f"error: {error}. /clear begins anew")
         return None
-    print(flush=True)
+    writer.end()
     return "".join(pieces)

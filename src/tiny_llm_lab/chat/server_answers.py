@@ -80,12 +80,14 @@ class ServerAnswers:
             if answer.status_code != 200:
                 raise UserError(_refusal(answer))
             return str(answer.json()["data"][0]["id"])
-        except (httpx2.HTTPError, LookupError, TypeError, ValueError) as error:
-            self._client.close()
-            message = (
-                f"{self._url} has no /v1/models ({error!r}): start a server there, or give another --server"
-            )
-            raise UserError(message) from None
+        except httpx2.HTTPError as error:
+            complaint = f"no server answers at {self._url} ({error})"
+        except UserError as error:
+            complaint = str(error)
+        except (LookupError, TypeError, ValueError):
+            complaint = f"{self._url}/v1/models lists no model"
+        self._client.close()
+        raise UserError(f"{complaint}: start a server there, or give another --server")
 
 
 def _refusal(answer: httpx2.Response) -> str:

@@ -33,8 +33,8 @@ class CrashError(Exception):
 
 
 def log(line: str = "") -> None:
-    """Talk to the person: stderr, so that stdout stays data."""
-    print(line, file=sys.stderr, flush=True)
+    """Talk to the person: on stderr, so that stdout stays data; on a terminal broken between words."""
+    print("\n".join(wrapped_lines(line, terminal_width(sys.stderr))), file=sys.stderr, flush=True)
 
 
 def plural(number: int, noun: str = "token") -> str:
@@ -58,7 +58,7 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
         except (Exception, KeyboardInterrupt) as error:
             code, line = _ending(error)
             if line:
-                log("\n".join(wrapped_lines(line, terminal_width(sys.stderr))))
+                log(line)
         return code
 
     return wrapped

@@ -4,7 +4,9 @@ from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespa
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+_MOST: Final = 2**31 - 1  # no machine counts further in tokens, requests or rounds
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def at_least_one(text: str) -> int:
         raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
     if value < 1:
         raise ArgumentTypeError(f"must be 1 or more, not {value}")
+    if value > _MOST:
+        raise ArgumentTypeError(f"must be {_MOST} at most, not a number of {len(text.strip())} digits")
     return value
 
 

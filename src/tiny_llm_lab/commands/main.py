@@ -15,6 +15,7 @@ from tiny_llm_lab.native.ops import Note
 from tiny_llm_lab.native.profile import profile, table
 from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
 
+from .answer_writer import AnswerWriter
 from .borrow_option import add_borrow
 from .chat import as_chat
 from .cli_errors import EXIT_INTERRUPTED, log, plural
@@ -144,13 +145,13 @@ def _latencies(num_prompt_tokens: int, timing: Timing) -> str:
 
 def _print_stream(events: Iterable[Event], token_s: list[float]) -> None:
     """Print the answer as it comes; `token_s` gets the time of each token."""
+    writer = AnswerWriter(sys.stdout)
     for event in events:
         if isinstance(event, TokenEvent):
             if event.token_id is not None:
                 token_s.append(time.perf_counter())
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
-    print(flush=True)
+            writer.write(event.text)
+    writer.end()
 
 
 def _question(prompt: str | None, raw: bool) -> str:

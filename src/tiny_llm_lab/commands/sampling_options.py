@@ -5,7 +5,7 @@ from typing import Final
 
 from tiny_llm_lab.types import SamplingParams
 
-from .field_flags import Flag, add_field_flags, given_fields
+from .field_flags import Flag, add_field_flags, at_least_one, given_fields
 
 _FLAGS: Final = (
     Flag("temperature", "0 is greedy", "T"),
@@ -20,7 +20,7 @@ _FLAGS: Final = (
 
 def add_sampling_arguments(parser: ArgumentParser, max_tokens: int) -> None:
     """How tokens are picked and when an answer ends; the defaults are greedy."""
-    limit = Flag("max_tokens", f"most tokens of an answer (default: {max_tokens})")
+    limit = Flag("max_tokens", f"most tokens of an answer (default: {max_tokens})", kind=at_least_one)
     add_field_flags(parser, SamplingParams, (limit, *_FLAGS))
     parser.set_defaults(max_tokens=max_tokens)
 

@@ -15,7 +15,7 @@ A table that is too wide becomes narrower in this order:
 `print_parts` breaks a closing line of parts between them. Without a width, as in a pipe, nothing folds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,8 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
+
+from .wrapping import wrapped_lines
 
 KEEP: Final = 100
 _GAP: Final = 2
@@ -69,6 +71,13 @@ def print_table(columns: Sequence[Column], rows: Sequence[Cells], styles: Sequen
     console = stdout_console()
     for line in _lines(columns, rows, stdout_width(), styles):
         console.print(line, soft_wrap=True)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Lines of prose; on a terminal they break between words."""
+    width = console.width if console.is_terminal else None
+    for each in (part for line in lines for part in wrapped_lines(line, width)):
+        console.print(each, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_parts(line: str) -> None:

@@ -1,5 +1,6 @@
 """All that a simulated run depends on. Each field is a flag of `simulate`."""
 
+import math
 import operator
 from argparse import ArgumentParser
 from dataclasses import dataclass
@@ -72,6 +73,8 @@ class Setting:
     def __post_init__(self) -> None:
         for name, _, flag in _flags():
             value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{_option(name)} must be a finite number, not {value}")
             for bound in filter(None, flag.bounds.split(", ")):
                 comparison, limit = bound.split()
                 if not _COMPARISONS[comparison](value, float(limit)):

@@ -8,6 +8,7 @@ from typing import Final, get_args
 
 from tiny_llm_lab.commands.borrow_option import add_borrow
 from tiny_llm_lab.commands.cli_errors import log, plural
+from tiny_llm_lab.commands.field_flags import at_least_one
 from tiny_llm_lab.solution import PACKAGES
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 
@@ -32,11 +33,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     presets = "; ".join(f"{name}: {preset.description}" for name, preset in PRESETS.items())
     add("--preset", choices=list(PRESETS), help=f"{presets} (default without --request: spike)")
     what = f"most tokens of a step (default: the preset's, or {_BUDGET})"
-    add("--max-num-batched-tokens", "--budget", dest="budget", type=int, metavar="TOKENS", help=what)
+    add("--max-num-batched-tokens", "--budget", dest="budget", type=at_least_one, metavar="TOKENS", help=what)
     what = "most prompt tokens of a request in a step; 0 = off (default: the preset's, or 0)"
     names = ("--long-prefill-token-threshold", "--threshold")
     add(*names, dest="threshold", type=int, metavar="TOKENS", help=what)
-    add("--max-num-seqs", type=int, help=f"most requests that run at a time (default: {_NUM_SEQS})")
+    add("--max-num-seqs", type=at_least_one, help=f"most requests that run at a time (default: {_NUM_SEQS})")
     add("--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)")
     add("--solution", default="ref", choices=list(PACKAGES), help="whose engine (default: %(default)s)")
     add_borrow(parser)

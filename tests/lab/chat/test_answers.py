@@ -112,7 +112,22 @@ def test_what_a_server_refuses_is_one_line(answer: httpx2.Response, said: str) -
     there.close()
 
 
-def test_a_server_that_is_none_is_refused() -> None:
-    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={"data": []}))
-    with pytest.raises(UserError, match="has no /v1/models"):
-        ServerAnswers("http://here", transport=transport)
+def _nobody(request: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ConnectError("[Errno 111] Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("handle", "complaint"),
+    [
+        (lambda request: httpx2.Response(200, json={"data": []}), "http://here/v1/models lists no model"),
+        (lambda request: httpx2.Response(200, text="<html>"), "http://here/v1/models lists no model"),
+        (lambda request: httpx2.Response(404), "the server refuses: 404 Not Found"),
+        (_nobody, "no server answers at http://here ([Errno 111] Connection refused)"),
+    ],
+)
+def test_a_server_that_is_none_is_refused_in_plain_words(
+    handle: Callable[[httpx2.Request], httpx2.Response], complaint: str
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        ServerAnswers("http://here", transport=httpx2.MockTransport(handle))
+    assert str(refusal.value) == f"{complaint}: start a server there, or give another --server"
