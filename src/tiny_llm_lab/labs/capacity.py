@@ -9,14 +9,14 @@ from typing import Final
 from tiny_llm_lab.bench.report import Column, Row, Section
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.interleave import interleave
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import percentile
 
 from .effect import effect_of
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
 from .server import Variant
-from .setup import LabSetup, timings
+from .setup import LabSetup
 from .workload import mixed, mixed_kinds, rate_for
 
 QUESTION: Final = "How many requests a second keep the SLOs?"

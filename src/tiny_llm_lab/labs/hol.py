@@ -7,14 +7,14 @@ from statistics import median
 from typing import Final
 
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.solution import load_scheduling
 from tiny_llm_lab.types import SchedulerConfig
 
 from .effect import effect_of
 from .plot import bar_panels
 from .result import Claim, Finding, LabResult, judged
-from .setup import LabSetup, rows_of, timings
+from .setup import LabSetup, rows_of
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "What does one long prompt do to answers that are being written?"

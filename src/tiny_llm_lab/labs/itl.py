@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.bench.latency import columns, itl_metrics
 from tiny_llm_lab.bench.report import Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing
 
 from .effect import effect_of
 from .plot import COLORS, gaps_over_time
 from .result import Finding, LabResult, judged
-from .setup import LabSetup, rows_of, timings
+from .setup import LabSetup, rows_of
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "When do gaps between tokens become long?"

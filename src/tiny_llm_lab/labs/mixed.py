@@ -8,13 +8,13 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
 from .effect import effect_of
 from .plot import COLORS
 from .result import Finding, LabResult, judged
-from .setup import LabSetup, Runs, rows_of, timings
+from .setup import LabSetup, Runs, rows_of
 from .workload import LOAD, mixed, mixed_kinds, mixed_shapes, rate_for
 
 QUESTION: Final = "What do short requests feel of long ones?"

@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.bench.latency import itl_metrics
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
 from .effect import effect_of
 from .plot import bars, over_budgets
 from .result import Finding, LabResult, judged
 from .server import Variant
-from .setup import LabSetup, rows_of, timings
+from .setup import LabSetup, rows_of
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "Which token budget?"
