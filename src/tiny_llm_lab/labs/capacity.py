@@ -12,7 +12,7 @@ from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import percentile
 
-from .effect import effect_of
+from .effect import effect_of, within
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
 from .server import Variant
@@ -134,6 +134,7 @@ def finding(rows: Sequence[Row]) -> Finding:
     text = "Chunks raise the load that an ITL SLO allows"
     if not off.median("rate"):
         said.append("Without chunks no rate that was tried keeps them.")
-        return Finding(said, [judged(text, chunked.median("rate") > 0, said[-1])])
+        is_raised = within([float((rate or 0) > 0) for rate in chunked.samples["rate"]], 1)
+        return Finding(said, [judged(text, is_raised, said[-1])])
     effect = effect_of("the capacity with chunks", chunked, off, "rate")
     return Finding([*said, f"So {effect}."], [judged(text, effect.is_("higher"), str(effect))])

@@ -11,7 +11,7 @@ from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
 from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
-from .effect import effect_of
+from .effect import LEAST, by_round, effect_of, every, within
 from .plot import COLORS
 from .result import Finding, LabResult, judged
 from .setup import LabSetup, Runs, rows_of
@@ -94,12 +94,14 @@ def finding(rows: Sequence[Row]) -> Finding:
     }
     said.append(f"With chunks, {'; '.join(map(str, (*effects.values(), *waits.values())))}.")
     short, long = effects["short"], effects["long"]
-    is_more = short.is_("lower")
-    if is_more and short.ratio is not None and long.ratio is not None:
-        is_more = short.ratio.value < long.ratio.value
+    is_more = within(by_round(short.ratios, long.ratios), most=1 - LEAST)
     claims = [
         judged("Chunks protect short requests", short.is_("lower"), str(short)),
-        judged("Short requests are the most sensitive to long prefills", is_more, f"{short}; {long}"),
+        judged(
+            "Short requests are the most sensitive to long prefills",
+            every([short.is_("lower"), is_more]),
+            f"{short}; {long}",
+        ),
     ]
     return Finding(said, claims)
 

@@ -5,12 +5,12 @@ from tests.helpers.lab_rows import record, row, verdict
 
 from tiny_llm_lab.bench.report import Ratio, Row
 from tiny_llm_lab.labs import compare, hol, itl, mixed, null, stress, sweep
-from tiny_llm_lab.labs.effect import effect_of
+from tiny_llm_lab.labs.effect import effect_of, within
 from tiny_llm_lab.labs.result import Finding
 from tiny_llm_lab.labs.workload import overlap_problem
 from tiny_llm_lab.load.record import LoadRun
 
-_WILD = ((1.0, 1.0), (0.4, 2.0), (1.1, 1.3))
+_WILD = ((1.0, 1.0, 1.0), (0.4, 2.0, 1.0), (1.1, 1.3, 1.2))
 
 # Effects
 
@@ -24,15 +24,54 @@ _WILD = ((1.0, 1.0), (0.4, 2.0), (1.1, 1.3))
         ((1.02, 1.03, 1.01), "none", "x did not change (variant / baseline 1.01 to 1.03)"),
         ((0.5, 1.0, 2.0), "unclear", "x varies too much to tell (variant / baseline 0.50 to 2.00)"),
         ((1.0, None, 1.0), "unclear", "x could not be compared"),
+        ((2.0, 2.0), "unclear", "x is 2.00 times the baseline's in 2 rounds, too few to tell"),
+        ((2.0,), "unclear", "x is 2.00 times the baseline's in 1 round, too few to tell"),
     ],
 )
-def test_an_effect_needs_all_rounds(variant: tuple[float | None, ...], kind: str, words: str) -> None:
-    effect = effect_of("x", row("b", x=variant), row("a", x=(1.0, 1.0, 1.0)), "x")
+def test_an_effect_needs_all_of_three_rounds(
+    variant: tuple[float | None, ...], kind: str, words: str
+) -> None:
+    effect = effect_of("x", row("b", x=variant), row("a", x=(1.0,) * len(variant)), "x")
     assert (effect.kind, str(effect)) == (kind, words)
 
 
+@pytest.mark.parametrize(
+    ("variant", "baseline", "kind"),
+    [
+        ((1.2, 1.3, 2.4), (1.0, 1.0, 2.0), "unclear"),  # 1.2 times in each round; the machine differs more
+        ((0.8, 0.8, 1.6), (1.0, 1.0, 2.0), "unclear"),
+        ((1.08, 1.1, 2.2), (1.0, 1.0, 2.0), "unclear"),  # nor is it no change: no round says that
+        ((1.2, 1.3, 1.4), (1.0, 1.0, 1.1), "higher"),
+        ((1.0, 1.0, 1.1), (1.2, 1.3, 1.4), "lower"),
+    ],
+)
+def test_an_effect_is_larger_than_what_the_rounds_of_one_variant_differ_by(
+    variant: tuple[float, ...], baseline: tuple[float, ...], kind: str
+) -> None:
+    assert effect_of("x", row("b", x=variant), row("a", x=baseline), "x").kind == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "is_within"),
+    [
+        ((2.0, 2.5, 3.0), True),
+        ((1.0, 1.5, 1.9), False),
+        ((3.1, 4.0, 5.0), False),
+        ((1.9, 2.5, 2.6), None),
+        ((1.0, 4.0, 4.0), None),
+        ((2.5, None, 2.5), None),
+        ((2.5, 2.5), None),
+    ],
+)
+def test_a_range_holds_what_all_of_three_rounds_are_in(
+    values: tuple[float | None, ...], is_within: bool | None
+) -> None:
+    assert within(values, 2, 3) is is_within
+
+
 def test_what_is_unclear_is_neither_confirmed_nor_refuted() -> None:
-    effects = [effect_of("x", row("b", x=(value, 2.0)), row("a", x=(1.0, 1.0)), "x") for value in (0.5, 2.0)]
+    base = row("a", x=1.0)
+    effects = [effect_of("x", row("b", x=(value, 2.0, 2.0)), base, "x") for value in (0.5, 2.0)]
     assert [effect.is_("higher") for effect in effects] == [None, True]
     assert [effect.is_("none") for effect in effects] == [None, False]
 
@@ -149,6 +188,15 @@ def test_a_sweep_refutes_what_is_not_so() -> None:
     assert found[:2] == ["refuted", "refuted"]
 
 
+def test_a_sweep_has_a_peak_only_where_it_is_above_all_others_in_every_round() -> None:
+    speeds = {"256": 100.0, "512": (150.0, 151.0, 149.0), "1024": 100.0, "4096": 100.0}
+    rows = [row(name, ttft_p50_s=1.0, itl_p99_s=1.0, output_tokens_per_s=x) for name, x in speeds.items()]
+    assert verdict(sweep.finding(rows, 1.0, None), "Throughput peaks at 512") == "confirmed"
+    rows[2] = row("1024", ttft_p50_s=1.0, itl_p99_s=1.0, output_tokens_per_s=(100.0, 160.0, 140.0))
+    assert verdict(sweep.finding(rows, 1.0, None), "Throughput peaks at 512") == "not measurable"
+    assert verdict(sweep.finding(rows[2:], 1.0, None), "Throughput peaks at 512") == "not measurable"
+
+
 # stress
 
 
@@ -186,7 +234,9 @@ def test_only_what_chance_does_not_explain_is_an_effect(value: float, is_beyond:
 
 
 def test_null_names_what_changed() -> None:
-    same = dict.fromkeys(("itl_p99_s", "itl_p99_over_p50", "ttft_p50_s", "output_tokens_per_s"), (1.0, 1.1))
+    same = dict.fromkeys(
+        ("itl_p99_s", "itl_p99_over_p50", "ttft_p50_s", "output_tokens_per_s"), (1.0, 1.1, 1.0)
+    )
     nothing = null.finding([row(name, **same) for name in ("off", "off again", "512")])
     assert (
         nothing.conclusion[0].startswith("Chunks changed nothing")
@@ -197,7 +247,7 @@ def test_null_names_what_changed() -> None:
     )
     assert "chance changes TTFT p50 so much" in wild.conclusion[0]
     assert wild.claims[0].verdict == "not measurable"
-    slower = row("512", **same | {"ttft_p50_s": (2.0, 2.2)})
+    slower = row("512", **same | {"ttft_p50_s": (2.0, 2.2, 2.1)})
     something = null.finding([row("off", **same), row("off again", **same), slower])
     assert something.conclusion[0].startswith("Chunks changed TTFT p50 by more")
     assert something.claims[0].verdict == "refuted"

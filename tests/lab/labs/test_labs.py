@@ -22,9 +22,9 @@ from tiny_llm_lab.types import UserError
 ON_SERVERS = [name for name in LABS if name != "memory"]
 
 
-def setup_of(folder: Path, servers: SimulatedServers | None = None) -> LabSetup:
+def setup_of(folder: Path, servers: SimulatedServers | None = None, rounds: int = 3) -> LabSetup:
     servers = servers or SimulatedServers()
-    sizes = replace(QUICK, streams=6, stream_tokens=120, num_requests=10, rounds=2, num_stress=2)
+    sizes = replace(QUICK, streams=6, stream_tokens=120, num_requests=10, rounds=rounds, num_stress=rounds)
     return LabSetup(servers, "m", folder, sizes=sizes, send_load=servers.send_load)
 
 
@@ -49,6 +49,19 @@ def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name: str, tmp_pa
     save(result.draw, tmp_path / "figure.png")
     page = page_of("Labs", "a machine", [(result, tmp_path / "figure.png")])
     assert "data:image/png;base64," in page and "http" not in page
+
+
+@pytest.mark.parametrize("name", ON_SERVERS)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_fewer_than_three_rounds_give_numbers_and_verdicts_of_counts_alone(
+    name: str, rounds: int, tmp_path: Path
+) -> None:
+    result = LABS[name](setup_of(tmp_path, rounds=rounds))
+    assert result.finding.problem is None and result.section.rows and result.finding.conclusion
+    told = [claim.text for claim in result.finding.claims if claim.verdict != "not measurable"]
+    counted = {"hol": ["A prompt of 4096 tokens"], "prefix": ["The hit rate is 2/3", "Hits are full blocks"]}
+    assert len(told) == len(counted.get(name, [])), told
+    assert all(text.startswith(start) for text, start in zip(told, counted.get(name, []), strict=True))
 
 
 def test_chunks_shorten_the_stall_of_the_streams(tmp_path: Path) -> None:
@@ -108,8 +121,8 @@ def test_variants_take_turns_in_alternating_order_after_a_warm_up(tmp_path: Path
     setup = setup_of(tmp_path, servers)
     request = [setup.request(4, 2, "short", 0.0, 0)]
     runs = setup.measure([Variant("a"), Variant("b")], lambda number: request)
-    assert servers.calls == ["a", "b", "b", "a", "a", "b"]
-    assert {name: len(each) for name, each in runs.items()} == {"a": 2, "b": 2}
+    assert servers.calls == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert {name: len(each) for name, each in runs.items()} == {"a": 3, "b": 3}
 
 
 def test_a_failed_request_ends_the_lab(tmp_path: Path) -> None:

@@ -140,7 +140,9 @@ class EngineMetrics(SilentListener):
             live.has_output = True
             totals.prompt_tokens += live.asked.num_prompt_tokens
             totals.prompt_tokens_cached += output.num_cached_tokens
-        tokens = (each for each in output.events if isinstance(each, TokenEvent) and each.token_id is not None)
+        tokens = (
+            each for each in output.events if isinstance(each, TokenEvent) and each.token_id is not None
+        )
         # With drafts a step brings several tokens: they come together.
         if (first := next(tokens, None)) is not None:
             if last_s is None:
