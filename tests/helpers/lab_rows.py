@@ -7,7 +7,9 @@ from tiny_llm_lab.load.request import LoadRequest
 
 
 def row(name: str, **samples: float | tuple[float | None, ...]) -> Row:
-    return Row(name, {key: value if isinstance(value, tuple) else (value,) for key, value in samples.items()})
+    """A number alone is what each of three rounds has measured."""
+    each = {key: value if isinstance(value, tuple) else (value,) * 3 for key, value in samples.items()}
+    return Row(name, each)
 
 
 def verdict(finding: Finding, start: str) -> str:

@@ -194,7 +194,7 @@ def _gaps_between(records: list[RequestRecord], start_s: float, end_s: float) ->
     gaps = []
     for record in records:
         timing = record.timing
-        ends = timing.token_s[1:]
+        ends = timing.distinct_s[1:]
         pairs = zip(ends, pooled_itl([timing]), strict=True)
         gaps += [gap for end, gap in pairs if end > start_s and end - gap < end_s]
     return gaps

@@ -9,14 +9,14 @@ from typing import Final
 from tiny_llm_lab.bench.report import Column, Row, Section
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.interleave import interleave
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import percentile
 
-from .effect import effect_of
+from .effect import effect_of, within
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
 from .server import Variant
-from .setup import LabSetup, timings
+from .setup import LabSetup
 from .workload import mixed, mixed_kinds, rate_for
 
 QUESTION: Final = "How many requests a second keep the SLOs?"
@@ -134,6 +134,7 @@ def finding(rows: Sequence[Row]) -> Finding:
     text = "Chunks raise the load that an ITL SLO allows"
     if not off.median("rate"):
         said.append("Without chunks no rate that was tried keeps them.")
-        return Finding(said, [judged(text, chunked.median("rate") > 0, said[-1])])
+        is_raised = within([float((rate or 0) > 0) for rate in chunked.samples["rate"]], 1)
+        return Finding(said, [judged(text, is_raised, said[-1])])
     effect = effect_of("the capacity with chunks", chunked, off, "rate")
     return Finding([*said, f"So {effect}."], [judged(text, effect.is_("higher"), str(effect))])

@@ -3,7 +3,7 @@
 import importlib
 import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 from tiny_llm_lab.bench.flags import shown_model
 from tiny_llm_lab.bench.host import host_facts
 from tiny_llm_lab.bench.report import print_section
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log
+from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log, plural
 from tiny_llm_lab.commands.field_flags import at_least_one
 from tiny_llm_lab.commands.new_folder import new_folder
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
@@ -19,6 +19,7 @@ from tiny_llm_lab.commands.tables import KEEP, Column, print_table, stdout_conso
 from tiny_llm_lab.types import UserError
 
 from . import capacity, compare, hol, hurts, itl, memory, mixed, null, prefix, stress, sweep
+from .effect import LEAST_ROUNDS
 from .page import page_of
 from .plot import save
 from .result import LabResult
@@ -46,6 +47,8 @@ LABS: Final[dict[str, Run]] = {
     "memory": memory.run,
 }
 _ALL: Final = "all"
+_CLAIM: Final = Column("claim", KEEP, is_text=True)
+_VERDICT: Final = Column("", KEEP, is_left=True)
 _DEFAULT_MODEL: Final = "default"  # of --model; with --server it is the first that the server lists
 
 
@@ -59,8 +62,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="URL",
         help="use this server (--model: its name there), and leave out what needs flags",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes, few rounds: about a minute a lab")
-    parser.add_argument("--rounds", type=at_least_one, metavar="N", help="default: 5, with --quick 3")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, 3 rounds: one to three minutes a lab"
+    )
+    about = f"below {LEAST_ROUNDS} there are no verdicts (default: 5, with --quick 3)"
+    parser.add_argument("--rounds", type=at_least_one, metavar="N", help=about)
     about = "longest prompt and answer of a request (default: %(default)s)"
     parser.add_argument("--max-model-len", type=at_least_one, default=4096, metavar="N", help=about)
     about = "of ITL p99, for sweep and capacity (default: a quarter of a long prompt's prefill)"
@@ -77,8 +83,9 @@ def run(args: Namespace) -> int:
     names = list(LABS) if args.lab == _ALL else [args.lab]
     results: list[tuple[LabResult, Path]] = []
     failed: list[str] = []
-    for name in names:
-        log(f"{name}: {_question(name)}")
+    for number, name in enumerate(names, 1):
+        place = f"{number} of {len(names)}: " if args.lab == _ALL else ""
+        log(f"{place}{name}: {_question(name)}")
         own = folder / name if args.lab == _ALL else folder
         own.mkdir(exist_ok=True)
         try:
@@ -93,6 +100,8 @@ def run(args: Namespace) -> int:
         _say(result)
         results.append((result, own / "figure.png"))
     about = f"{host['cpu']}, {host['cores']} cores, MLX {host['mlx']}, model {shown_model(args.model)}."
+    if len(results) > 1:
+        _say_verdicts(results)
     page = folder / "index.html"
     page.write_text(page_of("Labs: chunked prefill and its kin", about, results), encoding="utf-8")
     log(f"wrote {page}")
@@ -122,10 +131,25 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         most = min(args.max_model_len, longest or args.max_model_len)
         result = LABS[name](LabSetup(RunningServers(args.server), model, max_model_len=most, **settings))
         said = f"Measured on the server at {args.server}, whose settings are unknown."
-        return replace(result, finding=replace(result.finding, conclusion=[*result.finding.conclusion, said]))
+        return _with_reason(_concluding(result, said), sizes.rounds)
     model = model_name(args)
     with OwnServers(_serve_arguments(args, model), folder / "servers", args.one_at_a_time) as servers:
-        return LABS[name](LabSetup(servers, model, max_model_len=args.max_model_len, **settings))
+        setup = LabSetup(servers, model, max_model_len=args.max_model_len, **settings)
+        return _with_reason(LABS[name](setup), sizes.rounds)
+
+
+def _with_reason(result: LabResult, rounds: int) -> LabResult:
+    """The result, with a sentence where so few rounds leave claims without a verdict."""
+    is_open = any(claim.verdict == "not measurable" for claim in result.finding.claims)
+    if rounds >= LEAST_ROUNDS or not is_open:
+        return result
+    few = f"{plural(rounds, 'round')}: too few for a verdict: take --rounds {LEAST_ROUNDS} or more."
+    return _concluding(result, few)
+
+
+def _concluding(result: LabResult, sentence: str) -> LabResult:
+    finding = result.finding
+    return replace(result, finding=replace(finding, conclusion=[*finding.conclusion, sentence]))
 
 
 def _serve_arguments(args: Namespace, model: str) -> list[str]:
@@ -157,13 +181,14 @@ def _say(result: LabResult) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if result.finding.claims:
-        columns = [
-            Column("claim", KEEP, is_text=True),
-            Column("", KEEP, is_left=True),
-            Column("measured", KEEP, is_text=True),
-        ]
+        columns = [_CLAIM, _VERDICT, Column("measured", KEEP, is_text=True)]
         print_table(columns, [[each.text, each.verdict, each.measured] for each in result.finding.claims])
     console.print()
+
+
+def _say_verdicts(results: Sequence[tuple[LabResult, Path]]) -> None:
+    rows = [[each.name, claim.text, claim.verdict] for each, _ in results for claim in each.finding.claims]
+    print_table([Column("lab", KEEP, is_left=True), _CLAIM, _VERDICT], rows)
 
 
 def _above_zero(text: str) -> float:

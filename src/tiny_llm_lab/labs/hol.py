@@ -7,14 +7,14 @@ from statistics import median
 from typing import Final
 
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.solution import load_scheduling
 from tiny_llm_lab.types import SchedulerConfig
 
-from .effect import effect_of
+from .effect import by_round, effect_of, every, within
 from .plot import bar_panels
 from .result import Claim, Finding, LabResult, judged
-from .setup import LabSetup, rows_of, timings
+from .setup import LabSetup, rows_of
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "What does one long prompt do to answers that are being written?"
@@ -98,15 +98,16 @@ def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem
     said.append(f"{stall}; {ttft}.")
     num_chunks, ratio = ceil(long_tokens / BUDGET), whole.median("stall_s") / chunked.median("stall_s")
     share = whole.median("stall_s") / whole.median("ttft_long_s")
+    shares = by_round(whole.samples["stall_s"], whole.samples["ttft_long_s"])
     claims = [
         judged(
             "Every stream stalls for the whole prefill (10 ms gaps, then 200 ms: 20 times)",
-            share >= 0.7 and factor >= 5,
+            every([within(shares, 0.7), within(whole.samples["stall_steps"], 5)]),
             f"the gap is {share:.0%} of the long prompt's TTFT, and {factor:.1f} times the usual one",
         ),
         judged(
             f"Chunks of {BUDGET} divide the stall by the number of chunks (200 ms to 25 ms)",
-            ratio >= 0.9 * num_chunks,
+            within(stall.ratios, most=1 / (0.9 * num_chunks)),
             f"{num_chunks} chunks divide it by {ratio:.1f}: a step has a fixed cost and decodes beside the "
             "chunk, and late chunks read more",
         ),

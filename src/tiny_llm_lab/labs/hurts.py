@@ -10,7 +10,7 @@ from tiny_llm_lab.bench.report import Column, Ratio, Row, Section
 from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.load.request import LoadRequest
 
-from .effect import Effect, effect_of
+from .effect import Effect, by_round, effect_of
 from .plot import COLORS
 from .result import Claim, Finding, LabResult, judged
 from .setup import LabSetup, rows_of
@@ -76,8 +76,7 @@ def _row(name: str, pair: Sequence[Row]) -> Row:
     if len(pair) < 2:
         return Row(name, {"off_s": off})
     chunked = pair[1].samples["total_s"]
-    each = [b / a if a and b else None for a, b in zip(off, chunked, strict=True)]
-    return Row(name, {"off_s": off, "chunked_s": chunked, "ratio": each})
+    return Row(name, {"off_s": off, "chunked_s": chunked, "ratio": by_round(chunked, off)})
 
 
 def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
@@ -90,7 +89,11 @@ def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
         said.append(f"{row.name.capitalize()}: {effect}.")
         claims.append(judged(_CLAIMS[row.name], effect.is_("higher"), str(effect)))
     hurt = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "higher"]
-    said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt in none of the three.")
+    unclear = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "unclear"]
+    if hurt or not unclear:
+        said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt in none of the three.")
+    if unclear:
+        said.append(f"Not measurable here: {', '.join(unclear)}.")
     return Finding(said, claims)
 
 

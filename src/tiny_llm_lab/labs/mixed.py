@@ -2,19 +2,22 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.prompts import Texts, tokenizer_for
+from tiny_llm_lab.load.record import LoadRun, timings
+from tiny_llm_lab.load.request import LoadRequest
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
-from .effect import effect_of
+from .effect import LEAST, by_round, effect_of, every, within
 from .plot import COLORS
 from .result import Finding, LabResult, judged
-from .setup import LabSetup, Runs, rows_of, timings
+from .setup import LabSetup, Runs, rows_of
 from .workload import LOAD, mixed, mixed_kinds, mixed_shapes, rate_for
 
 QUESTION: Final = "What do short requests feel of long ones?"
@@ -36,30 +39,34 @@ def run(setup: LabSetup) -> LabResult:
     variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
     pace = setup.pace(variants[0])
     rate = rate_for(setup, pace, mixed_kinds(setup), LOAD)
-    _write(setup, rate)
-    runs = setup.measure(variants, lambda number: mixed(setup, rate, number))
+    texts = Texts(tokenizer_for(setup.model, setup.model), setup.seed) if setup.servers.is_own else None
+    _write(setup, requests_of(setup, rate, texts, 0))
+    runs = setup.measure(variants, lambda number: requests_of(setup, rate, texts, number))
     rows = rows_of(runs, metrics)
     shapes = mixed_shapes(setup)
     count = setup.sizes.num_requests
     title = f"{count // 5} long and {count - count // 5} short requests, {rate:.1f} a second"
     note = "; ".join(f"{kind}: {shape[0]} tokens, answers of {shape[1]}" for kind, shape in shapes.items())
-    section = Section("mixed", title, _COLUMNS, rows, notes=[f"{note}. The requests are in {FILE}."])
+    section = Section(
+        "mixed", title, _COLUMNS, rows, notes=[f"{note}. Those of the first round are in {FILE}."]
+    )
     return LabResult("mixed", QUESTION, section, finding(rows), partial(draw, runs), skipped)
 
 
-def _write(setup: LabSetup, rate: float) -> None:
-    """The requests of the first round, in the order in which they are sent."""
-    requests = [
-        {
-            "kind": each.kind,
-            "arrival_s": each.arrival_s,
-            "num_prompt_tokens": each.num_prompt_tokens,
-            "max_tokens": each.max_tokens,
-            "prompt": each.prompt,
-        }
-        for each in mixed(setup, rate, 0)
-    ]
-    (setup.folder / FILE).write_text(json.dumps(requests) + "\n", encoding="utf-8")
+def requests_of(setup: LabSetup, rate: float, texts: Texts | None, number: int) -> Sequence[LoadRequest]:
+    """The requests of a round; `texts` puts text of as many tokens in place of token ids."""
+    requests = mixed(setup, rate, number)
+    if texts is None:
+        return requests
+    texts.rng.seed(f"{setup.seed} {number}")
+    return [replace(each, prompt=texts.exact(each.num_prompt_tokens)) for each in requests]
+
+
+def _write(setup: LabSetup, requests: Sequence[LoadRequest]) -> None:
+    """In the order in which they are sent, for `bench-serve --dataset-path` and `batch-main --prompts`."""
+    keys = ("prompt", "max_tokens", "arrival_s")
+    entries = [{key: getattr(each, key) for key in keys} for each in requests]
+    (setup.folder / FILE).write_text(json.dumps(entries) + "\n", encoding="utf-8")
 
 
 def metrics(run: LoadRun) -> Metrics:
@@ -94,12 +101,14 @@ def finding(rows: Sequence[Row]) -> Finding:
     }
     said.append(f"With chunks, {'; '.join(map(str, (*effects.values(), *waits.values())))}.")
     short, long = effects["short"], effects["long"]
-    is_more = short.is_("lower")
-    if is_more and short.ratio is not None and long.ratio is not None:
-        is_more = short.ratio.value < long.ratio.value
+    is_more = within(by_round(short.ratios, long.ratios), most=1 - LEAST)
     claims = [
         judged("Chunks protect short requests", short.is_("lower"), str(short)),
-        judged("Short requests are the most sensitive to long prefills", is_more, f"{short}; {long}"),
+        judged(
+            "Short requests are the most sensitive to long prefills",
+            every([short.is_("lower"), is_more]),
+            f"{short}; {long}",
+        ),
     ]
     return Finding(said, claims)
 

@@ -7,10 +7,11 @@ from typing import Final
 
 from tiny_llm_lab.bench.latency import columns
 from tiny_llm_lab.bench.report import Ratio, Row, Section
+from tiny_llm_lab.commands.cli_errors import plural
 from tiny_llm_lab.simulate.traffic import LengthKind
 
 from .compare import KEYS, PANELS
-from .effect import LEAST
+from .effect import LEAST, LEAST_ROUNDS, within
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
 from .setup import LabSetup, rows_of, traffic_metrics
@@ -64,15 +65,20 @@ def finding(rows: Sequence[Row]) -> Finding:
     details = f"chunked / off, and by chance between two servers that are alike: {'; '.join(said)}."
     measured = "; ".join(said)
     first = "Chunks changed nothing that chance does not change as much"
-    if changed:
+    rounds = len(off.samples["itl_p99_s"])
+    if rounds < LEAST_ROUNDS:
+        first = f"{plural(rounds, 'round')} cannot tell a change from chance"
+    elif changed:
         first = f"Chunks changed {', '.join(changed)} by more than chance does"
     elif noisy:
         first += f", but chance changes {', '.join(noisy)} so much that an effect could hide in it"
-    is_null = None if noisy and not changed else not changed
+    is_null = None if rounds < LEAST_ROUNDS or (noisy and not changed) else not changed
     claim = judged("With prompts of 120 tokens chunks make no difference", is_null, measured)
     ratio_off = off.median("itl_p99_over_p50")
     near_one = judged(
-        "The ITL p99 / p50 stays near 1.04", ratio_off <= 1.25, f"{ratio_off:.2f}, of pooled gaps"
+        "The ITL p99 / p50 stays near 1.04",
+        within(off.samples["itl_p99_over_p50"], most=1.25),
+        f"{ratio_off:.2f}, of pooled gaps",
     )
     return Finding([f"{first}; {details}"], [claim, near_one])
 

@@ -43,8 +43,18 @@ def page_of(title: str, about: str, results: Sequence[tuple[LabResult, Path]]) -
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
         f'<h1>{escape(title)}</h1>\n<p class="soft">{escape(about)}</p>\n<nav>{links}</nav>\n'
-        f"{body}\n</body></html>\n"
+        f"{''.join(_verdicts(results))}{body}\n</body></html>\n"
     )
+
+
+def _verdicts(results: Sequence[tuple[LabResult, Path]]) -> Iterator[str]:
+    """Every claim and its verdict, when there are several labs."""
+    if len(results) > 1:
+        yield '<div class="scroll"><table class="claims"><tr><th>lab</th><th>claim</th><th></th></tr>'
+        for result, _ in results:
+            link = f'<td><a href="#{escape(result.name)}">{escape(result.name)}</a></td>'
+            yield from (f"<tr>{link}{_judged(each)}</tr>" for each in result.finding.claims)
+        yield "</table></div>"
 
 
 def _lab(result: LabResult, figure: Path) -> Iterator[str]:
@@ -77,7 +87,10 @@ def _claims(claims: Sequence[Claim]) -> Iterator[str]:
         yield '<div class="scroll"><table class="claims">'
         yield "<tr><th>claim</th><th></th><th>measured here</th></tr>"
         for each in claims:
-            kind = "soft" if each.verdict == "not measurable" else each.verdict
-            said = f"<td>{escape(each.text)}</td><td class={kind}>{each.verdict}</td>"
-            yield f"<tr>{said}<td>{escape(each.measured)}</td></tr>"
+            yield f"<tr>{_judged(each)}<td>{escape(each.measured)}</td></tr>"
         yield "</table></div>"
+
+
+def _judged(claim: Claim) -> str:
+    kind = "soft" if claim.verdict == "not measurable" else claim.verdict
+    return f"<td>{escape(claim.text)}</td><td class={kind}>{claim.verdict}</td>"

@@ -54,7 +54,9 @@ def bar_panels(figure: Figure, rows: Sequence[Row], panels: Sequence[tuple[str, 
 def gaps_over_time(axes: Axes, title: str, timings: Iterable[Timing], color: str) -> None:
     """Every gap between two tokens of a request, at the time of the later one."""
     for timing in timings:
-        axes.plot(timing.token_s[1:], [gap * 1e3 for gap in timing.itl_s], ".", color=color, markersize=2.5)
+        axes.plot(
+            timing.distinct_s[1:], [gap * 1e3 for gap in timing.itl_s], ".", color=color, markersize=2.5
+        )
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_xlabel("seconds since the start of the run")
     axes.set_ylabel("ITL (ms)")

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -15,10 +15,10 @@ from tiny_llm_lab.bench.report import Metrics, Row
 from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.interleave import interleave
 from tiny_llm_lab.load.client import LoadOptions, run_load
-from tiny_llm_lab.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.load.request import LoadRequest
 from tiny_llm_lab.metrics import tpot_s
-from tiny_llm_lab.types import Timing, UserError
+from tiny_llm_lab.types import UserError
 
 from .server import Servers, Variant
 
@@ -170,14 +170,6 @@ class LabSetup:
 def rows_of(runs: Runs, metrics: Callable[[LoadRun], Metrics]) -> list[Row]:
     """A row for each variant, a sample for each of its runs."""
     return [Row.of_runs(name, map(metrics, each)) for name, each in runs.items()]
-
-
-def timings(records: Iterable[RequestRecord]) -> list[Timing]:
-    """Latencies from the moment of sending; tokens that came at the same time, in one chunk, count once.
-
-    So a gap is one between chunks, as in `vllm bench serve`: a reader that is late sees no gaps of 0.
-    """
-    return [Timing(record.send_s, tuple(dict.fromkeys(record.token_s))) for record in records]
 
 
 def traffic_metrics(run: LoadRun) -> Metrics:

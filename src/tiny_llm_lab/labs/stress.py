@@ -9,7 +9,7 @@ from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
 from tiny_llm_lab.load.record import LoadRun
 from tiny_llm_lab.load.request import LoadRequest
 
-from .effect import effect_of
+from .effect import effect_of, every, within
 from .plot import bar_panels
 from .result import Finding, LabResult, judged
 from .server import Variant
@@ -116,22 +116,21 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     ahead, ahead_shared = (row.median("ahead") for row in (chunked, capped))
     shared = f"{ahead_shared:.0%} when one prompt may have {_SHARE} of the {_BUDGET} tokens"
     said.append(f"{shorts}; {long}. Of the shorts {ahead:.0%} begin before the long one does, {shared}.")
-    factor = 1 / shorts.ratio.value if shorts.ratio else None
     claims = [
         judged(
             "Shorts are 1.01 to 2.30 times faster with chunks",
-            shorts.is_("lower") and (factor is not None and factor <= 2.3),
+            every([shorts.is_("lower"), within(shorts.ratios, 1 / 2.3)]),
             str(shorts),
         ),
         judged(
             "The long prompt is 1.47 times faster with chunks",
-            long.is_("lower") and (long.factor or 0.0) >= _FASTER,
+            every([long.is_("lower"), within(long.ratios, most=1 / _FASTER)]),
             str(long),
         ),
         judged("Short latency is unchanged", shorts.is_("none"), str(shorts)),
         judged(
             "A token budget alone lets shorts overtake a long prompt",
-            ahead >= _MOSTLY,
+            within(chunked.samples["ahead"], _MOSTLY),
             f"{ahead:.0%} of them begin first, {shared}",
         ),
     ]

@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.bench.latency import itl_metrics
 from tiny_llm_lab.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.load.record import LoadRun, timings
 from tiny_llm_lab.metrics import percentile, pooled_itl
 
-from .effect import effect_of
+from .effect import Kind, effect_of, every
 from .plot import bars, over_budgets
 from .result import Finding, LabResult, judged
 from .server import Variant
-from .setup import LabSetup, rows_of, timings
+from .setup import LabSetup, rows_of
 from .workload import contention, overlap_problem
 
 QUESTION: Final = "Which token budget?"
@@ -95,11 +95,25 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
         judged("A smaller chunk raises TTFT", ttft.is_("higher"), str(ttft)),
         judged("Throughput is stable across budgets", speed.is_("none"), str(speed)),
         judged(
-            "Throughput peaks at 512", fastest.name == "512", f"the highest median is that of {fastest.name}"
+            "Throughput peaks at 512",
+            _beats(rows, "512", "output_tokens_per_s", "higher"),
+            f"the highest median is that of {fastest.name}",
         ),
-        judged("4096 is the smoothest", least.name == "4096", f"the least ITL p99 is that of {least.name}"),
+        judged(
+            "4096 is the smoothest",
+            _beats(rows, "4096", "itl_p99_s", "lower"),
+            f"the least ITL p99 is that of {least.name}",
+        ),
     ]
     return Finding(said, claims)
+
+
+def _beats(rows: Sequence[Row], name: str, key: str, kind: Kind) -> bool | None:
+    """Whether the metric of the row `name` is `kind` against each other row; None without that row."""
+    best = next((row for row in rows if row.name == name), None)
+    if best is None:
+        return None
+    return every(effect_of(key, best, row, key).is_(kind) for row in rows if row is not best)
 
 
 def _policy_said(policy: Row, best: Row | None, slo_s: float) -> str:

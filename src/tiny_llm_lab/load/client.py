@@ -105,10 +105,22 @@ class _Run:
         self._client, self._model, self._options = client, model, options
         self._count_tokens = count_tokens
         self._slots = asyncio.Semaphore(options.max_concurrency) if options.max_concurrency else None
-        self._start_s = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._start_s = self._loop.time()
+        self._turn_s: float | None = None  # of the loop's present turn, once something was received in it
 
     def _now(self) -> float:
-        return asyncio.get_running_loop().time() - self._start_s
+        return self._loop.time() - self._start_s
+
+    def _received_s(self) -> float:
+        """The time of what one turn of the event loop brings: the same for all chunks of a read."""
+        if self._turn_s is None:
+            self._turn_s = self._now()
+            self._loop.call_soon(self._end_turn)
+        return self._turn_s
+
+    def _end_turn(self) -> None:
+        self._turn_s = None
 
     async def serve(self, request: LoadRequest, on_record: OnRecord | None) -> RequestRecord:
         """Wait for the arrival of `request` and a slot, send it and read its answer."""
@@ -174,7 +186,7 @@ class _Run:
                 raise ServerError(f"HTTP {response.status_code}: {await error_of(response)}")
             events = EventParser()
             async for received in response.aiter_raw():
-                now = self._now()  # before parsing, and one time for all that came at once
+                now = self._received_s()
                 for data in events.feed(received):
                     answer.add(data, now)
             for data in events.close():

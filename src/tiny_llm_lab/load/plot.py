@@ -47,7 +47,7 @@ def draw(run: LoadRun, title: str, path: Path) -> None:
 
 def _shares(axes: Axes, values_s: Sequence[float], label: str, color: str) -> None:
     """The share of values that are at most so long, with a line at the 99th percentile."""
-    values = sorted(value * 1e3 for value in values_s if value > 0)  # tokens of one chunk have no gap
+    values = sorted(value * 1e3 for value in values_s)
     if values:
         shares = [100 * (number + 1) / len(values) for number in range(len(values))]
         axes.step(values, shares, where="post", color=color, label=label)
@@ -58,8 +58,7 @@ def _gaps(axes: Axes, records: Sequence[RequestRecord], color: str) -> None:
     points = [
         (time_s, gap * 1e3)
         for record in records
-        for time_s, gap in zip(record.token_s[1:], record.timing.itl_s, strict=True)
-        if gap > 0
+        for time_s, gap in zip(record.timing.distinct_s[1:], record.timing.itl_s, strict=True)
     ]
     if points:
         times, gaps = zip(*points, strict=True)

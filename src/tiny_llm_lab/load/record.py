@@ -28,7 +28,7 @@ class RequestRecord:
     request: LoadRequest
     send_s: float  # later than the scheduled arrival under a limit of concurrency
     end_s: float
-    token_s: tuple[float, ...] = ()  # when each token was received; those of one chunk at the same time
+    token_s: tuple[float, ...] = ()  # when each token was received; those of one read at the same time
     text: str = ""
     finish_reason: str | None = None
     usage: Usage | None = None

@@ -61,6 +61,10 @@ def note_lines(result: Mapping[str, Any], run: LoadRun) -> Iterator[str]:
     )
     if counted:
         yield f"tokens counted by: {counted}"
+    num_tokens = sum(len(record.token_s) for record in run.completed)
+    num_times = sum(len(record.timing.distinct_s) for record in run.completed)
+    if num_times < num_tokens:
+        yield f"{num_tokens:,} tokens came in {num_times:,} deliveries: ITL is the gap between two of them"
     off = [r for r in run.completed if r.usage and r.usage.prompt_tokens != r.request.num_prompt_tokens]
     if off:
         first = off[0]

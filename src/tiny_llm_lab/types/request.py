@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 from tiny_llm_lab.types.logits import LogitsProcessor
@@ -37,9 +38,14 @@ class Timing:
         return self.token_s[0] - self.arrival_s if self.token_s else None
 
     @property
+    def distinct_s(self) -> tuple[float, ...]:
+        """The times at which tokens came, each once."""
+        return tuple(dict.fromkeys(self.token_s))
+
+    @property
     def itl_s(self) -> list[float]:
-        """Inter-token latencies: every gap between consecutive tokens."""
-        return [after - before for before, after in zip(self.token_s, self.token_s[1:], strict=False)]
+        """Inter-token latencies: every gap between consecutive times. Tokens that came together are one."""
+        return [after - before for before, after in pairwise(self.distinct_s)]
 
 
 @dataclass(frozen=True)

@@ -5,37 +5,11 @@ from tests.helpers.lab_rows import record, row, verdict
 
 from tiny_llm_lab.bench.report import Ratio, Row
 from tiny_llm_lab.labs import compare, hol, itl, mixed, null, stress, sweep
-from tiny_llm_lab.labs.effect import effect_of
 from tiny_llm_lab.labs.result import Finding
 from tiny_llm_lab.labs.workload import overlap_problem
 from tiny_llm_lab.load.record import LoadRun
 
-_WILD = ((1.0, 1.0), (0.4, 2.0), (1.1, 1.3))
-
-# Effects
-
-
-@pytest.mark.parametrize(
-    ("variant", "kind", "words"),
-    [
-        ((2.0, 2.2, 1.8), "higher", "x is 2.00 times higher (variant / baseline 1.80 to 2.20)"),
-        ((0.5, 0.4, 0.6), "lower", "x is 2.00 times lower (variant / baseline 0.40 to 0.60)"),
-        ((1.0, 1.1, 0.9), "none", "x did not change (variant / baseline 0.90 to 1.10)"),
-        ((1.02, 1.03, 1.01), "none", "x did not change (variant / baseline 1.01 to 1.03)"),
-        ((0.5, 1.0, 2.0), "unclear", "x varies too much to tell (variant / baseline 0.50 to 2.00)"),
-        ((1.0, None, 1.0), "unclear", "x could not be compared"),
-    ],
-)
-def test_an_effect_needs_all_rounds(variant: tuple[float | None, ...], kind: str, words: str) -> None:
-    effect = effect_of("x", row("b", x=variant), row("a", x=(1.0, 1.0, 1.0)), "x")
-    assert (effect.kind, str(effect)) == (kind, words)
-
-
-def test_what_is_unclear_is_neither_confirmed_nor_refuted() -> None:
-    effects = [effect_of("x", row("b", x=(value, 2.0)), row("a", x=(1.0, 1.0)), "x") for value in (0.5, 2.0)]
-    assert [effect.is_("higher") for effect in effects] == [None, True]
-    assert [effect.is_("none") for effect in effects] == [None, False]
-
+_WILD = ((1.0, 1.0, 1.0), (0.4, 2.0, 1.0), (1.1, 1.3, 1.2))
 
 # hol
 
@@ -149,6 +123,15 @@ def test_a_sweep_refutes_what_is_not_so() -> None:
     assert found[:2] == ["refuted", "refuted"]
 
 
+def test_a_sweep_has_a_peak_only_where_it_is_above_all_others_in_every_round() -> None:
+    speeds = {"256": 100.0, "512": (150.0, 151.0, 149.0), "1024": 100.0, "4096": 100.0}
+    rows = [row(name, ttft_p50_s=1.0, itl_p99_s=1.0, output_tokens_per_s=x) for name, x in speeds.items()]
+    assert verdict(sweep.finding(rows, 1.0, None), "Throughput peaks at 512") == "confirmed"
+    rows[2] = row("1024", ttft_p50_s=1.0, itl_p99_s=1.0, output_tokens_per_s=(100.0, 160.0, 140.0))
+    assert verdict(sweep.finding(rows, 1.0, None), "Throughput peaks at 512") == "not measurable"
+    assert verdict(sweep.finding(rows[2:], 1.0, None), "Throughput peaks at 512") == "not measurable"
+
+
 # stress
 
 
@@ -186,7 +169,9 @@ def test_only_what_chance_does_not_explain_is_an_effect(value: float, is_beyond:
 
 
 def test_null_names_what_changed() -> None:
-    same = dict.fromkeys(("itl_p99_s", "itl_p99_over_p50", "ttft_p50_s", "output_tokens_per_s"), (1.0, 1.1))
+    same = dict.fromkeys(
+        ("itl_p99_s", "itl_p99_over_p50", "ttft_p50_s", "output_tokens_per_s"), (1.0, 1.1, 1.0)
+    )
     nothing = null.finding([row(name, **same) for name in ("off", "off again", "512")])
     assert (
         nothing.conclusion[0].startswith("Chunks changed nothing")
@@ -197,7 +182,7 @@ def test_null_names_what_changed() -> None:
     )
     assert "chance changes TTFT p50 so much" in wild.conclusion[0]
     assert wild.claims[0].verdict == "not measurable"
-    slower = row("512", **same | {"ttft_p50_s": (2.0, 2.2)})
+    slower = row("512", **same | {"ttft_p50_s": (2.0, 2.2, 2.1)})
     something = null.finding([row("off", **same), row("off again", **same), slower])
     assert something.conclusion[0].startswith("Chunks changed TTFT p50 by more")
     assert something.claims[0].verdict == "refuted"

@@ -13,11 +13,14 @@ from tiny_llm_lab.load.request import LoadRequest
 
 def test_hurts_has_a_sentence_for_each_workload() -> None:
     names = list(hurts.WORKLOADS)
-    off = row("off", x=(1.0, 1.0))
-    effects = [effect_of("the time", row("256", x=x), off, "x") for x in ((1.5, 1.6), (1.0, 1.0), (0.5, 2.0))]
+    off, samples = row("off", x=1.0), ((1.5, 1.6, 1.5), (1.0, 1.0, 1.0), (0.5, 2.0, 1.0))
+    effects = [effect_of("the time", row("256", x=x), off, "x") for x in samples]
     found = hurts.finding([row(name) for name in names], effects)
     assert [claim.verdict for claim in found.claims] == ["confirmed", "refuted", "not measurable"]
-    assert found.conclusion[-1] == "Chunks hurt lone long prompt."
+    assert found.conclusion[-2:] == [
+        "Chunks hurt lone long prompt.",
+        "Not measurable here: prompts below 100 tokens.",
+    ]
     calm = hurts.finding([row(names[0])], effects[1:2])
     assert calm.conclusion[-1] == "Chunks hurt in none of the three."
 
@@ -42,15 +45,33 @@ def test_capacity_compares_also_with_nothing() -> None:
         in capacity.finding([row("off", rate=0.0), row("512", rate=2.0)]).conclusion[2]
     )
     more = capacity.finding([row("off", rate=1.0), row("512", rate=2.0)])
-    assert more.conclusion[2] == "So the capacity with chunks is 2.00 times higher (one round)."
+    assert more.conclusion[2] == "So the capacity with chunks is 2.00 times higher (in every round)."
     less = capacity.finding([row("off", rate=2.0), row("512", rate=1.0)])
     assert [each.claims[0].verdict for each in (more, less)] == ["confirmed", "refuted"]
+
+
+def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0() -> None:
+    probes = capacity.search(lambda rate: Probe(rate, rate, 9.0), Slos(0.1, 1.0), 1.0, 16.0, 2)
+    assert [probe.rate for probe in probes] == [4.0, 2.0]
+    row = capacity.row_of("off", [probes] * 3, Slos(0.1, 1.0))
+    assert row.samples == {"rate": [0.0] * 3, "gap_s": [2.0] * 3, "ttft_p50_s": [9.0] * 3}
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"),
+    [((2.0, 2.0, 2.0), "confirmed"), ((0.0, 0.0, 0.0), "refuted"), ((2.0, 0.0, 2.0), "not measurable")],
+)
+def test_a_capacity_of_0_is_raised_in_every_round_or_not_at_all(
+    rates: tuple[float, ...], verdict: str
+) -> None:
+    [claim] = capacity.finding([row("off", rate=0.0), row("512", rate=rates)]).claims
+    assert claim.verdict == verdict
 
 
 def test_prefix_counts_hits_in_blocks() -> None:
     def finding(cached: float | None, saved: float) -> Finding:
         rate = None if cached is None else cached / 1500
-        on = row("on", cached_tokens=(cached,), hit_rate=(rate,), saved=saved, ttft_next_s=1 - saved)
+        on = row("on", cached_tokens=(cached,) * 3, hit_rate=(rate,) * 3, saved=saved, ttft_next_s=1 - saved)
         return prefix.finding([on, row("off", ttft_next_s=1.0)], 1000, 16)
 
     assert [claim.verdict for claim in finding(992, 0.66).claims] == ["refuted", "confirmed", "confirmed"]

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,37 @@ def test_all_goes_on_after_a_lab_that_cannot_run(
     monkeypatch.setattr(command, "_question", lambda name: "What?")
     assert cli.main(["lab", "all", "--out", str(tmp_path)]) == 1
     assert "memory was left out: not here" in capsys.readouterr().err
-    assert 'id="hol"' in (tmp_path / "all" / "index.html").read_text()
+    page = (tmp_path / "all" / "index.html").read_text()
+    assert 'id="hol"' in page and page.count("All is well") == 1, "one lab needs no table of all verdicts"
     assert cli.main(["lab", "memory", "--out", str(tmp_path)]) == 2
+
+
+def test_all_ends_with_the_verdicts_of_every_lab_and_the_page_begins_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "LABS", {"first": made_up, "second": lambda s: made_up(s, "no overlap")})
+    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    assert cli.main(["lab", "all", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "1 of 2: first" in said.err and "2 of 2: second" in said.err
+    assert said.out.count("All is well") == 4 and said.out.rstrip().splitlines()[-1].count("hol") == 1
+    page = (tmp_path / "all" / "index.html").read_text()
+    assert page.count("All is well") == 4 and page.index("All is well") < page.index("<section")
+
+
+@pytest.mark.parametrize(("rounds", "is_told"), [("1", True), ("2", True), ("3", False)])
+def test_fewer_than_three_rounds_are_named_as_the_reason(
+    rounds: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lab(setup: LabSetup) -> LabResult:
+        found = made_up(setup)
+        return replace(found, finding=Finding(["so"], [judged("It is faster", None, "maybe")]))
+
+    monkeypatch.setattr(command, "LABS", {"hol": lab})
+    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    assert cli.main(["lab", "hol", "--rounds", rounds, "--out", str(tmp_path)]) == 0
+    said = json.loads((tmp_path / "hol" / "result.json").read_text())["conclusion"]
+    assert any("too few for a verdict: take --rounds 3 or more" in each for each in said) is is_told
 
 
 def test_own_servers_are_started_once_a_variant_and_end_by_sigint(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.simulated_server import SimulatedServers
 
+from tiny_llm_lab.commands.prompts_file import read_prompts
 from tiny_llm_lab.labs.command import LABS
 from tiny_llm_lab.labs.page import page_of
 from tiny_llm_lab.labs.plot import save
@@ -15,17 +16,19 @@ from tiny_llm_lab.labs.result import LabResult
 from tiny_llm_lab.labs.server import RunningServers, Variant
 from tiny_llm_lab.labs.setup import QUICK, LabSetup
 from tiny_llm_lab.load.client import LoadOptions
+from tiny_llm_lab.load.datasets import DatasetSettings, make_requests
+from tiny_llm_lab.load.prompts import Texts, tokenizer_for
 from tiny_llm_lab.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.load.request import LoadRequest
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import SamplingParams, UserError
 
 ON_SERVERS = [name for name in LABS if name != "memory"]
 
 
-def setup_of(folder: Path, servers: SimulatedServers | None = None) -> LabSetup:
+def setup_of(folder: Path, servers: SimulatedServers | None = None, rounds: int = 3) -> LabSetup:
     servers = servers or SimulatedServers()
-    sizes = replace(QUICK, streams=6, stream_tokens=120, num_requests=10, rounds=2, num_stress=2)
-    return LabSetup(servers, "m", folder, sizes=sizes, send_load=servers.send_load)
+    sizes = replace(QUICK, streams=6, stream_tokens=120, num_requests=10, rounds=rounds, num_stress=rounds)
+    return LabSetup(servers, "default", folder, sizes=sizes, send_load=servers.send_load)
 
 
 def run(name: str, folder: Path) -> LabResult:
@@ -49,6 +52,19 @@ def test_a_lab_says_something_valid_that_can_be_drawn_and_kept(name: str, tmp_pa
     save(result.draw, tmp_path / "figure.png")
     page = page_of("Labs", "a machine", [(result, tmp_path / "figure.png")])
     assert "data:image/png;base64," in page and "http" not in page
+
+
+@pytest.mark.parametrize("name", ON_SERVERS)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_fewer_than_three_rounds_give_numbers_and_verdicts_of_counts_alone(
+    name: str, rounds: int, tmp_path: Path
+) -> None:
+    result = LABS[name](setup_of(tmp_path, rounds=rounds))
+    assert result.finding.problem is None and result.section.rows and result.finding.conclusion
+    told = [claim.text for claim in result.finding.claims if claim.verdict != "not measurable"]
+    counted = {"hol": ["A prompt of 4096 tokens"], "prefix": ["The hit rate is 2/3", "Hits are full blocks"]}
+    assert len(told) == len(counted.get(name, [])), told
+    assert all(text.startswith(start) for text, start in zip(told, counted.get(name, []), strict=True))
 
 
 def test_chunks_shorten_the_stall_of_the_streams(tmp_path: Path) -> None:
@@ -94,13 +110,28 @@ def test_hits_are_full_blocks(tmp_path: Path) -> None:
     assert found["Hits are full blocks: floor(shared / block) x block tokens"] == "confirmed"
 
 
-def test_mixed_writes_its_requests(tmp_path: Path) -> None:
-    run("mixed", tmp_path)
-    requests = json.loads((tmp_path / "mixed_workload.json").read_text())
-    longs = [each for each in requests if each["kind"] == "long"]
-    assert len(requests) == 10 and len(longs) == 2
-    assert all(len(each["prompt"]) == each["num_prompt_tokens"] == 3000 for each in longs)
-    assert requests[: len(longs)] != longs, "they are shuffled"
+def test_mixed_writes_the_requests_of_its_first_round_as_texts_that_other_commands_read(
+    tmp_path: Path,
+) -> None:
+    servers, sent = SimulatedServers(), list[Sequence[LoadRequest]]()
+
+    def send(url: str, model: str, requests: Sequence[LoadRequest], options: LoadOptions) -> LoadRun:
+        sent.append(requests)
+        return servers.send_load(url, model, requests, options)
+
+    LABS["mixed"](replace(setup_of(tmp_path, servers), send_load=send))
+    rounds = [each for each in sent if {one.kind for one in each} == {"long", "short"}]
+    assert rounds[0][0].prompt != rounds[2][0].prompt, (
+        "the warm-up has other texts, or the cache would know them"
+    )
+    first, path = rounds[2], str(tmp_path / "mixed_workload.json")
+    settings = DatasetSettings("custom", path, num_prompts=10)
+    read = make_requests(settings, Texts(tokenizer_for(None, "default"), 0))
+    assert [replace(each, kind="") for each in first] == read
+    assert sorted(each.num_prompt_tokens for each in read) == [50] * 8 + [3000] * 2
+    assert [each.kind for each in first][:2] != ["long"] * 2, "they are shuffled"
+    prompts = [(each.content, each.sampling.max_tokens) for each in read_prompts(path, SamplingParams())]
+    assert prompts == [(each.prompt, each.max_tokens) for each in first]
 
 
 def test_variants_take_turns_in_alternating_order_after_a_warm_up(tmp_path: Path) -> None:
@@ -108,8 +139,8 @@ def test_variants_take_turns_in_alternating_order_after_a_warm_up(tmp_path: Path
     setup = setup_of(tmp_path, servers)
     request = [setup.request(4, 2, "short", 0.0, 0)]
     runs = setup.measure([Variant("a"), Variant("b")], lambda number: request)
-    assert servers.calls == ["a", "b", "b", "a", "a", "b"]
-    assert {name: len(each) for name, each in runs.items()} == {"a": 2, "b": 2}
+    assert servers.calls == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert {name: len(each) for name, each in runs.items()} == {"a": 3, "b": 3}
 
 
 def test_a_failed_request_ends_the_lab(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def _panel(axes: Axes, name: str, run: Run) -> None:
         timing = run.timings[idx]
         gaps_ms = [gap * 1000 for gap in timing.itl_s]
         # Steps: a gap is the height of the whole time between two tokens.
-        axes.step(timing.token_s, [gaps_ms[0], *gaps_ms], color=_LINE_COLOR, linewidth=0.8, alpha=0.6)
+        axes.step(timing.distinct_s, [gaps_ms[0], *gaps_ms], color=_LINE_COLOR, linewidth=0.8, alpha=0.6)
     longest_ms = max(victim_itl(run)) * 1000
     axes.axhline(longest_ms, color=_MAX_COLOR, linewidth=0.8, linestyle="--")
     axes.set_yscale("log")

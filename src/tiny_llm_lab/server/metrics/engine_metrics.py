@@ -140,14 +140,16 @@ class EngineMetrics(SilentListener):
             live.has_output = True
             totals.prompt_tokens += live.asked.num_prompt_tokens
             totals.prompt_tokens_cached += output.num_cached_tokens
-        for event in output.events:
-            if isinstance(event, TokenEvent) and event.token_id is not None:
-                if last_s is None:
-                    totals.time_to_first_token_seconds.observe(event.time_s - live.asked.arrival_s)
-                else:
-                    totals.inter_token_latency_seconds.observe(event.time_s - last_s)
-                last_s = event.time_s
-        live.last_token_s = last_s
+        tokens = (
+            each for each in output.events if isinstance(each, TokenEvent) and each.token_id is not None
+        )
+        # With drafts a step brings several tokens: they come together.
+        if (first := next(tokens, None)) is not None:
+            if last_s is None:
+                totals.time_to_first_token_seconds.observe(first.time_s - live.asked.arrival_s)
+            else:
+                totals.inter_token_latency_seconds.observe(first.time_s - last_s)
+            live.last_token_s = first.time_s
         totals.generation_tokens += len(output.token_ids)
         if output.completion is not None:
             del self._live[output.request_id]

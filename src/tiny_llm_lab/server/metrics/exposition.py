@@ -41,7 +41,7 @@ _HISTOGRAMS: Final = {
     "iteration_tokens_total": "Tokens of a step.",
     "step_time_seconds": "From the launch of a step to its tokens.",
     "time_to_first_token_seconds": "From arrival to the first token.",
-    "inter_token_latency_seconds": "The gap between two tokens of a request, every one.",
+    "inter_token_latency_seconds": "The gap between two steps that bring tokens of a request, every one.",
     "request_time_per_output_token_seconds": "The mean gap between the tokens of a request.",
     "e2e_request_latency_seconds": "From arrival to the last token.",
     "request_queue_time_seconds": "From arrival to the launch of the first step.",

@@ -37,7 +37,11 @@ _Work = TypeVar("_Work", DecodeWork, PrefillWork)
 
 
 class LatencyPolicy:
-    """Turns a limit on the gap between two tokens into the token budget of the next step."""
+    """Turns a limit on the gap between two tokens into the token budget of the next step.
+
+    With the model's margin the p99 of all gaps keeps the limit, not that of each request: a late step is late
+    for every request that decodes, and late steps come in a row.
+    """
 
     def __init__(
         self,
