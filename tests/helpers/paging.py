@@ -52,8 +52,8 @@ def tables_of(block_ids):
 class Requests:
     """Random queries, keys and values of requests, and the layout of their last `sizes` tokens."""
 
-    def __init__(self, llm, lengths, sizes, block_size=4, H=4, G=2, D=8, dtype=mx.float32):
-        self.ids, num_blocks = scattered_blocks(1, block_size, lengths)
+    def __init__(self, llm, lengths, sizes, block_size=4, H=4, G=2, D=8, dtype=mx.float32, seed=1):
+        self.ids, num_blocks = scattered_blocks(seed, block_size, lengths)
         parts = [(ids, n - new, new) for ids, n, new in zip(self.ids, lengths, sizes, strict=True)]
         self.layout = llm.StepLayout.of(block_size, parts)
         self.q, self.k, self.v = (

@@ -44,3 +44,15 @@ def test_what_nothing_holds_is_not_copied(k):
         mx.eval(room)
     assert mx.get_peak_memory() - before < size / 2
     assert mx.array_equal(room[:, :, :9].sum(axis=(0, 1, 3)), mx.array([256.0] * 8 + [0.0])).item()
+
+
+@pytest.mark.parametrize("new", [1, 2, 4])
+def test_all_that_is_added_must_fit_and_not_only_its_beginning(k, new):
+    room, added = mx.zeros((1, 1, 4, 2)), mx.ones((1, 1, new, 2))
+    for offset in range(5):
+        if offset + new <= 4:
+            want = written(room, added, offset)
+            np.testing.assert_array_equal(np.array(k.append(mx.array(room), added, offset)), want)
+        else:
+            with pytest.raises(ValueError, match="do not fit behind the stored ones"):
+                k.append(room, added, offset)

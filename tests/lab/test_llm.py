@@ -3,7 +3,7 @@
 import pytest
 
 from tiny_llm_lab import LLM, SamplingParams
-from tiny_llm_lab.types import DoneEvent, Prompt, SchedulerConfig, UserError
+from tiny_llm_lab.types import DoneEvent, Prompt, SchedulerConfig, StructuredOutputs, UserError
 
 SHORT = SamplingParams(max_tokens=12)
 
@@ -36,6 +36,19 @@ def test_events_and_refusals(llm):
     assert done.finish_reason == "error"
     assert "empty" in done.error
     assert seen == [DoneEvent(done)]
+
+
+def test_a_prompts_own_processors_run_beside_the_form_of_its_answer(llm):
+    seen = []
+
+    def watch(logits, prompt, answer):
+        seen.append(list(answer))
+        return logits
+
+    form = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputs(choice=("yes", "no")))
+    (done,) = llm.generate([Prompt("Is it?", form, processors=(watch,))])
+    assert done.text in ("yes", "no")
+    assert seen[0] == [], "the prompt's processor was called before the first token"
 
 
 def test_settings_reach_the_engine():

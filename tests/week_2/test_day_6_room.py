@@ -41,6 +41,17 @@ def test_a_row_has_no_room_beyond_max_seq_len(llm):
 
 
 @pytest.mark.task("2.6.1")
+@pytest.mark.parametrize("rows", [3, 5, 6])
+def test_there_are_never_more_rows_than_requests_may_be_active(llm, rows):
+    before = active_bytes()
+    batch = batch_of(llm, [300] * rows, max_seq_len=302, D=64)
+    new = random_array(1, rows, 2, 1, 64)
+    mx.eval(batch.update_and_fetch(new, new))
+    del new
+    assert active_bytes() - before <= rows * 2 * 2 * 302 * 64 * 4 + 1024, f"{rows} rows and no more"
+
+
+@pytest.mark.task("2.6.1")
 def test_join_allocates_about_one_row(llm):
     batch = batch_of(llm, [300] * 7, rows=8, D=64)
     newcomer = prefilled(llm, 300, D=64)

@@ -122,6 +122,25 @@ def test_every_token_of_a_prompt_but_the_first(llm, model, config):
 
 
 @pytest.mark.task("3.6.7")
+def test_prompts_of_one_step_are_scored_each_by_its_own_rows(llm, model):
+    prompts = [
+        Prompt(random_tokens(seed, 9 + seed).tolist(), replace(FOREVER, max_tokens=1, prompt_logprobs=0))
+        for seed in range(3)
+    ]
+    engine, found = make_engine(llm, model), {}
+    for i, prompt in enumerate(prompts):
+        engine.add(str(i), prompt.content, prompt.sampling)
+    while engine.has_requests:
+        found |= {each.request_id: each.prompt_logprobs for each in engine.step()}
+    for i, prompt in enumerate(prompts):
+        want = prompt_logprobs_of(make_engine(llm, model), prompt)
+        assert [each.token_id for each in found[str(i)][1:]] == prompt.content[1:]
+        assert_close(
+            [each.logprob for each in found[str(i)][1:]], [each.logprob for each in want[1:]], F32_MODEL
+        )
+
+
+@pytest.mark.task("3.6.7")
 def test_a_prompt_of_one_token_has_nothing_to_be_likely_after(llm, model):
     prompt = Prompt([5], replace(FOREVER, prompt_logprobs=0))
     assert prompt_logprobs_of(make_engine(llm, model), prompt) == (None,)

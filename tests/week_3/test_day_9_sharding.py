@@ -143,6 +143,19 @@ def test_a_rank_of_a_packed_checkpoint(llm):
 
 
 @pytest.mark.task("3.9.3")
+@pytest.mark.parametrize("dense_layer", [0, 1])
+def test_the_groups_of_every_layer_count(llm, dense_layer):
+    """A packed checkpoint may leave some matrices dense: the inner width of the others still has groups."""
+    checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4", dtype="float32")
+    weights = dict(checkpoint.weights)
+    for name, w in checkpoint.weights.items():
+        if name.startswith(f"model.layers.{dense_layer}.mlp."):
+            weights[name] = mx.dequantize(w.weight, w.scales, w.biases, w.group_size, w.bits)
+    parts = [llm.shard_checkpoint(replace(checkpoint, weights=weights), each, 2) for each in range(2)]
+    assert [part.config.intermediate_size for part in parts] == [64, 128]
+
+
+@pytest.mark.task("3.9.3")
 def test_there_is_no_such_rank(llm):
     for each, size in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(ValueError):

@@ -87,3 +87,5 @@ def test_autoscaling_takes_the_place_of_a_number() -> None:
     scaled = ReplicaSettings(min_replicas=1, max_replicas=4, max_num_seqs=10).deployment_options()
     assert "num_replicas" not in scaled and scaled["max_ongoing_requests"] == 20
     assert scaled["autoscaling_config"]["target_ongoing_requests"] == 5
+    assert ReplicaSettings(num_replicas=3, max_num_seqs=10).max_running == 3 * 20
+    assert ReplicaSettings(min_replicas=1, max_replicas=4, max_num_seqs=10).max_running == 4 * 20

@@ -108,3 +108,14 @@ def test_other_pools_and_other_steps_are_not_mistaken(ops: MlxOps) -> None:
         for _ in range(2):
             got = ops.paged_attention(step.new_q, step.keys, step.values, *where, 8**-0.5)
             assert_close(got, step.want(), F32)
+
+
+def test_blocks_that_change_hands_while_lengths_stay_are_not_mistaken(ops: MlxOps) -> None:
+    """As when equally long requests of one token follow each other: only the tables differ."""
+    for seed in range(4):
+        step = Requests(LLM, [17, 17], [1, 1], 4, seed=seed)
+        at = step.layout
+        got = ops.paged_attention(
+            step.new_q, step.keys, step.values, at.query_starts, at.lengths, at.block_tables, 8**-0.5
+        )
+        assert_close(got, step.want(), F32, what=f"tables {step.ids}")
