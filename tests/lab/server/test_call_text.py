@@ -1,0 +1,148 @@
+"""The arguments of a call in Qwen3-Coder's tags: their schemas say what the text is."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.server.chat.call_text import parse_call
+
+TEXT: Any = {"type": "string"}
+NULLABLE: Any = {"anyOf": [TEXT, {"type": "null"}]}
+
+
+def value_of(text: str, schema: object, root: dict[str, Any] | None = None) -> Any:
+    """What a parameter of `schema` becomes whose text is `text`; {} as the root is that of the function."""
+    parameters: Any = {"properties": {"a": schema}, **(root or {})}
+    call = parse_call(f"<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>", {"f": parameters})
+    assert call is not None
+    return json.loads(call.arguments)["a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        (TEXT, "2024", "2024"),
+        (NULLABLE, "2024", "2024"),
+        (NULLABLE, '{"a": 1}', '{"a": 1}'),
+        (NULLABLE, "null", None),
+        (NULLABLE, "None", None),
+        (TEXT, "null", "null"),
+        ({"type": ["string", "null"]}, "007", "007"),
+        ({"oneOf": [{"type": "integer"}, TEXT]}, "7", "7"),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": ["auto", 5]}, "5", 5),
+        ({"enum": ["auto", 5, None]}, "auto", "auto"),
+        ({"const": "1"}, "1", "1"),
+        ({"type": "string", "enum": ["a"]}, "1", "1"),
+        ({"$ref": "#/$defs/name"}, "1", "1"),
+        ({"$ref": "#/definitions/x~1y"}, "1", "1"),
+        ({"allOf": [{"$ref": "#/$defs/name"}], "description": "d"}, "1", "1"),
+        ({"$ref": "#/$defs/circle"}, "1", "1"),
+        ({"type": "boolean"}, "True", True),
+        ({"type": "boolean"}, "false", False),
+        ({"type": "array"}, "['a', \"b\", None]", ["a", "b", None]),
+        ({"type": "object"}, "{'a': (1, True)}", {"a": [1, True]}),
+        ({"type": "integer", "enum": [1, 2]}, " 2 ", 2),
+        ({"type": "number"}, "1e999", "1e999"),
+        ({"type": "number"}, "NaN", "NaN"),
+        ({"type": "integer"}, "many", "many"),
+        ({"type": "array"}, "{1, 2}", "{1, 2}"),
+        ({"type": "array"}, "[" * 50_000, "[" * 50_000),
+        ({"type": "integer"}, "9" * 5000, "9" * 5000),
+        ({}, "3", 3),
+        (None, "True", "True"),
+    ],
+)
+def test_what_a_parameter_is(schema: object, text: str, value: object) -> None:
+    circle = {"anyOf": [{"$ref": "#/$defs/circle"}, {"$ref": "#/$defs/name"}]}
+    found = value_of(text, schema, {"$defs": {"name": TEXT, "circle": circle}, "definitions": {"x/y": TEXT}})
+    assert (type(found), found) == (type(value), value)
+
+
+def test_parameters_behind_a_reference() -> None:
+    assert value_of("1", {}, {"properties": 1}) == 1
+    root: Any = {"$ref": "#/$defs/Args", "$defs": {"Args": {"properties": {"a": TEXT}}}}
+    call = parse_call("<function=f><parameter=a>1</parameter>", {"f": root})
+    assert call is not None and call.arguments == '{"a": "1"}'
+
+
+ODD: Any = (
+    None,
+    5,
+    "x",
+    [],
+    [[]],
+    {},
+    {"type": 5},
+    {"a": {"anyOf": 3}},
+    [{}],
+    True,
+    {"$ref": "#/properties/a"},
+)
+
+
+@pytest.mark.parametrize("name", ["type", "anyOf", "allOf", "enum", "const", "$ref", "properties", "$defs"])
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_schemas_raise_nothing(name: str, odd: Any) -> None:
+    value_of("1", {name: odd})
+    value_of("1", {"$ref": "#/$defs/a/b"}, {name: odd})
+    deep: Any = {name: odd}
+    for _ in range(2000):
+        deep = {"anyOf": [deep]}
+    value_of("1", deep)
+    wide = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{j}"} for j in range(50)]} for i in range(50)}
+    assert value_of("1", {"$ref": "#/$defs/d0"}, {"$defs": wide}) == "1", "every reference is followed once"
+
+
+def made(rng: random.Random, depth: int = 0) -> Any:
+    """Some value of JSON."""
+    kind = rng.randrange(5 if depth > 2 else 7)
+    if kind == 5:
+        return [made(rng, depth + 1) for _ in range(rng.randrange(3))]
+    if kind == 6:
+        return {rng.choice("abc'\""): made(rng, depth + 1) for _ in range(rng.randrange(3))}
+    texts = ("7", "True", "null x", "['a']", "a\n\nb\n", "<b>", "", " x ", "é", "{}")
+    return (
+        rng.choice(texts),
+        rng.randrange(-999, 999),
+        rng.random() * 10.0 ** rng.randrange(-9, 20),
+        True,
+        None,
+    )[kind]
+
+
+def schema_of(value: Any, rng: random.Random) -> Any:
+    """A schema that says the type of `value`, in one of the ways in which schemas do."""
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+    plain = {"type": names.get(type(value), "null")}
+    other = {
+        "type": rng.choice(
+            ("null", "boolean") if plain["type"] != "string" else ("null", "integer", "object")
+        )
+    }
+    forms: tuple[Any, ...] = (
+        plain,
+        {"anyOf": [other, plain]},
+        {"type": [plain["type"], other["type"]]},
+        {"enum": [value]},
+    )
+    return rng.choice(forms)
+
+
+def as_qwen_writes(value: Any) -> str:
+    """What the template of Qwen3-Coder makes of an argument: JSON of lists and objects, else Python's str."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_the_template_writes_is_read_again(seed: int) -> None:
+    rng = random.Random(seed)
+    value = made(rng)
+    schema = schema_of(value, rng)
+    root = {}
+    if rng.random() < 0.5:
+        schema, root = {"$ref": "#/$defs/it"}, {"$defs": {"it": schema}}
+    found = value_of(as_qwen_writes(value), schema, root)
+    assert (type(found), found) == (type(value), value), schema
