@@ -64,7 +64,7 @@ class _Answer:
         request_id: str,
     ) -> None:
         self._served, self._parser = served, chat.new_parser()
-        self._items = OutputItems(is_single_call=body.parallel_tool_calls is False)
+        self._items = OutputItems(chat.functions, body.parallel_tool_calls is False)
         self._usage = Usage(len(chat.token_ids))
         self._status = "in_progress"
         self._head = {
