@@ -27,6 +27,7 @@ XML = """\
 </tool_call>"""
 BARE = XML.removeprefix("<tool_call>\n")
 BOTH = ParsedText("", "", (ToolCall("get", '{"city": "7", "days": 3}'),))
+VALUES = ("a</parameter>b", "</tool_call>\n<tool_call>", "x\n<parameter=y>\n</function>\n", "<function=get>")
 FRAGMENTS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", CALL, XML, '{"name": "get"}', '{"name": "a'),
     *("<", "</", "<tool", "_call>", "think>", " ", "\n", "x", '"}', "é", "<function=get>", BARE),
@@ -109,19 +110,11 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
         (XML.replace("\n</parameter>\n</function>", "\n</function>"), BOTH),
         (XML.replace("7\n</parameter>", "7"), BOTH),
         (XML.replace("</parameter>\n<parameter=days>\n3\n", ""), ParsedText("", "", (call(city="7"),))),
-        (
-            f"<function=get> is the function\n{CALL}",
-            ParsedText("", "<function=get> is the function\n", (call(city="Köln"),)),
-        ),
+        (f"<function=get> is it\n{CALL}", ParsedText("", "<function=get> is it\n", (call(city="Köln"),))),
         *(
             (shell.replace("7", value), ParsedText("", "", (call(city=value, days=3),)))
             for shell in (XML, BARE)
-            for value in (
-                "a</parameter>b",
-                "</tool_call>\n<tool_call>",
-                "x\n<parameter=y>\n</function>\n",
-                "<function=get>",
-            )
+            for value in VALUES
         ),
         ("I call <function=get>\n</function>", None),
         ("<function=other>\n</function>\n</tool_call>", None),

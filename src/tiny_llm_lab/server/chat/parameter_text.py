@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 _MOST_REFERENCES: Final = 32  # that are followed for one parameter: they may lead in a circle
-_NAMES: Final = {
+_KINDS: Final = {
     str: "string",
-    bool: "boolean",
     int: "number",
     float: "number",
+    bool: "boolean",
     list: "array",
     dict: "object",
 }
@@ -62,7 +62,7 @@ def _kinds(schema: object, text: str, root: object, seen: list[str]) -> set[str]
     if values:
         # Of the strings only `text` itself: beside the number 5 an enum's "auto" makes no text of it.
         told.append(
-            {_NAMES.get(type(each), "null") for each in values if each == text or type(each) is not str}
+            {_KINDS.get(type(each), "null") for each in values if each == text or type(each) is not str}
         )
     known = [each for each in told if each is not None]
     return set.intersection(*known) if known else None

@@ -15,8 +15,8 @@ _BARE_END: Final = re.compile(f"{FUNCTION_END}|{CLOSE}|(?={OPEN})")  # of a call
 class ToolCallParser:
     """Splits one answer into content and calls; a malformed call is content.
 
-    Qwen3-Coder forgets <tool_call>: <function=...> of a function that it may call begins one too, on a line of
-    its own. Blanks before, between and after calls belong to none of them.
+    Qwen3-Coder forgets <tool_call>: <function=...> of a function that it may call begins one too, on a line
+    of its own. Blanks before, between and after calls belong to none of them.
     """
 
     def __init__(self, schemas: Schemas, is_open: bool = False) -> None:
