@@ -182,7 +182,7 @@ def raw_post(
 ) -> Iterator[socket.socket]:
     """A socket on which a body was sent to `path`."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
     head += "Content-Type: application/json\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(head.encode() + content)

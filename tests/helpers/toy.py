@@ -45,6 +45,7 @@ class ByteTokenizer:
     """Token i is the byte i of UTF-8; two more end a text."""
 
     eos_token_ids = {EOS, SECOND_EOS}  # noqa: RUF012
+    longest_token = 1
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())

@@ -46,7 +46,7 @@ _ROUTES: Final[dict[str, tuple[type[BaseModel], dict[str, Any]]]] = {
                 {"type": "function_call_output", "call_id": "c", "output": "x"},
             ],
             "max_output_tokens": 1,
-            "tools": [{"type": "function", **_FUNCTION}],
+            "tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", **_FUNCTION}]}],
             "tool_choice": "auto",
             "text": {"format": {"type": "json_schema", "name": "x", "schema": _SCHEMA}},
             "metadata": {"a": "b"},

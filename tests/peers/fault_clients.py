@@ -33,9 +33,8 @@ class Outcome:
 def request(body: dict[str, Any] | bytes, path: str = "/v1/completions", headers: str = "") -> bytes:
     """A request after whose answer the connection is closed."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\n{headers}"
     return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 

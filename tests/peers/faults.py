@@ -56,9 +56,8 @@ async def slow_reader(port: int) -> Outcome:
 async def bodies(port: int) -> Outcome:
     outcome = Outcome()
     big = json.dumps({"prompt": "x" * 10_000_000}).encode()
-    head = (
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    )
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += b"Content-Type: application/json\r\n"
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(big), big)
     deep = b'{"prompt": "x", "response_format": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
     sent = [request(each) for each in (b"\xff\xfe", b'{"prompt": "\xc3"}', big, b"[" * 10_000, deep, b"NaN")]

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,8 @@ class RunningModel:
     block_size: int
     block_bytes: int
     folder: Path = Path()  # of the checkpoint
+    # Their own: whatever else needs a thread does not wait behind long prompts.
+    encoders: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, "encode"))
 
     @property
     def max_num_tokens(self) -> int:
@@ -57,7 +60,8 @@ class RunningModel:
         """The tokens of `text`; long ones are computed on a thread. UserError for invalid Unicode."""
         if len(text) <= _QUICK:
             return self.tokenizer.encode(text)
-        return await asyncio.to_thread(self.tokenizer.encode, text)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.encoders, self.tokenizer.encode, text)
 
 
 async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener] = ()) -> RunningModel:

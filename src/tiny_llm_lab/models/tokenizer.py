@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -68,6 +68,11 @@ class CheckpointTokenizer:
     def eos_token_ids(self) -> set[int]:
         """Every token that the folder declares the end of a text."""
         return self._eos
+
+    @cached_property
+    def longest_token(self) -> int:
+        """The most characters that one token stands for."""
+        return max(map(len, self._library.backend_tokenizer.get_vocab()))
 
     @property
     def detokenizer(self) -> Detokenizer:
@@ -168,6 +173,7 @@ class _Backend(Protocol):
 
     def id_to_token(self, id: int) -> str | None: ...
     def get_added_tokens_decoder(self) -> Mapping[int, _AddedToken]: ...
+    def get_vocab(self) -> Mapping[str, int]: ...
     def to_str(self) -> str: ...
 
 

@@ -57,7 +57,9 @@ async def running_app(app: FastAPI) -> AsyncIterator[AppClient]:
     await life.__aenter__()
     try:
         transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=None
+        ) as client:
             yield AppClient(client)
     finally:
         await life.__aexit__(None, None, None)  # as a server does, whatever became of the requests

@@ -1,6 +1,7 @@
 """The engine requests behind one API request, read as one stream of steps."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ from typing import Final, Self
 
 from tiny_llm_lab.async_engine.engine import AsyncEngine
 from tiny_llm_lab.async_engine.stream import RequestStream
-from tiny_llm_lab.structured.grammars import processors_for
 from tiny_llm_lab.types import EngineOutput, LogitsProcessor, SamplingParams
 
 from .errors import SERVER, ApiError, as_api_error
@@ -28,18 +28,17 @@ class Ask:
 
 
 async def asks_for(
-    served: ServedModel, token_ids: Sequence[int], sampling: SamplingParams, n: int = 1
+    served: ServedModel, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int = 1
 ) -> list[Ask]:
-    """`n` choices for one prompt; their seeds follow each other.
+    """`n` choices for each prompt; their seeds follow each other.
 
-    A form of the answer is compiled beside the event loop. Raises UserError for one that cannot be used.
+    A form of the answer is compiled once, beside the event loop; UserError for one that cannot be used.
     """
     choices = [replace(sampling, seed=(sampling.seed + idx) % 2**64) for idx in range(n)]
-    if sampling.structured_outputs is None:
-        return [Ask(token_ids, each) for each in choices]
-    return await asyncio.to_thread(
-        lambda: [Ask(token_ids, each, processors_for(each, served.grammars)) for each in choices]
-    )
+    form = sampling.structured_outputs
+    compiled = None if form is None else await asyncio.to_thread(served.grammars.processor, form)
+    asked = itertools.product(prompts, choices)
+    return [Ask(*each, () if compiled is None else (compiled.copy(),)) for each in asked]
 
 
 class Answers:

@@ -31,7 +31,7 @@ def create_app(
     app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.logs_stats = not settings.disable_log_stats
     add_error_handlers(app)
-    app.add_middleware(Guard, api_keys=settings.api_key, max_body_size=settings.max_body_size)
+    app.add_middleware(Guard, settings=settings)
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]

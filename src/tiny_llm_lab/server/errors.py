@@ -77,8 +77,13 @@ def json_response(
 
 
 def to_json(body: object) -> bytes:
-    """Compact JSON in UTF-8."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Compact JSON in UTF-8. Raises ApiError for NaN and infinite numbers, which JSON has not."""
+    try:
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        message = "the model computed NaN or an infinite number: check its weights"
+        raise ApiError(500, message, SERVER, code="engine_error") from None
+    return text.encode("utf-8", "replace")
 
 
 def as_api_error(error: BaseException) -> ApiError:
@@ -106,7 +111,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return _validation_error(request, error.errors()).response()
+        return _validation_error(error.errors()).response()
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -135,13 +140,8 @@ def _told(request: Request, error: HTTPException) -> str:
     return str(error.detail)
 
 
-def _validation_error(request: Request, found: Sequence[Mapping[str, Any]]) -> ApiError:
+def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first complaint; `param` is the field, as in messages[0].content."""
-    media = request.headers.get("content-type", "")
-    if request.method == "POST" and "json" not in media:
-        return ApiError(
-            415, f"the body must be JSON, not {media or 'untyped'}: send Content-Type: application/json"
-        )
     first = found[0]
     # Of a field with several forms, the place also says which form was tried.
     place = [part for part in first["loc"] if part != "body" and part not in _FORMS and "[" not in str(part)]

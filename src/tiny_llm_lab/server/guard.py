@@ -1,14 +1,16 @@
-"""What a request must pass before a route sees it: the API key, and the limits on its body."""
+"""What a request must pass before a route sees it: its key or its site, and the limits on its body."""
 
 import asyncio
 import contextlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
+from .settings import ServerSettings
+from .sites import Sites
 
 _BODY_TIMEOUT_S: Final = 60.0
 # What is left of a body that was refused is read and forgotten up to here: closed with bytes unread, the
@@ -18,11 +20,15 @@ _FORGET_TIMEOUT_S: Final = 10.0
 
 
 class Guard:
-    """Refuses requests without the key, and bodies that are too large or do not come."""
+    """Refuses requests without the key or from other sites, and bodies that are not JSON, too large or late.
 
-    def __init__(self, app: ASGIApp, api_keys: Sequence[str], max_body_size: int) -> None:
+    HEAD is answered as GET is, without the body.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         """A key is asked for on /v1, and for whatever is not read with GET; no keys ask for none."""
-        self._app, self._keys, self._max_size = app, [key.encode() for key in api_keys], max_body_size
+        self._app, self._keys = app, [key.encode() for key in settings.api_key]
+        self._max_size, self._sites = settings.max_body_size, Sites.of(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
@@ -30,6 +36,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers, is_read = dict(scope["headers"]), False
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _head_only(send)
 
         async def watched() -> Message:
             nonlocal is_read
@@ -38,8 +46,10 @@ class Guard:
             return message
 
         try:
-            self._require_key(scope, headers.get(b"authorization", b""))
+            self._require_allowed(scope, headers)
             body = await self._body(headers.get(b"content-length", b""), watched)
+            if body and scope["method"] == "POST":
+                _require_json(headers.get(b"content-type", b"").decode("latin-1"))
         except ApiError as error:
             response = error.response()
             head = {"status": response.status_code, "headers": response.raw_headers}
@@ -62,11 +72,13 @@ class Guard:
 
         await self._app(scope, read_again, send)
 
-    def _require_key(self, scope: Scope, authorization: bytes) -> None:
-        is_open = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/v1")
+    def _require_allowed(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        if self._sites is not None:
+            self._sites.require(scope["method"], headers)
+        is_open = scope["method"] == "GET" and not scope["path"].startswith("/v1")
         if not self._keys or is_open or scope["method"] == "OPTIONS":
             return
-        kind, _, given = authorization.partition(b" ")
+        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
         # Every key is compared, and as a whole: how long it takes tells nothing about them.
         matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
         if kind.lower() != b"bearer" or not any(matches):
@@ -101,6 +113,22 @@ class Guard:
         return ApiError(
             413, message, code="body_too_large", headers={} if is_kept else {"Connection": "close"}
         )
+
+
+def _require_json(media: str) -> None:
+    # A page elsewhere can post any other type without asking first.
+    if media.partition(";")[0].strip().lower() != "application/json":
+        message = f"the body must be JSON, not {media or 'untyped'}: send Content-Type: application/json"
+        raise ApiError(415, message)
+
+
+def _head_only(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})  # a stream reads then that it may end
+
+    return send_head
 
 
 async def _forget(receive: Receive) -> None:

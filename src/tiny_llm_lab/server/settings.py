@@ -23,6 +23,7 @@ class ServerSettings:
     port: int = 8000
     served_model_name: tuple[str, ...] = ()
     api_key: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_size: int = 4 * 2**20
     drain_s: float = 30.0
@@ -78,6 +79,7 @@ _SERVER_FLAGS: Final = (
     Flag("port", "0 takes one that is free", kind=_port),
     Flag("served_model_name", "what requests call the model; may be repeated (default: --model)", "NAME"),
     Flag("api_key", f"requests must bring it; may be repeated (default: {KEY_VARIABLE}, or none)", "KEY"),
+    Flag("allowed_hosts", "Host to take on loopback without a key; * is any; may be repeated", "NAME"),
     Flag(
         "allowed_origins", "web pages of this origin may send requests; * is all; may be repeated", "ORIGIN"
     ),
@@ -120,7 +122,7 @@ def server_settings(args: Namespace) -> tuple[ServerSettings, RequestLimits]:
     given = given_fields(args, ServerSettings)
     key = os.environ.get(KEY_VARIABLE)
     given.setdefault("api_key", [key] if key else [])
-    for name in ("served_model_name", "api_key", "allowed_origins"):
+    for name in ("served_model_name", "api_key", "allowed_hosts", "allowed_origins"):
         given[name] = tuple(given.get(name, ()))
         if not all(given[name]):
             raise UserError(f"--{name.replace('_', '-')} must not be empty: leave it out")

@@ -21,6 +21,10 @@ class GrammarProcessor:
         self._consumed: list[int] = []  # the matcher is behind these
         self._eos = sorted(eos_token_ids)
 
+    def copy(self) -> "GrammarProcessor":
+        """The same form for another request; only while nothing follows it yet."""
+        return GrammarProcessor(self._matcher.deep_copy(), self._eos)
+
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
         """See `LogitsProcessor`."""
         num_tokens = logits.shape[-1]

@@ -25,9 +25,13 @@ XML = """\
 </parameter>
 </function>
 </tool_call>"""
+BARE = XML.removeprefix("<tool_call>\n")
+BOTH = ParsedText("", "", (ToolCall("get", '{"city": "7", "days": 3}'),))
+VALUES = ("a</parameter>b", "</tool_call>\n<tool_call>", "x\n<parameter=y>\n</function>\n", "<function=get>")
 FRAGMENTS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", CALL, XML, '{"name": "get"}', '{"name": "a'),
-    *("<", "</", "<tool", "_call>", "think>", " ", "\n", "x", '"}', "é", "<function=get>"),
+    *("<", "</", "<tool", "_call>", "think>", " ", "\n", "x", '"}', "é", "<function=get>", BARE),
+    *("</function>", "\n<parameter=city>", "\n<parameter=", "days>", "</parameter>", "\n<function=get>"),
 )
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
 PHASES = [Phase.generate]  # shrinking a failure would take a minute
@@ -97,10 +101,33 @@ def test_nothing_is_lost_of_what_is_no_call(text: str) -> None:
             '<tool_call>{"name": "say", "arguments": {"a": "</tool_call>"}}</tool_call>',
             ParsedText("", "", (call("say", a="</tool_call>"),)),
         ),
+        ('<tool_call>{"name": "get", "arguments": {"a": 1e999}}</tool_call>', None),
+        (BARE, BOTH),
+        (BARE.removesuffix("\n</tool_call>"), BOTH),
+        (f"One moment.\n {BARE}\n{XML}\n", ParsedText("", "One moment.\n ", BOTH.tool_calls * 2)),
+        (BARE.replace("</function>\n</tool_call>", XML), ParsedText("", "", BOTH.tool_calls * 2)),
+        (BARE.replace("\n</parameter>\n</function>", "\n</function>"), BOTH),
+        (XML.replace("\n</parameter>\n</function>", "\n</function>"), BOTH),
+        (XML.replace("7\n</parameter>", "7"), BOTH),
+        (XML.replace("</parameter>\n<parameter=days>\n3\n", ""), ParsedText("", "", (call(city="7"),))),
+        (f"<function=get> is it\n{CALL}", ParsedText("", "<function=get> is it\n", (call(city="Köln"),))),
+        *(
+            (shell.replace("7", value), ParsedText("", "", (call(city=value, days=3),)))
+            for shell in (XML, BARE)
+            for value in VALUES
+        ),
+        ("I call <function=get>\n</function>", None),
+        ("<function=other>\n</function>\n</tool_call>", None),
+        (XML.replace("3\n</parameter>\n</function>", "3"), None),
+        (XML[: XML.index("\n<parameter=days")], None),
+        (BARE[: BARE.index("\n<parameter=days")], None),
+        (XML.replace("</function>", "so\n</function>"), None),
     ],
 )
 def test_what_a_text_is(text: str, found: ParsedText | None) -> None:
-    assert read(parser(), [text]) == (found or ParsedText("", text))
+    for size in (len(text), 1, 3, 7):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        assert read(parser(), pieces) == (found or ParsedText("", text))
 
 
 def test_a_call_comes_as_soon_as_it_ends_and_words_at_once() -> None:

@@ -1,6 +1,9 @@
 """Chats through a model that says what it is told: thoughts, calls, history, refusals."""
 
+import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +14,14 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
+from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.server.chat.call_form import call_form
 from tiny_llm_lab.server.chat.settings import ChatSettings
 from tiny_llm_lab.server.chat.tool_prompt import with_tools_as_text
+from tiny_llm_lab.server.schemas.tools import Function
+from tiny_llm_lab.structured.grammars import Grammars
+
+HUGE: Any = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
 
 
 @pytest.fixture(scope="module")
@@ -167,16 +176,64 @@ def test_history_reaches_the_template(server: Any) -> None:
         ("top_logprobs", {"top_logprobs": 2}),
         ("continue_final_message", {"continue_final_message": True}),
         ("functions", {"functions": [{}]}),
-        ("messages", {"messages": [{"role": "user", "content": "x" * 20_000}]}),
+        ("tools", {"tools": [HUGE], "tool_choice": "required"}),
+        ("messages", {"messages": [{"role": "user", "content": "x" * 60_000}]}),
     ],
 )
 def test_refusals_name_the_field(server: Any, param: str | None, body: Any) -> None:
     answer = server.refused("/chat/completions", **{"messages": HI, **body})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+    assert "maximum" not in answer.text or "at least" in answer.text, "it is never encoded"
 
 
 def test_half_a_character_is_refused(server: Any) -> None:
     body = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
     answer = server.post("/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400 and "not valid Unicode" in answer.text
+
+
+def test_a_call_that_must_come_has_a_form_without_descriptions() -> None:
+    text = {"type": "string", "description": "x" * 3000, "examples": ["x"], "default": "x"}
+    kept = {"title": {"enum": [{"title": 1}]}, "properties": {"properties": {"default": {"const": 1}}}}
+    parameters = {"type": "object", "title": "T", "properties": {"description": text, **kept}}
+    form = call_form([Function(name=f"f{i}", parameters=parameters) for i in range(30)])
+    found = json.loads(str(form.json))["anyOf"][7]["properties"]["arguments"]
+    assert found == {"type": "object", "properties": {"description": {"type": "string"}, **kept}}
+
+
+def test_a_form_is_compiled_once_for_all_answers(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, compile_form = [], Grammars._compile
+    count = lambda *args: compiled.append(1) or compile_form(*args)  # noqa: E731
+    monkeypatch.setattr(Grammars, "_compile", count)
+    server.chat(model="scripted", messages=HI, n=4, response_format={"type": "json_object"})
+    assert len(compiled) == 1
+    server.refused("/completions", prompt=["a", "b"], n=3, guided_regex="a")
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("name", ["apply_chat_template", "encode"])
+def test_what_hangs_keeps_only_its_own_kind_waiting(
+    server: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    goes_on, begun = threading.Event(), threading.Semaphore(0)
+    compute = getattr(CheckpointTokenizer, name)
+    server.engine.script = "ok"
+
+    def hanging(*args: Any, **options: Any) -> Any:
+        begun.release()
+        goes_on.wait()
+        return compute(*args, **options)
+
+    monkeypatch.setattr(CheckpointTokenizer, name, hanging)
+    with ThreadPoolExecutor(50) as pool:
+        chats = [pool.submit(server.refused, "/chat/completions", messages=HI) for _ in range(50)]
+        try:
+            begun.acquire()
+            begun.acquire()
+            asked = {"prompt": [5, 6], "guided_regex": "a"}  # the grammar needs a thread as well
+            assert server.refused("/completions", **asked).status_code == 200
+            assert server.refused("/completions", prompt="x" * 60_000).status_code == 400, "never encoded"
+        finally:
+            goes_on.set()
+        assert {each.result().status_code for each in chats} == {200}

@@ -62,6 +62,11 @@ def test_several_prompts_with_several_choices(client, server):
     assert [each.seed for each in list(server.engine.sampling.values())[-4:]] == [7, 8, 7, 8]
 
 
+def test_seeds_of_choices_wrap_around(client, server):
+    client.completions.create(model="fake", prompt="x", n=2, max_tokens=1, seed=2**64 - 1)
+    assert [each.seed for each in list(server.engine.sampling.values())[-2:]] == [2**64 - 1, 0]
+
+
 def test_prompts_of_token_ids(client):
     assert client.completions.create(model="fake", prompt=[5, 6, 7]).usage.prompt_tokens == 3
     done = client.completions.create(model="fake", prompt=[[5], [6, 7]])

@@ -63,10 +63,31 @@ def test_the_items_of_a_response_are_its_history(server: Any) -> None:
         ("input[0].content[0]", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
         ("input[0].role", {"input": [{"role": "king", "content": "x"}]}),
         ("input[0].call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
-        ("tools[0]", {"tools": [{"type": "web_search"}]}),
+        ("tools[0]", {"tools": [{"type": "web_serch"}]}),
+        ("tools[0].tools[0]", {"tools": [{"type": "namespace", "name": "a", "tools": [5]}]}),
+        ("tool_choice", {"tools": [{"type": "web_search"}], "tool_choice": "required"}),
+        ("tool_choice", {"tools": [{"type": "web_search"}, FLAT], "tool_choice": {"type": "web_search"}}),
         ("text.format", {"text": {"format": "json"}}),
     ],
 )
 def test_refusals_of_responses_name_the_field(server: Any, param: str, body: Any) -> None:
     answer = server.refused("/responses", **{"input": "Hi", **body})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_tools_of_openai_are_left_out_and_namespaces_unfolded(server: Any) -> None:
+    """As Codex sends them, and takes back their calls."""
+    call = CALL.replace('"get"', '"maps.get"')
+    tools = [FLAT, {"type": "namespace", "name": "maps", "tools": [FLAT]}, {"type": "web_search"}]
+    named = {"type": "function", "name": "maps.get"}
+    for choice, script in (("auto", f"{call}\n{CALL}"), (named, call.split("\n")[1])):
+        server.engine.script = script
+        items = server.refused("/responses", input="Hi", tools=tools, tool_choice=choice).json()["output"]
+        found = [(each["name"], each.get("namespace")) for each in items]
+        assert found == [("get", "maps"), ("get", None)][: len(script.split("name")) - 1]
+        output = {"type": "function_call_output", "call_id": items[0]["call_id"], "output": "rain"}
+        history = [{"role": "user", "content": "Hi"}, items[0], output]
+        server.engine.script = "ok"
+        assert server.refused("/responses", input=history, tools=tools).status_code == 200
+        assert '{"name": "maps.get", "arguments": {"city": "Köln"}}' in server.prompt()
+        assert "web_search" not in server.prompt()

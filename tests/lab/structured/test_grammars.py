@@ -227,6 +227,19 @@ def test_processors_of_a_request(default):
     assert processor is not other, "each request has a place of its own in the form"
 
 
+def test_a_copy_has_a_place_of_its_own(default):
+    grammars, tokenizer = default
+    first = grammars.processor(StructuredOutputs(choice=("yes",)))
+    second = first.copy()
+    answer = tokenizer.encode("yes")
+    assert (
+        allowed(first, answer, 2048)
+        == allowed(second.copy(), answer, 2048)
+        == sorted(tokenizer.eos_token_ids)
+    )
+    assert set(answer[:1]) <= set(allowed(second, [], 2048))
+
+
 def test_a_tokenizer_of_one_s_own_has_no_forms():
     with pytest.raises(UserError, match="load_checkpoint"):
         Grammars(object(), 10).processor(StructuredOutputs(regex="a"))

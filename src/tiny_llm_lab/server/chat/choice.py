@@ -6,6 +6,7 @@ from json import dumps
 from typing import Any
 
 from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.server.errors import to_json
 from tiny_llm_lab.types import EngineOutput
 
 from .answer_parser import AnswerParser
@@ -72,7 +73,7 @@ class ChatChoice:
             delta["tool_calls"] = self._calls[num_told:]
         if not delta and not scores and self._finish_reason is None:
             return None
-        logprobs = dumps({"content": scores, "refusal": None}) if self.has_logprobs else "null"
+        logprobs = to_json({"content": scores, "refusal": None}).decode() if self.has_logprobs else "null"
         reason = dumps(self._finish_reason)
         return (
             f'{{"index": {idx}, "delta": {dumps(delta)}, "logprobs": {logprobs}, "finish_reason": {reason}}}'

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from tiny_llm_lab.models.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.server.errors import ApiError
-from tiny_llm_lab.server.prompt_checks import require_prompt, require_room
+from tiny_llm_lab.server.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.server.schemas.tools import Function, Mode
 from tiny_llm_lab.server.served_model import ServedModel
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
@@ -17,8 +17,6 @@ from .answer_parser import AnswerParser
 from .call_form import call_form
 from .settings import ChatSettings
 from .tool_prompt import with_tools_as_text
-
-_QUICK: Final = 2000  # characters of messages that are rendered and encoded in a millisecond or two
 
 
 @dataclass(frozen=True)
@@ -64,24 +62,25 @@ class PreparedChat:
 async def prepare(
     served: ServedModel, chat: Conversation, max_tokens: int | None, param: str = "messages"
 ) -> PreparedChat:
-    """Render and encode `chat`; long ones are computed on a thread.
+    """Render and encode `chat`, on a thread: a template may loop for as long as it likes.
 
     Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
     """
     _require_supported(served.tokenizer, served.chat, chat)
-    has_form = chat.has_form or chat.mode == "required"
-    is_short = not chat.functions and sum(len(each["content"]) for each in chat.messages) <= _QUICK
+    form = call_form(chat.functions) if chat.mode == "required" else None
+    has_form = chat.has_form or form is not None
 
     def encode() -> tuple[RenderedChat, list[int]]:
         rendered = _rendered(served.tokenizer, chat, has_form)
+        require_short(served, rendered, max_tokens, param)
         return rendered, served.tokenizer.encode(rendered)
 
-    rendered, token_ids = encode() if is_short else await asyncio.to_thread(encode)
+    rendered, token_ids = await asyncio.get_running_loop().run_in_executor(served.encoders, encode)
     require_prompt(served, token_ids, param)
     require_room(served, len(token_ids), max_tokens, param)
     return PreparedChat(
         token_ids,
-        call_form(chat.functions) if chat.mode == "required" else None,
+        form,
         served.chat,
         chat.functions,
         chat.mode,

@@ -1,8 +1,10 @@
 """The output of `/v1/responses`: reasoning, message and function calls, as items and as events."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from tiny_llm_lab.server.schemas.tools import Function
 
 from .parsed import ParsedText, ToolCall
 
@@ -13,8 +15,9 @@ _DONE = "completed"
 class OutputItems:
     """Makes items of one answer while it arrives; what changed is told as events."""
 
-    def __init__(self, is_single_call: bool = False) -> None:
-        """`is_single_call`: calls behind the first are dropped."""
+    def __init__(self, functions: Sequence[Function] = (), is_single_call: bool = False) -> None:
+        """`functions` may be called; `is_single_call`: calls behind the first are dropped."""
+        self._namespaces = {each.name: each.namespace for each in functions if each.namespace}
         self.items: list[dict[str, Any]] = []
         self._is_single_call = is_single_call
         self._is_open = False  # whether the last item may grow
@@ -68,17 +71,20 @@ class OutputItems:
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
         yield from self._closed(_DONE)
+        namespace = self._namespaces.get(call.name)
         item = {
             "id": f"fc_{uuid.uuid4().hex}",
             "type": "function_call",
             "call_id": f"call_{uuid.uuid4().hex[:24]}",
-            "name": call.name,
+            "name": call.name.removeprefix(f"{namespace}."),
         }
+        if namespace is not None:
+            item["namespace"] = namespace
         yield self._added({**item, "arguments": "", "status": "in_progress"})
         item = self.items[-1] = {**item, "arguments": call.arguments, "status": _DONE}
         kind = "response.function_call_arguments"
         yield self._event(f"{kind}.delta", item_id=item["id"], delta=call.arguments)
-        yield self._event(f"{kind}.done", item_id=item["id"], name=call.name, arguments=call.arguments)
+        yield self._event(f"{kind}.done", item_id=item["id"], name=item["name"], arguments=call.arguments)
         yield self._event("response.output_item.done", item=item)
 
     def _added(self, item: dict[str, Any]) -> Event:

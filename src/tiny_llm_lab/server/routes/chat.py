@@ -38,7 +38,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
     chat = await prepare(
         served, _conversation(body, sampling.structured_outputs is not None), body.most_tokens
     )
-    asks = await asks_for(served, chat.token_ids, chat.with_form(sampling), n)
+    asks = await asks_for(served, [chat.token_ids], chat.with_form(sampling), n)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     answers = await Answers.start(served, asks, request_id, body.priority or 0)
     choices = [

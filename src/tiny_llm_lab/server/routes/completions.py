@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from tiny_llm_lab.server.answers import Answers, asks_for, require_queue
-from tiny_llm_lab.server.errors import json_response
+from tiny_llm_lab.server.errors import json_response, to_json
 from tiny_llm_lab.server.event_stream import DONE, STREAMED, EventStream, closed_with_client, event
 from tiny_llm_lab.server.legacy_logprobs import LegacyLogprobs
-from tiny_llm_lab.server.prompt_checks import require_prompt, require_room
+from tiny_llm_lab.server.prompt_checks import require_prompt, require_room, require_short
 from tiny_llm_lab.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from tiny_llm_lab.server.served_model import ServedModel
 from tiny_llm_lab.server.usage import Usage
@@ -34,7 +34,7 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     require_queue(served, len(body.prompts) * n)
     prompts = await _encoded(served, body)
     sampling = _sampling(served, body)
-    asks = [ask for _, token_ids in prompts for ask in await asks_for(served, token_ids, sampling, n)]
+    asks = await asks_for(served, [token_ids for _, token_ids in prompts], sampling, n)
     request_id = f"cmpl-{uuid.uuid4().hex}"
     answers = await Answers.start(served, asks, request_id, body.priority or 0)
     usage = Usage(sum(len(token_ids) for _, token_ids in prompts), n)
@@ -59,6 +59,8 @@ async def _encoded(served: ServedModel, body: CompletionRequest) -> list[tuple[s
     """Text and token ids of every prompt."""
     prompts = []
     for prompt in body.prompts:
+        if isinstance(prompt, str):
+            require_short(served, prompt, _max_tokens(body))
         token_ids = await served.encode(prompt) if isinstance(prompt, str) else prompt
         require_prompt(served, token_ids)
         require_room(served, len(token_ids), _max_tokens(body))
@@ -143,7 +145,7 @@ class _Choice:
         """The choice of an event."""
         text, finish_reason = self.keep(output)
         self._parts.clear()
-        logprobs = "null" if self._logprobs is None else dumps(self._logprobs.taken())
+        logprobs = "null" if self._logprobs is None else to_json(self._logprobs.taken()).decode()
         reason = "null" if finish_reason is None else f'"{finish_reason}"'
         fields = f'"text": {dumps(text)}, "logprobs": {logprobs}, "finish_reason": {reason}'
         return f'{{"index": {self.idx}, {fields}}}'.encode()

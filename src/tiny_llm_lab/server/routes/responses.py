@@ -38,7 +38,7 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
         body.messages(), functions, mode, body.chat_template_kwargs or {}, has_form=form is not None
     )
     chat = await prepare(served, conversation, body.max_output_tokens, "input")
-    asks = await asks_for(served, chat.token_ids, chat.with_form(sampling))
+    asks = await asks_for(served, [chat.token_ids], chat.with_form(sampling))
     request_id = f"resp_{uuid.uuid4().hex}"
     answers = await Answers.start(served, asks, request_id, body.priority or 0)
     answer = _Answer(served, body, chat, sampling, request_id)
@@ -64,7 +64,7 @@ class _Answer:
         request_id: str,
     ) -> None:
         self._served, self._parser = served, chat.new_parser()
-        self._items = OutputItems(is_single_call=body.parallel_tool_calls is False)
+        self._items = OutputItems(chat.functions, body.parallel_tool_calls is False)
         self._usage = Usage(len(chat.token_ids))
         self._status = "in_progress"
         self._head = {

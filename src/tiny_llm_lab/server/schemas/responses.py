@@ -15,6 +15,11 @@ from .structured import structured_outputs
 from .tools import MAX_TOOLS, Function
 
 _ROLES: Final = ("system", "developer", "user", "assistant")
+# Kinds of tools that need OpenAI's servers, or are no functions; some names end in a date.
+_HOSTED: Final = tuple(
+    "web_search file_search computer code_interpreter image_generation local_shell shell mcp custom "
+    "apply_patch tool_search".split()
+)
 _UNSUPPORTED: Final = {
     "previous_response_id": "answers are not stored: send the whole conversation as input",
     "conversation": "answers are not stored: send the whole conversation as input",
@@ -68,8 +73,11 @@ class ResponsesRequest(SamplingFields):
         return structured_outputs(self.structured_outputs, given, {}) or self._form()
 
     def functions(self) -> list[Function]:
-        """The tools; raises ApiError for one that is no function."""
-        return [_function(tool, f"tools[{number}]") for number, tool in enumerate(self.tools or ())]
+        """The functions among the tools, those of a namespace too.
+
+        Tools that OpenAI runs itself are left out. Raises ApiError for anything else.
+        """
+        return _functions(self.tools or (), "tools")
 
     def messages(self) -> list[dict[str, Any]]:
         """The conversation as templates take it. Raises ApiError for an item that is no text."""
@@ -102,6 +110,8 @@ def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 _answer(turns)["reasoning_content"] = text
             case "function_call":
                 name, arguments = _text(item, "name", place), _text(item, "arguments", place)
+                if item.get("namespace"):
+                    name = f"{item['namespace']}.{name}"
                 function = CalledFunction(name=name, arguments=arguments).as_dict()
                 call = {"id": _text(item, "call_id", place), "type": "function", "function": function}
                 _answer(turns).setdefault("tool_calls", []).append(call)
@@ -146,10 +156,22 @@ def _reasoning(item: Mapping[str, Any]) -> Any:
     return [{**part, "type": "text"} if isinstance(part, Mapping) else part for part in parts]
 
 
-def _function(tool: Mapping[str, Any], place: str) -> Function:
+def _functions(tools: Sequence[Any], place: str, namespace: str | None = None) -> list[Function]:
+    found = (_unfolded(tool, f"{place}[{number}]", namespace) for number, tool in enumerate(tools))
+    return [function for each in found for function in each]
+
+
+def _unfolded(tool: Any, place: str, namespace: str | None) -> list[Function]:
+    tool = tool if isinstance(tool, Mapping) else {}
+    kind, name, inner = tool.get("type"), tool.get("name"), tool.get("tools")
+    if isinstance(kind, str) and kind.startswith(_HOSTED):
+        return []
+    if kind == "namespace" and namespace is None and isinstance(name, str) and isinstance(inner, list):
+        return _functions(inner, f"{place}.tools", name)
     try:
-        if tool.get("type") == "function":
-            return Function.model_validate(tool)
+        if kind == "function":
+            whole = name if namespace is None else f"{namespace}.{name}"
+            return [Function.model_validate({**tool, "name": whole, "namespace": namespace})]
     except ValidationError:
         pass
     message = f'{place} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'

@@ -17,6 +17,7 @@ class Function(BaseModel):
     model_config = ConfigDict(strict=True)
 
     name: str = Field(min_length=1, max_length=256)
+    namespace: str | None = None  # of a function called NAMESPACE.NAME
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON schema; null: there are none
 
@@ -48,7 +49,9 @@ def chosen_functions(
         name = named.get("name") if isinstance(named, Mapping) else None
         chosen = [each for each in functions if each.name == name]
         if choice.get("type") != "function" or not chosen:
-            raise _wrong(f"tool_choice names the function {name!r}, which is not among the tools")
+            raise _wrong(
+                f"tool_choice names {name or choice.get('type')!r}, which is no function of the tools"
+            )
         return chosen, "required"
     if choice not in (None, "none", "auto", "required"):
         raise _wrong(f"tool_choice must be none, auto, required or a function of the tools, not {choice!r}")

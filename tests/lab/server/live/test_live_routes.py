@@ -57,7 +57,7 @@ def test_the_switch_keeps_the_budget_for_when_it_is_on_again() -> None:
         answer = client.post("/live/config", json=change).json()
         return answer["enable_chunked_prefill"], answer["max_num_batched_tokens"]
 
-    with TestClient(create_app(start)) as client:
+    with TestClient(create_app(start), "http://localhost") as client:
         assert ask(max_num_batched_tokens=32) == (True, 32)
         assert ask(enable_chunked_prefill=False) == (False, 256), "a prompt of max_model_len takes one step"
         assert ask(max_num_batched_tokens=48) == (False, 256)
@@ -75,7 +75,7 @@ def test_the_switch_keeps_the_budget_for_when_it_is_on_again() -> None:
     ],
 )
 def test_what_the_engine_cannot_take_is_refused(change: dict[str, Any], complaint: str) -> None:
-    with TestClient(create_app(start)) as client:
+    with TestClient(create_app(start), "http://localhost") as client:
         answer = client.post("/live/config", json=change)
         assert answer.status_code == 400
         assert complaint in answer.json()["error"]["message"]
@@ -85,7 +85,7 @@ def test_what_the_engine_cannot_take_is_refused(change: dict[str, Any], complain
 
 def test_another_site_cannot_reconfigure_the_engine() -> None:
     """A form or a fetch without CORS can send text to another origin, but no JSON."""
-    with TestClient(create_app(start)) as client:
+    with TestClient(create_app(start), "http://localhost") as client:
         answer = client.post(
             "/live/config", content='{"max_num_batched_tokens":32}', headers={"Content-Type": "text/plain"}
         )
@@ -93,7 +93,7 @@ def test_another_site_cannot_reconfigure_the_engine() -> None:
 
 
 def test_without_controls_nothing_is_changed() -> None:
-    with TestClient(create_app(lambda: start(has_controls=False))) as client:
+    with TestClient(create_app(lambda: start(has_controls=False)), "http://localhost") as client:
         answer = client.post("/live/config", json={"max_num_batched_tokens": 32})
     assert answer.status_code == 403 and "--enable-live-controls" in answer.json()["error"]["message"]
 
@@ -149,7 +149,7 @@ def test_a_page_that_stalls_is_dropped() -> None:
 
 
 def test_the_page_is_served_with_its_types_and_a_strict_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with TestClient(create_app(start)) as client:
+    with TestClient(create_app(start), "http://localhost") as client:
         front = client.get("/")
         files = {path.name: client.get(f"/page/{path.name}") for path in page.FOLDER.iterdir()}
         lost = client.get("/page/nothing.js"), client.get("/page/..%2Fapp.py"), client.get("/page/")

@@ -45,7 +45,7 @@ async def start() -> ServedModel:
 
 
 def test_the_page_is_plain_text_under_the_first_name() -> None:
-    with TestClient(create_app(start)) as client:
+    with TestClient(create_app(start), "http://localhost") as client:
         answer = client.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -59,7 +59,7 @@ def test_the_log_can_be_turned_off(
     started, settings = [], ServerSettings(disable_log_stats=not logs_stats)
     monkeypatch.setattr(stats_log.StatsLog, "line", lambda self: started.append(self))
     monkeypatch.setattr(stats_log, "INTERVAL_S", 0.0)
-    with caplog.at_level(logging.INFO), TestClient(create_app(start, settings)) as client:
+    with caplog.at_level(logging.INFO), TestClient(create_app(start, settings), "http://localhost") as client:
         for _ in range(20):
             client.get("/metrics")
     assert bool(started) == logs_stats

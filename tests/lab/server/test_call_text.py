@@ -1,0 +1,110 @@
+"""The arguments of a call in Qwen3-Coder's tags: their schemas say what the text is."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab.server.chat.call_text import parse_call
+
+TEXT: Any = {"type": "string"}
+NULLABLE: Any = {"oneOf": [TEXT, {"type": "null"}]}
+
+
+def value_of(text: str, schema: object, root: dict[str, Any] | None = None) -> Any:
+    """What a parameter of `schema` becomes whose text is `text`; {} as the root is that of the function."""
+    parameters: Any = {"properties": {"a": schema}, **(root or {})}
+    call = parse_call(f"<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>", {"f": parameters})
+    assert call is not None
+    return json.loads(call.arguments)["a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        (NULLABLE, "2024", "2024"),
+        (NULLABLE, '{"a": 1}', '{"a": 1}'),
+        (NULLABLE, "null", None),
+        (NULLABLE, "None", None),
+        (TEXT, "null", "null"),
+        ({"type": ["string", "null"]}, "007", "007"),
+        ({"enum": ["auto", 5]}, "5", 5),
+        ({"$ref": "#/$defs/name"}, "1", "1"),
+        ({"$ref": "#/$defs/x~1y"}, "1", "1"),
+        ({"allOf": [{"$ref": "#/$defs/name"}], "description": "d"}, "1", "1"),
+        ({"$ref": "#/$defs/circle"}, "1", "1"),
+        ({"type": "boolean"}, "True", True),
+        ({"type": "array"}, "['a', \"b\", None]", ["a", "b", None]),
+        ({"type": "object"}, "{'a': (1, True)}", {"a": [1, True]}),
+        ({"type": "integer", "enum": [1, 2]}, " 2 ", 2),
+        ({"type": "array"}, "{1, 2}", "{1, 2}"),
+        ({"type": "array"}, "[" * 50_000, "[" * 50_000),
+        ({}, "3", 3),
+        (None, "True", "True"),
+    ],
+)
+def test_what_a_parameter_is(schema: object, text: str, value: object) -> None:
+    circle = {"anyOf": [{"$ref": "#/$defs/circle"}, {"$ref": "#/$defs/name"}]}
+    found = value_of(text, schema, {"$defs": {"name": TEXT, "circle": circle, "x/y": TEXT}})
+    assert (type(found), found) == (type(value), value)
+
+
+def test_parameters_behind_a_reference() -> None:
+    assert value_of("1", {}, {"properties": 1}) == 1
+    root: Any = {"$ref": "#/$defs/Args", "$defs": {"Args": {"properties": {"a": TEXT}}}}
+    call = parse_call("<function=f><parameter=a>1</parameter>", {"f": root})
+    assert call is not None and call.arguments == '{"a": "1"}'
+
+
+ODD: Any = (None, 5, [[]], {}, {"type": 5}, {"a": {"anyOf": 3}}, [{}], {"$ref": "#/properties/a"})
+
+
+@pytest.mark.parametrize("name", ["type", "anyOf", "allOf", "enum", "const", "$ref", "properties", "$defs"])
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_schemas_raise_nothing(name: str, odd: Any) -> None:
+    value_of("1", {name: odd})
+    value_of("1", {"$ref": "#/$defs/a/b"}, {name: odd})
+    deep: Any = {name: odd}
+    for _ in range(2000):
+        deep = {"anyOf": [deep]}
+    value_of("1", deep)
+    wide = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{j}"} for j in range(50)]} for i in range(50)}
+    assert value_of("1", {"$ref": "#/$defs/d0"}, {"$defs": wide}) == "1", "every reference is followed once"
+
+
+def made(rng: random.Random, depth: int = 0) -> Any:
+    """Some value of JSON."""
+    kind = rng.randrange(5 if depth > 2 else 7)
+    if kind == 5:
+        return [made(rng, depth + 1) for _ in range(rng.randrange(3))]
+    if kind == 6:
+        return {rng.choice("abc'\""): made(rng, depth + 1) for _ in range(rng.randrange(3))}
+    texts = ("7", "True", "null x", "['a']", "a\n\nb\n", "<b>", "", " x ", "é", "{}")
+    number = rng.random() * 10.0 ** rng.randrange(-9, 20)
+    return (rng.choice(texts), rng.randrange(-999, 999), number, True, None)[kind]
+
+
+def schema_of(value: Any, rng: random.Random) -> Any:
+    """A schema that says the type of `value`, in one of the ways in which schemas do."""
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+    kind, other = names.get(type(value), "null"), rng.choice(("null", "boolean"))
+    union = {"anyOf": [{"type": other}, {"type": kind}]}
+    return rng.choice(({"type": kind}, union, {"type": [kind, other]}, {"enum": [value]}))
+
+
+def as_qwen_writes(value: Any) -> str:
+    """What the template of Qwen3-Coder makes of an argument: JSON of lists and objects, else Python's str."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_the_template_writes_is_read_again(seed: int) -> None:
+    rng = random.Random(seed)
+    value = made(rng)
+    schema = schema_of(value, rng)
+    root = {"$defs": {"it": schema}}
+    if rng.random() < 0.5:
+        schema = {"$ref": "#/$defs/it"}
+    found = value_of(as_qwen_writes(value), schema, root)
+    assert (type(found), found) == (type(value), value), schema

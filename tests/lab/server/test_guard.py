@@ -1,0 +1,87 @@
+"""What no route sees: requests without the key, of other sites, of another type; and HEAD, which is GET."""
+
+import httpx2
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+from tests.helpers.fake_engine import fake_server
+
+from tiny_llm_lab.server.guard import Guard
+from tiny_llm_lab.server.settings import ServerSettings
+
+
+@pytest.fixture(scope="module")
+def server():
+    with fake_server(settings=ServerSettings(drain_s=0, allowed_origins=("http://page.example",))) as server:
+        yield server
+
+
+def test_a_body_must_say_that_it_is_json(server):
+    with httpx2.Client() as client:
+        answer = client.post(f"{server.url}/v1/completions", content=b"{}")
+    assert answer.status_code == 415 and "Content-Type: application/json" in answer.text
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "", "text/plain; application/json", "application/x+json"])
+def test_a_body_of_another_type_reaches_no_route(kind):
+    app = TestClient(Guard(PlainTextResponse("got it"), ServerSettings()), "http://localhost")
+    assert app.post("/", content=b"{}", headers={"Content-Type": kind}).status_code == 415
+    json_type = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert app.post("/", content=b"{}", headers=json_type).status_code == 200
+
+
+HERE, KEY, ALL = ServerSettings(), ServerSettings(api_key=("k",)), ServerSettings(allowed_hosts=("*",))
+NAMED = ServerSettings(allowed_hosts=("Proxy",), allowed_origins=("app://x",))
+OWN = ("localhost:1", "LOCALHOST", "127.0.0.1:8000", "[::1]:9", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "origin", "is_taken"),
+    [
+        *((HERE, host, None, True) for host in OWN),
+        *((HERE, host, None, False) for host in ("evil.example", "localhost.evil.example:80", "[::2]")),
+        (ServerSettings(host="127.0.0.7"), "127.0.0.7:1", "http://127.0.0.7:2", True),
+        *((HERE, "localhost", origin, False) for origin in ("http://x", "null", "http://x#://localhost")),
+        (ServerSettings(host="0.0.0.0"), "proxy", "http://x", True),
+        *((KEY, "proxy", "http://x", True), (ALL, "proxy", "http://x", True)),
+        *((NAMED, "proxy:80", origin, True) for origin in (None, "http://proxy", "app://x")),
+        (NAMED, "proxy", "http://x", False),
+    ],
+)
+def test_pages_elsewhere_reach_no_server_of_this_machine(settings, host, origin, is_taken):
+    app = TestClient(Guard(PlainTextResponse("got it"), settings), "http://localhost")
+    headers = {"Host": host, "Authorization": "Bearer k"} | ({"Origin": origin} if origin else {})
+    answer = app.post("/", headers=headers)
+    assert answer.status_code == (200 if is_taken else 403)
+    assert is_taken or "start the server with --allowed-" in answer.text
+    assert app.get("/", headers=headers).status_code == (200 if is_taken or origin else 403)
+
+
+def test_head_is_get_without_a_body(server):
+    described = server.get("/openapi.json").json()["paths"].items()
+    paths = [path.replace("{name}", "fake") for path, methods in described if "get" in methods]
+    paths += ["/", "/docs", "/openapi.json", "/page/page.js", "/nope", "/tokenize"]
+    assert len(paths) > 10
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        for path in paths:
+            answer = client.head(path)
+            assert answer.content == b""
+            with client.stream("GET", path) as whole:
+                assert answer.status_code == whole.status_code
+                assert answer.headers["content-type"] == whole.headers["content-type"]
+
+
+def test_only_allowed_pages_may_send_requests(server):
+    assert server.get("/health", Origin="http://page.example").headers["access-control-allow-origin"]
+    assert "access-control-allow-origin" not in server.get("/health", Origin="http://x").headers
+
+
+def test_the_key():
+    with fake_server(settings=ServerSettings(drain_s=0, api_key=("secret", "other"))) as server:
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
+            answer = server.get("/v1/models", **given)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        for key in ("secret", "other"):
+            assert server.get("/v1/models", Authorization=f"Bearer {key}").status_code == 200
+        assert server.get("/health").status_code == 200
+        assert server.post("/tokenize", prompt="x").status_code == 401
