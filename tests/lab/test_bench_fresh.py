@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.bench.fresh import FreshProcess, run_fresh
+from tiny_llm_lab.bench.fresh import run_fresh
 from tiny_llm_lab.commands.cli_errors import CrashError, UnwrittenError
 from tiny_llm_lab.types import UserError
 
@@ -50,17 +50,3 @@ def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(
 def test_a_failure_comes_back_as_what_it_is(how: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         run_fresh(fail, how)
-
-
-def test_two_processes_at_the_same_time_that_go_on() -> None:
-    with FreshProcess(3) as one, FreshProcess() as other:
-        begun = [each.begin(threads_of, "TINY_LLM_THREADS") for each in (one, other, one)]
-        (first, threads), (second, _), (again, same) = [wait() for wait in begun]
-    assert first == again != second and threads == same == "3"
-
-
-def test_a_process_that_has_ended_says_so_again() -> None:
-    with FreshProcess() as process:
-        for _ in range(2):
-            with pytest.raises(CrashError, match="ended without an answer"):
-                process.begin(fail, "exit")()

@@ -4,10 +4,9 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -24,42 +23,13 @@ def run_fresh(function: Callable[[Asked], Answer], asked: Asked, threads: int = 
     Raises UserError for what the user can mend, UnwrittenError for an unwritten task and
     CrashError for anything else.
     """
-    with FreshProcess(threads) as process:
-        return process.begin(function, asked)()
-
-
-class FreshProcess:
-    """A new process for several calls, which may run beside those of another; a context manager."""
-
-    def __init__(self, threads: int = 0) -> None:
-        """As of `run_fresh`."""
-        self._threads = threads
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare)
-
-    def begin(self, function: Callable[[Asked], Answer], asked: Asked) -> Callable[[], Answer]:
-        """Start `function(asked)` there; what is returned waits for the answer, and raises as `run_fresh`."""
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare) as pool:
         try:
-            with _environment(self._threads):  # the first call starts the process
-                return partial(_result, self._pool.submit(_answer, function, asked))
+            with _environment(threads):  # the call starts the process
+                begun = pool.submit(_answer, function, asked)
+            return begun.result()
         except BrokenProcessPool:
-            raise _ended() from None
-
-    def __enter__(self) -> "FreshProcess":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-
-
-def _result(future: "Future[Answer]") -> Answer:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise _ended() from None
-
-
-def _ended() -> CrashError:
-    return CrashError("the process ended without an answer: out of memory?")
+            raise CrashError("the process ended without an answer: out of memory?") from None
 
 
 @contextmanager

@@ -34,8 +34,7 @@ On a CPU the C++ kernels of a process share one team of threads.
 - **What do they do between operators?** They wait for about 0.1 ms, offer their core to other programs every
   few microseconds meanwhile, and then sleep: an idle engine takes no processor time.
 - **And beside other programs?** A thread that another program keeps from its core is not waited for: the
-  others take its work. `./pdmw run bench-engine --experiment two-processes` shows what two engines on one
-  machine cost each other; each should keep 0.8 of its half.
+  others take its work.
 - **Are they pinned to cores?** No. On two cores that other programs used too, one engine with pinned threads
   computed 1.08 times as many decode steps of the default model, 0.95 times as many of four layers of
   `qwen3-0.6b`, and 0.92 times as many chunks of 128 tokens: no more than the turns varied. Two engines, which

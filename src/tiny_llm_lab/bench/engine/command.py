@@ -18,7 +18,6 @@ from .config import BenchConfig
 from .drafts import drafts
 from .peers import peers
 from .steps import ahead, mixed, paged, scheduler
-from .two_processes import two_processes
 
 HELP = "Measure the steps of the engine, its scheduler, its memory, and its latencies under load."
 EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
@@ -30,7 +29,6 @@ EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
     "memory": memory,
     "drafts": drafts,
     "peers": peers,
-    "two-processes": two_processes,
 }
 
 
