@@ -6,6 +6,7 @@ from pathlib import Path
 from tiny_llm_lab.types import UserError
 
 DEFAULT = "default"
+SHIPPED = Path(__file__).parent / "default"
 RANDOM_PREFIX = "random:"
 HUB_IDS = {
     "qwen3-0.6b": "Qwen/Qwen3-0.6B",
@@ -59,7 +60,6 @@ def _existing(name: str) -> Path | None:
 
 
 def _default_folder() -> Path:
-    folder = Path(__file__).parent / "default"
-    if not folder.is_dir():
-        raise UserError(f"{folder}: the default model is not there: restore it with git, or install again")
-    return folder
+    if not SHIPPED.is_dir():
+        raise UserError(f"{SHIPPED}: the default model is not there: restore it with git, or install again")
+    return SHIPPED

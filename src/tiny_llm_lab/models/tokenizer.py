@@ -10,6 +10,8 @@ from typing import Any, Literal, Protocol, cast
 from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.models.control_text import ControlText, new_mark
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
+from tiny_llm_lab.models.plain_tokenizer import PlainTokenizer
+from tiny_llm_lab.models.registry import SHIPPED
 from tiny_llm_lab.types import Detokenizer, UserError
 
 # No tokenizer.model: for a model_type of Qwen's, transformers makes a tokenizer of it that loses every space.
@@ -194,6 +196,9 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
         raise UserError(f"{folder}: holds no tokenizer.json: fetch the whole checkpoint again")
     eos = _declared_eos(folder)
+    if folder == SHIPPED:
+        plain = PlainTokenizer(folder)
+        return CheckpointTokenizer(folder, plain, _decoder_of(folder, plain), eos)
     # On import, transformers advises to install PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Imported here: it takes seconds that `--help` should not pay.

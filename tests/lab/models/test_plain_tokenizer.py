@@ -1,0 +1,92 @@
+"""The shipped tokenizer without transformers, which is the oracle."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.models.plain_tokenizer import PlainTokenizer
+from tiny_llm_lab.models.registry import SHIPPED
+from tiny_llm_lab.models.tokenizer import load_tokenizer
+
+TEXTS = [
+    "",
+    " ",
+    "\n",
+    "  two  ",
+    "Mira",
+    "user",
+    "<|im_end|>",
+    "<|im_start|>assistant\n",
+    "é🙂",
+    "a\r\n\tb",
+    "\0",
+]
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def ours() -> PlainTokenizer:
+    return PlainTokenizer(SHIPPED)
+
+
+def test_texts_and_ids_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:
+    chance = random.Random(0)
+    assert ours.eos_token_id == theirs.eos_token_id
+    for _ in range(300):
+        text = "".join(chance.choices(TEXTS, k=chance.randint(0, 6)))
+        for adds in (True, False):
+            ids = theirs.encode(text, add_special_tokens=adds)
+            assert ours.encode(text, add_special_tokens=adds) == ids
+        ids = chance.choices(range(2100), k=9)  # some of them outside the vocabulary
+        want = theirs.decode(ids, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids, clean_up_tokenization_spaces=False) == want
+
+
+def test_chats_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        roles = chance.choices(["system", "user", "assistant"], k=chance.randint(1, 4))
+        contents = [chance.choice(TEXTS[4:]) + chance.choice(TEXTS) for _ in roles]
+        chat = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]
+        for way in ({}, {"add_generation_prompt": True}, {"continue_final_message": True}):
+            want = theirs.apply_chat_template(chat, tokenize=False, **way)
+            assert ours.apply_chat_template(chat, **way) == want, chat
+    for tokenizer in (ours, theirs):
+        with pytest.raises(ValueError, match="continue_final_message"):
+            tokenizer.apply_chat_template(
+                chat, tokenize=False, add_generation_prompt=True, continue_final_message=True
+            )
+
+
+def test_a_copy_of_the_folder_answers_alike_by_way_of_transformers(tmp_path: Path) -> None:
+    for path in SHIPPED.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    copy, shipped = load_tokenizer(tmp_path), load_tokenizer(SHIPPED)
+    assert copy.eos_token_ids == shipped.eos_token_ids
+    assert copy.template_source == shipped.template_source
+    chat = [{"role": "user", "content": "What does <|im_end|> end?"}]
+    ids = [
+        each.encode(each.apply_chat_template(chat, add_generation_prompt=True)) for each in (copy, shipped)
+    ]
+    assert ids[0] == ids[1]
+
+
+def test_the_default_model_needs_no_transformers() -> None:
+    script = (
+        "import sys; from tiny_llm_lab.cli import main; main(['main', '--max-tokens', '1']); "
+        "print('transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert load_checkpoint("default").tokenizer.has_chat_template
