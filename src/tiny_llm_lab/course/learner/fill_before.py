@@ -87,7 +87,7 @@ def report(course: Course, day: str, found: Filling) -> Iterator[str]:
     if extended:
         done = [task.id for task in extended if not task.symbols]
         rest = f": nothing is left to write in {', '.join(done)}" if done else ""
-        yield f"they are in their final form, with what {', '.join(t.id for t in extended)} add{rest}"
+        yield f"they are in their final form, with what later tasks add ({', '.join(t.id for t in extended)}){rest}"
     outcomes = load_record(course.root)[0].outcomes
     for task in course.tasks:
         has_passed = task.id in outcomes and outcomes[task.id].passed_at

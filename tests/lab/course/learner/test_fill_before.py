@@ -45,7 +45,7 @@ def test_later_days_stay_to_do(untouched: Path, capsys: Capture) -> None:
     assert "_sum" not in text and "import math" not in text, "they come with a later task's answer"
     assert '"task 1.2.1"' in (untouched / "src/tiny_llm/kernels/sum.cpp").read_text()
     assert "1 files of src/tiny_llm changed: 2 functions of the days before 1.2" in said
-    assert "final form, with what 2.1.1, 2.1.2 add: nothing is left to write in 2.1.2\n" in said
+    assert "final form, with what later tasks add (2.1.1, 2.1.2): nothing is left to write in 2.1.2\n" in said
     assert not list(untouched.rglob("*.backup*")), "nothing of a learner's was there"
 
 
