@@ -87,7 +87,8 @@ def report(course: Course, day: str, found: Filling) -> Iterator[str]:
     if extended:
         done = [task.id for task in extended if not task.symbols]
         rest = f": nothing is left to write in {', '.join(done)}" if done else ""
-        yield f"they are in their final form, with what later tasks add ({', '.join(t.id for t in extended)}){rest}"
+        listed = ", ".join(task.id for task in extended)
+        yield f"they are in their final form, with what later tasks add ({listed}){rest}"
     outcomes = load_record(course.root)[0].outcomes
     for task in course.tasks:
         has_passed = task.id in outcomes and outcomes[task.id].passed_at
