@@ -1,4 +1,4 @@
-"""Words that a task's tests look for in an error are words that a learner can read: in docstrings or the book."""
+"""What a task's tests look for in an error, a learner can read in a docstring or in the book."""
 
 import ast
 import re

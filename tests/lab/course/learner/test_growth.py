@@ -55,7 +55,7 @@ def thrice(x: int) -> int:
 
 @pytest.fixture
 def calls(grown: Path) -> Callable[[str, str], str]:
-    """What filling makes of a file whose `twice` is written below the given head, and of an answer that calls it."""
+    """What filling makes of a `twice` below a head of the learner's, and of an answer that calls it."""
 
     def filled(head: str, call: str) -> str:
         listed, answer = grown / "course.toml", grown / "src/tiny_llm_ref/sums.py"
