@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from tests.kernels.compilers import fake_compiler
 
 from tiny_llm_lab.native import build as building
 from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import CacheError, CompileError, Library, NoCompilerError, build
+from tiny_llm_lab.native.build import CacheError, CompileError, Library, NoCompilerError, build, build_all
 from tiny_llm_lab.types import UserError
 
 SOURCE = '#include "number.h"\nextern "C" int number() { return NUMBER; }\n'
@@ -128,7 +129,20 @@ def test_the_files_are_counted_on_a_terminal(library, capfd, monkeypatch):
     other = source_of(library).with_name("other.cpp")
     other.write_text("int other() { return 1; }\n")
     build(Library("two.so", (*library.sources, (other, ())), what="two files"))
-    assert capfd.readouterr().err == "compiling two files (once, up to a minute) ... 1 of 2 2 of 2\n"
+    line = "compiling two files (once, up to a minute) ..."
+    assert capfd.readouterr().err == f"{line}\r{line} 1 of 2\r{line} 2 of 2\n"
+
+
+def test_libraries_that_are_compiled_together_share_one_line(library, capfd, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    others = [replace(library, name=f"{i}.so", link=(f"-DN={i}",), what=f"number {i}") for i in range(3)]
+    build(others[0])
+    capfd.readouterr()
+    build_all(others)
+    line = "compiling 2 libraries of kernels (once, up to a minute) ..."
+    assert capfd.readouterr().err == f"{line}\r{line} 1 of 2\r{line} 2 of 2\n"
+    build_all(others)
+    assert capfd.readouterr().err == "", "they are there"
 
 
 @pytest.mark.parametrize("cxx", [None, "no-such-compiler"])

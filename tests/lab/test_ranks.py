@@ -45,8 +45,21 @@ def test_one_failure_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_same_failure_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
-    assert ranks.launch(python("import sys; sys.exit('no luck')"), 3, TIMEOUT_S) == 1
+    # Whoever is first, rank 0 is not ended between its words and its end.
+    code = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.exit('no luck')"
+    assert ranks.launch(python(code), 3, TIMEOUT_S) == 1
     assert capfd.readouterr().err.count("no luck") == 1
+
+
+def test_a_command_that_takes_long_to_end_has_said_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "import atexit, os, sys, time\n"
+        "from tiny_llm_lab import cli\n"
+        "if os.environ['MLX_RANK'] == '0': atexit.register(time.sleep, 2)\n"
+        "sys.exit(cli.main(['main', '-tp', '0']))"
+    )
+    assert ranks.launch(python(code), 2, TIMEOUT_S) == cli.EXIT_USAGE
+    assert capfd.readouterr().err.count("error: ") == 1
 
 
 def test_nobody_waits_forever() -> None:

@@ -10,7 +10,7 @@ from tiny_llm_lab.types import DoneEvent, PrefillEvent, PrefillMetrics, Prompt, 
 # Metrics
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.6")
 def test_metrics_count_what_the_loop_did(llm):
     clock, metrics = FakeClock(), llm.ChunkedPrefillMetrics()
     model = timed_model(clock)

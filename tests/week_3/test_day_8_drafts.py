@@ -75,7 +75,7 @@ def test_vocabularies_may_differ_by_padding(llm, padding):
 def test_vocabularies_of_different_tokenizers_are_refused(llm, difference):
     model = FakeModel()
     model.config = replace(model.config, vocab_size=3000)
-    with pytest.raises(UserError, match="same tokenizer"):
+    with pytest.raises(UserError):
         llm.DraftModelProposer(model, vocab_size=3000 + difference)
 
 

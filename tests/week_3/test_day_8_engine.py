@@ -7,7 +7,7 @@ from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import Draft, Prompt, SamplingParams
 
-pytestmark = pytest.mark.task("3.8.4")
+pytestmark = pytest.mark.task("3.8.6")
 
 
 class Prompter:

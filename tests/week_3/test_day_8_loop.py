@@ -11,7 +11,7 @@ from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TokenEvent
 TOKENIZER = ByteTokenizer()
 
 
-@pytest.mark.task("3.8.4")
+@pytest.mark.task("3.8.5")
 def test_speculation_is_counted(llm):
     stats = llm.SpecDecodeStats()
     assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)

@@ -8,7 +8,7 @@ from tests.helpers.toy import QWEN2, ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import DoneEvent, Draft, Prompt, SamplingParams
 
-pytestmark = pytest.mark.task("3.8.4")
+pytestmark = pytest.mark.task("3.8.6")
 
 TOKENIZER = ByteTokenizer()
 # Of these texts the toy model's answers repeat a part: sometimes there is something to look up.

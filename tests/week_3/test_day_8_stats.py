@@ -48,6 +48,6 @@ def test_rates(llm):
 @pytest.mark.parametrize(("num_drafted", "num_accepted"), [(1, 2), (0, 1), (3, -1), (-1, 0), (-1, -1)])
 def test_no_more_is_accepted_than_drafted(llm, num_drafted, num_accepted):
     stats = llm.SpecDecodeStats()
-    with pytest.raises(ValueError, match="cannot be accepted"):
+    with pytest.raises(ValueError):
         stats.observe(num_drafted, num_accepted)
     assert counters(stats) == (0, 0, 0, [])

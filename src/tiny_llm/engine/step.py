@@ -26,8 +26,8 @@ class EngineStep:
         task 3.6.8 on) is the step before, which is still being computed: the input of each request is the
         one token that it samples there. Sets plan, requests, start_s; parts, (block_ids,
         num_computed_tokens, num_new_tokens) of each request; sampled [n] uint32, lazily, drawn from what the
-        processors of a request (from task 3.6.9 on) make of its rows; and scores, by request, what
-        `score_tokens` found for requests that asked for logprobs.
+        processors of a request (from task 3.6.9 on) make of its rows; and scores (from task 3.6.7 on), by
+        request, what `score_tokens` found for requests that asked for logprobs.
         """
         raise NotImplementedError("task 3.6.2")
 

@@ -20,7 +20,8 @@ class PrefillScheduler:
     ) -> None:
         """Settings of `PriorityScheduler`, `may_start` and `PausedPrefills`; long_tokens None = no pauses.
 
-        Sets paused, the `PausedPrefills` of the run. Raises UserError for a negative setting.
+        Sets paused, the `PausedPrefills` of the run. Raises UserError, which names it, for a setting
+        that is negative or NaN.
         """
         raise NotImplementedError("task 2.8.6")
 

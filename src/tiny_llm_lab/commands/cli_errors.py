@@ -3,6 +3,7 @@
 import errno
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,8 @@ def handle_errors(run: Callable[P, int]) -> Callable[P, int]:
         except (Exception, KeyboardInterrupt) as error:
             code, line = _ending(error)
             if line:
+                if "MLX_RANK" in os.environ:  # who ends this rank meanwhile could not tell that it has spoken
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 log(line)
         return code
 

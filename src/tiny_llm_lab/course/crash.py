@@ -49,22 +49,22 @@ def outlived(environment: Mapping[str, str]) -> dict[str, str]:
     The parent waits, says how the child ended if that was by a signal, and ends with its exit code. A second
     Python that only waits would take longer to start than many tests to run.
     """
-    child = 0
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if child:
-            os.kill(child, number)
-
-    # The terminal tells both of Ctrl-C, and the child knows what to say.
-    handlers = {signal.SIGINT: signal.SIG_IGN} | dict.fromkeys((signal.SIGTERM, signal.SIGHUP), pass_on)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    # One that comes before both know what to do waits until they do.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPED)
     with tempfile.TemporaryFile() as file:
         child = os.fork()
         if child:
+
+            def pass_on(number: int, frame: FrameType | None) -> None:
+                os.kill(child, number)
+
+            # The terminal tells both of Ctrl-C, and the child knows what to say.
+            for number in _STOPPED:
+                signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else pass_on)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os._exit(_wait(child, file.fileno()))
         kept = os.dup(file.fileno())
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     os.set_inheritable(kept, True)
     return {**environment, VARIABLE: str(kept)}
 

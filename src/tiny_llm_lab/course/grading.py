@@ -10,7 +10,7 @@ import pytest
 
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import Task
-from tiny_llm_lab.course.missing_parameter import find_missing
+from tiny_llm_lab.course.missing_parameter import MissingParameter, find_missing
 from tiny_llm_lab.course.reporting import write_line
 from tiny_llm_lab.course.selection import Selection
 from tiny_llm_lab.course.todo import Todo, find_todo
@@ -45,7 +45,7 @@ class Grader:
         is_too_late = task is not None and todo is not None and self._comes_later(todo.task, task)
         said = self._compiler_said(call)
         if todo is not None:
-            _shorten(call, f"{_blame(task, todo)}\n{todo}" if task and is_too_late else str(todo))
+            _shorten(call, _blame(task, todo) if task and is_too_late else str(todo))
         elif said is not None:
             _shorten(call, said)
         report = yield
@@ -116,9 +116,14 @@ class Grader:
 
 
 def _blame(task: Task, todo: Todo) -> str:
+    if isinstance(todo, MissingParameter):
+        return (
+            f"A given answer passes {todo.where}, which yours does not have yet (task {todo.task}): "
+            f"`pdm run stubs --fill-before {task.day_id}` adds it."
+        )
     return (
         f"This test of task {task.id} needs task {todo.task}, which comes later: "
-        "a mistake of the course, not yours."
+        f"a mistake of the course, not yours.\n{todo}"
     )
 
 

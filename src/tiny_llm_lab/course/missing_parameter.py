@@ -15,6 +15,10 @@ _BY_PLACE = re.compile(r"(?P<symbol>[\w.]+)\(\) takes (?:from \d+ to )?\d+ posit
 _STUB = re.compile(r"^raise NotImplementedError\('task (?P<task>[\d.]+)'\)$")
 
 
+class MissingParameter(Todo):
+    """A function that is written, and that a call gave what a later task adds to it."""
+
+
 def find_missing(error: BaseException, grown: Sequence[Growth], package: Path, root: Path) -> Todo | None:
     """The task whose parameter a call found missing in `package`, if that is behind an exception.
 
@@ -40,7 +44,7 @@ def _todo(growth: Growth, function: Function, file: str) -> Todo:
     if stub:  # the function comes before what is added to it
         return Todo(stub["task"], f"{file}:{function.first_body_line} {growth.symbol}")
     where = f"{file}:{function.node.lineno} {growth.symbol}"
-    return Todo(growth.task, f"the parameter `{growth.parameter}` of {where}")
+    return MissingParameter(growth.task, f"the parameter `{growth.parameter}` of {where}")
 
 
 def _match(message: str) -> re.Match[str] | None:

@@ -2,11 +2,9 @@
 
 import contextlib
 import importlib.util
-import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tiny_llm_lab.native.build import binding_library, build, kernel_library
+from tiny_llm_lab.native.build import binding_library, build_all, kernel_library
 from tiny_llm_lab.native.isa import available
 from tiny_llm_lab.types import UserError
 
@@ -20,6 +18,5 @@ def precompile(package: str) -> None:
     folder = Path(spec.origin).parent / "kernels" if spec and spec.origin else None
     if folder is None or not folder.is_dir():
         return
-    with contextlib.suppress(UserError), ThreadPoolExecutor(os.cpu_count()) as pool:
-        libraries = [*(kernel_library(folder, isa) for isa in available()), binding_library()]
-        list(pool.map(build, libraries))
+    with contextlib.suppress(UserError):
+        build_all([*(kernel_library(folder, isa) for isa in available()), binding_library()])

@@ -62,7 +62,12 @@ def run(args: argparse.Namespace) -> int:
 def _fill_before(course: Course, day: str) -> int:
     wanted, written = starter(course), written_tasks(course)
     found = fill_before.filling(course, day, wanted)
-    edited = [name for name in found.texts if not is_untouched(course.starter / name, wanted[name])]
+    edited = [
+        name
+        for name in found.texts
+        if not is_untouched(course.starter / name, wanted[name])
+        if not fill_before.is_given(course, name, _read(course.starter / name) or "")
+    ]
     for line in [*fill_before.write(course, found, edited), *fill_before.report(course, day, found)]:
         print("\n".join(wrapped_lines(line, terminal_width(sys.stderr))), file=sys.stderr)
     note_given(course, day, written)

@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -128,14 +129,26 @@ def binding_library() -> Library:
     return Library("_binding.so", tuple((path, flags) for path in sources), link, "the bridge to MLX")
 
 
-def build(library: Library) -> Path:
+def build_all(libraries: Sequence[Library]) -> None:
+    """Compile, at the same time, those that are not in the cache. Raises as `build`."""
+    missing = [library for library in libraries if not _target(library, compiler()).exists()]
+    if not missing:
+        return
+    what = missing[0].what if len(missing) == 1 else f"{len(missing)} libraries of kernels"
+    num_files = sum(len(library.sources) for library in missing)
+    with Progress(what, num_files) as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda library: build(library, bar), missing))
+
+
+def build(library: Library, progress: Progress | None = None) -> Path:
     """The compiled library, from the cache if its sources, headers, flags and versions are the same.
 
+    `progress` is one that others share; without it the library has a line of its own.
     Raises NoCompilerError, CacheError or CompileError, one line each but for the compiler's own words.
     """
     cxx = compiler()
-    folder = cache_folder() / "native" / _fingerprint(library, cxx)
-    target = folder / library.name
+    target = _target(library, cxx)
+    folder = target.parent
     if target.exists():
         return target
     try:
@@ -143,18 +156,20 @@ def build(library: Library) -> Path:
         lock = folder.with_suffix(".lock")
         with file_lock(lock, f"waiting for another process that compiles {library.what} ..."):
             if not target.exists():
-                _build_into(target, library, cxx)
+                _build_into(target, library, cxx, progress)
     except OSError as error:
         raise CacheError(f"{folder}: cannot be written ({error.strerror}): {_cure(error.errno)}") from None
     return target
 
 
-def _build_into(target: Path, library: Library, cxx: str) -> None:
+def _target(library: Library, cxx: str) -> Path:
+    return cache_folder() / "native" / _fingerprint(library, cxx) / library.name
+
+
+def _build_into(target: Path, library: Library, cxx: str, progress: Progress | None) -> None:
     native = target.parent.parent
-    with (
-        tempfile.TemporaryDirectory(dir=native) as scratch,
-        Progress(library.what, len(library.sources)) as bar,
-    ):
+    own = Progress(library.what, len(library.sources)) if progress is None else nullcontext(progress)
+    with tempfile.TemporaryDirectory(dir=native) as scratch, own as bar:
         made = _compile(library, cxx, Path(scratch), bar)
         target.parent.mkdir(exist_ok=True)
         made.replace(target)  # all of it or nothing, even where there are no locks

@@ -7,17 +7,16 @@ from typing import Self
 
 
 class Progress:
-    """One line for a library of `total` files, counted up in place on a terminal."""
+    """One line for `total` files, counted up in place on a terminal. Several threads may share it."""
 
     def __init__(self, what: str, total: int) -> None:
-        self._what = what
         self._total = total
+        self._begin = f"compiling {what} (once{', up to a minute' if total > 1 else ''}) ..."
         self._num_done = 0
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        long = ", up to a minute" if self._total > 1 else ""
-        self._say(f"compiling {self._what} (once{long}) ...", end="" if self._counts() else "\n")
+        self._say(self._begin, end="" if self._counts() else "\n")
         return self
 
     def advance(self) -> None:
@@ -25,7 +24,7 @@ class Progress:
         with self._lock:
             self._num_done += 1
             if self._counts():
-                self._say(f" {self._num_done} of {self._total}", end="")
+                self._say(f"\r{self._begin} {self._num_done} of {self._total}", end="")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

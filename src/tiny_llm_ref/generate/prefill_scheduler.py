@@ -23,7 +23,8 @@ class PrefillScheduler:
     ) -> None:
         """Settings of `PriorityScheduler`, `may_start` and `PausedPrefills`; long_tokens None = no pauses.
 
-        Sets paused, the `PausedPrefills` of the run. Raises UserError for a negative setting.
+        Sets paused, the `PausedPrefills` of the run. Raises UserError, which names it, for a setting
+        that is negative or NaN.
         """
         numbers = {"max_wait_s": max_wait_s, "reserved_rows": reserved_rows, "max_pauses": max_pauses}
         more = {"long_tokens": long_tokens, "kv_limit_bytes": kv_limit_bytes}

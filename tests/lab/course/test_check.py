@@ -32,11 +32,15 @@ def test_a_test_that_the_starter_passes_grades_nothing(tree: Path) -> None:
     assert "test_twice: passed instead of todo" in fault
 
 
-def test_a_day_that_needs_a_later_one_is_told(tree: Path) -> None:
+@pytest.mark.parametrize(
+    ("other", "says"), [("1.2.1", "needs task 1.2.1, which comes later"), ("1.1.2", "TODO 1.1.2: write ")]
+)
+def test_a_task_that_needs_a_later_one_is_told(tree: Path, other: str, says: str) -> None:
     edit(tree, "src/tiny_llm_ref/sums.py", "return 2 * x", "return Counter().step() * 2 * x")
+    for name in ("course.toml", "tests/test_sums.py"):
+        edit(tree, name, '"1.2.1"', f'"{other}"')
     (fault,) = later_day_faults(load_course(tree))
-    assert fault.startswith("day 1.1: ")
-    assert "needs task 1.2.1, which comes later" in fault
+    assert fault.startswith("task 1.1.1: ") and says in fault
 
 
 def test_what_is_too_long_is_named(tmp_path: Path) -> None:

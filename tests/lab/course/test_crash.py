@@ -60,6 +60,17 @@ def test_a_signal_is_passed_on_to_pytest(number: signal.Signals) -> None:
     assert python(f"{CHILD}{ends}; time.sleep(30)").returncode == 7
 
 
+def test_a_signal_before_the_fork_has_returned_is_passed_on() -> None:
+    slow = (
+        "import os, time; fork = os.fork\n"
+        "def slow():\n    child = fork()\n    time.sleep(bool(child)); return child\n"
+        "os.fork = slow\n"
+    )
+    at_once = CHILD.replace("file = ", "signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\nfile = ")
+    ends = "os.kill(os.getppid(), signal.SIGTERM); time.sleep(30)"
+    assert python(f"{slow}{at_once}{ends}").returncode == 7
+
+
 def test_ctrl_c_is_answered_by_pytest_alone() -> None:
     ends = "os.kill(os.getppid(), signal.SIGINT); time.sleep(0.2); os._exit(130)"
     done = python(f"{CHILD}{ends}")

@@ -112,6 +112,20 @@ def test_needing_a_later_day_is_a_mistake_of_the_course(grade: Run, tree: Path) 
     assert "1 failed" in done.stdout
 
 
+def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_course(
+    grade: Run, tree: Path
+) -> None:
+    owned = 'symbols = ["Counter"]'
+    edit(tree, "course.toml", owned, f'{owned}\ngrows = ["twice"]\nadds = ["twice(n)"]')
+    mine = "def twice(x):\n    return 2 * x\n\ndef four(x):\n    return twice(x, 4)\n"
+    (tree / "src/tiny_llm/sums.py").write_text(mine + "\nclass Counter:\n    pass\n")
+    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "from tiny_llm.sums import four; four(2)")
+    said = grade("--task", "1.1.1").stdout
+    assert "mistake of the course" not in said
+    assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which yours " in said
+    assert "does not have yet (task 1.2.1): `pdm run stubs --fill-before 1.1` adds it." in said
+
+
 def test_a_stub_behind_another_exception_is_found(grade: Run, tree: Path) -> None:
     wrapped = "try:\n        llm.twice(2)\n    except Exception as e:\n        raise ValueError from e"
     edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", wrapped)

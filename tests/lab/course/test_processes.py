@@ -28,9 +28,9 @@ LOOPS = {
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree: Path, loop: str) -> None:
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', loop)
-    done = grade("--time-limit", "0.2")
+    done = grade("--time-limit", "1")  # far above what the other tests take on a busy machine
     assert "1 failed, 1 deselected, 1 todo" in done.stdout
-    assert "tests/test_sums.py::test_twice of task 1.1.1 did not end within 0.2 s" in done.stdout
+    assert "tests/test_sums.py::test_twice of task 1.1.1 did not end within 1 s" in done.stdout
     assert "\nsrc/tiny_llm/sums.py:" in done.stdout, "the place of the loop"
 
 
@@ -42,7 +42,7 @@ def test_a_process_that_cannot_be_stopped_ends_with_the_name_of_the_test(
     path = os.pathsep.join([str(tree / "src"), *sys.path])
     code = "from tiny_llm_lab.course import time_limit as t; t._GRACE_S = 0.5; import pytest; pytest.main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "-p", "tiny_llm_lab.course.plugin", "--time-limit", "0.2", "tests"],
+        [sys.executable, "-c", code, "-p", "tiny_llm_lab.course.plugin", "--time-limit", "1", "tests"],
         cwd=tree,
         env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Do the tests of a day pass what a later one adds? The reference takes it, a learner of that day cannot."""
+"""Do the tests of a task pass what a later one adds? The reference takes it, a learner there cannot."""
 
 import functools
 import inspect
@@ -16,7 +16,7 @@ _MODULE = f"{__name__} import refusing as _refusing"
 
 
 def with_early_calls(source: str, functions: Collection[str], grown: Sequence[Growth], tests: Path) -> str:
-    """A file of the reference whose functions refuse the parameters in `grown` of callers below `tests`."""
+    """A file of the reference whose functions do without the parameters in `grown`, as `refusing` says."""
     lines = []
     for name in functions:
         later = {each.parameter: each.task for each in grown if each.symbol == name and each.before is None}
@@ -26,19 +26,26 @@ def with_early_calls(source: str, functions: Collection[str], grown: Sequence[Gr
 
 
 def refusing(function: Callable[P, R], later: Mapping[str, str], tests: str) -> Callable[P, R]:
-    """`function`, in which a parameter of `later`, with its task, is unwritten for callers below `tests`."""
+    """`function`, in which a parameter of `later`, with its task, is unwritten for callers below `tests`.
+
+    For callers in other files it is as in a learner's function to which `stubs --fill-before` has added it:
+    ignored. The answers of one file were written together, or given together.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         caller = sys._getframe(1)
         is_tests = Path(caller.f_code.co_filename).is_relative_to(tests)
-        # A test that has put itself around the function hands on what the solution passes.
-        if is_tests and _package(caller.f_back) != function.__module__.partition(".")[0]:
-            for name in signature.bind(*args, **kwargs).arguments:
-                if name in later:
-                    raise NotImplementedError(f"task {later[name]}")
-        return function(*args, **kwargs)
+        if not is_tests and caller.f_globals.get("__name__") == function.__module__:
+            return function(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        for name in later.keys() & given.arguments.keys():
+            # A test that has put itself around the function hands on what the solution passes.
+            if is_tests and _package(caller.f_back) != function.__module__.partition(".")[0]:
+                raise NotImplementedError(f"task {later[name]}")
+            del given.arguments[name]
+        return function(*given.args, **given.kwargs)
 
     return called
 

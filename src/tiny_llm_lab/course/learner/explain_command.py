@@ -66,7 +66,8 @@ def explanation(course: Course, task: Task) -> Iterator[str]:
             yield _without_failures(result)
             return
         mistakes = [mistake for mistake in course.mistakes() if mistake.task == task.id]
-        log(f"task {task.id}: {len(wanted)} failed; {len(mistakes)} known mistakes are tried ...")
+        tried = f"{len(mistakes)} known mistakes are tried, which takes up to two minutes"
+        log(f"task {task.id}: {len(wanted)} failed; {tried} ...")
         passed = [test.test for test in result.having("passed")]
         found = _tried(course, mistakes, wanted, passed, known)
     yield from _verdict(wanted, found)

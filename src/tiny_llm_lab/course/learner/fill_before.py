@@ -1,15 +1,17 @@
 """`stubs --fill-before W.D`: the stubs of earlier days get their answers: a person can begin at W.D."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_bodies, fill_kernel
+from tiny_llm_lab.course.growth import growths
+from tiny_llm_lab.course.learner.added_parameters import calls_in, with_parameters
 from tiny_llm_lab.course.learner.backup import keep_backup
 from tiny_llm_lab.course.learner.filling import Filled, fill_stubs
-from tiny_llm_lab.course.learner.task_sources import TaskSources
+from tiny_llm_lab.course.learner.record import load_record
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.source import exercises
+from tiny_llm_lab.course.source import Source, exercises
 from tiny_llm_lab.types import UserError
 
 
@@ -17,13 +19,15 @@ from tiny_llm_lab.types import UserError
 class Filling:
     """What filling makes of a package: the new texts of the files that change, by path in the package.
 
-    `filled`, `kept` and `clashing` are as in `Filled`, over all files; they name functions.
+    `filled`, `kept` and `clashing` are as in `Filled`, over all files; they name functions. `added` are
+    lines about parameters that given answers pass to those of `kept`.
     """
 
     texts: Mapping[str, str]
     filled: Collection[str]
     kept: Collection[str]
     clashing: Mapping[str, str]
+    added: Sequence[str]
 
 
 def filling(course: Course, day: str, starter: Mapping[str, str]) -> Filling:
@@ -35,20 +39,28 @@ def filling(course: Course, day: str, starter: Mapping[str, str]) -> Filling:
     early = {task.id for task in course.tasks if course.is_later(day, task.day_id)}
     parts: dict[str, Filled] = {}
     texts: dict[str, str] = {}
-    for name, source in exercises(course).items():
+    added: list[str] = []
+    sources = exercises(course)
+    for name, source in sources.items():
         ids = source.task_ids()
         wanted = [function for function, id_ in ids.items() if id_ in early]
         if wanted:
             later = {function: id_ for function, id_ in ids.items() if id_ not in early}
             mine = _text(course.starter / name, starter[name])
             parts[name] = _filled(name, mine, cut_bodies(source.text, later), wanted)
-            texts[name] = parts[name].text
+    calls = calls_in(part.text for part in parts.values())
+    grown = [each for each in growths(course) if each.task not in early]
+    for name, part in parts.items():
+        of_own = [each for each in grown if each.symbol in part.kept]
+        texts[name], new = with_parameters(part.text, sources[name].text, of_own, calls)
+        added += new
     texts |= _kernels(course, starter, early)
     return Filling(
         {name: text for name, text in texts.items() if text != _text(course.starter / name, "")},
         [each for part in parts.values() for each in part.filled],
         [each for part in parts.values() for each in part.kept],
         {each: helper for part in parts.values() for each, helper in part.clashing.items()},
+        added,
     )
 
 
@@ -71,21 +83,26 @@ def report(course: Course, day: str, found: Filling) -> Iterator[str]:
     for name, helper in found.clashing.items():
         yield f"{name} is still to do: its answer brings another {helper} than yours"
     later = [task for task in course.tasks if task.day_id == day or course.is_later(task.day_id, day)]
-    for task in later:
-        if grown := _grown(task, found.filled):
-            rest = "" if task.symbols else ": nothing is left to write in it"
-            yield f"task {task.id} is already in {', '.join(grown)}, given in the final form{rest}"
+    extended = [task for task in later if _grown(task, found.filled)]
+    if extended:
+        done = [task.id for task in extended if not task.symbols]
+        rest = f": nothing is left to write in {', '.join(done)}" if done else ""
+        listed = ", ".join(task.id for task in extended)
+        yield f"they are in their final form, with what later tasks add ({listed}){rest}"
+    outcomes = load_record(course.root)[0].outcomes
     for task in course.tasks:
-        if task not in later and (own := _grown(task, found.kept)):
+        has_passed = task.id in outcomes and outcomes[task.id].passed_at
+        if task not in later and not has_passed and (own := _grown(task, found.kept)):
             yield f"task {task.id} extends {', '.join(own)}: yours, left alone; extending it is still to do"
-    sources = TaskSources(course)
-    for task in course.tasks:
-        for each in sources.missing_parameters(task):
-            if each.symbol in found.kept:
-                yield (
-                    f"your {each.symbol} has no {each.parameter} yet (task {task.id}): add it, with its "
-                    "default, where a given answer passes it"
-                )
+    yield from found.added
+
+
+def is_given(course: Course, name: str, text: str) -> bool:
+    """Whether the `text` of a file of the package has nothing but stubs and answers of the reference."""
+    answer = (course.reference / name).read_text(encoding="utf-8")
+    if name.endswith(KERNEL_SUFFIXES):
+        return fill_kernel(text, answer, lambda task: True) == answer
+    return fill_stubs(text, answer, list(Source(answer).functions)).text == answer
 
 
 def _grown(task: Task, names: Collection[str]) -> list[str]:

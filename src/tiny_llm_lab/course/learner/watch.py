@@ -17,14 +17,15 @@ HELP = "Grade a day again whenever you save a file of src/tiny_llm; end when it 
 EXAMPLES = (
     ("", "the day of the task that `next` names"),
     ("2.7", "day 2.7"),
-    ("--task 2.7.1", "one task of it"),
+    ("2.7.1", "one task of it"),
 )
 # How often the source of changes looks whether it is asked to end; a save is heard at once.
 _LOOK_MS = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("day", nargs="?", metavar="W.D", help="the day (default: that of the next task)")
+    what = "the day or task, as in 2.7 or 2.7.1 (default: the day of the next task)"
+    parser.add_argument("day", nargs="?", metavar="W.D", help=what)
     parser.add_argument("--day", dest="day_flag", metavar="W.D", help="the same, as `test` takes it")
     parser.add_argument("--task", metavar="T", help="only this task, as in --task 2.7.3")
 
@@ -78,9 +79,10 @@ def _is_source(change: object, path: str) -> bool:
 
 def _chosen(desk: Desk, args: argparse.Namespace) -> tuple[str | None, str | None]:
     days = [day for day in (args.day, args.day_flag) if day is not None]
-    if args.task is not None:
-        task = named_task(desk.course, args.task)
-        if others := [day for day in days if day != task.day_id]:
+    named = args.task or next((each for each in days if each.count(".") == 2), None)
+    if named is not None:
+        task = named_task(desk.course, named)
+        if others := [day for day in days if day not in (task.day_id, task.id)]:
             raise UserError(f"task {task.id} is not of day {others[0]}: leave out one of them")
         return None, task.id
     if len(set(days)) > 1:

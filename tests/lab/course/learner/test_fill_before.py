@@ -9,7 +9,9 @@ from tiny_llm_lab.cli import main
 from tiny_llm_lab.course import stubs
 from tiny_llm_lab.course.cutting import fill_kernel
 from tiny_llm_lab.course.learner.desk import open_desk
+from tiny_llm_lab.course.learner.fill_before import filling, is_given
 from tiny_llm_lab.course.learner.filling import fill_stubs
+from tiny_llm_lab.course.learner.record import Outcome, Record, save_record
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.source import exercises
 
@@ -43,9 +45,29 @@ def test_later_days_stay_to_do(untouched: Path, capsys: Capture) -> None:
     assert "_sum" not in text and "import math" not in text, "they come with a later task's answer"
     assert '"task 1.2.1"' in (untouched / "src/tiny_llm/kernels/sum.cpp").read_text()
     assert "1 files of src/tiny_llm changed: 2 functions of the days before 1.2" in said
-    assert "task 2.1.1 is already in twice, Total, given in the final form\n" in said
-    assert "task 2.1.2 is already in twice, given in the final form: nothing is left to write" in said
+    assert "final form, with what later tasks add (2.1.1, 2.1.2): nothing is left to write in 2.1.2\n" in said
     assert not list(untouched.rglob("*.backup*")), "nothing of a learner's was there"
+
+
+def test_what_was_filled_before_was_not_edited(untouched: Path, capsys: Capture) -> None:
+    filled(untouched, capsys, "1.2")
+    text, said = filled(untouched, capsys, "2.1")
+    assert "self.parts.extend(items)" in text and "edited" not in said
+    assert not list(untouched.rglob("*.backup*"))
+    path = untouched / "src/tiny_llm/kernels/sum.cpp"
+    path.write_text(path.read_text().replace("return n;", "return 0 + n;"))
+    (untouched / "src/tiny_llm/sums.py").write_text(text.replace("x, _TIMES", "_TIMES, x"))
+    course = untouched / "course.toml"
+    course.write_text(f'{course.read_text()}\n[[day]]\nid = "2.2"\ntitle = "Four"\nchapter = "four.md"\n')
+    filled(untouched, capsys, "2.2")
+    assert len(list(untouched.rglob("*.backup*"))) == 2, "what a learner changed is kept"
+
+
+@pytest.mark.parametrize("day", ["1.3", "2.4", "3.2", "3.8"])
+def test_a_filled_package_has_nothing_of_a_learners(day: str) -> None:
+    course = load_course()
+    texts = filling(course, day, stubs.starter(course)).texts
+    assert texts and all(is_given(course, name, text) for name, text in texts.items())
 
 
 def test_kernels_are_filled_by_their_parts(untouched: Path, capsys: Capture) -> None:
@@ -82,6 +104,9 @@ def test_an_own_answer_is_still_to_be_extended(untouched: Path, capsys: Capture)
     _, said = filled(untouched, capsys, "2.2")
     assert "task 2.1.2 extends twice: yours, left alone; extending it is still to do\n" in said
     assert "task 2.1.1 extends twice, Total:" not in said
+    passed = Outcome(2, 0, 0, ran_all=True, source="", at="now", passed_at="now")
+    save_record(untouched, Record({"2.1.2": passed}))
+    assert "task 2.1.2" not in filled(untouched, capsys, "2.2")[1], "it has passed"
 
 
 def test_an_own_helper_of_the_same_name_is_not_used_for_another(untouched: Path, capsys: Capture) -> None:

@@ -1,5 +1,6 @@
 """The commands of a learner where a later task adds a parameter to a function of an earlier one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,22 +46,76 @@ def test_reset_keeps_a_parameter_of_the_learners_own(grown: Path) -> None:
     assert f"def twice(x: int, n: int = 2, of: int = 1) -> int:\n{STUB}" in mine.read_text()
 
 
-def test_filling_the_days_before_leaves_a_written_signature_and_fills_stubs(
+GIVEN = """
+
+def thrice(x: int) -> int:
+    return {call} + x
+"""
+
+
+@pytest.fixture
+def calls(grown: Path) -> Callable[[str, str], str]:
+    """What filling makes of a `twice` below a head of the learner's, and of an answer that calls it."""
+
+    def filled(head: str, call: str) -> str:
+        listed, answer = grown / "course.toml", grown / "src/tiny_llm_ref/sums.py"
+        listed.write_text(listed.read_text().replace('"Total.__init__"]', '"Total.__init__", "thrice"]'))
+        answer.write_text(answer.read_text() + GIVEN.format(call=call))
+        mine = grown / "src/tiny_llm/sums.py"
+        text = stubs.starter(load_course(grown))["sums.py"]
+        assert f"{HEAD}\n{STUB}" in text
+        mine.write_text(text.replace(f"{HEAD}\n{STUB}", f'{head}\n    """Twice x."""\n    return x + x\n'))
+        assert main(["stubs", "--fill-before", "2.1"]) == 0
+        return mine.read_text()
+
+    return filled
+
+
+@pytest.mark.parametrize(
+    ("head", "want"),
+    [
+        (HEAD, GROWN),
+        ("def twice(x: int, *rest: int) -> int:", "def twice(x: int, n: int = 2, *rest: int) -> int:"),
+        ("def twice(\n    y,  # mine\n    of=1,\n) -> int:", "def twice(y, of=1, n: int = 2) -> int:"),
+    ],
+)
+@pytest.mark.parametrize("call", ["twice(x, 2)", "twice(x, n=2)"])
+def test_an_own_function_gets_what_a_given_answer_passes(
+    calls: Callable[[str, str], str], capsys: pytest.CaptureFixture[str], head: str, want: str, call: str
+) -> None:
+    text = calls(head, call)
+    assert f'{want}\n    """Twice x."""\n    return x + x\n' in text and call in text
+    said = capsys.readouterr().err
+    assert "your twice has got n (task 2.1.2), which given answers pass: ignore it until then\n" in said
+    assert "sums.py was edited: kept as sums.py.backup1\n" in said
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "says"),
+    [
+        (HEAD, "twice(x)", ""),
+        (HEAD, "other.thrice(x, n=2)", ""),
+        (
+            "def twice(x):",
+            "twice(x, 2)",
+            "given answers pass n (task 2.1.2) to your twice: write `def twice(x, n: int = 2):`\n",
+        ),
+    ],
+)
+def test_any_other_head_stays_as_it_is(
+    calls: Callable[[str, str], str], capsys: pytest.CaptureFixture[str], head: str, call: str, says: str
+) -> None:
+    assert f'{head}\n    """Twice x."""\n    return x + x\n' in calls(head, call)
+    said = capsys.readouterr().err
+    assert says in said and ("given answers" in said) == bool(says)
+
+
+def test_an_answer_comes_with_the_signature_that_it_is_written_for(
     grown: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = grown / "src/tiny_llm/sums.py"
-    course = load_course(grown)
-    mine.write_text(stubs.starter(course)["sums.py"])
-    assert HEAD in mine.read_text()
-    written = mine.read_text().replace(STUB, '    """Twice x."""\n    return x + x\n')
-    mine.write_text(written)
     assert main(["stubs", "--fill-before", "2.1"]) == 0
-    assert "your twice has no n yet (task 2.1.2): add it" in capsys.readouterr().err
-    assert f'{HEAD}\n    """Twice x."""\n    return x + x\n' in mine.read_text()
-    mine.write_text(stubs.starter(course)["sums.py"])
-    assert main(["stubs", "--fill-before", "2.1"]) == 0
-    assert "has no n yet" not in capsys.readouterr().err
-    assert GROWN in mine.read_text(), "an answer comes with the signature that it is written for"
+    assert "given answers" not in capsys.readouterr().err
+    assert GROWN in (grown / "src/tiny_llm/sums.py").read_text()
 
 
 def test_a_task_is_written_when_its_parameters_are_there(clone: Path) -> None:
