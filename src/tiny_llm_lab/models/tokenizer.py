@@ -198,7 +198,7 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     eos = _declared_eos(folder)
     if folder == SHIPPED:
         plain = PlainTokenizer(folder)
-        return CheckpointTokenizer(folder, plain, _decoder_of(folder, plain), eos)
+        return CheckpointTokenizer(folder, cast(_LibraryTokenizer, plain), _decoder_of(folder, plain), eos)
     # On import, transformers advises to install PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Imported here: it takes seconds that `--help` should not pay.
