@@ -2,9 +2,8 @@
 
 TTFT runs from arrival to the first token, the wait in the queue included. ITL is every single gap between
 two times at which tokens of a request came; the gaps of all requests are pooled. Tokens of one read of a
-socket have one time and no gap; in this process each token has the time at which its step accepted it, with
-drafts some microseconds after the one before. TPOT is the mean time of a request's tokens,
-(E2E - TTFT) / (n - 1): a stall disappears in it, so it never stands in for ITL.
+socket, or of one step in this process, have one time and no gap between them. TPOT is the mean time of a
+request's tokens, (E2E - TTFT) / (n - 1): a stall disappears in it, so it never stands in for ITL.
 """
 
 import math

@@ -2,11 +2,12 @@
 
 import mlx.core as mx
 import pytest
+from tests.helpers.fake_clock import FakeClock
 from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent, UserError
 
 PROMPTS = mixed_prompts()
 CONFIGS = {
@@ -39,6 +40,20 @@ def the_same(done, wanted):
     for i, want in enumerate(wanted):
         assert (done[i].token_ids, done[i].text) == (want.token_ids, want.text), f"request {i}"
         assert done[i].finish_reason == want.finish_reason
+
+
+@pytest.mark.task("3.6.5")
+def test_all_tokens_of_a_step_have_one_time(llm, model):
+    engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64), clock=FakeClock(tick=1.0))
+    for i, prompt in enumerate(PROMPTS[:3]):
+        engine.add(str(i), prompt.content, prompt.sampling)
+    times = []
+    while engine.has_requests:
+        events = [event for each in engine.step() for event in each.events]
+        found = {event.time_s for event in events if isinstance(event, TokenEvent)}
+        assert len(found) <= 1, "the end of the step is the time of all that it brought"
+        times += found
+    assert times == sorted(times)
 
 
 @pytest.mark.task("3.6.5")

@@ -1,6 +1,7 @@
 """Day 3.8: drafts in the engine, beside what else it does with tokens."""
 
 import pytest
+from tests.helpers.fake_clock import FakeClock
 from tests.helpers.serving import logprobs_of, make_engine, serve
 from tests.helpers.tolerance import F32_MODEL, assert_close
 from tests.helpers.toy import random_tokens, toy_model
@@ -35,6 +36,24 @@ def test_every_accepted_token_has_its_own(llm):
     assert engine.spec_stats.num_accepted_tokens > 3, "no draft token was accepted: this test shows nothing"
     assert [each.token_id for each in drafted] == [each.token_id for each in alone]
     assert_close([each.logprob for each in drafted], [each.logprob for each in alone], F32_MODEL)
+
+
+def test_tokens_of_one_step_have_one_time_and_no_gap(llm):
+    """ITL is taken between steps: a draft that was accepted did not come a few microseconds later."""
+    model, prompt = toy_model(llm), random_tokens(3, 40).tolist()
+    sampling = SamplingParams(max_tokens=12, ignore_eos=True)
+    (alone,) = make_engine(llm, model).generate([Prompt(prompt, sampling)])
+    steps, proposer = [], Prompter([*prompt, *alone.token_ids])
+    engine = make_engine(
+        llm,
+        model,
+        proposer=proposer,
+        clock=FakeClock(tick=1.0),
+        on_step=lambda plan, stats: steps.append(stats),
+    )
+    (drafted,) = engine.generate([Prompt(prompt, sampling)])
+    assert len(drafted.token_ids) > len(steps), "no draft token was accepted: this test shows nothing"
+    assert list(drafted.timing.distinct_s) == [each.end_s for each in steps]
 
 
 class Flat:

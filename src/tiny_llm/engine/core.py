@@ -36,7 +36,8 @@ class EngineCore:
         a step of decodes before the tokens of the step before are read, None does so on a GPU; a proposer or
         a controller needs these tokens and turns it off, as processors do in the steps of their
         requests. `on_step` is called after every step with its plan and `StepStats`. Sets config, scheduler,
-        kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises UserError for a
+        kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling and step_end_s, the time on
+        `clock` at which the tokens of the last step were read (0.0 before the first). Raises UserError for a
         controller together with chunk_grid or without chunked prefill: its budget may be smaller than any
         chunk that the scheduler could then take.
         """

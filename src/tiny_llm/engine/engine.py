@@ -57,9 +57,9 @@ class Engine(EngineCore):
     def step(self) -> list[EngineOutput]:
         """Compute one step, in one forward pass and one evaluation; return what is new.
 
-        There is an output for each request that got a token; that of a request which has now ended, and has
-        left the engine, has a completion. Returns [] without requests. When anything raises, all requests
-        are dropped, as in `EngineCore.advance`.
+        All tokens of a step have one time, its `step_end_s`. There is an output for each request that got a
+        token; that of a request which has now ended, and has left the engine, has a completion. Returns []
+        without requests. When anything raises, all requests are dropped, as in `EngineCore.advance`.
         """
         raise NotImplementedError("task 3.6.5")
 

@@ -53,7 +53,8 @@ class EngineCore:
         a step of decodes before the tokens of the step before are read, None does so on a GPU; a proposer or
         a controller needs these tokens and turns it off, as processors do in the steps of their
         requests. `on_step` is called after every step with its plan and `StepStats`. Sets config, scheduler,
-        kv_cache, prefix_cache (or None), spec_stats (or None) and async_scheduling. Raises UserError for a
+        kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling and step_end_s, the time on
+        `clock` at which the tokens of the last step were read (0.0 before the first). Raises UserError for a
         controller together with chunk_grid or without chunked prefill: its budget may be smaller than any
         chunk that the scheduler could then take.
         """
@@ -69,6 +70,7 @@ class EngineCore:
         self._cache_shape = (num_blocks, block_size, kv_bits)
         self._enable_prefix_caching = enable_prefix_caching
         self._on_step, self._clock = on_step, clock
+        self.step_end_s = 0.0
         self._requests: dict[str, RequestState] = {}
         self._inflight: EngineStep | None = None  # launched, and not yet read
         self._lay_out()
@@ -101,7 +103,7 @@ class EngineCore:
             step = self._inflight or self._launch()
             self._inflight = self._launch_next(step) if self.async_scheduling else None
             sampled = step.read()
-            end_s = self._clock()
+            self.step_end_s = end_s = self._clock()
             if self.budget_controller is not None:
                 self.budget_controller.record(step.parts, end_s - step.start_s)
             return self._commit(step, sampled, end_s)

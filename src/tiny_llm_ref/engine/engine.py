@@ -93,7 +93,7 @@ class Engine(EngineCore):
             min(self.scheduler.max_num_tokens, positions),
             prompt_idx=arrival.prompt_idx,
             arrival_s=arrival.arrival_s,
-            clock=self._clock,
+            clock=lambda: self.step_end_s,
         )
         request = RequestState(sequence, answer, self.model.ops, prompt.processors)
         self.admit(request)
@@ -104,9 +104,9 @@ class Engine(EngineCore):
     def step(self) -> list[EngineOutput]:
         """Compute one step, in one forward pass and one evaluation; return what is new.
 
-        There is an output for each request that got a token; that of a request which has now ended, and has
-        left the engine, has a completion. Returns [] without requests. When anything raises, all requests
-        are dropped, as in `EngineCore.advance`.
+        All tokens of a step have one time, its `step_end_s`. There is an output for each request that got a
+        token; that of a request which has now ended, and has left the engine, has a completion. Returns []
+        without requests. When anything raises, all requests are dropped, as in `EngineCore.advance`.
         """
         return [request.output() for request in self.advance() if request.has_output]
 
