@@ -158,7 +158,7 @@ def test_an_unknown_task_id_is_an_error(grade: Run, tree: Path) -> None:
     ("options", "says"),
     [
         (["--week", "9"], "there is no week 9: the course has 1"),
-        (["--week", "1", "--day", "9"], "there is no day '1.9': the course has 1.1, 1.2"),
+        (["--week", "1", "--day", "9"], "there is no day '1.9': the course has 1.1 to 1.2"),
         (["--day", "2"], "Say --week 2 --day 2"),
     ],
 )
