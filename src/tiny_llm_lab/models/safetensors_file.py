@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tiny_llm_lab.models.checkpoint_file import require_file
 from tiny_llm_lab.models.config import one_line
 from tiny_llm_lab.types import UserError
 
@@ -41,15 +42,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
     MLX would find most of this too, but only while it loads, and file by file in words of its own.
     """
+    size = require_file(path)
     try:
         with path.open("rb") as file:
-            size = path.stat().st_size
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if size < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _LONGEST_HEADER):
                 raise _damaged(path, "its header is longer than the file")
             header = json.loads(file.read(length))
-    except FileNotFoundError:
-        raise UserError(f"{path}: not there: fetch the whole checkpoint again") from None
     except UserError:
         raise
     except (OSError, ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+from tiny_llm_lab.models.checkpoint_file import AGAIN, require_files
 from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.models.control_text import ControlText, new_mark
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
@@ -185,8 +186,9 @@ class _LibraryTokenizer(Protocol):
 
 def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     """The tokenizer of the checkpoint in `folder`; UserError for one that cannot be read or decoded."""
+    require_files(folder)
     if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
-        raise UserError(f"{folder}: holds no tokenizer.json: fetch the whole checkpoint again")
+        raise UserError(f"{folder}: holds no tokenizer.json: {AGAIN}")
     eos = _declared_eos(folder)
     # On import, transformers advises to install PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
