@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,21 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     if missing > 0:
         raise _damaged(path, f"{missing} bytes are missing at its end")
     data = _LENGTH_BYTES + length
-    return {name: _tensor_info(path, data, fields) for name, fields in header.items()}
+    tensors = {name: _tensor_info(path, data, fields) for name, fields in header.items()}
+    _refuse_shared_bytes(path, tensors)
+    return tensors
 
 
 def _tensor_info(path: Path, data: int, fields: Mapping[str, Any]) -> TensorInfo:
     begin, end = fields["data_offsets"]
     return TensorInfo(path, fields["dtype"], tuple(fields["shape"]), data + begin, end - begin)
+
+
+def _refuse_shared_bytes(path: Path, tensors: Mapping[str, TensorInfo]) -> None:
+    filled = sorted((info.begin, name) for name, info in tensors.items() if info.num_bytes)
+    for (begin, name), (following, other) in pairwise(filled):
+        if begin + tensors[name].num_bytes > following:
+            raise _damaged(path, f"tensors {name} and {other} share bytes")
 
 
 def _checked_end(path: Path, name: str, fields: Any) -> int:

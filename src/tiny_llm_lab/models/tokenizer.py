@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from tiny_llm_lab.models.checkpoint_file import AGAIN, require_files
 from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.models.control_text import ControlText, new_mark
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
+from tiny_llm_lab.models.fields import ids_of
 from tiny_llm_lab.types import Detokenizer, UserError
 
 # No tokenizer.model: for a model_type of Qwen's, transformers makes a tokenizer of it that loses every space.
@@ -221,10 +223,7 @@ def _decoder_of(folder: Path, library: Any) -> Callable[[], PieceDecoder]:
 def _declared_eos(folder: Path) -> list[int]:
     # Qwen declares one id in config.json and two in generation_config.json; any of them ends a text.
     files = [folder / name for name in ("config.json", "generation_config.json")]
-    declared = [read_json(file).get("eos_token_id") for file in files if file.exists()]
-    return sorted({token for value in declared for token in _as_ids(value)})
-
-
-def _as_ids(value: Any) -> Iterable[int]:
-    values = value if isinstance(value, list) else [value]
-    return [token for token in values if isinstance(token, int)]
+    said = {file: read_json(file) for file in files if file.exists()}
+    vocab_size = said.get(files[0], {}).get("vocab_size")
+    limit = vocab_size if isinstance(vocab_size, int) else sys.maxsize
+    return sorted({id for file in said for id in ids_of(file, said[file], "eos_token_id", limit)})

@@ -44,6 +44,7 @@ AGAIN = "fetch the whole checkpoint again"
 FILE_AGAIN = "fetch the file again"
 BELONGING = "use the config.json that belongs to these weights"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
+SHARED = (("b", 12), ("c", 4), ("a", 0))
 
 # The complaint is of the folder unless it names a file.
 FOLDER_ERRORS: list[tuple[Damage, str]] = [
@@ -101,6 +102,10 @@ FOLDER_ERRORS: list[tuple[Damage, str]] = [
         header({"x": {"dtype": "F99", "shape": [2], "data_offsets": [0, 4]}}),
         f"/model.safetensors: damaged or cut short (the header's entry for x makes no sense): {FILE_AGAIN}",
     ),
+    (
+        header({name: {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]} for name, at in SHARED}),
+        f"/model.safetensors: damaged or cut short (tensors a and c share bytes): {FILE_AGAIN}",
+    ),
 ]
 
 
@@ -109,6 +114,20 @@ def test_a_folder_that_is_damaged(copy: Copy, damage: Damage, expected: str) -> 
     folder = copy("random:qwen3-shrunk")
     damage(folder)
     assert complaint(folder) == f"{folder}{expected}"
+
+
+NO_TOKENS = [-1, 320, 10**9, 2**70, True, 2.0, "2", [2, [3]], [2, None], {"id": 2}]
+
+
+@pytest.mark.parametrize("value", NO_TOKENS)
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_an_end_that_is_no_token_is_refused(copy: Copy, file: str, value: object) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_json(folder / file, eos_token_id=value)
+    shown = repr(value)
+    assert complaint(folder) == (
+        f"{folder}/{file}: eos_token_id must be token ids, 0 to 319, not {shown}: {FILE_AGAIN}"
+    )
 
 
 def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:

@@ -6,9 +6,17 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import complaint, copy_of, edit_tensors, split_into_shards, tensors_of
+from tests.helpers.checkpoints import (
+    complaint,
+    copy_of,
+    edit_json,
+    edit_tensors,
+    split_into_shards,
+    tensors_of,
+)
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.models.loading import DTYPES
 
 Copy = Callable[[str], Path]
 QWEN3, QWEN2, PACKED = "random:qwen3-shrunk", "random:qwen2.5-shrunk,tied=1", "random:qwen3-shrunk,bits=4"
@@ -144,6 +152,16 @@ def test_a_tied_head_of_its_own_is_refused(
     )
 
 
+def test_a_tied_head_of_another_dtype_is_called_by_its_name(tmp_path: Path) -> None:
+    folder = with_head(QWEN3, tmp_path / "checkpoint", lambda _, tensor: tensor.astype(mx.float16))
+    assert complaint(folder) == (
+        f"{folder}/model.safetensors: lm_head.weight is F16, but model.embed_tokens.weight, to which config.json "
+        "ties it, is F32: set tie_word_embeddings false there"
+    )
+    edit_json(folder / "config.json", tie_word_embeddings=False)
+    assert "lm_head.weight" in load_checkpoint(folder).weights
+
+
 def test_a_difference_is_found_wherever_it_is(tmp_path: Path) -> None:
     """The last byte of a tensor that is compared in several pieces."""
     name = "random:qwen3-shrunk,vocab=20000,layers=1"  # an embedding of 5 MB
@@ -163,19 +181,23 @@ def test_an_embedding_model_is_refused_by_its_names(copy: Copy) -> None:
 
 
 NOT_FINITE = [
-    "model.norm.weight",
-    "model.layers.1.self_attn.k_norm.weight",
-    f"{Q_PROJ}.scales",
-    f"{Q_PROJ}.biases",
+    (PACKED, "model.norm.weight"),
+    (PACKED, "model.layers.1.self_attn.k_norm.weight"),
+    (PACKED, f"{Q_PROJ}.scales"),
+    (PACKED, f"{Q_PROJ}.biases"),
+    (QWEN3, f"{Q_PROJ}.weight"),
+    (f"{QWEN3},bits=16", "model.layers.2.mlp.down_proj.weight"),
+    (QWEN2, "model.embed_tokens.weight"),
 ]
 
 
-@pytest.mark.parametrize("tensor", NOT_FINITE)
-@pytest.mark.parametrize("value", [mx.nan, mx.inf, -mx.inf])
-def test_numbers_that_are_not_finite_are_refused(copy: Copy, tensor: str, value: float) -> None:
-    folder = copy(PACKED)
-    broken: Any = tensors_of(folder)[tensor]
-    broken[..., -1] = value
+@pytest.mark.parametrize(("name", "tensor"), NOT_FINITE)
+@pytest.mark.parametrize("value", [mx.nan, -mx.nan, mx.inf, -mx.inf])
+def test_one_number_that_is_not_finite_is_refused(copy: Copy, name: str, tensor: str, value: float) -> None:
+    folder = copy(name)
+    broken: Any = tensors_of(folder)[tensor].reshape(-1)
+    broken[-1] = value
+    broken = broken.reshape(tensors_of(folder)[tensor].shape)
     edit_tensors(folder, **{tensor.replace(".", "__"): broken})
     assert complaint(folder) == (
         f"{folder}/model.safetensors: tensor {tensor} holds NaN or infinite numbers: fetch the file again"
@@ -188,7 +210,20 @@ def test_a_bias_that_is_not_finite_is_refused(copy: Copy) -> None:
     assert "tensor model.layers.1.self_attn.v_proj.bias holds NaN" in complaint(folder)
 
 
-def test_finite_numbers_may_have_a_sum_that_is_not(copy: Copy) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_numbers_of_a_dtype_are_finite(copy: Copy, dtype: str, sign: int) -> None:
+    folder, kind = copy(QWEN3), DTYPES[dtype]
+    largest = mx.full((128, 64), sign * mx.finfo(kind).max, kind)
+    edit_tensors(folder, model__layers__0__self_attn__q_proj__weight=largest)
+    assert load_checkpoint(folder, dtype=dtype).weights.keys()
+
+
+def test_a_number_that_the_wanted_dtype_cannot_hold_is_not_called_damage(copy: Copy) -> None:
     folder = copy(QWEN3)
-    edit_tensors(folder, model__norm__weight=mx.full(64, 60000, mx.float16))
+    edit_tensors(folder, model__layers__0__self_attn__q_proj__weight=mx.full((128, 64), 1e5, mx.bfloat16))
     load_checkpoint(folder)
+    assert complaint(folder, dtype="float16") == (
+        f"{folder}/model.safetensors: tensor {Q_PROJ}.weight has numbers that float16 cannot hold: "
+        "choose another --dtype"
+    )
