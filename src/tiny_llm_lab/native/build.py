@@ -22,11 +22,13 @@ import nanobind
 from tiny_llm_lab.cache import cache_folder
 from tiny_llm_lab.native.compiler_errors import errors_in
 from tiny_llm_lab.native.isa import Isa
+from tiny_llm_lab.native.kept_file import is_whole, keep, remove_old
 from tiny_llm_lab.native.locks import file_lock
 from tiny_llm_lab.native.progress import Progress
 from tiny_llm_lab.types import UserError
 
 HERE = Path(__file__).parent
+_SCRATCH = "tmp"
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
 _KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused")
@@ -136,13 +138,13 @@ def build(library: Library) -> Path:
     cxx = compiler()
     folder = cache_folder() / "native" / _fingerprint(library, cxx)
     target = folder / library.name
-    if target.exists():
+    if is_whole(target):
         return target
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = folder.with_suffix(".lock")
         with file_lock(lock, f"waiting for another process that compiles {library.what} ..."):
-            if not target.exists():
+            if not is_whole(target):
                 _build_into(target, library, cxx)
     except OSError as error:
         raise CacheError(f"{folder}: cannot be written ({error.strerror}): {_cure(error.errno)}") from None
@@ -151,13 +153,14 @@ def build(library: Library) -> Path:
 
 def _build_into(target: Path, library: Library, cxx: str) -> None:
     native = target.parent.parent
+    remove_old(native, f"{_SCRATCH}*")
     with (
-        tempfile.TemporaryDirectory(dir=native) as scratch,
+        tempfile.TemporaryDirectory(dir=native, prefix=_SCRATCH) as scratch,
         Progress(library.what, len(library.sources)) as bar,
     ):
         made = _compile(library, cxx, Path(scratch), bar)
         target.parent.mkdir(exist_ok=True)
-        made.replace(target)  # all of it or nothing, even where there are no locks
+        keep(made, target)
 
 
 def _compile(library: Library, cxx: str, scratch: Path, progress: Progress) -> Path:
@@ -179,11 +182,11 @@ def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
     source, flags = library.sources[number]
     alone = replace(library, sources=(library.sources[number],), link=())
     kept = cache_folder() / "native" / "objects" / f"{_fingerprint(alone, cxx)}.o"
-    if not kept.exists():
+    if not is_whole(kept):
         kept.parent.mkdir(parents=True, exist_ok=True)
         made = scratch / f"{number}.o"
         _run([cxx, *_COMMON, *flags, "-c", str(source), "-o", str(made)], source.parent)
-        made.replace(kept)
+        keep(made, kept)
     return kept
 
 
