@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from tests.lab.course.test_plugin import Run, edit, grade
 
+from tiny_llm_lab.course.manifest import repository
 from tiny_llm_lab.course.run_tests import pytest_command
 
 __all__ = ["grade"]
@@ -50,6 +52,27 @@ def test_a_process_that_cannot_be_stopped_ends_with_the_name_of_the_test(
     )
     assert done.returncode == 1
     assert "test_twice of task 1.1.1 did not end" in done.stderr
+
+
+def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree: Path) -> None:
+    """A file where the cache would be has the effect of a folder that may not be written, for root too."""
+    (tree / ".pytest_cache").write_text("")
+    settings = tomllib.loads((repository() / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    filters = "".join(f"\n    {each}" for each in settings["filterwarnings"])
+    (tree / "pytest.ini").write_text(f"[pytest]\nfilterwarnings ={filters}\n")
+    done = subprocess.run(
+        [*pytest_command("mine"), "tests"],
+        cwd=tree,
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([str(tree / "src"), *sys.path]),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+    assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout
 
 
 def test_processes_report_as_one_does(tree: Path) -> None:
