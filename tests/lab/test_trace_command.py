@@ -1,6 +1,8 @@
 """`trace` from its arguments to its last line, and its picture."""
 
+import io
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +14,7 @@ from tiny_llm_lab.commands.tables import table_lines
 from tiny_llm_lab.trace import TraceRequest
 from tiny_llm_lab.trace.requests import parse_request
 from tiny_llm_lab.trace.svg import as_svg
-from tiny_llm_lab.trace.text import REQUEST_COLUMNS, request_rows, timeline_lines
+from tiny_llm_lab.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
 from tiny_llm_lab.trace.timeline import Cell, Timeline
 
 Capture = pytest.CaptureFixture[str]
@@ -55,6 +57,32 @@ def test_the_picture_in_the_terminal() -> None:
         "▁▄█ prefill, █ = 16   1 decode   · waiting",
         "5 steps · 25 tokens computed · largest step 17 of 17",
         "TTFT in steps · cost = all tokens of a step that brings a token after the first",
+    ]
+
+
+def test_the_picture_where_only_ascii_can_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    print_timeline(RUN, "two")
+    stdout.flush()
+    lines = [line.rstrip() for line in stdout.buffer.getvalue().decode("ascii").splitlines()]
+    assert lines[:16] == [
+        "two",
+        "",
+        "step    0",
+        "A       _111",
+        "B & <b>  .#,1",
+        "budget  17 --",
+        "          #",
+        "          #",
+        "          #,",
+        "        ,,##,",
+        "sum v     1",
+        "        11751",
+        "",
+        "_;# prefill, # = 16   1 decode   . waiting",
+        "5 steps . 25 tokens computed . largest step 17 of 17",
+        "TTFT in steps . cost = all tokens of a step that brings a token after the first",
     ]
 
 
