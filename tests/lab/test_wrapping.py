@@ -68,7 +68,6 @@ def test_the_usage_of_a_command_fits_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     usage = cli.command_parser(name).format_usage()
-    assert usage.startswith("usage: ") and usage.endswith("\n")
     # A word that is wider stays whole.
     assert [line for line in usage.splitlines() if len(line) > columns and " " in line.strip()] == []
 
@@ -80,7 +79,6 @@ def test_the_days_and_their_legend_fit_the_terminal(monkeypatch: pytest.MonkeyPa
         assert main(["status"]) == 0
         lines = [Text.from_ansi(line).plain for line in console.file.getvalue().splitlines()]
         assert (max(map(len, lines)) <= 40) == is_terminal
-        assert "written, not graded  ○ to do" in " ".join(lines) or is_terminal
 
 
 def test_prose_of_a_benchmark_breaks_between_words_on_a_terminal() -> None:

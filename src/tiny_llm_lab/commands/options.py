@@ -131,12 +131,9 @@ def load(
     if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(model, device, dtype)
-    shares = num_ranks > 1
-    model = (
-        _shared_model(llm, checkpoint, num_ranks) if shares else in_one_operator(llm.build_model(checkpoint))
-    )
-    require_numbers(model, checkpoint, solution)
-    return Loaded(checkpoint, llm, model)
+    built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
+    require_numbers(built, checkpoint, solution)
+    return Loaded(checkpoint, llm, in_one_operator(built))
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

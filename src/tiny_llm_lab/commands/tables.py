@@ -69,11 +69,8 @@ def stdout_width() -> int | None:
 
 def stdout_can_print(text: str) -> bool:
     """Whether stdout's encoding has all characters of `text`."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
+    encoding = sys.stdout.encoding or "ascii"
+    return text.encode(encoding, "replace").decode(encoding) == text
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Cells], styles: Sequence[str] = ()) -> None:

@@ -13,7 +13,7 @@ AGAIN: Final = "fetch the whole checkpoint again"
 WEIGHTS: Final = "model*.safetensors"
 # What loading needs; a repository may also hold pickles, ONNX and pictures. With the patterns of mlx-lm,
 # so that either finds complete what the other has downloaded.
-PATTERNS: Final = ("*.json", WEIGHTS, "*.jinja", "*.txt", "tokenizer.model")
+PATTERNS: Final = ["*.json", WEIGHTS, "*.jinja", "*.txt", "tokenizer.model"]
 
 
 def require_file(path: Path, absent: str = f"not there: {AGAIN}") -> int:
@@ -47,7 +47,6 @@ def _told(path: Path, absent: str) -> Iterator[None]:
             absent = f"is a link to a file that is not there, as its download did not finish: {AGAIN}"
         raise UserError(f"{path}: {absent}") from None
     except PermissionError:
-        cure = "change that with chmod, or run as its owner"
-        raise UserError(f"{path}: you have no permission to read it: {cure}") from None
+        raise UserError(f"{path}: no permission to read it: use chmod, or run as its owner") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be opened ({error.strerror}): {AGAIN}") from None

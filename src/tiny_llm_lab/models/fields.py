@@ -53,10 +53,9 @@ def list_of(path: Path, content: Mapping[str, Any], name: str, kind: type) -> li
 def ids_of(path: Path, content: Mapping[str, Any], name: str, vocab_size: int) -> list[int]:
     """The token ids under `name`, one or a list, empty when missing; UserError for what is no token."""
     value = _given(content, name, [])
-    ids = value if isinstance(value, list) else [value]
+    ids: list[Any] = value if isinstance(value, list) else [value]
     if not all(type(each) is int and 0 <= each < vocab_size for each in ids):
-        says = f"{name} must be token ids, 0 to {vocab_size - 1}, not {value!r}"
-        raise UserError(f"{path}: {says}: {FILE_AGAIN}")
+        raise UserError(f"{path}: {name} must be token ids below {vocab_size}, not {value!r}: {FILE_AGAIN}")
     return ids
 
 

@@ -13,13 +13,7 @@ def require_numbers(model: Model, checkpoint: Checkpoint, solution: str) -> None
     """
     if mx.all(mx.isfinite(model(mx.array([[0]], mx.int32)))).item():
         return
-    if solution == "mine":
-        raise UserError(
-            f"{checkpoint.name}: your model's logits are not numbers: run it with --solution ref, "
-            "and if that answers, the mistake is in your code"
-        )
-    other = "choose --dtype bfloat16 or float32, or " if checkpoint.dtype == mx.float16 else ""
-    raise UserError(
-        f"{checkpoint.name}: its logits are not numbers: sums overflow in "
-        f"{str(checkpoint.dtype).rpartition('.')[2]}, or its weights are damaged: {other}{AGAIN}"
-    )
+    is_mine = solution == "mine"
+    cure = "see whether --solution ref answers" if is_mine else f"choose another --dtype, or {AGAIN}"
+    dtype = str(checkpoint.dtype).rpartition(".")[2]
+    raise UserError(f"{checkpoint.name}: its logits in {dtype} are not numbers: {cure}")

@@ -16,7 +16,7 @@ def download(repo: str) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        return _cached(repo) or Path(snapshot_download(repo, allow_patterns=list(PATTERNS)))
+        return _cached(repo) or Path(snapshot_download(repo, allow_patterns=PATTERNS))
     except errors.GatedRepoError:
         complaint = f"{repo}: the hub asks you to accept its terms first: do so there and run hf auth login"
     except (errors.RepositoryNotFoundError, errors.HFValidationError):
@@ -34,7 +34,7 @@ def _cached(repo: str) -> Path | None:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        folder = Path(snapshot_download(repo, allow_patterns=list(PATTERNS), local_files_only=True))
+        folder = Path(snapshot_download(repo, allow_patterns=PATTERNS, local_files_only=True))
         # The client cannot know that a snapshot is complete if another tool began it.
         require_files(folder)
         return folder if (folder / "config.json").exists() and weight_files(folder) else None

@@ -61,22 +61,16 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     missing = max(ends.values(), default=0) - (size - _LENGTH_BYTES - length)
     if missing > 0:
         raise _damaged(path, f"{missing} bytes are missing at its end")
+    spans = sorted(fields["data_offsets"] for fields in header.values())
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
+        raise _damaged(path, "two tensors share bytes")
     data = _LENGTH_BYTES + length
-    tensors = {name: _tensor_info(path, data, fields) for name, fields in header.items()}
-    _refuse_shared_bytes(path, tensors)
-    return tensors
+    return {name: _tensor_info(path, data, fields) for name, fields in header.items()}
 
 
 def _tensor_info(path: Path, data: int, fields: Mapping[str, Any]) -> TensorInfo:
     begin, end = fields["data_offsets"]
     return TensorInfo(path, fields["dtype"], tuple(fields["shape"]), data + begin, end - begin)
-
-
-def _refuse_shared_bytes(path: Path, tensors: Mapping[str, TensorInfo]) -> None:
-    filled = sorted((info.begin, name) for name, info in tensors.items() if info.num_bytes)
-    for (begin, name), (following, other) in pairwise(filled):
-        if begin + tensors[name].num_bytes > following:
-            raise _damaged(path, f"tensors {name} and {other} share bytes")
 
 
 def _checked_end(path: Path, name: str, fields: Any) -> int:

@@ -12,7 +12,7 @@ from tiny_llm_lab.models.checkpoint_file import AGAIN, require_files
 from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.models.control_text import ControlText, new_mark
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
-from tiny_llm_lab.models.fields import ids_of
+from tiny_llm_lab.models.fields import count_of, ids_of
 from tiny_llm_lab.types import Detokenizer, UserError
 
 # No tokenizer.model: for a model_type of Qwen's, transformers makes a tokenizer of it that loses every space.
@@ -224,6 +224,5 @@ def _declared_eos(folder: Path) -> list[int]:
     # Qwen declares one id in config.json and two in generation_config.json; any of them ends a text.
     files = [folder / name for name in ("config.json", "generation_config.json")]
     said = {file: read_json(file) for file in files if file.exists()}
-    vocab_size = said.get(files[0], {}).get("vocab_size")
-    limit = vocab_size if isinstance(vocab_size, int) else sys.maxsize
+    limit = count_of(files[0], said.get(files[0], {}), "vocab_size", sys.maxsize)
     return sorted({id for file in said for id in ids_of(file, said[file], "eos_token_id", limit)})

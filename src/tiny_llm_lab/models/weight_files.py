@@ -11,7 +11,6 @@ from tiny_llm_lab.types import UserError
 INDEX_FILE = "model.safetensors.index.json"
 # The index of a model with 100,000 tensors has 10 MB.
 _LARGEST_INDEX: Final = 64 << 20
-_LONGEST_NAME: Final = 255  # characters that a file system takes
 
 
 def find_tensors(folder: Path) -> dict[str, TensorInfo]:
@@ -42,13 +41,10 @@ def weight_files(folder: Path) -> list[Path]:
 def _shards(index: Path) -> list[Path]:
     weight_map = read_json(index, _LARGEST_INDEX).get("weight_map")
     names = list(weight_map.values()) if isinstance(weight_map, dict) else []
-    if not names or not all(map(_is_file_name, names)):
+    # No file has a name of more than 255 bytes.
+    if not names or not all(isinstance(name, str) and Path(name).name == name[:255] for name in names):
         raise UserError(f"{index}: has no weight_map of file names: fetch the file again")
     files = [index.parent / name for name in sorted(set(names))]
     for file in files:
         require_file(file, f"named by {INDEX_FILE} but not there: {AGAIN}")
     return files
-
-
-def _is_file_name(name: object) -> bool:
-    return isinstance(name, str) and Path(name).name == name and len(name) <= _LONGEST_NAME

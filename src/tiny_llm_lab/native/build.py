@@ -28,7 +28,6 @@ from tiny_llm_lab.native.progress import Progress
 from tiny_llm_lab.types import UserError
 
 HERE = Path(__file__).parent
-_SCRATCH = "tmp"
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
 _KERNELS = ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused")
@@ -153,9 +152,9 @@ def build(library: Library) -> Path:
 
 def _build_into(target: Path, library: Library, cxx: str) -> None:
     native = target.parent.parent
-    remove_old(native, f"{_SCRATCH}*")
+    remove_old(native, f"{tempfile.gettempprefix()}*")
     with (
-        tempfile.TemporaryDirectory(dir=native, prefix=_SCRATCH) as scratch,
+        tempfile.TemporaryDirectory(dir=native) as scratch,
         Progress(library.what, len(library.sources)) as bar,
     ):
         made = _compile(library, cxx, Path(scratch), bar)

@@ -19,7 +19,7 @@ def keep(made: Path, path: Path) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether `path` has the size that `keep` gave it: reading behind the end of a library kills a process."""
+    """Whether `path` has the size that `keep` gave it: reading past the end of a library kills a process."""
     try:
         return path.stat().st_size == int(_size_of(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):

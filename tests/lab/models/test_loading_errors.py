@@ -44,7 +44,6 @@ AGAIN = "fetch the whole checkpoint again"
 FILE_AGAIN = "fetch the file again"
 BELONGING = "use the config.json that belongs to these weights"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-SHARED = (("b", 12), ("c", 4), ("a", 0))
 
 # The complaint is of the folder unless it names a file.
 FOLDER_ERRORS: list[tuple[Damage, str]] = [
@@ -103,8 +102,8 @@ FOLDER_ERRORS: list[tuple[Damage, str]] = [
         f"/model.safetensors: damaged or cut short (the header's entry for x makes no sense): {FILE_AGAIN}",
     ),
     (
-        header({name: {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]} for name, at in SHARED}),
-        f"/model.safetensors: damaged or cut short (tensors a and c share bytes): {FILE_AGAIN}",
+        header({str(at): {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]} for at in (12, 5, 20)}),
+        f"/model.safetensors: damaged or cut short (two tensors share bytes): {FILE_AGAIN}",
     ),
 ]
 
@@ -124,10 +123,8 @@ NO_TOKENS = [-1, 320, 10**9, 2**70, True, 2.0, "2", [2, [3]], [2, None], {"id": 
 def test_an_end_that_is_no_token_is_refused(copy: Copy, file: str, value: object) -> None:
     folder = copy("random:qwen3-shrunk")
     edit_json(folder / file, eos_token_id=value)
-    shown = repr(value)
-    assert complaint(folder) == (
-        f"{folder}/{file}: eos_token_id must be token ids, 0 to 319, not {shown}: {FILE_AGAIN}"
-    )
+    says = f"eos_token_id must be token ids below 320, not {value!r}"
+    assert complaint(folder) == f"{folder}/{file}: {says}: {FILE_AGAIN}"
 
 
 def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:

@@ -6,14 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import (
-    complaint,
-    copy_of,
-    edit_json,
-    edit_tensors,
-    split_into_shards,
-    tensors_of,
-)
+from tests.helpers.checkpoints import complaint, copy_of, edit_tensors, split_into_shards, tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.models.loading import DTYPES
@@ -137,7 +130,9 @@ def last_number_changed(tensor: mx.array) -> mx.array:
 
 
 @pytest.mark.parametrize("name", [QWEN3, PACKED])
-@pytest.mark.parametrize("change", [last_number_changed, lambda tensor: tensor[:1]])
+@pytest.mark.parametrize(
+    "change", [last_number_changed, lambda tensor: tensor[:1], lambda tensor: tensor.astype(mx.float16)]
+)
 def test_a_tied_head_of_its_own_is_refused(
     name: str, change: Callable[[mx.array], mx.array], tmp_path: Path
 ) -> None:
@@ -146,20 +141,9 @@ def test_a_tied_head_of_its_own_is_refused(
         tmp_path / "checkpoint",
         lambda key, tensor: change(tensor) if key.endswith("weight") else tensor,
     )
-    assert complaint(folder) == (
-        f"{folder}/model.safetensors: lm_head.weight differs from model.embed_tokens, "
-        f"but config.json has tie_word_embeddings true: {BELONGING}"
-    )
-
-
-def test_a_tied_head_of_another_dtype_is_called_by_its_name(tmp_path: Path) -> None:
-    folder = with_head(QWEN3, tmp_path / "checkpoint", lambda _, tensor: tensor.astype(mx.float16))
-    assert complaint(folder) == (
-        f"{folder}/model.safetensors: lm_head.weight is F16, but model.embed_tokens.weight, to which config.json "
-        "ties it, is F32: set tie_word_embeddings false there"
-    )
-    edit_json(folder / "config.json", tie_word_embeddings=False)
-    assert "lm_head.weight" in load_checkpoint(folder).weights
+    says = "lm_head.weight differs from model.embed_tokens in dtype, shape or numbers, but config.json has "
+    cure = "set it false to use that head"
+    assert complaint(folder) == f"{folder}/model.safetensors: {says}tie_word_embeddings true: {cure}"
 
 
 def test_a_difference_is_found_wherever_it_is(tmp_path: Path) -> None:
@@ -195,9 +179,8 @@ NOT_FINITE = [
 @pytest.mark.parametrize("value", [mx.nan, -mx.nan, mx.inf, -mx.inf])
 def test_one_number_that_is_not_finite_is_refused(copy: Copy, name: str, tensor: str, value: float) -> None:
     folder = copy(name)
-    broken: Any = tensors_of(folder)[tensor].reshape(-1)
-    broken[-1] = value
-    broken = broken.reshape(tensors_of(folder)[tensor].shape)
+    broken: Any = tensors_of(folder)[tensor]
+    broken[(-1,) * broken.ndim] = value
     edit_tensors(folder, **{tensor.replace(".", "__"): broken})
     assert complaint(folder) == (
         f"{folder}/model.safetensors: tensor {tensor} holds NaN or infinite numbers: fetch the file again"
@@ -223,7 +206,5 @@ def test_a_number_that_the_wanted_dtype_cannot_hold_is_not_called_damage(copy: C
     folder = copy(QWEN3)
     edit_tensors(folder, model__layers__0__self_attn__q_proj__weight=mx.full((128, 64), 1e5, mx.bfloat16))
     load_checkpoint(folder)
-    assert complaint(folder, dtype="float16") == (
-        f"{folder}/model.safetensors: tensor {Q_PROJ}.weight has numbers that float16 cannot hold: "
-        "choose another --dtype"
-    )
+    said = complaint(folder, dtype="float16")
+    assert said.endswith(f"{Q_PROJ}.weight has numbers that float16 cannot hold: choose another --dtype")
