@@ -14,7 +14,7 @@ import textwrap
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from tiny_llm_lab.borrowing import borrow_files
 from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, EXIT_USAGE, handle_errors
@@ -77,6 +77,16 @@ _GROUPS: Final = {
 COMMANDS: Final = {name: module for group in _GROUPS.values() for name, module in group.items()}
 _ALIASES: Final = {"run": "main"}  # `tiny-llm run` says what it does
 _NEED_CHECKOUT: Final = {*_GROUPS["The course"], *_GROUPS["Change the course"], "report"}
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Usage that fits the terminal: argparse breaks it between flags only, behind a wide indent."""
+
+    def _format_usage(self, *parts: Any, **settings: Any) -> str:
+        usage, width = super()._format_usage(*parts, **settings), shutil.get_terminal_size().columns
+        if all(len(line) <= width for line in usage.splitlines()):
+            return usage
+        return "\n".join([*wrapped_lines(" ".join(usage.split()), width), "", ""])
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -152,7 +162,7 @@ def command_parser(name: str, typed: str | None = None) -> CommandParser:
         prog=prog,
         description=textwrap.fill(module.HELP, shutil.get_terminal_size().columns - 2),
         epilog="\n".join(["examples:", *examples]) if examples else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,  # an error names the flag that was typed
     )
     module.add_arguments(parser)

@@ -1,11 +1,14 @@
 """The kernels are compiled once, by content, and what goes wrong is said in a line."""
 
+import ctypes
 import errno
 import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.kernels.compilers import fake_compiler
@@ -41,6 +44,42 @@ def test_the_second_time_nothing_is_compiled(library, capfd, monkeypatch):
     assert build(library) == first
     assert first.stat().st_mtime_ns == before.st_mtime_ns
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("keep", [0, 1000, 0.5, 2.0])
+@pytest.mark.parametrize("pattern", ["*.so", "*.o", "*"])
+def test_what_is_cut_short_is_made_again(library, pattern, keep):
+    """The system ends a process that reads behind the end of a mapped library: it must not be loaded."""
+    made = build(library)
+    size = made.stat().st_size
+    for path in [path for path in made.parents[1].rglob(pattern) if path.is_file()]:
+        os.truncate(path, int(keep * path.stat().st_size) if isinstance(keep, float) else keep)
+    if pattern == "*.o":
+        made.unlink()
+    assert build(library) == made
+    assert made.stat().st_size == size
+    assert ctypes.CDLL(str(made)).number() == 7
+
+
+def test_it_is_on_the_disk_before_it_has_its_name(library, monkeypatch):
+    """A loss of power leaves a file under its name only with all of its content."""
+    done, replace, fsync = [], Path.replace, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda held: (done.append(os.fstat(held).st_ino), fsync(held)))
+    monkeypatch.setattr(Path, "replace", lambda path, to: (done.append(to), replace(path, to))[1])
+    made = build(library)
+    assert done.index(made.stat().st_ino) < done.index(made)
+
+
+@pytest.mark.parametrize(("age_s", "stays"), [(2 * 86400, False), (60, True)])
+def test_what_a_killed_compiler_left_is_removed_once_it_is_old(library, tmp_path, age_s, stays):
+    left = tmp_path / "cache" / "native" / "tmpabc"
+    left.mkdir(parents=True)
+    (left / "0.o").write_text("half")
+    then = time.time() - age_s
+    os.utime(left, (then, then))
+    build(library)
+    assert left.exists() == stays
+    assert [path for path in left.parent.glob("tmp*") if path != left] == []
 
 
 def test_whatever_goes_into_it_makes_another(library):

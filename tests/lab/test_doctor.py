@@ -16,6 +16,7 @@ from tiny_llm_lab.doctor import command, computing, machine
 from tiny_llm_lab.doctor.finding import Finding, findings_of
 from tiny_llm_lab.native import build, self_test
 from tiny_llm_lab.native.isa import selected_isa
+from tiny_llm_lab.native.kept_file import keep
 from tiny_llm_lab.native.verdict import Verdict
 from tiny_llm_lab.types import UserError
 
@@ -77,10 +78,11 @@ def test_settings_that_do_not_exist(
 
 
 def damage(cache: Path, library: build.Library) -> Path:
-    """Garbage where the cache keeps `library`."""
+    """Garbage where the cache keeps `library`, of the size that it is known to have."""
     path = cache / "native" / build._fingerprint(library, build.compiler()) / library.name
     path.parent.mkdir(parents=True)
-    path.write_text("garbage")
+    path.with_suffix(".new").write_text("garbage")
+    keep(path.with_suffix(".new"), path)
     path.with_suffix(".tested").write_text("garbage")
     return path
 

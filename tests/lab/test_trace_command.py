@@ -1,6 +1,8 @@
 """`trace` from its arguments to its last line, and its picture."""
 
+import io
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +14,7 @@ from tiny_llm_lab.commands.tables import table_lines
 from tiny_llm_lab.trace import TraceRequest
 from tiny_llm_lab.trace.requests import parse_request
 from tiny_llm_lab.trace.svg import as_svg
-from tiny_llm_lab.trace.text import REQUEST_COLUMNS, request_rows, timeline_lines
+from tiny_llm_lab.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
 from tiny_llm_lab.trace.timeline import Cell, Timeline
 
 Capture = pytest.CaptureFixture[str]
@@ -56,6 +58,17 @@ def test_the_picture_in_the_terminal() -> None:
         "5 steps · 25 tokens computed · largest step 17 of 17",
         "TTFT in steps · cost = all tokens of a step that brings a token after the first",
     ]
+
+
+def test_the_picture_where_only_ascii_can_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    print_timeline(RUN, "two")
+    stdout.flush()
+    picture, _, legend = stdout.buffer.getvalue().decode("ascii").partition("\n\n_;#")
+    assert "A       _111" in picture and "B & <b>  .#,1" in picture
+    assert picture.split()[-10:] == ["17", "--", "#", "#", "#,", ",,##,", "sum", "v", "1", "11751"]
+    assert legend.startswith(" prefill, # = 16   1 decode   . waiting\n5 steps . 25 tokens")
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -7,6 +7,7 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
+from tiny_llm_lab.models.first_logits import require_numbers
 from tiny_llm_lab.models.loading import DTYPES
 from tiny_llm_lab.native.settings import MAX_THREADS
 from tiny_llm_lab.solution import PACKAGES, Solution, in_one_operator
@@ -118,7 +119,7 @@ def load(
     threads: int | None = None,
     num_ranks: int = 1,
 ) -> Loaded:
-    """The solution first, so that a typo there costs no download; then the checkpoint.
+    """The solution first, so that a typo there costs no download; then the checkpoint, and one token.
 
     With `num_ranks` the model is this process's part of one that so many ranks share.
     """
@@ -130,9 +131,9 @@ def load(
     if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
     checkpoint = load_checkpoint(model, device, dtype)
-    if num_ranks > 1:
-        return Loaded(checkpoint, llm, _shared_model(llm, checkpoint, num_ranks))
-    return Loaded(checkpoint, llm, in_one_operator(llm.build_model(checkpoint)))
+    built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
+    require_numbers(built, checkpoint, solution)
+    return Loaded(checkpoint, llm, in_one_operator(built))
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

@@ -15,6 +15,7 @@ A table that is too wide becomes narrower in this order:
 `print_parts` breaks a closing line of parts between them. Without a width, as in a pipe, nothing folds.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -64,6 +65,12 @@ def stdout_width() -> int | None:
     """The terminal's width; None where stdout is none."""
     console = Console()
     return console.width if console.is_terminal else None
+
+
+def stdout_can_print(text: str) -> bool:
+    """Whether stdout's encoding has all characters of `text`."""
+    encoding = sys.stdout.encoding or "ascii"
+    return text.encode(encoding, "replace").decode(encoding) == text
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Cells], styles: Sequence[str] = ()) -> None:

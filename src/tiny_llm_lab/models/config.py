@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from tiny_llm_lab.models.checkpoint_file import require_file
 from tiny_llm_lab.models.config_keys import (
     OTHER_CHECKPOINT,
     positions_in_one_chunk,
@@ -18,14 +19,16 @@ from tiny_llm_lab.models.rope_config import read_rope
 from tiny_llm_lab.types import ModelConfig, UserError
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe")
+# The longest ones name every matrix of a model with numbered experts: some 30,000 names of 100 bytes.
+_LARGEST: Final = 4 << 20
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; anything else is a UserError."""
+def read_json(path: Path, max_bytes: int = _LARGEST) -> dict[str, Any]:
+    """The object in a JSON file of at most `max_bytes`; anything else is a UserError."""
+    if require_file(path, "not there: name a folder that holds a complete checkpoint") > max_bytes:
+        raise UserError(f"{path}: is larger than {max_bytes} bytes: fetch the file again")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: not there: name a folder that holds a complete checkpoint") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({one_line(error)}): fetch the file again") from None
     if not isinstance(content, dict):

@@ -50,6 +50,15 @@ def list_of(path: Path, content: Mapping[str, Any], name: str, kind: type) -> li
     return value
 
 
+def ids_of(path: Path, content: Mapping[str, Any], name: str, vocab_size: int) -> list[int]:
+    """The token ids under `name`, one or a list, empty when missing; UserError for what is no token."""
+    value = _given(content, name, [])
+    ids: list[Any] = value if isinstance(value, list) else [value]
+    if not all(type(each) is int and 0 <= each < vocab_size for each in ids):
+        raise UserError(f"{path}: {name} must be token ids below {vocab_size}, not {value!r}: {FILE_AGAIN}")
+    return ids
+
+
 def agreed(path: Path, name: str, values: Sequence[object]) -> object:
     """The one value among `values`, all stated for `name`, or None; UserError when two differ."""
     stated = [value for value in values if value is not None]

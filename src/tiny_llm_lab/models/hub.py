@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
+from tiny_llm_lab.models.checkpoint_file import PATTERNS, require_files
 from tiny_llm_lab.models.config import one_line
-from tiny_llm_lab.models.weight_files import PATTERN, weight_files
+from tiny_llm_lab.models.weight_files import weight_files
 from tiny_llm_lab.types import UserError
 
-# What loading needs; a repository may also hold pickles, ONNX and pictures. With the patterns of mlx-lm,
-# so that either finds complete what the other has downloaded.
-PATTERNS = ["*.json", PATTERN, "*.jinja", "*.txt", "tokenizer.model"]
 _INSTEAD = "use a local folder, default or random:qwen3-0.6b"
 
 
@@ -38,6 +36,7 @@ def _cached(repo: str) -> Path | None:
     try:
         folder = Path(snapshot_download(repo, allow_patterns=PATTERNS, local_files_only=True))
         # The client cannot know that a snapshot is complete if another tool began it.
+        require_files(folder)
         return folder if (folder / "config.json").exists() and weight_files(folder) else None
     except (errors.LocalEntryNotFoundError, UserError):
         return None

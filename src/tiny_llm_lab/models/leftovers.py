@@ -25,8 +25,8 @@ def refuse_leftovers(tensors: Mapping[str, TensorInfo], used: Set[str], config: 
             shared = tensors.get(f"{EMBEDDING}.{name.removeprefix(_HEAD)}")
             if shared is None or not hold_the_same(info, shared):
                 raise UserError(
-                    f"{info.path}: {name} differs from {EMBEDDING}, "
-                    f"but config.json has tie_word_embeddings true: {_BELONGING}"
+                    f"{info.path}: {name} differs from {EMBEDDING} in dtype, shape or numbers, "
+                    "but config.json has tie_word_embeddings true: set it false to use that head"
                 )
             continue
         is_adapter = "lora" in name.lower()

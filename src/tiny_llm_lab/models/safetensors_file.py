@@ -7,11 +7,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tiny_llm_lab.models.checkpoint_file import require_file
 from tiny_llm_lab.models.config import one_line
 from tiny_llm_lab.types import UserError
 
@@ -41,15 +43,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
     MLX would find most of this too, but only while it loads, and file by file in words of its own.
     """
+    size = require_file(path)
     try:
         with path.open("rb") as file:
-            size = path.stat().st_size
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if size < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _LONGEST_HEADER):
                 raise _damaged(path, "its header is longer than the file")
             header = json.loads(file.read(length))
-    except FileNotFoundError:
-        raise UserError(f"{path}: not there: fetch the whole checkpoint again") from None
     except UserError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -61,6 +61,9 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     missing = max(ends.values(), default=0) - (size - _LENGTH_BYTES - length)
     if missing > 0:
         raise _damaged(path, f"{missing} bytes are missing at its end")
+    spans = sorted(fields["data_offsets"] for fields in header.values())
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
+        raise _damaged(path, "two tensors share bytes")
     data = _LENGTH_BYTES + length
     return {name: _tensor_info(path, data, fields) for name, fields in header.items()}
 

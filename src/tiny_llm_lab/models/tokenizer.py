@@ -2,14 +2,17 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+from tiny_llm_lab.models.checkpoint_file import AGAIN, require_files
 from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.models.control_text import ControlText, new_mark
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
+from tiny_llm_lab.models.fields import count_of, ids_of
 from tiny_llm_lab.models.plain_tokenizer import PlainTokenizer
 from tiny_llm_lab.models.registry import SHIPPED
 from tiny_llm_lab.types import Detokenizer, UserError
@@ -193,8 +196,9 @@ class _LibraryTokenizer(Protocol):
 
 def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     """The tokenizer of the checkpoint in `folder`; UserError for one that cannot be read or decoded."""
+    require_files(folder)
     if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
-        raise UserError(f"{folder}: holds no tokenizer.json: fetch the whole checkpoint again")
+        raise UserError(f"{folder}: holds no tokenizer.json: {AGAIN}")
     eos = _declared_eos(folder)
     if folder == SHIPPED:
         plain = PlainTokenizer(folder)
@@ -230,10 +234,6 @@ def _decoder_of(folder: Path, library: Any) -> Callable[[], PieceDecoder]:
 def _declared_eos(folder: Path) -> list[int]:
     # Qwen declares one id in config.json and two in generation_config.json; any of them ends a text.
     files = [folder / name for name in ("config.json", "generation_config.json")]
-    declared = [read_json(file).get("eos_token_id") for file in files if file.exists()]
-    return sorted({token for value in declared for token in _as_ids(value)})
-
-
-def _as_ids(value: Any) -> Iterable[int]:
-    values = value if isinstance(value, list) else [value]
-    return [token for token in values if isinstance(token, int)]
+    said = {file: read_json(file) for file in files if file.exists()}
+    limit = count_of(files[0], said.get(files[0], {}), "vocab_size", sys.maxsize)
+    return sorted({id for file in said for id in ids_of(file, said[file], "eos_token_id", limit)})

@@ -23,6 +23,7 @@ import nanobind
 from tiny_llm_lab.cache import cache_folder
 from tiny_llm_lab.native.compiler_errors import errors_in
 from tiny_llm_lab.native.isa import Isa
+from tiny_llm_lab.native.kept_file import is_whole, keep, remove_old
 from tiny_llm_lab.native.locks import file_lock
 from tiny_llm_lab.native.progress import Progress
 from tiny_llm_lab.types import UserError
@@ -131,7 +132,7 @@ def binding_library() -> Library:
 
 def build_all(libraries: Sequence[Library]) -> None:
     """Compile, at the same time, those that are not in the cache. Raises as `build`."""
-    missing = [library for library in libraries if not _target(library, compiler()).exists()]
+    missing = [library for library in libraries if not is_whole(_target(library, compiler()))]
     if not missing:
         return
     what = missing[0].what if len(missing) == 1 else f"{len(missing)} libraries of kernels"
@@ -149,13 +150,13 @@ def build(library: Library, progress: Progress | None = None) -> Path:
     cxx = compiler()
     target = _target(library, cxx)
     folder = target.parent
-    if target.exists():
+    if is_whole(target):
         return target
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = folder.with_suffix(".lock")
         with file_lock(lock, f"waiting for another process that compiles {library.what} ..."):
-            if not target.exists():
+            if not is_whole(target):
                 _build_into(target, library, cxx, progress)
     except OSError as error:
         raise CacheError(f"{folder}: cannot be written ({error.strerror}): {_cure(error.errno)}") from None
@@ -168,11 +169,12 @@ def _target(library: Library, cxx: str) -> Path:
 
 def _build_into(target: Path, library: Library, cxx: str, progress: Progress | None) -> None:
     native = target.parent.parent
+    remove_old(native, f"{tempfile.gettempprefix()}*")
     own = Progress(library.what, len(library.sources)) if progress is None else nullcontext(progress)
     with tempfile.TemporaryDirectory(dir=native) as scratch, own as bar:
         made = _compile(library, cxx, Path(scratch), bar)
         target.parent.mkdir(exist_ok=True)
-        made.replace(target)  # all of it or nothing, even where there are no locks
+        keep(made, target)
 
 
 def _compile(library: Library, cxx: str, scratch: Path, progress: Progress) -> Path:
@@ -194,11 +196,11 @@ def _object(library: Library, cxx: str, scratch: Path, number: int) -> Path:
     source, flags = library.sources[number]
     alone = replace(library, sources=(library.sources[number],), link=())
     kept = cache_folder() / "native" / "objects" / f"{_fingerprint(alone, cxx)}.o"
-    if not kept.exists():
+    if not is_whole(kept):
         kept.parent.mkdir(parents=True, exist_ok=True)
         made = scratch / f"{number}.o"
         _run([cxx, *_COMMON, *flags, "-c", str(source), "-o", str(made)], source.parent)
-        made.replace(kept)
+        keep(made, kept)
     return kept
 
 

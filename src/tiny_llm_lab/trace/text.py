@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_lab.commands.cli_errors import plural
-from tiny_llm_lab.commands.tables import KEEP, Column, print_table
+from tiny_llm_lab.commands.tables import KEEP, Column, print_table, stdout_can_print
 from tiny_llm_lab.metrics import percentile
 
 from .timeline import Cell, Timeline, short_name
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+# One sign for one sign, where stdout has no others.
+_ASCII: Final = str.maketrans("▁▂▃▄▅▆▇█·┄↓…", "_,:;=*%#.-v~")
 _STYLES: Final = {"prefill": "blue", "decode": "green", "waiting": "dim"}
 _BAR_ROWS: Final = 4
 _WIDEST: Final = 160
@@ -27,7 +29,9 @@ REQUEST_COLUMNS: Final = (
 def print_timeline(timeline: Timeline, title: str) -> None:
     """On stdout: the picture in bands as wide as the terminal, its legend, and a table of the requests."""
     console = Console(width=None if sys.stdout.isatty() else _WIDEST)
+    is_plain = not stdout_can_print(f"{_BLOCKS}·┄↓")
     for line in timeline_lines(timeline, title, min(console.width, _WIDEST)):
+        line.plain = line.plain.translate(_ASCII) if is_plain else line.plain
         console.print(line, overflow="fold")
     console.print()
     print_table(REQUEST_COLUMNS, request_rows(timeline))

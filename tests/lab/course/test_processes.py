@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from tests.lab.course.test_plugin import Run, edit, grade
 
+from tiny_llm_lab.course.manifest import repository
 from tiny_llm_lab.course.run_tests import pytest_command
 
 __all__ = ["grade"]
@@ -23,6 +25,20 @@ LOOPS = {
         except Exception:
             pass""",
 }
+
+
+IN_TWO = ("-p", "xdist", "-n", "2")
+
+
+def graded(tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(tree / "src"), *sys.path])
+    return subprocess.run(
+        [*pytest_command("mine"), *args, "tests"],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
@@ -52,27 +68,27 @@ def test_a_process_that_cannot_be_stopped_ends_with_the_name_of_the_test(
     assert "test_twice of task 1.1.1 did not end" in done.stderr
 
 
+def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree: Path) -> None:
+    """A file where the cache would be has the effect of a folder that may not be written, for root too."""
+    (tree / ".pytest_cache").write_text("")
+    settings = tomllib.loads((repository() / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    filters = "".join(f"\n    {each}" for each in settings["filterwarnings"])
+    (tree / "pytest.ini").write_text(f"[pytest]\nfilterwarnings ={filters}\n")
+    done = graded(tree)
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+    assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout
+
+
 def test_processes_report_as_one_does(tree: Path) -> None:
     """Unwritten tasks, what was left out and a package that does not load, from two workers."""
     edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
-    path = os.pathsep.join([str(tree / "src"), *sys.path])
-
-    def graded() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*pytest_command("mine"), "-p", "xdist", "-n", "2", "tests"],
-            cwd=tree,
-            env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-            capture_output=True,
-            text=True,
-        )
-
-    done = graded()
+    done = graded(tree, *IN_TWO)
     assert done.returncode == 1
     assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice (1 test)" in done.stdout
     assert "○" in done.stdout and "1 todo" in done.stdout
     assert "\n1 tests of the lab need --solution ref\n" in done.stdout
     assert "\n1 tests that take long were left out: --full runs them\n" in done.stdout
     (tree / "src/tiny_llm/sums.py").write_text("def twice(x:\n")
-    done = graded()
+    done = graded(tree, *IN_TWO)
     assert done.returncode == 1
     assert done.stderr.count("tiny_llm cannot be imported") == 1

@@ -101,6 +101,10 @@ FOLDER_ERRORS: list[tuple[Damage, str]] = [
         header({"x": {"dtype": "F99", "shape": [2], "data_offsets": [0, 4]}}),
         f"/model.safetensors: damaged or cut short (the header's entry for x makes no sense): {FILE_AGAIN}",
     ),
+    (
+        header({str(at): {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]} for at in (12, 5, 20)}),
+        f"/model.safetensors: damaged or cut short (two tensors share bytes): {FILE_AGAIN}",
+    ),
 ]
 
 
@@ -109,6 +113,18 @@ def test_a_folder_that_is_damaged(copy: Copy, damage: Damage, expected: str) -> 
     folder = copy("random:qwen3-shrunk")
     damage(folder)
     assert complaint(folder) == f"{folder}{expected}"
+
+
+NO_TOKENS = [-1, 320, 10**9, 2**70, True, 2.0, "2", [2, [3]], [2, None], {"id": 2}]
+
+
+@pytest.mark.parametrize("value", NO_TOKENS)
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_an_end_that_is_no_token_is_refused(copy: Copy, file: str, value: object) -> None:
+    folder = copy("random:qwen3-shrunk")
+    edit_json(folder / file, eos_token_id=value)
+    says = f"eos_token_id must be token ids below 320, not {value!r}"
+    assert complaint(folder) == f"{folder}/{file}: {says}: {FILE_AGAIN}"
 
 
 def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:

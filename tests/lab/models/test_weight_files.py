@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.checkpoints import complaint, copy_of, edit_tensors, split_into_shards, tensors_of
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.models.loading import DTYPES
 
 Copy = Callable[[str], Path]
 QWEN3, QWEN2, PACKED = "random:qwen3-shrunk", "random:qwen2.5-shrunk,tied=1", "random:qwen3-shrunk,bits=4"
@@ -129,7 +130,9 @@ def last_number_changed(tensor: mx.array) -> mx.array:
 
 
 @pytest.mark.parametrize("name", [QWEN3, PACKED])
-@pytest.mark.parametrize("change", [last_number_changed, lambda tensor: tensor[:1]])
+@pytest.mark.parametrize(
+    "change", [last_number_changed, lambda tensor: tensor[:1], lambda tensor: tensor.astype(mx.float16)]
+)
 def test_a_tied_head_of_its_own_is_refused(
     name: str, change: Callable[[mx.array], mx.array], tmp_path: Path
 ) -> None:
@@ -138,10 +141,9 @@ def test_a_tied_head_of_its_own_is_refused(
         tmp_path / "checkpoint",
         lambda key, tensor: change(tensor) if key.endswith("weight") else tensor,
     )
-    assert complaint(folder) == (
-        f"{folder}/model.safetensors: lm_head.weight differs from model.embed_tokens, "
-        f"but config.json has tie_word_embeddings true: {BELONGING}"
-    )
+    says = "lm_head.weight differs from model.embed_tokens in dtype, shape or numbers, but config.json has "
+    cure = "set it false to use that head"
+    assert complaint(folder) == f"{folder}/model.safetensors: {says}tie_word_embeddings true: {cure}"
 
 
 def test_a_difference_is_found_wherever_it_is(tmp_path: Path) -> None:
@@ -163,19 +165,22 @@ def test_an_embedding_model_is_refused_by_its_names(copy: Copy) -> None:
 
 
 NOT_FINITE = [
-    "model.norm.weight",
-    "model.layers.1.self_attn.k_norm.weight",
-    f"{Q_PROJ}.scales",
-    f"{Q_PROJ}.biases",
+    (PACKED, "model.norm.weight"),
+    (PACKED, "model.layers.1.self_attn.k_norm.weight"),
+    (PACKED, f"{Q_PROJ}.scales"),
+    (PACKED, f"{Q_PROJ}.biases"),
+    (QWEN3, f"{Q_PROJ}.weight"),
+    (f"{QWEN3},bits=16", "model.layers.2.mlp.down_proj.weight"),
+    (QWEN2, "model.embed_tokens.weight"),
 ]
 
 
-@pytest.mark.parametrize("tensor", NOT_FINITE)
-@pytest.mark.parametrize("value", [mx.nan, mx.inf, -mx.inf])
-def test_numbers_that_are_not_finite_are_refused(copy: Copy, tensor: str, value: float) -> None:
-    folder = copy(PACKED)
+@pytest.mark.parametrize(("name", "tensor"), NOT_FINITE)
+@pytest.mark.parametrize("value", [mx.nan, -mx.nan, mx.inf, -mx.inf])
+def test_one_number_that_is_not_finite_is_refused(copy: Copy, name: str, tensor: str, value: float) -> None:
+    folder = copy(name)
     broken: Any = tensors_of(folder)[tensor]
-    broken[..., -1] = value
+    broken[(-1,) * broken.ndim] = value
     edit_tensors(folder, **{tensor.replace(".", "__"): broken})
     assert complaint(folder) == (
         f"{folder}/model.safetensors: tensor {tensor} holds NaN or infinite numbers: fetch the file again"
@@ -188,7 +193,18 @@ def test_a_bias_that_is_not_finite_is_refused(copy: Copy) -> None:
     assert "tensor model.layers.1.self_attn.v_proj.bias holds NaN" in complaint(folder)
 
 
-def test_finite_numbers_may_have_a_sum_that_is_not(copy: Copy) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_numbers_of_a_dtype_are_finite(copy: Copy, dtype: str, sign: int) -> None:
+    folder, kind = copy(QWEN3), DTYPES[dtype]
+    largest = mx.full((128, 64), sign * mx.finfo(kind).max, kind)
+    edit_tensors(folder, model__layers__0__self_attn__q_proj__weight=largest)
+    assert load_checkpoint(folder, dtype=dtype).weights.keys()
+
+
+def test_a_number_that_the_wanted_dtype_cannot_hold_is_not_called_damage(copy: Copy) -> None:
     folder = copy(QWEN3)
-    edit_tensors(folder, model__norm__weight=mx.full(64, 60000, mx.float16))
+    edit_tensors(folder, model__layers__0__self_attn__q_proj__weight=mx.full((128, 64), 1e5, mx.bfloat16))
     load_checkpoint(folder)
+    said = complaint(folder, dtype="float16")
+    assert said.endswith(f"{Q_PROJ}.weight has numbers that float16 cannot hold: choose another --dtype")

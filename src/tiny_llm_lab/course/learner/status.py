@@ -1,13 +1,12 @@
 """`status`: a line for each day, a sign for each task, and where you are."""
 
 import argparse
-import sys
 from typing import Final
 
 from rich.text import Text
 
 from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.commands.tables import stdout_console
+from tiny_llm_lab.commands.tables import stdout_can_print, stdout_console
 from tiny_llm_lab.course.learner.desk import open_desk
 from tiny_llm_lab.course.learner.standing import Standing, State, is_optional
 from tiny_llm_lab.course.manifest import Day, Task
@@ -33,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = stdout_console()
-    is_plain = not _can_print("".join(sign for sign, *_ in _SIGNS.values()) + _ARROW[0])
+    is_plain = not stdout_can_print("".join(sign for sign, *_ in _SIGNS.values()) + _ARROW[0])
     for line in status_lines(open_desk().standing, is_plain):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=not console.is_terminal)
     return 0
 
 
@@ -76,11 +75,3 @@ def _legend(is_plain: bool) -> Text:
     named = (State.PASSED, State.FAILING, State.WRITTEN, State.TODO)
     parts = [f"{_SIGNS[state][is_plain]} {state.value}" for state in named]
     return Text("  ".join([*parts, f"{_OPTIONAL[is_plain]} optional (C++, Metal)"]))
-
-
-def _can_print(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
