@@ -1,5 +1,6 @@
 """The pytest plugin that grades a solution: its options, the solution, and the hooks of the other modules."""
 
+import multiprocessing
 import os
 import traceback
 from types import ModuleType
@@ -9,7 +10,6 @@ import pytest
 
 from tiny_llm_lab import native
 from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.course.checking.explain import BUDGET_S, Explainer
 from tiny_llm_lab.course.crash import RunningTest, running_file
 from tiny_llm_lab.course.flags import FLAGS
 from tiny_llm_lab.course.grading import Grader
@@ -37,13 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="S",
         help=f"seconds for each test of mine: {LIMIT_S:.0f}, 0 = none",
     )
-    group.addoption(
-        "--explain-for",
-        type=float,
-        default=BUDGET_S,
-        metavar="S",
-        help=f"seconds to look for a known mistake that fails as mine does: {BUDGET_S:.0f}, 0 = not at all",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,9 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
         file = running_file(os.environ)
         if file is not None:
             config.pluginmanager.register(RunningTest(selection, file))
-        explainer = Explainer(config, selection)
-        config.pluginmanager.register(explainer)
-        if explainer.is_on and is_learners(course, selection.solution):
+        is_inside_trial = multiprocessing.parent_process() is not None  # of a known mistake
+        if not is_inside_trial and is_learners(course, selection.solution):
             config.pluginmanager.register(Recorder(config, selection))
             config.pluginmanager.register(Closing(selection, program()))
             config.pluginmanager.register(Repeated(course.starter))

@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 
-from tiny_llm_lab.course.checking.explain import Explainer
 from tiny_llm_lab.course.compare.calls import Call, Recorder
 from tiny_llm_lab.course.learner.recorder import Recorder as GradingRecord
 from tiny_llm_lab.solution import PACKAGES
@@ -43,8 +42,7 @@ class _Watcher:
     def pytest_configure(self, config: pytest.Config) -> None:
         _same_examples()
         for plugin in config.pluginmanager.get_plugins():
-            # The first would run the tests again for each known mistake, and this run grades nothing.
-            if isinstance(plugin, Explainer | GradingRecord):
+            if isinstance(plugin, GradingRecord):  # this run grades nothing
                 config.pluginmanager.unregister(plugin)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -10,7 +10,6 @@ from tiny_llm_lab.commands.cli_errors import log, plural
 from tiny_llm_lab.commands.program import program
 from tiny_llm_lab.commands.tables import stdout_width
 from tiny_llm_lab.commands.wrapping import wrapped_lines
-from tiny_llm_lab.course.checking.explain import WITHOUT_HYPOTHESIS
 from tiny_llm_lab.course.checking.mistakes import files_testing, mistake_trial
 from tiny_llm_lab.course.checking.resemblance import failures, num_alike
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S
@@ -27,6 +26,7 @@ EXAMPLES = (
     ("1.1.2", "task 1.1.2"),
     ("1.3", "all tasks of day 1.3"),
 )
+_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # half a second, and no test of a task uses it
 _MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
 
 
@@ -85,7 +85,7 @@ def _asked(desk: Desk, name: str | None) -> tuple[Task, ...]:
 
 
 def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:
-    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id, *WITHOUT_HYPOTHESIS)
+    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id, *_WITHOUT_HYPOTHESIS)
 
 
 def _without_failures(result: Result) -> str:
@@ -134,7 +134,7 @@ def _failures(
     course: Course, mistakes: Sequence[Mistake], tests: Iterable[str], pool: TrialPool
 ) -> list[dict[str, str]]:
     """Of each mistake, how these tests fail, by test."""
-    trials = [mistake_trial(course, mistake, [*tests, *WITHOUT_HYPOTHESIS]) for mistake in mistakes]
+    trials = [mistake_trial(course, mistake, [*tests, *_WITHOUT_HYPOTHESIS]) for mistake in mistakes]
     results = results_of(trials, pool, LIMIT_S, math.inf)
     return [{} if isinstance(result, TimeoutError) else failures(result) for result in results]
 
