@@ -1,6 +1,5 @@
 """Trials that share a process: each sees the package as it alone changes it."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,20 +38,20 @@ def said(result: Result | TimeoutError) -> str:
 def test_a_trial_sees_its_own_change_alone(pool: TrialPool, tree: Path) -> None:
     # All of one length: compiled code is looked up by length and time.
     trials = [trial(tree, body) for body in ("return 3 * x", "return 5 * x", None, "return 7 * x")]
-    results = pool.run(trials, math.inf)
+    results = pool.run(trials)
     starts = [said(result)[:14] for result in results]
     assert starts == ["assert 6 == 4", "assert 10 == 4", "passed", "assert 14 == 4"]
 
 
 def test_a_trial_without_an_end_is_stopped_and_the_next_one_runs(pool: TrialPool, tree: Path) -> None:
     loop = "\n    while True: pass"
-    results = pool.run([trial(tree, body) for body in ("return 3 * x", loop, "return 5 * x")], math.inf)
+    results = pool.run([trial(tree, body) for body in ("return 3 * x", loop, "return 5 * x")])
     assert [said(result)[:14] for result in results] == ["assert 6 == 4", "the time limit", "assert 10 == 4"]
 
 
 def test_a_process_that_dies_is_an_error_of_its_trial(pool: TrialPool, tree: Path) -> None:
     dies = "import os; os._exit(3)"
-    died, after = pool.run([trial(tree, dies), trial(tree, None)], math.inf)
+    died, after = pool.run([trial(tree, dies), trial(tree, None)])
     assert isinstance(died, Result) and died.error == "the process that ran the tests died"
     assert said(after) == "passed"
 
@@ -62,18 +61,14 @@ def test_what_changes_no_python_has_a_process_of_its_own(
 ) -> None:
     alone: list[tuple[str, ...]] = []
 
-    def noted(trials: list[Trial], limit_s: float, until: float) -> Iterator[Result]:
+    def noted(trials: list[Trial], limit_s: float) -> Iterator[Result]:
         alone.extend(tuple(trial.changed) for trial in trials)
         return (Result(error="alone") for _ in trials)
 
     monkeypatch.setattr(trial_pool, "run_trials", noted)
     kernel = replace(trial(tree, None), changed={"kernels/sums.cpp": ""})
     trials = [trial(tree, "return 3 * x"), kernel, trial(tree, "return 5 * x"), kernel]
-    first, second, third, fourth = results_of(trials, pool, 2.0, math.inf)
+    first, second, third, fourth = results_of(trials, pool, 2.0)
     assert alone == [("kernels/sums.cpp",)] * 2
     assert [said(first)[:14], said(third)[:14]] == ["assert 6 == 4", "assert 10 == 4"]
     assert second == fourth == Result(error="alone"), "the results come in the order of the trials"
-
-
-def test_no_trial_begins_when_the_time_is_over(pool: TrialPool, tree: Path) -> None:
-    assert [said(result) for result in pool.run([trial(tree, None)] * 2, -math.inf)] == ["the time limit"] * 2

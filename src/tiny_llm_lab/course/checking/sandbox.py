@@ -1,11 +1,9 @@
 """Changed copies of a package, each tested in a process of its own that can be stopped."""
 
-import math
 import multiprocessing
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,30 +20,22 @@ _WALL_FACTOR = 10
 _MAX_PROCESSES = 2
 # What takes long to import is imported once, in a server that forks a process for each trial. MLX is not: a
 # forked copy of a process in which it runs hangs.
-_ALWAYS_NEEDED = ["numpy", "pytest", "hypothesis"]
-# Worth its seconds when many trials follow.
-_OFTEN_NEEDED = ["rich.live", "rich.progress", "transformers.models.auto.tokenization_auto"]
+_PRELOADED = ["numpy", "pytest", "hypothesis", "rich.live", "rich.progress"]
+_PRELOADED += ["transformers.models.auto.tokenization_auto"]
 
 
-def run_trial(trial: Trial, limit_s: float = LIMIT_S, until: float = math.inf) -> Result:
-    """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time.
-
-    Or when it has not ended at `until`, in seconds of time.monotonic().
-    """
-    wall_s = min(limit_s * _WALL_FACTOR, until - time.monotonic())
-    if wall_s <= 0:
-        raise TimeoutError
+def run_trial(trial: Trial, limit_s: float = LIMIT_S) -> Result:
+    """The result of a trial. Raises TimeoutError when it takes more than `limit_s` of processor time."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that PyTorch is missing
     context = multiprocessing.get_context("forkserver")
-    is_in_a_hurry = until < math.inf
-    context.set_forkserver_preload(_ALWAYS_NEEDED if is_in_a_hurry else [*_ALWAYS_NEEDED, *_OFTEN_NEEDED])
+    context.set_forkserver_preload(_PRELOADED)
     answer, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="tiny-llm-") as folder:
         process = context.Process(target=serve, args=(theirs, trial, Path(folder), limit_s), daemon=True)
         process.start()
         theirs.close()
         try:
-            if not answer.poll(wall_s):
+            if not answer.poll(limit_s * _WALL_FACTOR):
                 raise TimeoutError
             result = answer.recv()
             assert isinstance(result, Result)
@@ -60,16 +50,14 @@ def run_trial(trial: Trial, limit_s: float = LIMIT_S, until: float = math.inf) -
             process.join()
 
 
-def run_trials(
-    trials: Iterable[Trial], limit_s: float = LIMIT_S, until: float = math.inf
-) -> Iterator[Result | TimeoutError]:
+def run_trials(trials: Iterable[Trial], limit_s: float = LIMIT_S) -> Iterator[Result | TimeoutError]:
     """The results of many trials, in order, from a few processes at a time; limits as in `run_trial`."""
     with ThreadPoolExecutor(min(_MAX_PROCESSES, os.cpu_count() or 1)) as pool:
-        yield from pool.map(partial(_result_or_timeout, limit_s, until), trials)
+        yield from pool.map(partial(_result_or_timeout, limit_s), trials)
 
 
-def _result_or_timeout(limit_s: float, until: float, trial: Trial) -> Result | TimeoutError:
+def _result_or_timeout(limit_s: float, trial: Trial) -> Result | TimeoutError:
     try:
-        return run_trial(trial, limit_s, until)
+        return run_trial(trial, limit_s)
     except TimeoutError as error:
         return error

@@ -6,7 +6,6 @@ import queue
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,17 +20,15 @@ _TRIALS_TO_BEGIN = 10
 _WALL_FACTOR = 10  # for a trial that waits forever without computing anything
 
 
-def results_of(
-    trials: Sequence[Trial], pool: "TrialPool", limit_s: float, until: float
-) -> list[Result | TimeoutError]:
+def results_of(trials: Sequence[Trial], pool: "TrialPool", limit_s: float) -> list[Result | TimeoutError]:
     """The results in the order of `trials`: from `pool` where Python alone is changed, which is the fastest.
 
     A process keeps the kernels that it has compiled and loaded: each other trial has one of its own.
     """
     is_python = [all(name.endswith(".py") for name in trial.changed) for trial in trials]
     pairs = list(zip(trials, is_python, strict=True))
-    pooled = iter(pool.run([trial for trial, is_py in pairs if is_py], until))
-    alone = run_trials([trial for trial, is_py in pairs if not is_py], limit_s, until)
+    pooled = iter(pool.run([trial for trial, is_py in pairs if is_py]))
+    alone = run_trials([trial for trial, is_py in pairs if not is_py], limit_s)
     return [next(pooled if is_py else alone) for is_py in is_python]
 
 
@@ -48,11 +45,8 @@ class TrialPool:
         self._members = [_Member(Path(self._folder.name) / str(i), limit_s) for i in range(num_processes)]
         self._members[0].start()
 
-    def run(self, trials: Sequence[Trial], until: float) -> list[Result | TimeoutError]:
-        """The results in the order of `trials`.
-
-        TimeoutError for one above its limit, and for all not done at `until`, in seconds of time.monotonic().
-        """
+    def run(self, trials: Sequence[Trial]) -> list[Result | TimeoutError]:
+        """The results in the order of `trials`; TimeoutError for one above its limit."""
         results: list[Result | TimeoutError] = [TimeoutError() for _ in trials]
         jobs: queue.SimpleQueue[int] = queue.SimpleQueue()
         for i in range(len(trials)):
@@ -62,7 +56,7 @@ class TrialPool:
             try:
                 while True:
                     i = jobs.get_nowait()
-                    results[i] = member.result(trials[i], until)
+                    results[i] = member.result(trials[i])
             except queue.Empty:
                 return
 
@@ -89,16 +83,14 @@ class _Member:
         self._process: BaseProcess | None = None
         self._trials: Connection | None = None
 
-    def result(self, trial: Trial, until: float) -> Result | TimeoutError:
-        if (left_s := until - time.monotonic()) <= 0:
-            return TimeoutError()
+    def result(self, trial: Trial) -> Result | TimeoutError:
         if self._process is None or self._trials is None:
             self.start()
         process, trials = self._process, self._trials
         assert process is not None and trials is not None
         try:
             trials.send(trial)
-            if not trials.poll(min(left_s, self._limit_s * _WALL_FACTOR)):
+            if not trials.poll(self._limit_s * _WALL_FACTOR):
                 self.stop()
                 return TimeoutError()
             result = trials.recv()

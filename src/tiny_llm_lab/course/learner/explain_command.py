@@ -1,7 +1,6 @@
 """`explain`: which known mistake of a task do its failing tests look like?"""
 
 import argparse
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -57,7 +56,7 @@ def explanation(course: Course, task: Task) -> Iterator[str]:
     trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, _pytest_args(course, task))
     # The second process begins while the first one runs the learner's tests.
     with closing(TrialPool(LIMIT_S)) as mine, closing(TrialPool(LIMIT_S)) as known:
-        [result] = mine.run([trial], math.inf)
+        [result] = mine.run([trial])
         if isinstance(result, TimeoutError):
             yield f"its tests take more than {LIMIT_S:.0f} s of processor time: does a loop never end?"
             return
@@ -135,7 +134,7 @@ def _failures(
 ) -> list[dict[str, str]]:
     """Of each mistake, how these tests fail, by test."""
     trials = [mistake_trial(course, mistake, [*tests, *_WITHOUT_HYPOTHESIS]) for mistake in mistakes]
-    results = results_of(trials, pool, LIMIT_S, math.inf)
+    results = results_of(trials, pool, LIMIT_S)
     return [{} if isinstance(result, TimeoutError) else failures(result) for result in results]
 
 
