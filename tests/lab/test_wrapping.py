@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
-from tiny_llm_lab import cli
 from tiny_llm_lab.cli import main
 from tiny_llm_lab.commands import cli_errors
 from tiny_llm_lab.commands.tables import print_lines
 from tiny_llm_lab.commands.wrapping import wrapped_lines
-from tiny_llm_lab.course.learner import status
 
 LONG = "TODO 1.1.2: write src/tiny_llm/layers/attention.py:22 scaled_dot_product_attention_simple (17 tests)"
 
@@ -51,34 +48,6 @@ def test_an_error_fits_the_terminal(
     assert len(lines) > 1
     assert max(map(len, lines)) <= 60
     assert lines[1].startswith("  ")
-
-
-def test_what_is_said_on_the_way_fits_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli_errors, "terminal_width", lambda stream: 60)
-    cli_errors.log(LONG)
-    assert capsys.readouterr().err.splitlines() == wrapped_lines(LONG, 60)
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_the_usage_of_a_command_fits_the_terminal(
-    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    usage = cli.command_parser(name).format_usage()
-    # A word that is wider stays whole.
-    assert [line for line in usage.splitlines() if len(line) > columns and " " in line.strip()] == []
-
-
-def test_the_days_and_their_legend_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for is_terminal in (True, False):
-        console = Console(file=io.StringIO(), width=40 if is_terminal else 240, force_terminal=is_terminal)
-        monkeypatch.setattr(status, "stdout_console", lambda console=console: console)
-        assert main(["status"]) == 0
-        lines = [Text.from_ansi(line).plain for line in console.file.getvalue().splitlines()]
-        assert (max(map(len, lines)) <= 40) == is_terminal
 
 
 def test_prose_of_a_benchmark_breaks_between_words_on_a_terminal() -> None:

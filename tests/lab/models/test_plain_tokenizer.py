@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.models.plain_tokenizer import PlainTokenizer
 from tiny_llm_lab.models.registry import SHIPPED
 
@@ -74,4 +73,3 @@ def test_the_default_model_needs_no_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
-    assert load_checkpoint("default").tokenizer.has_chat_template
