@@ -55,7 +55,6 @@ def test_serve_takes_the_model_without_its_flag(argv: str, model: str) -> None:
         (["--enable-chunked-prefill", "true"], True),
         (["--enable-chunked-prefill", "false"], False),
         (["--enable-chunked-prefill=False"], False),
-        (["--no-enable-chunked-prefill", "--enable-chunked-prefill"], True),
     ],
 )
 def test_a_switch_may_have_a_value(words: list[str], is_chunked: bool) -> None:

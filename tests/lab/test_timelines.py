@@ -22,7 +22,3 @@ def test_a_long_schedule_is_cut_around_the_difference() -> None:
         assert_steps([*want[:20], {"a": 0}, *want[21:]], want)
     steps = [line.split()[:2] for line in str(caught.value).splitlines()[2:]]
     assert [step[0] for step in steps] == ["17", "18", "19", ">", "21", "22", "23"]
-
-
-def test_the_order_within_a_step_does_not_count() -> None:
-    assert_steps([{"a": 1, "b": 2}], [{"b": 2, "a": 1}])

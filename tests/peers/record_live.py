@@ -85,11 +85,10 @@ def record() -> None:
         page.mouse.move(0, 0)
         page.screenshot(path=PICTURE, full_page=True)
         print(page.inner_text("#demo-status"))
-        recorded = list(events)
     with Image.open(PICTURE) as picture:
         few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
     few.save(PICTURE, optimize=True)
-    text = json.dumps(halves(recorded), separators=(",", ":"))
+    text = json.dumps(halves(events), separators=(",", ":"))
     TRACE.write_text(f"globalThis.tinyLlmTrace = {text};\n", encoding="utf-8")
 
 

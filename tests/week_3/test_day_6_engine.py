@@ -47,13 +47,10 @@ def test_all_tokens_of_a_step_have_one_time(llm, model):
     engine = make_engine(llm, model, SchedulerConfig(max_num_batched_tokens=64), clock=FakeClock(tick=1.0))
     for i, prompt in enumerate(PROMPTS[:3]):
         engine.add(str(i), prompt.content, prompt.sampling)
-    times = []
     while engine.has_requests:
         events = [event for each in engine.step() for event in each.events]
         found = {event.time_s for event in events if isinstance(event, TokenEvent)}
         assert len(found) <= 1, "the end of the step is the time of all that it brought"
-        times += found
-    assert times == sorted(times)
 
 
 @pytest.mark.task("3.6.5")

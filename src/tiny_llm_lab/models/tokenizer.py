@@ -12,6 +12,7 @@ from tiny_llm_lab.models.checkpoint_file import AGAIN, require_files
 from tiny_llm_lab.models.config import one_line, read_json
 from tiny_llm_lab.models.control_text import ControlText, new_mark
 from tiny_llm_lab.models.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
+from tiny_llm_lab.models.ending import ended_after
 from tiny_llm_lab.models.fields import count_of, ids_of
 from tiny_llm_lab.models.plain_tokenizer import PlainTokenizer
 from tiny_llm_lab.models.registry import SHIPPED
@@ -22,6 +23,8 @@ _TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 # Solutions check lengths and say so; transformers would print a warning of its own before.
 _UNLIMITED = 10**30
+
+_LONGEST_S = 20.0  # for a chat template: a conversation of 60,000 messages takes seconds
 
 
 class RenderedChat(str):
@@ -149,19 +152,20 @@ class CheckpointTokenizer:
         """`messages` in the checkpoint's chat template, `variables` being the template's own.
 
         The name of a control token in `messages`, `tools` or `variables` stays text. Raises ChatTemplateError
-        when the template does not parse or raises an error.
+        when the template does not parse, raises an error or does not end.
         """
         mark = new_mark()
         marked = partial(self._control.marked, mark=mark)
         try:
-            rendered = self._library.apply_chat_template(
-                marked(messages),
-                tools=marked(tools),
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tokenize=tokenize,
-                **cast(dict[str, object], marked(variables)),
-            )
+            with ended_after(_LONGEST_S):
+                rendered = self._library.apply_chat_template(
+                    marked(messages),
+                    tools=marked(tools),
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tokenize=tokenize,
+                    **cast(dict[str, object], marked(variables)),
+                )
         except UserError:
             raise
         except Exception as error:  # a template may fail in any way that Jinja or its own code can

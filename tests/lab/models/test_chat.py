@@ -10,6 +10,7 @@ from tests.helpers.checkpoints import edit_json
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.commands.chat import as_chat
+from tiny_llm_lab.models import tokenizer
 from tiny_llm_lab.types import SamplingParams, UserError
 
 Copy = Callable[[str], Path]
@@ -96,6 +97,15 @@ def test_a_template_that_fails_is_one_line(copy: Copy, template: str, reason: st
     assert reason in str(caught.value) and str(caught.value).endswith(f"): {cure}")
     assert "\n" not in str(caught.value)
     assert as_chat(tokenizer, "Hi", raw=True) == "Hi"
+
+
+def test_a_template_that_does_not_end_is_one_line(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "_LONGEST_S", 0.2)
+    folder = copy("random:qwen3-shrunk")
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    edit_json(folder / "tokenizer_config.json", chat_template=loop)
+    with pytest.raises(UserError, match="it does not come to an end"):
+        as_chat(load_checkpoint(folder).tokenizer, "Hi")
 
 
 def test_a_checkpoint_without_a_template_takes_the_text(copy: Copy) -> None:
