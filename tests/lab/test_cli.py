@@ -114,7 +114,6 @@ def test_bytes_that_are_not_utf_8_are_one_line(source: str, tmp_path: Path) -> N
         (["servee"], "unknown command 'servee': did you mean serve? ./pdmw alone lists the commands"),
         (["hint", "9.9.9"], "there is no task '9.9.9': the course has 1.1.1 to 3.9.4"),
         (["hint", "1.1.7"], "there is no task '1.1.7': did you mean 1.1.3?"),
-        (["watch", "9.9"], "there is no day '9.9': the course has 1.1 to 3.9"),
         (["main", "--banana"], "unrecognized arguments: --banana: ./pdmw run main --help lists the flags"),
         (["main", "--seed", "4.5"], "argument --seed: invalid int value: '4.5': ./pdmw run main --help"),
         (["batch-main", "--no-enable-chunked"], "unrecognized arguments: --no-enable-chunked: "),

@@ -66,7 +66,6 @@ def test_a_switch_may_have_a_value(words: list[str], is_chunked: bool) -> None:
     ("flag", "cure"),
     [
         ("--tensor-parallel-size", "`main` and `batch-main`"),
-        ("-tp", "`main` and `batch-main`"),
         ("--data-parallel-size", "`cluster --num-replicas N`"),
         ("--max-long-partial-prefills", "--long-prefill-token-threshold"),
     ],

@@ -12,6 +12,9 @@ from tiny_llm_lab.types import UserError
 URLS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 MAX_LINE_BYTES: Final = 16 * 2**20
 _SKIPPED_AT_A_TIME: Final = 2**20
+_FORM: Final = (
+    'write {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Hello"}}'
+)
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,13 @@ def parse_line(number: int, raw: bytes) -> BatchLine:
 
 
 def index_input(path: Path) -> InputIndex:
-    """Read the whole file once. Raises UserError, with both lines, for a custom_id that occurs twice."""
+    """Read the whole file once. Raises UserError for a custom_id that occurs twice, or without a request."""
     index, first_lines = InputIndex(), dict[bytes, int]()
+    first_line: BatchLine | None = None
+    has_request = False
     for each in read_lines(path):
+        first_line = first_line or each
+        has_request |= isinstance(each, BatchRequest)
         digest = index.digests[each.line] = _digest(each.custom_id)
         if digest is None:
             continue
@@ -104,6 +111,8 @@ def index_input(path: Path) -> InputIndex:
                 f"{path}:{each.line}: line {first} has the custom_id {_short(each.custom_id)} too: "
                 "give each line its own"
             )
+    if isinstance(first_line, BadLine) and not has_request:
+        raise UserError(f"{path}:{first_line.line}: {first_line.reason}, and no line is a request: {_FORM}")
     return index
 
 

@@ -129,12 +129,15 @@ def test_no_more_requests_than_places(
     assert app.most_running == 3
 
 
-def test_duplicate_ids_are_refused_before_anything_is_asked(
+def test_what_is_no_batch_is_refused_before_anything_is_asked(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    paths[0].write_text("\n".join([line("a"), line("b"), line("a")]))
-    assert batch() == 2
-    assert "prompts.jsonl:3: line 1 has the custom_id" in capfd.readouterr().err
+    for lines, said in (
+        ([line("a"), line("b"), line("a")], "prompts.jsonl:3: line 1 has the custom_id"),
+        (["", "Who are you?", "{}"], "prompts.jsonl:2: the line is not JSON"),
+    ):
+        paths[0].write_text("\n".join(lines))
+        assert batch() == 2 and said in capfd.readouterr().err
     assert not app.life
 
 
