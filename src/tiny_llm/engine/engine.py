@@ -76,4 +76,4 @@ class Engine(EngineCore):
         The engine has no requests afterwards, also when an error is raised. Raises ValueError when it has
         requests already.
         """
-        raise NotImplementedError("task 3.6.5")
+        raise NotImplementedError("task 3.6.6")

@@ -39,10 +39,10 @@ def with_parameters(
         last = last_head_line(own.node)
         if own.node.returns is not None and last < own.node.body[0].lineno:
             lines[own.node.lineno - 1 : last] = head
-            said.append(f"your {symbol} has got {about}, which given answers pass: ignore it until then")
+            said.append(f"your {symbol} now takes {about}, which the given code passes: ignore it until then")
         else:
             shown = " ".join(map(str.strip, head)).replace("( ", "(").replace(", )", ")")
-            said.append(f"given answers pass {about} to your {symbol}: write `{shown}`")
+            said.append(f"the given code passes {about} to your {symbol}: write `{shown}`")
     return (with_imports("\n".join(lines) + "\n", Module(answer)) if said else text), said
 
 

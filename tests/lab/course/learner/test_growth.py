@@ -86,7 +86,7 @@ def test_an_own_function_gets_what_a_given_answer_passes(
     text = calls(head, call)
     assert f'{want}\n    """Twice x."""\n    return x + x\n' in text and call in text
     said = capsys.readouterr().err
-    assert "your twice has got n (task 2.1.2), which given answers pass: ignore it until then\n" in said
+    assert "your twice now takes n (task 2.1.2), which the given code passes: ignore it until then\n" in said
     assert "sums.py was edited: kept as sums.py.backup1\n" in said
 
 
@@ -98,7 +98,7 @@ def test_an_own_function_gets_what_a_given_answer_passes(
         (
             "def twice(x):",
             "twice(x, 2)",
-            "given answers pass n (task 2.1.2) to your twice: write `def twice(x, n: int = 2):`\n",
+            "the given code passes n (task 2.1.2) to your twice: write `def twice(x, n: int = 2):`\n",
         ),
     ],
 )
@@ -107,14 +107,14 @@ def test_any_other_head_stays_as_it_is(
 ) -> None:
     assert f'{head}\n    """Twice x."""\n    return x + x\n' in calls(head, call)
     said = capsys.readouterr().err
-    assert says in said and ("given answers" in said) == bool(says)
+    assert says in said and ("the given code" in said) == bool(says)
 
 
 def test_an_answer_comes_with_the_signature_that_it_is_written_for(
     grown: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["stubs", "--fill-before", "2.1"]) == 0
-    assert "given answers" not in capsys.readouterr().err
+    assert "the given code" not in capsys.readouterr().err
     assert GROWN in (grown / "src/tiny_llm/sums.py").read_text()
 
 
