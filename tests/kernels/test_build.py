@@ -14,7 +14,6 @@ import pytest
 from tests.kernels.compilers import fake_compiler
 
 from tiny_llm_lab.native import build as building
-from tiny_llm_lab.native import isa
 from tiny_llm_lab.native.build import CacheError, CompileError, Library, NoCompilerError, build, build_all
 from tiny_llm_lab.types import UserError
 
@@ -195,64 +194,6 @@ def test_no_compiler_is_one_line(library, cxx, tmp_path, monkeypatch):
         NoCompilerError, match=r"^no C\+\+ compiler: install g\+\+ or clang, or name one in CXX$"
     ):
         build(library)
-
-
-def test_an_instruction_set_that_cannot_run(monkeypatch):
-    names = [copy.name for copy in isa.available()]
-    monkeypatch.setenv(isa.VARIABLE, "mmx")
-    with pytest.raises(
-        UserError, match=f"TINY_LLM_ISA=mmx cannot run on this machine: choose one of {', '.join(names)}"
-    ):
-        isa.selected_isa()
-    for name in names:
-        monkeypatch.setenv(isa.VARIABLE, name)
-        assert isa.selected_isa().name == name
-    monkeypatch.delenv(isa.VARIABLE)
-    assert isa.selected_isa().name == names[0]
-
-
-@pytest.mark.parametrize(
-    ("machine", "features", "names"),
-    [
-        ("x86_64", "", "plain"),
-        ("x86_64", "avx2 fma f16c", "plain"),
-        ("x86_64", "avx2 fma f16c bmi2", "avx2 plain"),
-        ("x86_64", "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd", "avx512 avx2 plain"),
-        (
-            "x86_64",
-            "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512_vnni",
-            "avx512vnni avx512 avx2 plain",
-        ),
-        (
-            "x86_64",
-            "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512_vnni avx512_bf16",
-            "avx512bf16 avx512vnni avx512 avx2 plain",
-        ),
-        ("aarch64", "", "neon plain"),
-        ("aarch64", "asimd bf16", "neonbf16 neon plain"),
-        ("arm64", "", "neon plain"),
-        ("arm64", "bf16", "neonbf16 neon plain"),
-        ("riscv64", "", "plain"),
-    ],
-)
-def test_what_a_machine_can_run(machine, features, names, monkeypatch):
-    monkeypatch.setattr(isa.platform, "machine", lambda: machine)
-    monkeypatch.setattr(isa, "features", lambda: frozenset(features.split()))
-    assert [copy.name for copy in isa.available()] == names.split()
-
-
-@pytest.mark.parametrize(
-    ("says", "found"), [("echo 1", {"bf16"}), ("echo 0", set()), ("exit 1", set()), ("", set())]
-)
-def test_what_macos_says_of_its_cpu(says, found, tmp_path, monkeypatch):
-    """`sysctl` answers 1 or 0, fails for a name that an older system does not know, or is not there."""
-    monkeypatch.setattr(isa.sys, "platform", "darwin")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if says else str(tmp_path))
-    if says:
-        script = tmp_path / "sysctl"
-        script.write_text(f'#!/bin/sh\n[ "$*" = "-n hw.optional.arm.FEAT_BF16" ] && {says}\n')
-        script.chmod(0o755)
-    assert isa.features() == found
 
 
 def test_a_compiler_with_a_space_in_its_path(library, tmp_path, monkeypatch):

@@ -132,13 +132,10 @@ def test_no_more_requests_than_places(
 def test_what_is_no_batch_is_refused_before_anything_is_asked(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for lines, said in (
-        ([line("a"), line("b"), line("a")], "prompts.jsonl:3: line 1 has the custom_id"),
-        (["", "Who are you?", "{}"], "prompts.jsonl:2: the line is not JSON"),
-    ):
+    twice, no_request = [line("a"), line("b"), line("a")], ["", "Who are you?", "{}"]
+    for lines, said in ((twice, ":3: line 1 has the custom_id"), (no_request, ":2: the line is not JSON")):
         paths[0].write_text("\n".join(lines))
-        assert batch() == 2 and said in capfd.readouterr().err
-    assert not app.life
+        assert batch() == 2 and said in capfd.readouterr().err and not app.life
 
 
 def test_answered_lines_are_not_asked_again(
