@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from tiny_llm_lab.commands.wrapping import terminal_width, wrapped_lines
+from tiny_llm_lab.commands.cli_errors import log
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
 from tiny_llm_lab.course.growth import growths, in_starter
 from tiny_llm_lab.course.learner import fill_before
@@ -69,7 +69,7 @@ def _fill_before(course: Course, day: str) -> int:
         if not fill_before.is_given(course, name, _read(course.starter / name) or "")
     ]
     for line in [*fill_before.write(course, found, edited), *fill_before.report(course, day, found)]:
-        print("\n".join(wrapped_lines(line, terminal_width(sys.stderr))), file=sys.stderr)
+        log(line)
     note_given(course, day, written)
     return 1 if found.clashing else 0
 

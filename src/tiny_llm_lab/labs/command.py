@@ -15,7 +15,7 @@ from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, log, plural
 from tiny_llm_lab.commands.field_flags import at_least_one
 from tiny_llm_lab.commands.new_folder import new_folder
 from tiny_llm_lab.commands.options import add_model_arguments, model_name
-from tiny_llm_lab.commands.tables import KEEP, Column, print_table, stdout_console
+from tiny_llm_lab.commands.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.types import UserError
 
 from . import capacity, compare, hol, hurts, itl, memory, mixed, null, prefix, stress, sweep
@@ -178,8 +178,7 @@ def _say(result: LabResult) -> None:
     lines = [*result.finding.conclusion, *(f"skipped: {each}" for each in result.skipped)]
     if result.finding.problem:
         lines.insert(0, f"INVALID: {result.finding.problem}")
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, lines)
     if result.finding.claims:
         columns = [_CLAIM, _VERDICT, Column("measured", KEEP, is_text=True)]
         print_table(columns, [[each.text, each.verdict, each.measured] for each in result.finding.claims])
