@@ -17,6 +17,8 @@ def require_prompt(served: ServedModel, token_ids: Sequence[int], param: str = "
 
 def require_short(served: ServedModel, text: str, max_tokens: int | None, param: str = "prompt") -> None:
     """Raise ApiError for a text that is too long whatever its tokens are: to encode it could take seconds."""
+    if len(text) <= served.max_num_tokens:
+        return  # quick to encode, and then the numbers are exact
     fewest = -(-len(text) // served.tokenizer.longest_token)
     require_room(served, fewest, max_tokens, param, "at least ")
 
