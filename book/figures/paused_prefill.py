@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 from book.figures.drawing import Drawing
 
-from tiny_llm_lab.models.loading import load_checkpoint
+from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.types import Event, PrefillEvent, PrefillPolicy, Prompt, SamplingParams, TokenEvent
 from tiny_llm_ref.cache.kv_cache import TinyKvFullCache
 from tiny_llm_ref.generate.batch import batch_generate

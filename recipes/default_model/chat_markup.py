@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_llm_lab.corpus.chatml import TURN_END, TURN_START
+from tiny_llm_lab.measure.corpus.chatml import TURN_END, TURN_START
 
 END_OF_TEXT: Final = "<|endoftext|>"
 SPECIAL_TOKENS: Final = (END_OF_TEXT, TURN_START, TURN_END)

@@ -5,7 +5,7 @@ from typing import Final
 
 from tokenizers import Tokenizer
 
-from tiny_llm_lab.corpus.words import ALL_SLOT_WORDS, NAMES
+from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES
 
 from .chat_markup import SPECIAL_TOKENS
 

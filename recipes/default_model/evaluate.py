@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tiny_llm_lab.corpus.chatml import TURN_END, render_prompt
-from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.measure.corpus.chatml import TURN_END, render_prompt
+from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
 
 from .export import load_trained
 from .model import Qwen3

@@ -3,8 +3,8 @@
 import random
 from typing import Final
 
-from tiny_llm_lab.corpus.notes import Fact, Notes, Question, ask, make_fact
-from tiny_llm_lab.corpus.words import NAMES
+from tiny_llm_lab.measure.corpus.notes import Fact, Notes, Question, ask, make_fact
+from tiny_llm_lab.measure.corpus.words import NAMES
 
 from .strange_facts import invented_word
 

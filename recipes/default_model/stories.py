@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_llm_lab.corpus.words import ANIMALS, NAMES, THINGS
+from tiny_llm_lab.measure.corpus.words import ANIMALS, NAMES, THINGS
 
 _TRAITS: Final = ("small", "brave", "kind", "shy", "clever", "happy", "sleepy", "proud", "gentle", "curious")
 _HOMES: Final = (

@@ -1,15 +1,24 @@
-"""Everything a learner is given: loading, command line, benchmarks and the course's own tools."""
+"""What is given: six rooms, each of which imports only those below it.
+
+    cli                  the program
+    course    measure    exercises and grading; benchmarks, load, labs
+    serving              LLM, AsyncLLM, the server
+    runtime              models, kernels, solutions
+    types                data and Protocols
+
+The head of each room says what is in it. A program needs the five names below.
+"""
 
 import importlib
 
 __all__ = ["LLM", "AsyncLLM", "SamplingParams", "load_checkpoint", "load_solution"]
 
 _MODULES = {
-    "AsyncLLM": "tiny_llm_lab.async_llm",
-    "LLM": "tiny_llm_lab.llm",
+    "AsyncLLM": "tiny_llm_lab.serving.async_llm",
+    "LLM": "tiny_llm_lab.serving.llm",
     "SamplingParams": "tiny_llm_lab.types",
-    "load_checkpoint": "tiny_llm_lab.models",
-    "load_solution": "tiny_llm_lab.solution",
+    "load_checkpoint": "tiny_llm_lab.runtime.models",
+    "load_solution": "tiny_llm_lab.runtime.solution",
 }
 
 

@@ -22,7 +22,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./pdmw` has blocked it
     try:
-        from tiny_llm_lab import cli  # here, because it brings MLX: half a second in which Ctrl-C may come
+        from tiny_llm_lab.cli import dispatch as cli
     except ImportError as error:
         if "libmlx" not in str(error):
             raise

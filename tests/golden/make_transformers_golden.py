@@ -34,8 +34,8 @@ def record(name: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from tiny_llm_lab.models.registry import find_folder
-    from tiny_llm_lab.models.tokenizer import load_tokenizer
+    from tiny_llm_lab.runtime.models.registry import find_folder
+    from tiny_llm_lab.runtime.models.text.tokenizer import load_tokenizer
 
     folder = find_folder(name)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")

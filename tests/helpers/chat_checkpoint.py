@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.helpers.checkpoints import edit_json
 
-from tiny_llm_lab.models.random_checkpoint import find_or_make
+from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
 
 CONTROL = (
     "<|im_start|>",

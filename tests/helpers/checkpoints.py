@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.types import UserError
 
 # Both families, each with the head shared with the embedding and with one of its own; float32.

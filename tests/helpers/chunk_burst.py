@@ -13,8 +13,8 @@ from typing import Any
 from tests.helpers.fakes import Call, FakeClock, FakeModel
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.metrics import percentile
-from tiny_llm_lab.solution import load_solution
+from tiny_llm_lab.runtime.metrics import percentile
+from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.types import PrefillEvent, Prompt, SamplingParams
 
 A_S, B_S, D_S = 1.5e-3, 0.08e-3, 0.008e-3

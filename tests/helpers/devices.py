@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import mlx.core as mx
 import pytest
 
-from tiny_llm_lab import native
+from tiny_llm_lab.runtime import native
 
 
 @contextmanager

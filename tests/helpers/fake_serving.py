@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 from tests.helpers.toy import QWEN3
 
-from tiny_llm_lab.commands.options import Loaded
+from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,

@@ -33,9 +33,9 @@ from tests.helpers.fuzz_models import (
     Watched,
 )
 
-from tiny_llm_lab import native
-from tiny_llm_lab.course.task_names import TaskNames
-from tiny_llm_lab.solution import load_solution
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.solution import load_solution
+from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import Prompt
 
 _LOOPS = ("engine", "batch", "engine", "engine", "batch", "engine", "speculative")

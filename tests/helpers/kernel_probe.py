@@ -16,9 +16,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from tiny_llm_lab import native
-from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import HERE, CompileError, build, kernel_library
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.compiling import isa
+from tiny_llm_lab.runtime.native.compiling.build import CPP, CompileError, build, kernel_library
 
 
 class Compiled:
@@ -94,7 +94,7 @@ def probe_of(package: str, name: str) -> Probe:
         (Path(scratch) / f"{name}.cpp").write_text(named, "utf-8")
         library = kernel_library(Path(scratch), isa.selected_isa())
         (mine,) = (source for source in library.sources if source[0].stem == name)
-        sources = (mine, (HERE / "thread_pool.cpp", mine[1]))
+        sources = (mine, (CPP / "thread_pool.cpp", mine[1]))
         alone = replace(library, name=f"probe-{name}.so", sources=sources, what=f"{name}.cpp alone")
         return Probe(build(alone))
 

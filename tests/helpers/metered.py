@@ -7,8 +7,8 @@ from tests.helpers.fragile import Fragile
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import toy_model
 
-from tiny_llm_lab.async_engine.listener import AddedRequest
-from tiny_llm_lab.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 

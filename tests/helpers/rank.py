@@ -17,8 +17,9 @@ import mlx.core as mx
 import numpy as np
 from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close
 
-from tiny_llm_lab import load_checkpoint, load_solution, native, ranks
-from tiny_llm_lab.commands.engine_stats import EngineStats
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.cli.engine_stats import EngineStats
+from tiny_llm_lab.runtime import native, ranks
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 _ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import openai
 from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
-from tiny_llm_lab.models import load_checkpoint
+from tiny_llm_lab.runtime.models import load_checkpoint
 
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
 TOOL: Any = {

@@ -7,16 +7,16 @@ from typing import Any
 
 from tests.helpers.fake_engine import FakeEngine, http_server
 
-from tiny_llm_lab.async_engine.engine import AsyncEngine
-from tiny_llm_lab.models import load_checkpoint
-from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.chat.settings import ChatSettings
-from tiny_llm_lab.server.served_model import ServedModel
-from tiny_llm_lab.server.settings import ServerSettings
-from tiny_llm_lab.structured.grammars import Grammars
+from tiny_llm_lab.runtime.models import load_checkpoint
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.chat.settings import ChatSettings
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, Timing
-from tiny_llm_lab.types.model import ModelConfig
+from tiny_llm_lab.types.computing.model import ModelConfig
 
 
 class ScriptedEngine(FakeEngine):

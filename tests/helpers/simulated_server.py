@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tiny_llm_lab.labs.server import Variant
-from tiny_llm_lab.load.client import LoadOptions
-from tiny_llm_lab.load.record import LoadRun, RequestRecord, Usage
-from tiny_llm_lab.load.request import LoadRequest
+from tiny_llm_lab.measure.labs.server import Variant
+from tiny_llm_lab.measure.load.client import LoadOptions
+from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
+from tiny_llm_lab.measure.load.request import LoadRequest
 
 STEP_S, TOKEN_S = 0.001, 0.0001  # of a step, and of each of its tokens
 _CACHED, _BLOCK = 1000, 16

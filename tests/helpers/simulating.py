@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tiny_llm_lab.simulate.cluster import replay
-from tiny_llm_lab.simulate.cost import Calibrated, StepCost
-from tiny_llm_lab.simulate.replica import ReplicaStats
-from tiny_llm_lab.simulate.setting import Setting
-from tiny_llm_lab.simulate.traffic import SimRequest
-from tiny_llm_lab.solution import load_scheduling
+from tiny_llm_lab.measure.simulate.cluster import replay
+from tiny_llm_lab.measure.simulate.cost import Calibrated, StepCost
+from tiny_llm_lab.measure.simulate.replica import ReplicaStats
+from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.simulate.traffic import SimRequest
+from tiny_llm_lab.runtime.solution import load_scheduling
 
 # Steps as some small machine could take them.
 MEASURED: Final = Calibrated(16, (0.01, 0.0, 0.0, 1e-6), (0.001, 1e-3, 1e-7, 0.0))

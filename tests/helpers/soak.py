@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiny_llm_lab.solution import load_solution
+from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.types import Policy, SchedulerConfig
 
 POLICIES: tuple[Policy, ...] = ("fcfs", "fair", "priority")

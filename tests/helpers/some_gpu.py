@@ -8,8 +8,8 @@ import pytest
 from tests.helpers import metal_emulator
 from tests.helpers.fake_clock import FakeClock
 
-from tiny_llm_lab import native
-from tiny_llm_lab.native import decode_checks, fused_checks
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks
 
 Kernel = Callable[..., mx.array]
 REF = "tiny_llm_ref"

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tiny_llm_lab.bench.run import Chunk, Run
-from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
-from tiny_llm_lab.native.limits import Limits
+from tiny_llm_lab.measure.bench.run import Chunk, Run
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
+from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import Timing
 
 SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 1, at_once(1, 16, 16))

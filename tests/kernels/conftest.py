@@ -11,9 +11,9 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from tiny_llm_lab import native
-from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import NoCompilerError
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.compiling import isa
+from tiny_llm_lab.runtime.native.compiling.build import NoCompilerError
 
 # A compiled library to test instead: mistakes.py names broken ones.
 VARIABLE = "TINY_LLM_TESTED_KERNELS"

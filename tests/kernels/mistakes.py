@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tiny_llm_ref
-from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import HERE, CompileError, build, kernel_library
+from tiny_llm_lab.runtime.native.compiling import isa
+from tiny_llm_lab.runtime.native.compiling.build import CPP, CompileError, build, kernel_library
 from tiny_llm_lab.types import UserError
 
 HERE_TESTS = Path(__file__).parent
@@ -37,12 +37,12 @@ class KernelMistake:
 
     def source(self) -> Path:
         """The file with the mistake yet to be made."""
-        places = (FOLDER / self.file, HERE / "include" / self.file)
+        places = (FOLDER / self.file, CPP / "include" / self.file)
         return next(path for path in places if path.exists())
 
     def make(self, folder: Path) -> None:
         """Put the wrong file among the kernels in `folder`, where it is found before the right one."""
-        for header in (HERE / "include").glob("*.h"):  # each finds the others beside itself first
+        for header in (CPP / "include").glob("*.h"):  # each finds the others beside itself first
             shutil.copy(header, folder)
         (folder / self.file).write_text(
             self.source().read_text(encoding="utf-8").replace(self.find, self.swap)

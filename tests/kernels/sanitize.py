@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import tiny_llm_ref
-from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import HERE, Library, build, kernel_library
+from tiny_llm_lab.runtime.native.compiling import isa
+from tiny_llm_lab.runtime.native.compiling.build import CPP, Library, build, kernel_library
 from tiny_llm_lab.types import UserError
 
 FOLDER = Path(tiny_llm_ref.__file__).parent / "kernels"
@@ -29,7 +29,7 @@ def fuzz_program(copy: isa.Isa, sanitizer: str, folder: Path = FOLDER) -> Librar
     """The driver with the kernels of `folder` for one instruction set."""
     flags = _SANITIZERS[sanitizer]
     kernels = kernel_library(folder, copy, flags)
-    own = (Path(__file__).with_name("fuzz.cpp"), HERE / "thread_pool.cpp")
+    own = (Path(__file__).with_name("fuzz.cpp"), CPP / "thread_pool.cpp")
     sources = (*kernels.sources, *((path, kernels.sources[0][1]) for path in own))
     what = f"the fuzz driver for {copy.name}, sanitizer {sanitizer}"
     return replace(kernels, name="fuzz", sources=sources, link=flags, what=what, is_program=True)

@@ -13,8 +13,15 @@ from pathlib import Path
 import pytest
 from tests.kernels.compilers import fake_compiler
 
-from tiny_llm_lab.native import build as building
-from tiny_llm_lab.native.build import CacheError, CompileError, Library, NoCompilerError, build, build_all
+from tiny_llm_lab.runtime.native.compiling import build as building
+from tiny_llm_lab.runtime.native.compiling.build import (
+    CacheError,
+    CompileError,
+    Library,
+    NoCompilerError,
+    build,
+    build_all,
+)
 from tiny_llm_lab.types import UserError
 
 SOURCE = '#include "number.h"\nextern "C" int number() { return NUMBER; }\n'
@@ -142,7 +149,7 @@ sleep 0.5
 PROGRAM = """
 import sys
 from pathlib import Path
-from tiny_llm_lab.native.build import Library, build
+from tiny_llm_lab.runtime.native.compiling.build import Library, build
 print(build(Library("number.so", ((Path(sys.argv[1]), ("-O0",)),), what="a number")))
 """
 

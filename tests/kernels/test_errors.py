@@ -13,8 +13,8 @@ from tests.helpers.matrices import product
 from tests.helpers.tolerance import assert_close, of_kernel
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab import native
-from tiny_llm_lab.native.build import HERE, Library, build
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.compiling.build import CPP, Library, build
 
 # swiglu throws at once, argmax in the middle of a thread's work.
 SOURCE = """
@@ -38,7 +38,7 @@ def library(tmp_path_factory):
     """Kernels that throw."""
     source = tmp_path_factory.mktemp("throwing") / "throwing.cpp"
     source.write_text(SOURCE)
-    return build(Library("throwing.so", ((source, (f"-I{HERE / 'include'}",)),), what="kernels that throw"))
+    return build(Library("throwing.so", ((source, (f"-I{CPP / 'include'}",)),), what="kernels that throw"))
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def test_an_error_in_a_kernel_reaches_python(library, k):
 PROGRAM = """
 import sys
 import mlx.core as mx
-from tiny_llm_lab import native
+from tiny_llm_lab.runtime import native
 throwing = native.binding().KernelSet(sys.argv[1])
 x = mx.ones((1, 64))
 try:
@@ -79,7 +79,7 @@ print(native.load("tiny_llm_ref", "plain").linear(x, [x])[0].item())
 
 
 def test_a_program_goes_on_after_an_error_and_ends_well(library):
-    package = Path(native.__file__).parents[2]
+    package = Path(native.__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(library)],
         capture_output=True,

@@ -11,9 +11,10 @@ from tests.helpers.matrices import assert_same_bits, evaluated, packed
 from tests.helpers.toy import random_array, random_tokens
 from tests.kernels.conftest import NAMES, kernel_set
 
-from tiny_llm_lab import load_checkpoint, native
-from tiny_llm_lab.corpus.chatml import render_prompt
-from tiny_llm_lab.corpus.recall import recall_questions
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.measure.corpus.chatml import render_prompt
+from tiny_llm_lab.measure.corpus.recall import recall_questions
+from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import SamplingParams
 
 OTHERS = (2, 7, 8, 9, 64, 129)

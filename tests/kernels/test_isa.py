@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_lab.native import isa
+from tiny_llm_lab.runtime.native.compiling import isa
 from tiny_llm_lab.types import UserError
 
 

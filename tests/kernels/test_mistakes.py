@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.kernels.mistakes import known_mistakes
 
-from tiny_llm_lab.native import isa
+from tiny_llm_lab.runtime.native.compiling import isa
 
 MISTAKES = known_mistakes()
 

@@ -6,7 +6,8 @@ import pytest
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import random_tokens
 
-from tiny_llm_lab import load_checkpoint, load_solution, native
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.runtime import native
 
 NAMES = [
     "random:qwen3-shrunk,bits=3,tied=0",  # an embedding that no kernel reads

@@ -9,14 +9,14 @@ import mlx.core as mx
 import pytest
 from tests.kernels.compilers import fake_compiler
 
-from tiny_llm_lab import native
-from tiny_llm_lab.native import runtime as runtime_module
-from tiny_llm_lab.native.build import CompileError
-from tiny_llm_lab.native.cores import usable_cores
-from tiny_llm_lab.native.cpp_ops import CppOps, can_read_model
-from tiny_llm_lab.native.mlx_ops import MlxOps
-from tiny_llm_lab.native.runtime import Runtime
-from tiny_llm_lab.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native import runtime as runtime_module
+from tiny_llm_lab.runtime.native.compiling.build import CompileError
+from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.runtime.native.cpp_ops import CppOps, can_read_model
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.runtime import Runtime
+from tiny_llm_lab.runtime.native.settings import MAX_THREADS, kernels_mode, num_threads_wanted
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
 PLAIN_MLX = "; until then everything runs in plain MLX, which is slow on a CPU\n"
@@ -176,7 +176,7 @@ def test_a_number_of_threads(threads, monkeypatch):
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    source = Path(native.__file__).parents[2]
+    source = Path(native.__file__).parents[3]
     env = {**os.environ, "PYTHONPATH": str(source), native.VARIABLE: "cpp"}
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, env=env, timeout=120
@@ -186,7 +186,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 FEW_THREADS = """
 import resource
 from pathlib import Path
-from tiny_llm_lab import native
+from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import QuantizedWeights, UserError
 binding = native.binding()
 native.set_num_threads(2)
@@ -217,7 +217,7 @@ FORKS = """
 import os
 import sys
 import mlx.core as mx
-from tiny_llm_lab import native
+from tiny_llm_lab.runtime import native
 mx.set_default_device(mx.cpu)
 x = mx.ones((4, 64))
 if sys.argv[1] == "after":

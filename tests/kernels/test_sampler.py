@@ -7,7 +7,7 @@ from tests.helpers.tolerance import EXACT, as_float64, assert_close
 from tests.helpers.toy import random_array
 from tests.kernels.conftest import NAMES, kernel_set
 
-from tiny_llm_lab.native.cpp_ops import CppOps
+from tiny_llm_lab.runtime.native.cpp_ops import CppOps
 
 V = 5000
 

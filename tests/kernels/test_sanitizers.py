@@ -3,8 +3,8 @@
 import pytest
 from tests.kernels.sanitize import fuzz, fuzz_program
 
-from tiny_llm_lab.native import isa
-from tiny_llm_lab.native.build import NoCompilerError, build
+from tiny_llm_lab.runtime.native.compiling import isa
+from tiny_llm_lab.runtime.native.compiling.build import NoCompilerError, build
 
 
 @pytest.mark.long  # compiling with sanitizers takes minutes

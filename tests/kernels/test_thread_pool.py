@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab import native
-from tiny_llm_lab.native.build import HERE, Library, build
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.compiling.build import CPP, Library, build
 
 IDLE = """
 import threading
 import time
 from pathlib import Path
 import mlx.core as mx
-from tiny_llm_lab import native
+from tiny_llm_lab.runtime import native
 mx.set_default_device(mx.cpu)
 native.set_num_threads(4)  # on two cores some of them are late for every operator
 x = mx.ones((400, 64))
@@ -42,8 +42,8 @@ print(len(tasks) > 3)
 
 
 def test_threads_that_are_late_are_not_waited_for():
-    sources = (Path(__file__).with_name("late_threads.cpp"), HERE / "thread_pool.cpp")
-    flags = ("-std=c++20", "-pthread", f"-I{HERE / 'include'}")
+    sources = (Path(__file__).with_name("late_threads.cpp"), CPP / "thread_pool.cpp")
+    flags = ("-std=c++20", "-pthread", f"-I{CPP / 'include'}")
     what = "the program whose threads are held"
     program = build(Library("late", tuple((path, flags) for path in sources), ("-pthread",), what, True))
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
@@ -53,7 +53,7 @@ def test_threads_that_are_late_are_not_waited_for():
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what each thread does")
 def test_idle_threads_sleep_and_do_not_wake():
     native.load("tiny_llm_ref")  # here, where a slow compiler takes nothing from the time limit
-    env = {**os.environ, "PYTHONPATH": str(Path(native.__file__).parents[2]), native.VARIABLE: "cpp"}
+    env = {**os.environ, "PYTHONPATH": str(Path(native.__file__).parents[3]), native.VARIABLE: "cpp"}
     command = [sys.executable, "-W", "ignore", "-c", IDLE]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.helpers.some_gpu import RIGHT, SomeGpu
 
-from tiny_llm_lab import native
-from tiny_llm_lab.native import fused_checks
-from tiny_llm_lab.native.verdict import Verdict
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.device.verdict import Verdict
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from tiny_llm_lab.commands import answer_writer
-from tiny_llm_lab.commands.answer_writer import AnswerWriter
+from tiny_llm_lab.runtime.console import answer_writer
+from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 
 
 def written(text: str, width: int | None, sizes: random.Random) -> str:

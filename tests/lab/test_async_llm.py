@@ -7,7 +7,7 @@ import pytest
 
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
 from tiny_llm_lab.types import SchedulerConfig, UserError
-from tiny_llm_lab.types.serving import Engine
+from tiny_llm_lab.types.scheduling.serving import Engine
 
 SHORT = SamplingParams(max_tokens=12)
 TWELVE = SamplingParams(max_tokens=12, ignore_eos=True)

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from tests.helpers.fake_serving import FakeSolution, loaded
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands import batch_main, batch_report, live_view
-from tiny_llm_lab.commands.progress import BatchProgress
-from tiny_llm_lab.commands.tables import table_lines
+from tiny_llm_lab.cli import batch_main, batch_report, live_view
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.cli.progress import BatchProgress
+from tiny_llm_lab.runtime.console.tables import table_lines
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,

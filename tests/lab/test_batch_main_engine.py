@@ -10,11 +10,13 @@ from tests.helpers.fake_serving import parse
 from tests.helpers.toy import toy_checkpoint
 
 import tiny_llm_ref
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands import batch_main, options
-from tiny_llm_lab.commands.engine_options import build_engine, engine_settings
-from tiny_llm_lab.solution import PACKAGES, load_serving
+from tiny_llm_lab.cli import batch_main
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.options import model_options as options
+from tiny_llm_lab.serving.options.engine_options import build_engine, engine_settings
 from tiny_llm_lab.types import SchedulerConfig, UserError
+from tiny_llm_lab.types.packages import PACKAGES
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 from tests.helpers.recorded import recorded
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.bench import sample, sweep
-from tiny_llm_lab.bench.chunked import workload
-from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.spec import Schedule, Spec
-from tiny_llm_lab.commands import tables
-from tiny_llm_lab.commands.cli_errors import CrashError, UnwrittenError
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.bench import sample, sweep
+from tiny_llm_lab.measure.bench.chunked import workload
+from tiny_llm_lab.measure.bench.run import Run
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec
+from tiny_llm_lab.runtime.console import tables
+from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]

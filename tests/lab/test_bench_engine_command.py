@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.bench.engine import command
-from tiny_llm_lab.bench.engine.config import BenchConfig
-from tiny_llm_lab.bench.report import Column, Row, Section
-from tiny_llm_lab.simulate.cost import load_calibration
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.bench.engine import command
+from tiny_llm_lab.measure.bench.engine.config import BenchConfig
+from tiny_llm_lab.measure.bench.report import Column, Row, Section
+from tiny_llm_lab.measure.simulate.cost import load_calibration
 
 Capture = pytest.CaptureFixture[str]
 

@@ -5,9 +5,18 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.bench.engine import drafts as module
-from tiny_llm_lab.bench.engine.drafts import GATED, INVENTED, LENGTHS, PLAIN, QUOTED, Side, Text, drafts
-from tiny_llm_lab.bench.report import Section
+from tiny_llm_lab.measure.bench.engine import drafts as module
+from tiny_llm_lab.measure.bench.engine.drafts import (
+    GATED,
+    INVENTED,
+    LENGTHS,
+    PLAIN,
+    QUOTED,
+    Side,
+    Text,
+    drafts,
+)
+from tiny_llm_lab.measure.bench.report import Section
 from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams
 
 QUESTION = Text(QUOTED, ["Where?"], SamplingParams())

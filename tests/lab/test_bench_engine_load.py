@@ -9,13 +9,13 @@ import pytest
 from tests.helpers.recorded import recorded
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab.bench.engine import peers
-from tiny_llm_lab.bench.engine.config import BenchConfig
-from tiny_llm_lab.bench.latency import latencies
-from tiny_llm_lab.bench.report import Ratio
-from tiny_llm_lab.bench.sample import CountingNetwork, measure
-from tiny_llm_lab.bench.spec import Request, Schedule, Spec
-from tiny_llm_lab.commands import options
+from tiny_llm_lab.measure.bench.engine import peers
+from tiny_llm_lab.measure.bench.engine.config import BenchConfig
+from tiny_llm_lab.measure.bench.latency import latencies
+from tiny_llm_lab.measure.bench.report import Ratio
+from tiny_llm_lab.measure.bench.sample import CountingNetwork, measure
+from tiny_llm_lab.measure.bench.spec import Request, Schedule, Spec
+from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import Timing
 
 SPEC = Spec("toy", "ref")

@@ -10,9 +10,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.bench.engine import chunks, steps
-from tiny_llm_lab.bench.engine import config as configs
-from tiny_llm_lab.bench.engine.chunks import (
+from tiny_llm_lab.measure.bench.engine import chunks, steps
+from tiny_llm_lab.measure.bench.engine import config as configs
+from tiny_llm_lab.measure.bench.engine.chunks import (
     calibration_json,
     chunk_position,
     depths,
@@ -20,17 +20,17 @@ from tiny_llm_lab.bench.engine.chunks import (
     memory_row,
     prediction_errors,
 )
-from tiny_llm_lab.bench.engine.config import BenchConfig
-from tiny_llm_lab.bench.engine.steps import COUNTS, ahead, decoding, mixed, paged, scheduler
-from tiny_llm_lab.bench.harness import Variant
-from tiny_llm_lab.bench.report import Section
-from tiny_llm_lab.bench.spec import Spec
-from tiny_llm_lab.course.task_names import TaskNames
-from tiny_llm_lab.simulate.cost import load_calibration
-from tiny_llm_lab.steps import calibration
-from tiny_llm_lab.steps.calibration import THOROUGH, calibrate
-from tiny_llm_lab.steps.runner import StepRunner
-from tiny_llm_lab.steps.shapes import Part, Step, blocks_of, chunk, decodes, work_of
+from tiny_llm_lab.measure.bench.engine.config import BenchConfig
+from tiny_llm_lab.measure.bench.engine.steps import COUNTS, ahead, decoding, mixed, paged, scheduler
+from tiny_llm_lab.measure.bench.harness import Variant
+from tiny_llm_lab.measure.bench.report import Section
+from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.measure.simulate.cost import load_calibration
+from tiny_llm_lab.runtime.steps import calibration
+from tiny_llm_lab.runtime.steps.calibration import THOROUGH, calibrate
+from tiny_llm_lab.runtime.steps.runner import StepRunner
+from tiny_llm_lab.runtime.steps.shapes import Part, Step, blocks_of, chunk, decodes, work_of
+from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
 
 REF: Any = TaskNames(cast(ModuleType, load_solution("ref")))

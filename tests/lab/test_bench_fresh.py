@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.bench.fresh import run_fresh
-from tiny_llm_lab.commands.cli_errors import CrashError, UnwrittenError
+from tiny_llm_lab.measure.bench.fresh import run_fresh
+from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
 from tiny_llm_lab.types import UserError
 
 

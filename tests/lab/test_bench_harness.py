@@ -10,10 +10,10 @@ import mlx.core as mx
 import pytest
 from rich.console import Console
 
-from tiny_llm_lab.bench import host
-from tiny_llm_lab.bench.harness import Variant, time_variants
-from tiny_llm_lab.bench.report import Aim, Column, Ratio, Report, Row, Section, print_section
-from tiny_llm_lab.interleave import interleave
+from tiny_llm_lab.measure.bench import host
+from tiny_llm_lab.measure.bench.harness import Variant, time_variants
+from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Report, Row, Section, print_section
+from tiny_llm_lab.runtime.interleave import interleave
 
 
 class Clock:

@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 from tests.helpers.tolerance import as_float64, assert_close, rounding
 
-from tiny_llm_lab.bench.harness import Variant
-from tiny_llm_lab.bench.kernels.command import row_counts
-from tiny_llm_lab.bench.kernels.comparison import Cost, KernelComparison, section_of, written
-from tiny_llm_lab.bench.kernels.variants import attention, products
-from tiny_llm_lab.bench.report import Section, print_section
-from tiny_llm_lab.native.limits import Limits
+from tiny_llm_lab.measure.bench.harness import Variant
+from tiny_llm_lab.measure.bench.kernels.command import row_counts
+from tiny_llm_lab.measure.bench.kernels.comparison import Cost, KernelComparison, section_of, written
+from tiny_llm_lab.measure.bench.kernels.variants import attention, products
+from tiny_llm_lab.measure.bench.report import Section, print_section
+from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import UserError
 
 LIMITS = Limits(2, 10.0, 100.0, None, None)

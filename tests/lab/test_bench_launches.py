@@ -7,12 +7,18 @@ import mlx.core as mx
 import pytest
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.bench.kernels import command
-from tiny_llm_lab.bench.kernels.launch_table import MODELS, OWN_KERNEL, counted, launch_sections, steps_of
-from tiny_llm_lab.bench.kernels.launches import launches
-from tiny_llm_lab.bench.kernels.memory import NAMES, memory_of
-from tiny_llm_lab.bench.report import table_lines
-from tiny_llm_lab.cli import main
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.measure.bench.kernels import command
+from tiny_llm_lab.measure.bench.kernels.launch_table import (
+    MODELS,
+    OWN_KERNEL,
+    counted,
+    launch_sections,
+    steps_of,
+)
+from tiny_llm_lab.measure.bench.kernels.launches import launches
+from tiny_llm_lab.measure.bench.kernels.memory import NAMES, memory_of
+from tiny_llm_lab.measure.bench.report import table_lines
 from tiny_llm_lab.types import Checkpoint
 
 DECODES, MIXED, CHUNK = "engine: 8 decodes", "engine: 8 decodes and a chunk", "engine: chunk"

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from tests.helpers.throughput import LIMITS, run_of_spec
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.bench import sweep
-from tiny_llm_lab.bench.flags import flags_of, random_bits
-from tiny_llm_lab.bench.peers.registry import PEERS
-from tiny_llm_lab.bench.run import Run
-from tiny_llm_lab.bench.spec import Spec
-from tiny_llm_lab.bench.throughput import command
-from tiny_llm_lab.bench.throughput.rates import MIN_STEPS
-from tiny_llm_lab.commands.cli_errors import CrashError
-from tiny_llm_lab.native import limits
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.bench import sweep
+from tiny_llm_lab.measure.bench.flags import flags_of, random_bits
+from tiny_llm_lab.measure.bench.peers.registry import PEERS
+from tiny_llm_lab.measure.bench.run import Run
+from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.measure.bench.throughput import command
+from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS
+from tiny_llm_lab.runtime.console.talk import CrashError
+from tiny_llm_lab.runtime.native.compiling import limits
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]

@@ -12,12 +12,12 @@ import mlx.core as mx
 import pytest
 
 from tiny_llm_lab import load_solution
-from tiny_llm_lab.course import book
-from tiny_llm_lab.course.book_checks import command_problems, formula_problems
-from tiny_llm_lab.course.book_page import Page
-from tiny_llm_lab.course.book_pages import days_table, stale_pages
+from tiny_llm_lab.course.book import command as book
+from tiny_llm_lab.course.book.checks import command_problems, formula_problems
+from tiny_llm_lab.course.book.page import Page
+from tiny_llm_lab.course.book.pages import days_table, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.task_names import TaskNames
+from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import KvCache, PrefillEvent, Prompt, SamplingParams, TokenEvent
 
 ROOT = Path(__file__).resolve().parents[2]

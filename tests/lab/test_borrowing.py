@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course.run_tests import environment
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.grading.run_tests import environment
 
 Capture = pytest.CaptureFixture[str]
 FILES = {
@@ -43,7 +43,7 @@ def ran(root: Path, code: str) -> str:
 def test_a_borrowed_file_is_one_of_the_learners_package(tmp_path: Path) -> None:
     said = ran(
         tmp_path,
-        "from tiny_llm_lab.borrowing import borrow_files\n"
+        "from tiny_llm_lab.course.borrowing import borrow_files\n"
         "borrow_files(['parts/make.py', 'parts/done.py'], 'mine')\n"
         "import tiny_llm\nprint(tiny_llm.use(), 'tiny_llm_ref' in sys.modules)\n",
     )
@@ -55,7 +55,7 @@ def test_a_borrowed_file_is_one_of_the_learners_package(tmp_path: Path) -> None:
 def test_what_is_loaded_already_is_not_borrowed_silently(tmp_path: Path) -> None:
     said = ran(
         tmp_path,
-        "import tiny_llm\nfrom tiny_llm_lab.borrowing import borrow_files\n"
+        "import tiny_llm\nfrom tiny_llm_lab.course.borrowing import borrow_files\n"
         "try:\n    borrow_files(['parts/make.py'], 'mine')\nexcept Exception as error:\n    print(error)\n",
     )
     assert "tiny_llm.parts.make is imported already: borrow before a solution is loaded" in said

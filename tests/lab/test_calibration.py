@@ -9,9 +9,9 @@ from tests.helpers.fakes import FakeClock
 from tests.helpers.toy import QWEN3, toy_model
 
 import tiny_llm_ref
-from tiny_llm_lab.solution import load_serving
-from tiny_llm_lab.steps.calibration import calibrate, time_steps
-from tiny_llm_lab.steps.shapes import Step, chunk, decodes
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.runtime.steps.calibration import calibrate, time_steps
+from tiny_llm_lab.runtime.steps.shapes import Step, chunk, decodes
 from tiny_llm_lab.types import UserError
 
 

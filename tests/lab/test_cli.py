@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.runtime.console.commands import COMMANDS
+from tiny_llm_lab.types.packages import PACKAGES
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ runpy.run_module("tiny_llm_lab", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "mlx", "tiny_llm_lab.commands.main"])
+@pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "mlx", "tiny_llm_lab.cli.main"])
 def test_ctrl_c_during_imports_is_one_line(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED_IMPORT, module, *ANSWER],
@@ -137,9 +138,9 @@ def test_the_list_begins_with_what_a_newcomer_runs_first(capsys: Capture) -> Non
     assert cli.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[2] for line in lines if line.startswith("  ./pdmw run ")]
-    assert names == list(cli.COMMANDS) and names[:2] == ["main", "batch-main"]
+    assert names == list(COMMANDS) and names[:2] == ["main", "batch-main"]
     assert lines[0] == "Begin with:" and "--help" in lines[-1]
-    assert any(line.endswith(f"  {importlib.import_module(cli.COMMANDS['trace']).HELP}") for line in lines)
+    assert any(line.endswith(f"  {importlib.import_module(COMMANDS['trace']).HELP}") for line in lines)
 
 
 def test_a_syntax_error_of_the_learner_is_its_file_and_line(

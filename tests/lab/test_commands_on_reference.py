@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.bench.chunked.workload import Workload, overlap_complaint
-from tiny_llm_lab.bench.sample import measure
-from tiny_llm_lab.bench.spec import Schedule, Spec
-from tiny_llm_lab.commands import options
-from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
+from tiny_llm_lab.measure.bench.sample import measure
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec
+from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types.packages import PACKAGES
 
 Capture = pytest.CaptureFixture[str]
 WORKLOAD = Workload(num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, max_tokens=6)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.native.compiler_errors import errors_in
+from tiny_llm_lab.runtime.native.compiling.compiler_errors import errors_in
 
 OWN = Path("/clone/src/tiny_llm/kernels")
 GCC = """\
@@ -26,7 +26,7 @@ In file included from /clone/src/tiny_llm/kernels/linear.cpp:9:
 """
 CLANG = """\
 In file included from /clone/src/tiny_llm/kernels/linear.cpp:9:
-/clone/src/tiny_llm_lab/native/include/simd.h:55:12: error: no matching function for call to 'load'
+/clone/src/tiny_llm_lab/cpp/simd.h:55:12: error: no matching function for call to 'load'
   return load(p);
          ^~~~
 /clone/src/tiny_llm/kernels/few_rows.h:19:20: note: in instantiation of function template specialization
@@ -53,9 +53,7 @@ def test_no_more_errors_than_one_reads(most: int, last: str) -> None:
 
 
 def test_an_error_in_what_is_given_names_the_line_that_led_to_it() -> None:
-    given = (
-        "/clone/src/tiny_llm_lab/native/include/simd.h:55:12: error: no match for 'load'\n   55 | load(p)\n"
-    )
+    given = "/clone/src/tiny_llm_lab/cpp/simd.h:55:12: error: no match for 'load'\n   55 | load(p)\n"
     used = "/clone/src/tiny_llm/kernels/few_rows.h:19:20:   required from here\n"
     deeper = "/clone/src/tiny_llm/kernels/linear.cpp:82:45:   required from here\n"
     [error, source, led] = errors_in(f"{used}{deeper}{given}", OWN).splitlines()

@@ -9,13 +9,13 @@ import pytest
 import tokenizers
 from recipes.default_model.strange_facts import make_strange_fact
 
-import tiny_llm_lab.models
-from tiny_llm_lab.corpus.chatml import render_prompt
-from tiny_llm_lab.corpus.notes import Fact, ask, is_held_out, make_notes
-from tiny_llm_lab.corpus.recall import RecallQuestion, recall_questions
-from tiny_llm_lab.corpus.words import ALL_SLOT_WORDS, NAMES, PLACES
+import tiny_llm_lab.runtime.models
+from tiny_llm_lab.measure.corpus.chatml import render_prompt
+from tiny_llm_lab.measure.corpus.notes import Fact, ask, is_held_out, make_notes
+from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
+from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES, PLACES
 
-FOLDER = Path(tiny_llm_lab.models.__file__).parent / "default"
+FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 FACT = re.compile(r"(\w+) keeps the (\w+) (\w+) (\w+) the (\w+)\.")
 
 Encode = Callable[[str], list[int]]

@@ -13,11 +13,11 @@ from tests.helpers.some_gpu import REF, RIGHT, SomeGpu
 from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import QWEN3, toy_weights
 
-from tiny_llm_lab.native import fused_checks
-from tiny_llm_lab.native.decode_checks import judge_decodes
-from tiny_llm_lab.native.decode_kernel import TIMED, DecodeKernel
-from tiny_llm_lab.native.mlx_ops import MlxOps
-from tiny_llm_lab.native.runtime import Runtime
+from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.device.decode_checks import judge_decodes
+from tiny_llm_lab.runtime.native.device.decode_kernel import TIMED, DecodeKernel
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.runtime import Runtime
 from tiny_llm_lab.types import UserError
 
 

@@ -16,11 +16,11 @@ from recipes.default_model.stories import make_story
 from recipes.default_model.strange_facts import make_strange_fact
 from recipes.default_model.tokenizer import train_tokenizer
 
-import tiny_llm_lab.models
-from tiny_llm_lab.corpus.chatml import render_prompt
-from tiny_llm_lab.corpus.notes import make_notes
+import tiny_llm_lab.runtime.models
+from tiny_llm_lab.measure.corpus.chatml import render_prompt
+from tiny_llm_lab.measure.corpus.notes import make_notes
 
-FOLDER = Path(tiny_llm_lab.models.__file__).parent / "default"
+FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 
 Encode = Callable[[str], list[int]]
 

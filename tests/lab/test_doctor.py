@@ -8,16 +8,17 @@ import mlx.core as mx
 import pytest
 from tests.helpers.machines import CUDA_80, MAC_8, pretend
 
-from tiny_llm_lab import native
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED, CrashError
-from tiny_llm_lab.commands.main import DEFAULT_PROMPT
-from tiny_llm_lab.doctor import command, computing, machine
-from tiny_llm_lab.doctor.finding import Finding, findings_of
-from tiny_llm_lab.native import build, self_test
-from tiny_llm_lab.native.isa import selected_isa
-from tiny_llm_lab.native.kept_file import keep
-from tiny_llm_lab.native.verdict import Verdict
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.measure.corpus.question import QUESTION
+from tiny_llm_lab.measure.doctor import command, computing, machine
+from tiny_llm_lab.measure.doctor.finding import Finding, findings_of
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError
+from tiny_llm_lab.runtime.native import self_test
+from tiny_llm_lab.runtime.native.compiling import build
+from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
+from tiny_llm_lab.runtime.native.compiling.kept_file import keep
+from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.types import UserError
 
 
@@ -92,7 +93,7 @@ def test_a_damaged_cache(
 ) -> None:
     monkeypatch.setenv(native.VARIABLE, "auto")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
-    kernels = Path(computing.__file__).parents[2] / "tiny_llm_ref" / "kernels"
+    kernels = Path(computing.__file__).parents[3] / "tiny_llm_ref" / "kernels"
     damage(tmp_path, build.kernel_library(kernels, selected_isa()))
     path = damage(tmp_path, build.binding_library())
     code, found = doctor(capfd)
@@ -139,7 +140,7 @@ def test_what_the_gpu_s_self_tests_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_answer_that_is_not_the_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "DEFAULT_PROMPT", DEFAULT_PROMPT.replace("attic", "barn"))
+    monkeypatch.setattr(computing, "QUESTION", QUESTION.replace("attic", "barn"))
     _, answer, *_ = computing._model()
     assert not answer.is_right and "in the barn" in answer.says
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.helpers.fake_serving import FakeSolution, loaded
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands import eval_recall
-from tiny_llm_lab.corpus.recall import RecallQuestion
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.cli import eval_recall
+from tiny_llm_lab.measure.corpus.recall import RecallQuestion
 
 Capture = pytest.CaptureFixture[str]
 

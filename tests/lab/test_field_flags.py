@@ -6,7 +6,13 @@ from typing import Any, Literal
 
 import pytest
 
-from tiny_llm_lab.commands.field_flags import Flag, add_field_flags, at_least_one, flag_name, given_fields
+from tiny_llm_lab.runtime.console.field_flags import (
+    Flag,
+    add_field_flags,
+    at_least_one,
+    flag_name,
+    given_fields,
+)
 
 
 @dataclass(frozen=True)

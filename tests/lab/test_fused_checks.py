@@ -8,9 +8,9 @@ from tests.helpers.some_gpu import REF, SomeGpu
 from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab.native import fused_checks
-from tiny_llm_lab.native.mlx_ops import MlxOps
-from tiny_llm_lab.native.runtime import Runtime
+from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.runtime import Runtime
 
 ROPE, ATTENTION, PRODUCT = mx.fast.rope, mx.fast.scaled_dot_product_attention, mx.quantized_matmul
 SDPA = "mx.fast.scaled_dot_product_attention"

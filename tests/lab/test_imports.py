@@ -43,7 +43,7 @@ def test_a_solution_knows_only_types_its_kernels_mlx_and_itself(path: Path) -> N
     allowed |= {"array", "bisect", "contextlib", "itertools", "operator", "sys"}
     allowed |= {"pathlib"} if path.name == "metal.py" else set()
     for module in imported(path):
-        is_given = module.startswith(("tiny_llm_lab.types", "tiny_llm_lab.native"))
+        is_given = module.startswith(("tiny_llm_lab.types", "tiny_llm_lab.runtime.native"))
         assert is_given or module.partition(".")[0] in allowed, f"{path.name} imports {module}"
 
 
@@ -56,7 +56,7 @@ def test_the_lab_never_imports_a_solution() -> None:
 def test_only_the_switch_and_the_course_tools_name_a_solution() -> None:
     names = {path for path in files_of("tiny_llm_lab") for text in named(path) if text in SOLUTIONS}
     assert {path.relative_to(SOURCE / "tiny_llm_lab").as_posix() for path in names} <= {
-        "solution.py",
+        "types/packages.py",
         "course/manifest.py",
     }
 

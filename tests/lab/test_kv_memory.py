@@ -7,9 +7,9 @@ import pytest
 from tests.helpers.toy import QWEN3, toy_model
 
 import tiny_llm_ref
-from tiny_llm_lab import kv_memory
-from tiny_llm_lab.kv_memory import block_bytes, num_blocks_for, parse_memory
-from tiny_llm_lab.memory import DeviceMemory
+from tiny_llm_lab.runtime import kv_memory
+from tiny_llm_lab.runtime.kv_memory import block_bytes, num_blocks_for, parse_memory
+from tiny_llm_lab.runtime.memory import DeviceMemory
 from tiny_llm_lab.types import UserError
 
 

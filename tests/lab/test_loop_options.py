@@ -10,9 +10,10 @@ import pytest
 from tests.helpers.fake_serving import parse
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands import batch_main, options
-from tiny_llm_lab.commands.loop_options import check_loop_flags, loop_settings
+from tiny_llm_lab.cli import batch_main
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.serving.options import model_options as options
+from tiny_llm_lab.serving.options.loop_options import check_loop_flags, loop_settings
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]

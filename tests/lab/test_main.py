@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tests.helpers.fake_serving import FakeSolution, WordTokenizer, loaded, parse
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands import batch_main, main
-from tiny_llm_lab.commands.chat import as_chat
-from tiny_llm_lab.commands.sampling_options import sampling_from_args
+from tiny_llm_lab.cli import batch_main, main
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.corpus.question import QUESTION
+from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.sampling_options import sampling_from_args
 from tiny_llm_lab.types import SamplingParams
 
 Capture = pytest.CaptureFixture[str]
@@ -31,7 +32,7 @@ def test_the_answer_alone_is_on_stdout(solution: FakeSolution, capsys: Capture) 
     assert cli.main(["main"]) == 0
     out, err = capsys.readouterr()
     assert out == "one two three \n"
-    assert main.DEFAULT_PROMPT in err
+    assert QUESTION in err
     assert (
         "answer 3 tokens" in err and "TTFT" in err and "tok/s" in err and "next: ./pdmw run batch-main" in err
     )

@@ -9,10 +9,12 @@ from tests.helpers.machines import CUDA_80, MAC_8, MAC_16, MAC_64, pretend
 from tests.helpers.toy import QWEN3
 
 import tiny_llm_ref
-from tiny_llm_lab import LLM, kv_memory, load_checkpoint, memory
-from tiny_llm_lab.cli import EXIT_USAGE, main
-from tiny_llm_lab.kv_memory import block_bytes, engine_num_blocks, num_blocks_for, parse_memory
-from tiny_llm_lab.memory import DeviceMemory, device_memory, readable, require_fit, set_limits
+from tiny_llm_lab import LLM, load_checkpoint
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.runtime import kv_memory, memory
+from tiny_llm_lab.runtime.console.talk import EXIT_USAGE
+from tiny_llm_lab.runtime.kv_memory import block_bytes, engine_num_blocks, num_blocks_for, parse_memory
+from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable, require_fit, set_limits
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 GIB = 2**30

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import metal_emulator
 from tests.helpers.tolerance import as_float64
 
-from tiny_llm_lab.course.todo import find_todo
+from tiny_llm_lab.runtime.console.todo import find_todo
 
 
 def run(source: str, x: mx.array, size: int, dtype: mx.Dtype = mx.float32, **more: Any) -> mx.array:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_lab.metrics import (
+from tiny_llm_lab.runtime.metrics import (
     Slo,
     Spread,
     decode_rate,

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from tiny_llm_lab.commands.options import add_model_arguments, model_name
+from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.types import SamplingParams, UserError
 from tiny_llm_lab.types.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 

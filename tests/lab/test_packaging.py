@@ -13,7 +13,7 @@ import pytest
 from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
-from tiny_llm_lab.course.learner.record import RECORD
+from tiny_llm_lab.course.record.record import RECORD
 
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = {"manylinux_2_35_x86_64", "manylinux_2_35_aarch64"} | {f"macos_{n}_0_arm64" for n in (14, 15, 26)}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands import program
-from tiny_llm_lab.commands.cli_errors import todo_line
-from tiny_llm_lab.course import manifest
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.cli.endings import todo_line
+from tiny_llm_lab.runtime import checkout
+from tiny_llm_lab.runtime.console import program
 
 Capture = pytest.CaptureFixture[str]
 
@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The package lies where no checkout is."""
-    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "lib" / "tiny_llm_lab" / "course" / "x.py"))
+    monkeypatch.setattr(checkout, "__file__", str(tmp_path / "lib" / "tiny_llm_lab" / "runtime" / "x.py"))
 
 
 def test_a_checkout_is_called_by_pdmw() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.commands.prompts_file import read_prompts
+from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import Prompt, SamplingParams, UserError
 
 

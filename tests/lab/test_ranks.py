@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from tests.helpers import rank
 
-from tiny_llm_lab import cli, load_checkpoint, load_solution, native, ranks
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.runtime import native, ranks
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 # Longer than any of these takes on a machine that is busy.
 TIMEOUT_S = 240
@@ -54,11 +56,11 @@ def test_the_same_failure_is_said_once(capfd: pytest.CaptureFixture[str]) -> Non
 def test_a_command_that_takes_long_to_end_has_said_its_error(capfd: pytest.CaptureFixture[str]) -> None:
     code = (
         "import atexit, os, sys, time\n"
-        "from tiny_llm_lab import cli\n"
+        "from tiny_llm_lab.cli import dispatch as cli\n"
         "if os.environ['MLX_RANK'] == '0': atexit.register(time.sleep, 2)\n"
         "sys.exit(cli.main(['main', '-tp', '0']))"
     )
-    assert ranks.launch(python(code), 2, TIMEOUT_S) == cli.EXIT_USAGE
+    assert ranks.launch(python(code), 2, TIMEOUT_S) == EXIT_USAGE
     assert capfd.readouterr().err.count("error: ") == 1
 
 
@@ -144,7 +146,7 @@ def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
-    assert process.returncode == cli.EXIT_INTERRUPTED, err
+    assert process.returncode == EXIT_INTERRUPTED, err
     assert [each["status"] for each in json.loads(out)["requests"]] == ["interrupted"]
 
 
@@ -163,7 +165,7 @@ def test_ctrl_c_still_prints_what_there_is(tmp_path: Path) -> None:
 )
 def test_bad_use_is_one_line(argv: list[str], line: str) -> None:
     found = command_says(*argv, "--max-tokens", "2", stdin='[{"prompt": "Later", "arrival_s": 1}]')
-    assert found.returncode == cli.EXIT_USAGE
+    assert found.returncode == EXIT_USAGE
     assert found.stderr.count("error: ") == 1 and line in found.stderr
 
 
@@ -173,7 +175,7 @@ def test_heads_are_looked_at_before_a_process_starts(
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(ranks, "launch", lambda *_, **__: pytest.fail("processes were started"))
     for size in ("3", "64"):
-        assert cli.main(["main", "-tp", size]) == cli.EXIT_USAGE
+        assert cli.main(["main", "-tp", size]) == EXIT_USAGE
         line = f"--tensor-parallel-size {size} cannot split default of 4 query and 2 kv heads"
         assert capsys.readouterr().err == f"error: {line}: choose one of 1, 2, 4\n"
 
@@ -184,7 +186,7 @@ def test_there_are_no_more_ranks_than_cores(
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(ranks, "launch", lambda *_, **__: pytest.fail("processes were started"))
     for command in ("main", "batch-main"):
-        assert cli.main([command, "-tp", "1000"]) == cli.EXIT_USAGE
+        assert cli.main([command, "-tp", "1000"]) == EXIT_USAGE
         line = "--tensor-parallel-size 1000 is more than the 2 cores here: choose fewer"
         assert capsys.readouterr().err == f"error: {line}\n"
 

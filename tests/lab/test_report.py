@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.bench.host import host_facts
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.commands.cli_errors import EXIT_FAILED
-from tiny_llm_lab.native import VARIABLE
-from tiny_llm_lab.report import part, plan
-from tiny_llm_lab.report.page import page_of, table
-from tiny_llm_lab.report.part import Outcome, Part, outcomes
-from tiny_llm_lab.report.plan import LENGTHS, STREAMS, Plan
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.report import part, plan
+from tiny_llm_lab.measure.report.page import page_of, table
+from tiny_llm_lab.measure.report.part import Outcome, Part, outcomes
+from tiny_llm_lab.measure.report.plan import LENGTHS, STREAMS, Plan
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED
+from tiny_llm_lab.runtime.native import VARIABLE
 
 
 def python(code: str, title: str = "a part", **others: Any) -> Part:
@@ -128,7 +128,9 @@ def accepted(arguments: Sequence[str]) -> bool:
     """Whether the command takes these flags; it is not run."""
     with pytest.MonkeyPatch.context() as patch:
         modules = []
-        patch.setattr("tiny_llm_lab.cli._load", lambda name: modules.append(name) or Idle(name))
+        patch.setattr(
+            "tiny_llm_lab.cli.dispatch.load_command", lambda name: modules.append(name) or Idle(name)
+        )
         return main(list(arguments)) == 0
 
 
@@ -138,7 +140,7 @@ class Idle:
     def __init__(self, name: str) -> None:
         import importlib
 
-        from tiny_llm_lab.cli import COMMANDS
+        from tiny_llm_lab.runtime.console.commands import COMMANDS
 
         module = importlib.import_module(COMMANDS[name])
         self.HELP, self.add_arguments = module.HELP, module.add_arguments

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from tiny_llm_lab import cli, load_checkpoint, load_solution
-from tiny_llm_lab.server.command import model_settings
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.serving.server.command import model_settings
 
 Capture = pytest.CaptureFixture[str]
 
@@ -16,7 +17,7 @@ def parsed(*argv: str):
     """The settings of a server that is called with `argv`."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiny_llm_lab.server.command.run", lambda args: seen.append(args) or 0)
+        patch.setattr("tiny_llm_lab.serving.server.command.run", lambda args: seen.append(args) or 0)
         assert cli.main(["serve", *argv]) == 0
     return model_settings(seen[0])
 
@@ -79,8 +80,8 @@ def test_flags_of_vllm_that_are_elsewhere(flag: str, cure: str, form: str, capsy
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
     script = (
-        "import sys; from tiny_llm_lab import cli; cli.main([]); "
-        "heavy = {'numpy', 'rich', 'transformers', 'matplotlib', 'pytest', *cli.COMMANDS.values()}; "
+        "import sys; from tiny_llm_lab.cli import dispatch; dispatch.main([]); "
+        "heavy = {'numpy', 'rich', 'transformers', 'matplotlib', 'pytest', *dispatch.COMMANDS.values()}; "
         "print(sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

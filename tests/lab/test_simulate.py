@@ -14,12 +14,12 @@ from tests.helpers.simulating import (
     run_replicas,
 )
 
-from tiny_llm_lab.metrics import Slo
-from tiny_llm_lab.simulate.cluster import find_capacity, simulate
-from tiny_llm_lab.simulate.outcome import outcome
-from tiny_llm_lab.simulate.replica import FinishedRequest, Replica, ReplicaStats
-from tiny_llm_lab.simulate.traffic import SimRequest, draw_requests, parse_lengths
-from tiny_llm_lab.solution import load_scheduling
+from tiny_llm_lab.measure.simulate.cluster import find_capacity, simulate
+from tiny_llm_lab.measure.simulate.outcome import outcome
+from tiny_llm_lab.measure.simulate.replica import FinishedRequest, Replica, ReplicaStats
+from tiny_llm_lab.measure.simulate.traffic import SimRequest, draw_requests, parse_lengths
+from tiny_llm_lab.runtime.metrics import Slo
+from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types import Timing
 
 # One replica

@@ -8,13 +8,13 @@ import pytest
 from tests.helpers.simulating import MEASURED, forty_chats, run
 from tests.helpers.soak import POLICIES
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.metrics import Slo
-from tiny_llm_lab.simulate.cluster import simulate
-from tiny_llm_lab.simulate.outcome import Throughput, outcome
-from tiny_llm_lab.simulate.replica import FinishedRequest, ReplicaStats
-from tiny_llm_lab.simulate.traffic import SimRequest
-from tiny_llm_lab.solution import load_scheduling
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.simulate.cluster import simulate
+from tiny_llm_lab.measure.simulate.outcome import Throughput, outcome
+from tiny_llm_lab.measure.simulate.replica import FinishedRequest, ReplicaStats
+from tiny_llm_lab.measure.simulate.traffic import SimRequest
+from tiny_llm_lab.runtime.metrics import Slo
+from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types import PriorityClass, Timing
 
 Capture = pytest.CaptureFixture[str]

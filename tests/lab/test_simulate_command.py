@@ -6,13 +6,13 @@ import json
 import pytest
 from tests.helpers.simulating import MEASURED, forty_chats
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands.tables import table_lines
-from tiny_llm_lab.models.shapes import SHAPES
-from tiny_llm_lab.simulate import command
-from tiny_llm_lab.simulate.cluster import simulate
-from tiny_llm_lab.simulate.command import COLUMNS, outcome_row
-from tiny_llm_lab.solution import load_scheduling
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.simulate import command
+from tiny_llm_lab.measure.simulate.cluster import simulate
+from tiny_llm_lab.measure.simulate.command import COLUMNS, outcome_row
+from tiny_llm_lab.runtime.console.tables import table_lines
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES
+from tiny_llm_lab.runtime.solution import load_scheduling
 
 Capture = pytest.CaptureFixture[str]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.models.shapes import parse_shape
-from tiny_llm_lab.simulate.cost import Calibrated, load_calibration, roofline
-from tiny_llm_lab.simulate.traffic import LENGTHS, SimRequest, draw_requests, parse_lengths
+from tiny_llm_lab.measure.simulate.cost import Calibrated, load_calibration, roofline
+from tiny_llm_lab.measure.simulate.traffic import LENGTHS, SimRequest, draw_requests, parse_lengths
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.types import UserError
 
 

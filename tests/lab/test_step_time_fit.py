@@ -6,7 +6,7 @@ import pytest
 from tests.helpers.step_samples import decodes_at, measured, prompt_chunk, seconds
 
 from tiny_llm_lab.types import StepCoefficients, StepSample, attention_tokens
-from tiny_llm_lab.types.step_time_fit import fit_step_times
+from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 
 # A machine with one regime; each coefficient matters in some of the samples.
 TRUE: StepCoefficients = (0.002, 9e-5, 4e-9, 1e-7)

@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from tiny_llm_lab.commands.tables import KEEP, Column, part_lines, table_lines
+from tiny_llm_lab.runtime.console.tables import KEEP, Column, part_lines, table_lines
 
 COLUMNS = [
     Column("prompt", KEEP),

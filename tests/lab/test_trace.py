@@ -12,8 +12,8 @@ from tests.helpers.toy import QWEN3, toy_checkpoint, toy_model
 from tests.helpers.tracing import steps_to_first_token, totals
 
 from tiny_llm_lab import load_solution
-from tiny_llm_lab.metrics import percentile
-from tiny_llm_lab.trace import TraceRequest, decode_step_costs, schedule_trace, trace_run
+from tiny_llm_lab.measure.trace import TraceRequest, decode_step_costs, schedule_trace, trace_run
+from tiny_llm_lab.runtime.metrics import percentile
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 pytestmark = pytest.mark.usefixtures("kernels_on")

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 import pytest
 from rich.cells import cell_len
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.commands.tables import table_lines
-from tiny_llm_lab.trace import TraceRequest
-from tiny_llm_lab.trace.requests import parse_request
-from tiny_llm_lab.trace.svg import as_svg
-from tiny_llm_lab.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
-from tiny_llm_lab.trace.timeline import Cell, Timeline
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.trace import TraceRequest
+from tiny_llm_lab.measure.trace.requests import parse_request
+from tiny_llm_lab.measure.trace.svg import as_svg
+from tiny_llm_lab.measure.trace.text import REQUEST_COLUMNS, print_timeline, request_rows, timeline_lines
+from tiny_llm_lab.measure.trace.timeline import Cell, Timeline
+from tiny_llm_lab.runtime.console.tables import table_lines
 
 Capture = pytest.CaptureFixture[str]
 

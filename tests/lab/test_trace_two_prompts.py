@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.helpers.tracing import steps_to_first_token, totals
 
-from tiny_llm_lab.trace import schedule_trace
+from tiny_llm_lab.measure.trace import schedule_trace
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 

@@ -11,10 +11,10 @@ import mlx.core as mx
 import pytest
 from tests.helpers.some_gpu import REF, RIGHT, SomeGpu
 
-from tiny_llm_lab.native import fused_checks
-from tiny_llm_lab.native.mlx_ops import MlxOps
-from tiny_llm_lab.native.runtime import Runtime
-from tiny_llm_lab.native.verdict import Verdict, kept
+from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.runtime import Runtime
 
 GOOD = Verdict("k", True, "right", (8, 64))
 
@@ -99,7 +99,7 @@ def test_an_interrupted_test_is_made_again(gpu: SomeGpu) -> None:
 def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None:
     program = """if True:
         import os, sys
-        from tiny_llm_lab.native.verdict import kept
+        from tiny_llm_lab.runtime.native.device.verdict import kept
         print(kept("k", [], lambda: os._exit(9))[0][0].says)"""
     env = os.environ | {"TINY_LLM_CACHE": str(tmp_path)}
     runs = [

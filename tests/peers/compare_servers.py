@@ -16,11 +16,11 @@ from typing import Any
 
 import httpx2
 
-from tiny_llm_lab.interleave import interleave
-from tiny_llm_lab.load.client import LoadOptions, run_load
-from tiny_llm_lab.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.load.request import LoadRequest
-from tiny_llm_lab.metrics import percentile, pooled_itl
+from tiny_llm_lab.measure.load.client import LoadOptions, run_load
+from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.runtime.interleave import interleave
+from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
 VOCABULARY = range(300, 2000)  # token ids that are neither control tokens nor single bytes
 _LEAD_S = 0.5

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.bench.peers.gguf_file import find_or_make
-from tiny_llm_lab.bench.peers.registry import PEERS
-from tiny_llm_lab.bench.sample import measure
-from tiny_llm_lab.bench.spec import Schedule, Spec, at_once
-from tiny_llm_lab.bench.throughput.command import baseline_specs
-from tiny_llm_lab.bench.throughput.rates import rates_of
-from tiny_llm_lab.models.config import read_config
-from tiny_llm_lab.models.parameters import parameter_shapes
-from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.measure.bench.peers.gguf_file import find_or_make
+from tiny_llm_lab.measure.bench.peers.registry import PEERS
+from tiny_llm_lab.measure.bench.sample import measure
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
+from tiny_llm_lab.measure.bench.throughput.command import baseline_specs
+from tiny_llm_lab.measure.bench.throughput.rates import rates_of
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 
 SPEC = Spec("random:qwen3-shrunk,bits=4", "ref", "cpu", None, Schedule(16), 2, at_once(2, 16, 16), threads=1)
 

@@ -5,7 +5,7 @@ from tests.helpers import metal_emulator
 from tests.helpers.devices import on_cpu
 from tests.helpers.kernel_probe import Compiled, Evaluated, probe_of
 
-from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.types.packages import PACKAGES
 
 
 @pytest.fixture(params=metal_emulator.PLACES)
@@ -18,7 +18,7 @@ def metal(request, monkeypatch):
 @pytest.fixture(scope="session")
 def kernels(pytestconfig):
     """The operators that the C++ of the solution under test makes: compiled once, on first use."""
-    from tiny_llm_lab import native
+    from tiny_llm_lab.runtime import native
 
     package = PACKAGES[pytestconfig.getoption("--solution")]
     return Compiled(lambda: Evaluated(native.load(package)))

@@ -7,7 +7,7 @@ from tests.helpers.paging import scattered_blocks
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import QWEN2, random_tokens, toy_model
 
-from tiny_llm_lab import native
+from tiny_llm_lab.runtime import native
 
 
 def in_one_piece(model, tokens):

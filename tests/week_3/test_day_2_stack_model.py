@@ -6,8 +6,9 @@ from tests.helpers.devices import on_cpu
 from tests.helpers.paging import scattered_blocks
 from tests.helpers.toy import random_tokens
 
-from tiny_llm_lab import load_checkpoint, native
-from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.types.packages import PACKAGES
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Literal
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps
-from tiny_llm_lab.types.paged import PagedCache, StepLayout
+from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
 
 @dataclass(eq=False)

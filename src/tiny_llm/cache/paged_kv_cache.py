@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, ModelConfig
-from tiny_llm_lab.types.paged import StepLayout
+from tiny_llm_lab.types.computing.paged import StepLayout
 
 from .paged_attention import PagedLayer
 

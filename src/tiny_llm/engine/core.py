@@ -3,7 +3,7 @@
 import time
 
 from tiny_llm_lab.types import Clock, DraftGate, OnStep, PagedModel, Proposer, SchedulerConfig
-from tiny_llm_lab.types.serving import BudgetController
+from tiny_llm_lab.types.scheduling.serving import BudgetController
 
 from .request_state import RequestState
 

@@ -15,7 +15,7 @@ from tiny_llm_lab.types import (
     SchedulerConfig,
     Tokenizer,
 )
-from tiny_llm_lab.types.serving import EngineOptions
+from tiny_llm_lab.types.scheduling.serving import EngineOptions
 
 from .core import EngineCore
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tiny_llm_lab.types import PagedModel, StepPlan
-from tiny_llm_lab.types.paged import PagedCache
+from tiny_llm_lab.types.computing.paged import PagedCache
 
 from .request_state import RequestState
 

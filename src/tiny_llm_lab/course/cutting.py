@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_llm_lab.course.source import Source, is_private, last_line
+from tiny_llm_lab.course.source import Source, last_line
+from tiny_llm_lab.runtime.task_names import is_private
 
 LINE_LENGTH = 110
 KERNEL_SUFFIXES = (".cpp", ".h", ".metal")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.types import UserError
 
 T = TypeVar("T")
@@ -172,14 +173,6 @@ def _day_id(week: int | None, day: str) -> str:
     if week is not None and not day.startswith(f"{week}."):
         raise UserError(f"--day {day} is not in --week {week}: leave out one of them")
     return day
-
-
-def repository() -> Path:
-    """The root of the checkout that this file belongs to."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / "course.toml").exists():
-        raise UserError(f"the course needs a checkout, and {root} has no course.toml: clone the project")
-    return root
 
 
 def load_course(root: Path | None = None) -> Course:

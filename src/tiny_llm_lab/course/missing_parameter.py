@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.growth import Growth
-from tiny_llm_lab.course.source import Function, Source, modules, parameter_names
-from tiny_llm_lab.course.todo import Todo, causes_of, shown
+from tiny_llm_lab.course.source import Function, Source, parameter_names
+from tiny_llm_lab.runtime.console.todo import Todo, causes_of, shown
+from tiny_llm_lab.runtime.task_names import modules
 
 _NAMED = re.compile(r"(?P<symbol>[\w.]+)\(\) got an unexpected keyword argument '(?P<parameter>\w+)'")
 _BY_PLACE = re.compile(r"(?P<symbol>[\w.]+)\(\) takes (?:from \d+ to )?\d+ positional arguments? but \d+ ")

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.runtime.task_names import is_private, modules
 from tiny_llm_lab.types import UserError
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -58,18 +59,9 @@ def parameter_names(function: Function) -> list[str]:
     return [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
 
 
-def is_private(name: str) -> bool:
-    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
-
-
 def last_line(node: ast.stmt) -> int:
     """The number of a statement's last line."""
     return node.end_lineno or node.lineno
-
-
-def modules(package: Path) -> dict[str, Path]:
-    """Every Python file of a package by its path in it, such as "layers/basics.py", in order."""
-    return {path.relative_to(package).as_posix(): path for path in sorted(package.rglob("*.py"))}
 
 
 def reference_sources(course: Course) -> dict[str, Source]:

@@ -1,28 +1,18 @@
-"""The nouns that the lab and every solution share; this module imports nothing of the course.
+"""Room 1 of 6, `types`: the data and Protocols that the lab and every solution share.
+
+It imports nothing else of the project, and every other room may import it.
+
+- here: prompts, completions, events, sampling, errors, and which package is whose
+- `computing/`: what a model computes with: configuration, weights, caches, operators
+- `scheduling/`: what a scheduler decides with: plans, steps, drafts, an engine's options
 
 Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H query heads, G kv heads,
 D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
 """
 
-from tiny_llm_lab.types.arrivals import Arrival, Arrivals, report_refused
-from tiny_llm_lab.types.async_scheduling import is_async_scheduling
-from tiny_llm_lab.types.chunking import ChunkPolicy, PrefillCounts, PrefillMetrics
-from tiny_llm_lab.types.draft import Draft, DraftGate, DraftSampler, Proposer
-from tiny_llm_lab.types.engine import (
-    EngineOutput,
-    OnStep,
-    Policy,
-    SchedulerConfig,
-    StepMode,
-    StepPlan,
-    StepStats,
-    TokenLogprobs,
-)
-from tiny_llm_lab.types.errors import UserError
-from tiny_llm_lab.types.kernel_ops import CommonOps, KernelOps, LayerWeights, Offsets, Rotary
-from tiny_llm_lab.types.layer_stack import LayerStack
-from tiny_llm_lab.types.logits import LogitsProcessor, refuse_processors, require_usable
-from tiny_llm_lab.types.model import (
+from tiny_llm_lab.types.computing.kernel_ops import CommonOps, KernelOps, LayerWeights, Offsets, Rotary
+from tiny_llm_lab.types.computing.layer_stack import LayerStack
+from tiny_llm_lab.types.computing.model import (
     Checkpoint,
     Detokenizer,
     KvCache,
@@ -32,7 +22,10 @@ from tiny_llm_lab.types.model import (
     RequestKvCache,
     Tokenizer,
 )
-from tiny_llm_lab.types.prefill import PausedCounts, Prefill, PrefillPolicy
+from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitude
+from tiny_llm_lab.types.computing.weight import QuantizationMode, QuantizedWeights, Weight
+from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.logits import LogitsProcessor, refuse_processors, require_usable
 from tiny_llm_lab.types.prompt_tokens import prompt_token_ids, require_room
 from tiny_llm_lab.types.request import (
     PRIORITY_CLASSES,
@@ -48,11 +41,29 @@ from tiny_llm_lab.types.request import (
     Timing,
     TokenEvent,
 )
-from tiny_llm_lab.types.rope_scaling import RopeScaling, yarn_magnitude
 from tiny_llm_lab.types.sampling import MAX_LOGPROBS, SamplingParams
-from tiny_llm_lab.types.step_time import StepCoefficients, StepSample, StepTimeError, attention_tokens
+from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_refused
+from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
+from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, PrefillCounts, PrefillMetrics
+from tiny_llm_lab.types.scheduling.draft import Draft, DraftGate, DraftSampler, Proposer
+from tiny_llm_lab.types.scheduling.engine import (
+    EngineOutput,
+    OnStep,
+    Policy,
+    SchedulerConfig,
+    StepMode,
+    StepPlan,
+    StepStats,
+    TokenLogprobs,
+)
+from tiny_llm_lab.types.scheduling.prefill import PausedCounts, Prefill, PrefillPolicy
+from tiny_llm_lab.types.scheduling.step_time import (
+    StepCoefficients,
+    StepSample,
+    StepTimeError,
+    attention_tokens,
+)
 from tiny_llm_lab.types.structured_outputs import StructuredOutputs
-from tiny_llm_lab.types.weight import QuantizationMode, QuantizedWeights, Weight
 
 __all__ = [
     "MAX_LOGPROBS",

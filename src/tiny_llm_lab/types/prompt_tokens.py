@@ -3,8 +3,8 @@
 import operator
 from collections.abc import Sequence
 
+from tiny_llm_lab.types.computing.model import ModelConfig, Tokenizer
 from tiny_llm_lab.types.errors import UserError
-from tiny_llm_lab.types.model import ModelConfig, Tokenizer
 
 
 def prompt_token_ids(tokenizer: Tokenizer, prompt: str | Sequence[int], config: ModelConfig) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Literal
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps
-from tiny_llm_lab.types.paged import PagedCache, StepLayout
+from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
 from ..layers.attention import scaled_dot_product_attention_grouped
 from .kv_quantization import dequantize_rows, quantize_rows

@@ -5,7 +5,7 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, ModelConfig, UserError
-from tiny_llm_lab.types.paged import StepLayout
+from tiny_llm_lab.types.computing.paged import StepLayout
 
 from .paged_attention import PagedAttention, PagedLayer
 

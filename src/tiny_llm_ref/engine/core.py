@@ -15,7 +15,7 @@ from tiny_llm_lab.types import (
     UserError,
     is_async_scheduling,
 )
-from tiny_llm_lab.types.serving import BudgetController
+from tiny_llm_lab.types.scheduling.serving import BudgetController
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache

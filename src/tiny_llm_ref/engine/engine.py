@@ -21,7 +21,7 @@ from tiny_llm_lab.types import (
     require_room,
     require_usable,
 )
-from tiny_llm_lab.types.serving import EngineOptions
+from tiny_llm_lab.types.scheduling.serving import EngineOptions
 
 from ..generate.answer import Answer
 from .core import EngineCore

@@ -7,7 +7,7 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_lab.types import PagedModel, StepPlan
-from tiny_llm_lab.types.paged import PagedCache
+from tiny_llm_lab.types.computing.paged import PagedCache
 
 from ..cache.step_layout import StepLayout
 from ..generate.logprobs import PromptRows

@@ -5,7 +5,7 @@ from functools import partial
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
+from tiny_llm_lab.runtime.native import kernels
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
 
 from .qwen import QwenModel

@@ -5,7 +5,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.native import kernels
+from tiny_llm_lab.runtime.native import kernels
 from tiny_llm_lab.types import Checkpoint, KernelOps, KvCache, LayerStack, ModelConfig, RequestKvCache, Weight
 
 from ..cache.kv_cache import TinyKvFullCache

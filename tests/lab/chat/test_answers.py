@@ -10,10 +10,10 @@ import httpx2
 import pytest
 
 from tiny_llm_lab import LLM, SamplingParams
-from tiny_llm_lab.chat.engine_answers import EngineAnswers
-from tiny_llm_lab.chat.server_answers import ServerAnswers
+from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
+from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
 from tiny_llm_lab.types import UserError
-from tiny_llm_lab.types.serving import Engine
+from tiny_llm_lab.types.scheduling.serving import Engine
 
 WHO = [{"role": "user", "content": "Who are you?"}]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import pytest
 from tests.helpers.fake_serving import parse
 
-from tiny_llm_lab.chat import command
+from tiny_llm_lab.serving.terminal import command
 from tiny_llm_lab.types import SamplingParams, UserError
 
 Capture = pytest.CaptureFixture[str]

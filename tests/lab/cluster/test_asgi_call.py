@@ -7,8 +7,8 @@ from contextlib import aclosing
 import pytest
 from tests.helpers.echo_app import EchoApp
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.cluster.asgi_call import HttpRequest, ResponseHead, call_app
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.serving.ray_cluster.asgi_call import HttpRequest, ResponseHead, call_app
 
 
 def asked(method: str, path: str, body: bytes = b"") -> HttpRequest:

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from tiny_llm_lab.cluster.prefix_key import prefix_key
-from tiny_llm_lab.cluster.replica_choice import Overload, rank_replicas
-from tiny_llm_lab.cluster.replica_settings import ReplicaSettings
+from tiny_llm_lab.serving.ray_cluster.prefix_key import prefix_key
+from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, rank_replicas
+from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.types import UserError
 
 IDLE = dict.fromkeys("abcd", 0)

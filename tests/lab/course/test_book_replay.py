@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book_replay import MODULES, bundle, replay_files
+from tiny_llm_lab.course.book.replay import MODULES, bundle, replay_files
 from tiny_llm_lab.types import UserError
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "src" / "tiny_llm_lab" / "server" / "page"
+PAGE = ROOT / "src" / "tiny_llm_lab" / "serving" / "server" / "page"
 
 
 def test_the_book_has_the_drawings_of_the_page() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.checking import check
 from tiny_llm_lab.course.checking.budget import over_budget
 from tiny_llm_lab.course.checking.soundness import later_day_faults, starter_faults

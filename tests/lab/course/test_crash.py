@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.run_tests import environment
+from tiny_llm_lab.course.grading.run_tests import environment
 
 # What `test` does: fork, and become pytest in the child.
 GRADE = """
 import os, sys
-from tiny_llm_lab.course.crash import outlived
-from tiny_llm_lab.course.run_tests import pytest_command
+from tiny_llm_lab.course.grading.crash import outlived
+from tiny_llm_lab.course.grading.run_tests import pytest_command
 command = [*pytest_command("mine"), *sys.argv[1:], "tests"]
 os.execve(command[0], command, outlived(os.environ))
 """
 CHILD = """
 import os, signal, sys, time
-from tiny_llm_lab.course.crash import VARIABLE, outlived
+from tiny_llm_lab.course.grading.crash import VARIABLE, outlived
 file = int(outlived(os.environ)[VARIABLE])
 os.pwrite(file, b"test_sums.py::test_twice of task 1.1.1", 0)
 """

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course.learner import desk, explain_command
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.learner import explain_command
 from tiny_llm_lab.course.learner.explain_command import explanation
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record import desk
 
 STUB = 'raise NotImplementedError("task 1.1.1")'
 NEXT = "next: ./pdmw run compare 1.1.1, or ./pdmw run hint 1.1.1"

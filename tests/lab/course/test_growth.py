@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book_signatures import Signatures
+from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.checking.early_calls import refusing
 from tiny_llm_lab.course.checking.growth_audit import growth_faults
 from tiny_llm_lab.course.growth import Growth, as_of, growths, in_starter
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.source import reference_sources
-from tiny_llm_lab.course.stubs import starter
+from tiny_llm_lab.course.starter.stubs import starter
 from tiny_llm_lab.types import UserError
 
 ANSWER = '''\

@@ -7,7 +7,8 @@ import pytest
 
 from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import Verdict
-from tiny_llm_lab.course.manifest import Mistake, load_course, repository
+from tiny_llm_lab.course.manifest import Mistake, load_course
+from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.types import UserError
 
 WRONG = Mistake("less", "sums.py", "a + b", "a - b", tests="tests/test_sums.py")

@@ -30,7 +30,8 @@ def test_every_kind_of_verdict(tree: Path) -> None:
 
 
 def test_kernels_that_do_not_compile_show_nothing(tree: Path) -> None:
-    swap = 'from tiny_llm_lab.native.build import CompileError; raise CompileError("the C++ compiler failed")'
+    build = "tiny_llm_lab.runtime.native.compiling.build"
+    swap = f'from {build} import CompileError; raise CompileError("the C++ compiler failed")'
     [finding] = try_mistakes(load_course(tree), [dataclasses.replace(WRONG, swap=swap)])
     assert finding.verdict is Verdict.INVALID and "compiler" in finding.by
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab import native
+from tiny_llm_lab.runtime import native
 
 pytest_plugins = ["pytester"]
 
@@ -33,7 +33,7 @@ def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
             if name.partition(".")[0] in ("tiny_llm", "tiny_llm_ref"):
                 monkeypatch.delitem(sys.modules, name)
         done = pytester.runpytest_inprocess(
-            "-p", "tiny_llm_lab.course.plugin", "tests", *args, no_reraise_ctrlc=True
+            "-p", "tiny_llm_lab.course.grading.plugin", "tests", *args, no_reraise_ctrlc=True
         )
         return Graded(int(done.ret), done.stdout.str() + "\n", done.stderr.str())
 
@@ -197,7 +197,8 @@ def test_a_cut_kernel_is_todo_at_its_place(name: str, grade: Run, tree: Path) ->
 
 @pytest.mark.parametrize("error", ["CompileError", "NoCompilerError"])
 def test_the_compilers_words_are_said_once(error: str, grade: Run, tree: Path) -> None:
-    raised = f"from tiny_llm_lab.native.build import {error}\n    raise {error}('the x:1: error: y')"
+    build = "tiny_llm_lab.runtime.native.compiling.build"
+    raised = f"from {build} import {error}\n    raise {error}('the x:1: error: y')"
     edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", raised)
     path = tree / "tests/test_sums.py"
     again = f'\n@pytest.mark.task("1.1.1")\ndef test_again(llm):\n    {raised}\n'

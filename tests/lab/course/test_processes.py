@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.lab.course.test_plugin import Run, edit, grade
 
-from tiny_llm_lab.course.manifest import repository
-from tiny_llm_lab.course.run_tests import pytest_command
+from tiny_llm_lab.course.grading.run_tests import pytest_command
+from tiny_llm_lab.runtime.checkout import repository
 
 __all__ = ["grade"]
 pytest_plugins = ["pytester"]
@@ -56,9 +56,19 @@ def test_a_process_that_cannot_be_stopped_ends_with_the_name_of_the_test(
     stubborn = "import time\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass"
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', stubborn)
     path = os.pathsep.join([str(tree / "src"), *sys.path])
-    code = "from tiny_llm_lab.course import time_limit as t; t._GRACE_S = 0.5; import pytest; pytest.main()"
+    limit = "tiny_llm_lab.course.grading.time_limit"
+    code = f"import pytest, {limit}; {limit}._GRACE_S = 0.5; pytest.main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "-p", "tiny_llm_lab.course.plugin", "--time-limit", "1", "tests"],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "-p",
+            "tiny_llm_lab.course.grading.plugin",
+            "--time-limit",
+            "1",
+            "tests",
+        ],
         cwd=tree,
         env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,

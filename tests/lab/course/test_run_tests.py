@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.manifest import load_course
 
 Ask = Callable[..., list[str]]

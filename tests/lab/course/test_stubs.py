@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course import stubs
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel, starter_source
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.starter import stubs
 from tiny_llm_lab.types import UserError
 
 ANSWER = '''\

@@ -3,7 +3,7 @@
 import pytest
 from tests.helpers.lab_rows import row
 
-from tiny_llm_lab.labs.effect import effect_of, within
+from tiny_llm_lab.measure.labs.effect import effect_of, within
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import pytest
 from tests.helpers.lab_rows import record, row, verdict
 
-from tiny_llm_lab.bench.report import Ratio, Row
-from tiny_llm_lab.labs import compare, hol, itl, mixed, null, stress, sweep
-from tiny_llm_lab.labs.result import Finding
-from tiny_llm_lab.labs.workload import overlap_problem
-from tiny_llm_lab.load.record import LoadRun
+from tiny_llm_lab.measure.bench.report import Ratio, Row
+from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, null, stress, sweep
+from tiny_llm_lab.measure.labs.result import Finding
+from tiny_llm_lab.measure.labs.workload import overlap_problem
+from tiny_llm_lab.measure.load.record import LoadRun
 
 _WILD = ((1.0, 1.0, 1.0), (0.4, 2.0, 1.0), (1.1, 1.3, 1.2))
 

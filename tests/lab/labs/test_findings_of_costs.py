@@ -3,12 +3,12 @@
 import pytest
 from tests.helpers.lab_rows import row
 
-from tiny_llm_lab.labs import capacity, hurts, memory, prefix
-from tiny_llm_lab.labs.capacity import Probe, Slos
-from tiny_llm_lab.labs.effect import effect_of
-from tiny_llm_lab.labs.result import Finding
-from tiny_llm_lab.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.load.request import LoadRequest
+from tiny_llm_lab.measure.labs.effect import effect_of
+from tiny_llm_lab.measure.labs.experiments import capacity, hurts, memory, prefix
+from tiny_llm_lab.measure.labs.experiments.capacity import Probe, Slos
+from tiny_llm_lab.measure.labs.result import Finding
+from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.request import LoadRequest
 
 
 def test_hurts_has_a_sentence_for_each_workload() -> None:

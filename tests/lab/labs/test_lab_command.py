@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.helpers.simulated_server import SimulatedServers
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.bench.report import Column, Row, Section
-from tiny_llm_lab.labs import command
-from tiny_llm_lab.labs.result import Finding, LabResult, judged
-from tiny_llm_lab.labs.server import OwnServers, Variant, served_model
-from tiny_llm_lab.labs.setup import LabSetup
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.measure.bench.report import Column, Row, Section
+from tiny_llm_lab.measure.labs import command
+from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.server import OwnServers, Variant, served_model
+from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.types import UserError
 
 
@@ -126,7 +126,7 @@ def test_one_at_a_time_ends_a_server_before_the_next(tmp_path: Path, monkeypatch
 
         def wait(self) -> None: ...
 
-    monkeypatch.setattr("tiny_llm_lab.labs.server._Server", Server)
+    monkeypatch.setattr("tiny_llm_lab.measure.labs.server._Server", Server)
     with OwnServers([], tmp_path, one_at_a_time=True) as servers:
         for name in ("a", "a", "b"):
             servers.url(Variant(name))

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from tests.helpers.simulated_server import SimulatedServers
 
-from tiny_llm_lab.commands.prompts_file import read_prompts
-from tiny_llm_lab.labs.command import LABS
-from tiny_llm_lab.labs.page import page_of
-from tiny_llm_lab.labs.plot import save
-from tiny_llm_lab.labs.result import LabResult
-from tiny_llm_lab.labs.server import RunningServers, Variant
-from tiny_llm_lab.labs.setup import QUICK, LabSetup
-from tiny_llm_lab.load.client import LoadOptions
-from tiny_llm_lab.load.datasets import DatasetSettings, make_requests
-from tiny_llm_lab.load.prompts import Texts, tokenizer_for
-from tiny_llm_lab.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.load.request import LoadRequest
+from tiny_llm_lab.measure.labs.command import LABS
+from tiny_llm_lab.measure.labs.page import page_of
+from tiny_llm_lab.measure.labs.plot import save
+from tiny_llm_lab.measure.labs.result import LabResult
+from tiny_llm_lab.measure.labs.server import RunningServers, Variant
+from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup
+from tiny_llm_lab.measure.load.client import LoadOptions
+from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.load.traffic.datasets import DatasetSettings, make_requests
+from tiny_llm_lab.measure.load.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import SamplingParams, UserError
 
 ON_SERVERS = [name for name in LABS if name != "memory"]

@@ -17,9 +17,9 @@ from tests.helpers.fake_openai import (
 )
 from tests.helpers.virtual_loop import run_virtual
 
-from tiny_llm_lab.load.client import LoadOptions, run_load
-from tiny_llm_lab.load.record import LoadRun, RequestRecord, Usage
-from tiny_llm_lab.load.request import LoadRequest
+from tiny_llm_lab.measure.load.client import LoadOptions, run_load
+from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
+from tiny_llm_lab.measure.load.request import LoadRequest
 from tiny_llm_lab.types import UserError
 
 URL = "http://fake"

@@ -9,9 +9,9 @@ import httpx2
 import pytest
 from tests.helpers.fake_openai import FakeOpenAI, steady, text_chunk
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.load import client
-from tiny_llm_lab.load.record import RequestRecord
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.measure.load import client
+from tiny_llm_lab.measure.load.record import RequestRecord
 
 
 class Served:
@@ -107,7 +107,7 @@ def test_ctrl_c_shows_what_was_measured(
         await asyncio.wait([running])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tiny_llm_lab.load.command.run_load", interrupted)
+    monkeypatch.setattr("tiny_llm_lab.measure.load.command.run_load", interrupted)
     assert bench("--num-prompts", "3") == 130
     out, err = capsys.readouterr()
     assert "Successful requests:                     1\nFailed requests:                         2\n" in out

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.load.goodput import Goodput
-from tiny_llm_lab.load.plot import draw
-from tiny_llm_lab.load.record import LoadRun, RequestRecord, Usage
-from tiny_llm_lab.load.request import LoadRequest
-from tiny_llm_lab.load.result import DETAILED, METRICS, summarize
-from tiny_llm_lab.load.table import note_lines, print_kinds, result_lines
+from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.load.results.goodput import Goodput
+from tiny_llm_lab.measure.load.results.plot import draw
+from tiny_llm_lab.measure.load.results.result import DETAILED, METRICS, summarize
+from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
 from tiny_llm_lab.types import Timing, UserError
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.helpers.fake_openai import DONE, text_chunk, usage_chunk
 
-from tiny_llm_lab.load import client
-from tiny_llm_lab.load.answer import Answer
-from tiny_llm_lab.load.client import run_load
-from tiny_llm_lab.load.record import LoadRun
-from tiny_llm_lab.load.request import LoadRequest
-from tiny_llm_lab.load.result import summarize
-from tiny_llm_lab.metrics import tpot_s
+from tiny_llm_lab.measure.load import client
+from tiny_llm_lab.measure.load.answer import Answer
+from tiny_llm_lab.measure.load.client import run_load
+from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.load.results.result import summarize
+from tiny_llm_lab.runtime.metrics import tpot_s
 
 BURSTS, TOKENS = 3, 8
 Frame = Callable[[Sequence[bytes]], bytes]

@@ -11,7 +11,7 @@ from mlx_lm.utils import load_model
 from tests.helpers.fakes import FakeClock
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.solution import Solution
+from tiny_llm_lab.runtime.solution import Solution
 from tiny_llm_lab.types import (
     Checkpoint,
     Completion,

@@ -9,8 +9,8 @@ import pytest
 from tests.helpers.checkpoints import edit_json
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.commands.chat import as_chat
-from tiny_llm_lab.models import tokenizer
+from tiny_llm_lab.runtime.models.text import tokenizer
+from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import SamplingParams, UserError
 
 Copy = Callable[[str], Path]

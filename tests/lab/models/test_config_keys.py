@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.helpers.checkpoints import edit_json
 
-from tiny_llm_lab.models.config import read_config
-from tiny_llm_lab.models.config_keys import KEYS_WITHOUT_INFLUENCE, READ_KEYS
+from tiny_llm_lab.runtime.models.config.config_keys import KEYS_WITHOUT_INFLUENCE, READ_KEYS
+from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.types import UserError
 
 Copy = Callable[[str], Path]

@@ -12,8 +12,8 @@ from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.models.byte_level import byte_characters
-from tiny_llm_lab.models.tokenizer import CheckpointTokenizer, load_tokenizer
+from tiny_llm_lab.runtime.models.text.byte_level import byte_characters
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
 
 UNDERLINE = "\u2581"
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]

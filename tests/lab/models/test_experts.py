@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, tensors_of
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.types import QuantizedWeights
 
 Copy = Callable[[str], Path]

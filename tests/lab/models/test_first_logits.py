@@ -9,8 +9,8 @@ import pytest
 from tests.helpers.checkpoints import edit_tensors
 
 from tiny_llm_lab import LLM
-from tiny_llm_lab.async_engine.model import ModelSettings, run_model
-from tiny_llm_lab.commands.options import load
+from tiny_llm_lab.serving.async_engine.model import ModelSettings, run_model
+from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import UserError
 
 WAYS: dict[str, Callable[[str], object]] = {

@@ -9,7 +9,7 @@ from huggingface_hub import constants, errors
 from tests.helpers.checkpoints import copy_of
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.models.registry import find_folder
+from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.types import UserError
 
 

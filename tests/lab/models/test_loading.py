@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.checkpoints import SHRUNK, edit_json, edit_tensors, split_into_shards, tensors_of
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.models.shapes import SHAPES
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
 
 Copy = Callable[[str], Path]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.models.plain_tokenizer import PlainTokenizer
-from tiny_llm_lab.models.registry import SHIPPED
+from tiny_llm_lab.runtime.models.registry import SHIPPED
+from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
 
 TEXTS = [
     "",
@@ -68,7 +68,7 @@ def test_chats_are_those_of_transformers(ours: PlainTokenizer, theirs: Any) -> N
 
 def test_the_default_model_needs_no_transformers() -> None:
     script = (
-        "import sys; from tiny_llm_lab.cli import main; main(['main', '--max-tokens', '1']); "
+        "import sys; from tiny_llm_lab.cli.dispatch import main; main(['main', '--max-tokens', '1']); "
         "print('transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

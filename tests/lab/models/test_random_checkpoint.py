@@ -12,12 +12,12 @@ import pytest
 from tests.helpers.checkpoints import SHRUNK, tensors_of
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.models import random_checkpoint
-from tiny_llm_lab.models.config import read_config
-from tiny_llm_lab.models.parameters import parameter_shapes
-from tiny_llm_lab.models.random_checkpoint import cache_folder
-from tiny_llm_lab.models.registry import find_folder
-from tiny_llm_lab.models.shapes import SHAPES, Shape, config_json, parse_shape
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random import random_checkpoint
+from tiny_llm_lab.runtime.models.random.random_checkpoint import cache_folder
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES, Shape, config_json, parse_shape
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.types import QuantizedWeights, UserError
 
 
@@ -197,7 +197,7 @@ def test_whoever_is_second_takes_the_first_ones_folder(monkeypatch: pytest.Monke
 
 def test_many_processes_at_once() -> None:
     name = "random:qwen3-shrunk,seed=79"
-    code = f"from tiny_llm_lab.models.registry import find_folder; print(find_folder({name!r}))"
+    code = f"from tiny_llm_lab.runtime.models.registry import find_folder; print(find_folder({name!r}))"
     running = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

@@ -12,7 +12,7 @@ from tests.helpers.checkpoints import complaint, edit_json
 from tests.helpers.tolerance import F32, Tolerance, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.models.config import read_config
+from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.types import ModelConfig, RopeScaling, UserError
 from tiny_llm_ref.layers.positional_encoding import RoPE
 

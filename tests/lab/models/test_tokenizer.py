@@ -9,8 +9,8 @@ from tests.helpers.checkpoints import complaint, copy_of, edit_json
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.models.registry import find_folder
-from tiny_llm_lab.models.tokenizer import load_tokenizer
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.text.tokenizer import load_tokenizer
 
 Copy = Callable[[str], Path]
 UNDERLINE = "\u2581"

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from tests.helpers.echo_app import EchoApp
 
-from tiny_llm_lab import cli
-from tiny_llm_lab.offline import command
-from tiny_llm_lab.offline.answer_file import AnswerFile
-from tiny_llm_lab.offline.batch_input import MAX_LINE_BYTES, index_input
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.serving.offline import command
+from tiny_llm_lab.serving.offline.answer_file import AnswerFile
+from tiny_llm_lab.serving.offline.batch_input import MAX_LINE_BYTES, index_input
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 SLOW_BATCH = """
 import sys
 from tests.helpers.echo_app import EchoApp
-from tiny_llm_lab import cli
-from tiny_llm_lab.offline import command
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.serving.offline import command
 command.batch_app = lambda settings: EchoApp(0.05)
 sys.exit(cli.main(sys.argv[1:]))
 """

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
 
 @pytest.fixture

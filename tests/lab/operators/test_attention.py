@@ -11,8 +11,8 @@ from tests.helpers.tolerance import F32, Tolerance, as_float64, assert_close, ro
 from tests.helpers.toy import random_array
 
 import tiny_llm_ref
-from tiny_llm_lab.course.task_names import TaskNames
-from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.task_names import TaskNames
 
 LLM = TaskNames(tiny_llm_ref)
 

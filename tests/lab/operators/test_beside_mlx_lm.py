@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from tests.helpers.tolerance import EXACT, Tolerance, as_float64, assert_close
 
-from tiny_llm_lab import load_checkpoint, load_solution, native
-from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import Model
 
 # mlx-lm sums a token's experts in another order, which rounds float32 differently.

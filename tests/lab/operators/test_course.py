@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.run_tests import environment, pytest_command
+from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 
 ROOT = Path(__file__).parents[3]
 FILES = {

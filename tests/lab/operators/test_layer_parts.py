@@ -7,7 +7,7 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import EXACT, as_float64, assert_close, rounding
 from tests.helpers.toy import QWEN2, QWEN3, layer_weights, random_array
 
-from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import LayerWeights, ModelConfig, RopeScaling
 from tiny_llm_ref.layers.positional_encoding import RoPE
 

@@ -10,7 +10,7 @@ from tests.helpers.matrices import numbers, packed, product
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, rounding
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import Weight
 
 PACKINGS = [(bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]

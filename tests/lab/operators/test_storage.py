@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.tolerance import EXACT, Tolerance, as_float64, assert_close, peak_bytes
 from tests.helpers.toy import random_array
 
-from tiny_llm_lab.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
 
 @pytest.mark.parametrize("new", [1, 3])

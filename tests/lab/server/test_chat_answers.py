@@ -14,12 +14,12 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_client import CALL, HI, TOOL, scripted_client
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
-from tiny_llm_lab.models.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.server.chat.call_form import call_form
-from tiny_llm_lab.server.chat.settings import ChatSettings
-from tiny_llm_lab.server.chat.tool_prompt import with_tools_as_text
-from tiny_llm_lab.server.schemas.tools import Function
-from tiny_llm_lab.structured.grammars import Grammars
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.serving.server.chat.call_form import call_form
+from tiny_llm_lab.serving.server.chat.settings import ChatSettings
+from tiny_llm_lab.serving.server.chat.tool_prompt import with_tools_as_text
+from tiny_llm_lab.serving.server.schemas.tools import Function
 
 HUGE: Any = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
 

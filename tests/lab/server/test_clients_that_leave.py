@@ -13,10 +13,10 @@ from tests.helpers.fake_engine import (
     wait_until,
 )
 
-from tiny_llm_lab.async_engine.stream import MAX_WAITING, RequestStream
-from tiny_llm_lab.server.answers import Answers, Ask
-from tiny_llm_lab.server.errors import ApiError
-from tiny_llm_lab.server.served_model import RequestLimits
+from tiny_llm_lab.serving.async_engine.stream import MAX_WAITING, RequestStream
+from tiny_llm_lab.serving.server.answering.answers import Answers, Ask
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.served_model import RequestLimits
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 
 LONG = {"prompt": "x", "max_tokens": 4000, "n": 3}

@@ -6,8 +6,8 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from tests.helpers.fake_engine import fake_server
 
-from tiny_llm_lab.server.guard import Guard
-from tiny_llm_lab.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.guard import Guard
+from tiny_llm_lab.serving.server.settings import ServerSettings
 
 
 @pytest.fixture(scope="module")

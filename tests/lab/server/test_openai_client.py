@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.helpers.fake_engine import http_server
 
-from tiny_llm_lab.async_engine.model import ModelSettings
-from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.served_model import start_model
+from tiny_llm_lab.serving.async_engine.model import ModelSettings
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.served_model import start_model
 
 WHO: Any = [{"role": "user", "content": "Who are you?"}]
 ASK: Any = {"model": "default", "messages": WHO, "temperature": 0, "max_tokens": 12}

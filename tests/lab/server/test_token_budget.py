@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 import mlx.core as mx
 import pytest
 
-from tiny_llm_lab.server.command import add_arguments, model_settings
+from tiny_llm_lab.serving.server.command import add_arguments, model_settings
 from tiny_llm_lab.types import UserError
 
 

@@ -11,7 +11,7 @@ from tests.helpers.chat_checkpoint import qwen_like_folder
 from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 from tests.helpers.wrong_bodies import is_well_formed, wrong_bodies
 
-from tiny_llm_lab.server.schemas.responses import ResponsesRequest
+from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 
 EVERY = 11  # of the bodies: has no factor in common with the number of values, so each value comes
 

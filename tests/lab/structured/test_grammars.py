@@ -7,9 +7,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tiny_llm_lab.models import load_checkpoint
-from tiny_llm_lab.structured.grammar_processor import GrammarProcessor
-from tiny_llm_lab.structured.grammars import Grammars, processors_for
+from tiny_llm_lab.runtime.models import load_checkpoint
+from tiny_llm_lab.runtime.structured.grammar_processor import GrammarProcessor
+from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs, UserError
 
 MODELS = ("default", "random:qwen3-0.6b,layers=1,vocab=512")

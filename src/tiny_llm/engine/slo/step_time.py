@@ -18,10 +18,10 @@ class StepTimeModel:
     ) -> None:
         """Fit `small` and `large`, (a, b, c, d) each, to at least 3 measured samples.
 
-        Each is `fit_step_times` (tiny_llm_lab.types.step_time_fit) of the regime's samples, or of all samples
-        when the regime has fewer than 6. `split_tokens` None: the power of two from 16 to 1,024 with the
-        smallest sum of relative errors. `newest` is the weight of the newest step in the corrections (0 =
-        never correct). Raises ValueError for too few samples, a time that is not above 0, or a weight
+        Each is `fit_step_times` (tiny_llm_lab.types.scheduling.step_time_fit) of the regime's samples, or of
+        all samples when the regime has fewer than 6. `split_tokens` None: the power of two from 16 to 1,024
+        with the smallest sum of relative errors. `newest` is the weight of the newest step in the corrections
+        (0 = never correct). Raises ValueError for too few samples, a time that is not above 0, or a weight
         outside 0 to 1.
         """
         raise NotImplementedError("task 3.7.1")

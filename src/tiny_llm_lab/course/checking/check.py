@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tiny_llm_lab.course import book
+from tiny_llm_lab.course.book import command as book
 from tiny_llm_lab.course.checking import audit, budget, soundness
 from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict, try_mistakes
+from tiny_llm_lab.course.grading.run_tests import IN_PARALLEL, environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.run_tests import IN_PARALLEL, environment, pytest_command
-from tiny_llm_lab.course.stubs import stale_files
+from tiny_llm_lab.course.starter.stubs import stale_files
 from tiny_llm_lab.types import UserError
 
 HELP = "Run all that CI runs: lint, types, starter, tests, book, line budget; with --full the known mistakes."

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from tiny_llm_lab.course.checking.worker import Result
-from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.types.packages import PACKAGES
 
 
 def failures(result: Result) -> dict[str, str]:

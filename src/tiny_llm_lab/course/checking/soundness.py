@@ -10,7 +10,7 @@ from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.source import reference_sources
-from tiny_llm_lab.course.stubs import starter
+from tiny_llm_lab.course.starter.stubs import starter
 
 _LIMIT_S = 600.0
 # What the reference calls from an earlier task of the same day whatever it is asked for, because it is the

@@ -81,7 +81,7 @@ def serve_many(trials: Connection, folder: Path, limit_s: float) -> None:
     One that takes more than `limit_s` of processor time ends the process. All change Python files of one
     package, which is copied into `folder` once.
     """
-    for module in ("mlx.core", "tiny_llm_lab.course.plugin"):  # while the first trial is on its way
+    for module in ("mlx.core", "tiny_llm_lab.course.grading.plugin"):  # while the first trial is on its way
         importlib.import_module(module)
     with contextlib.suppress(EOFError):
         while True:
@@ -139,7 +139,7 @@ def _run(trial: Trial) -> Result:
 
 
 _PYTEST_ARGS = (
-    *("-p", "tiny_llm_lab.course.plugin", "-p", "no:cacheprovider"),
+    *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
     *("--capture=sys", "--tb=short", "--color=no"),
     # A library with a plugin may have been imported before pytest ran.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),

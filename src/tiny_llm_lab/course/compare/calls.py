@@ -14,7 +14,7 @@ from types import FunctionType, GeneratorType, ModuleType
 from typing import Final
 
 from tiny_llm_lab.course.compare.values import Value, kept, state_of
-from tiny_llm_lab.course.source import is_private, modules
+from tiny_llm_lab.runtime.task_names import is_private, modules
 
 # Of one test: a storm of requests makes many more, and its first calls differ as its later ones.
 _MOST_CALLS: Final = 1000

@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.commands.tables import stdout_width
-from tiny_llm_lab.commands.wrapping import wrapped_lines
 from tiny_llm_lab.course.compare.calls import Call
 from tiny_llm_lab.course.compare.runs import CallsOfTest, recorded_calls
 from tiny_llm_lab.course.compare.search import Found, first_difference, num_calls, outer_difference
 from tiny_llm_lab.course.compare.values import Value
 from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.runtime.console.tables import stdout_width
+from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
 
 HELP = "Run your code and the reference on the same input, and name the first call that differs."
 EXAMPLES = (

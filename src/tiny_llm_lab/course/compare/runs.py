@@ -9,12 +9,12 @@ from typing import Final
 import pytest
 
 from tiny_llm_lab.course.compare.calls import Call, Recorder
-from tiny_llm_lab.course.learner.recorder import Recorder as GradingRecord
-from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.course.record.recorder import Recorder as GradingRecord
 from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types.packages import PACKAGES
 
 _PYTEST_ARGS: Final = (
-    *("-p", "tiny_llm_lab.course.plugin", "-p", "no:cacheprovider"),
+    *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
     *("-q", "--tb=no", "--color=no", "-m", "not long"),
     # The second run finds the libraries of the first.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),

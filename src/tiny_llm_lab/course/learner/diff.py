@@ -6,14 +6,14 @@ from typing import Final
 
 from rich.console import Console
 
-from tiny_llm_lab.commands.cli_errors import log
-from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.commands.tables import stdout_width
-from tiny_llm_lab.course.learner.answers import Answer, answers, num_lines
-from tiny_llm_lab.course.learner.desk import Desk, named_task, open_desk
-from tiny_llm_lab.course.learner.passing import IsPassed, passes_now
 from tiny_llm_lab.course.learner.side_by_side import shown_diff
 from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.record.answers import Answer, answers, num_lines
+from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.record.passing import IsPassed, passes_now
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import stdout_width
+from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.types import UserError
 
 HELP = "Show your answer to a task beside the reference's, once its tests pass."

@@ -5,19 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from tiny_llm_lab.commands.cli_errors import log, plural
-from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.commands.tables import stdout_width
-from tiny_llm_lab.commands.wrapping import wrapped_lines
 from tiny_llm_lab.course.checking.mistakes import files_testing, mistake_trial
 from tiny_llm_lab.course.checking.resemblance import failures, num_alike
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S
 from tiny_llm_lab.course.checking.trial_pool import TrialPool, results_of
 from tiny_llm_lab.course.checking.worker import Result, Trial
-from tiny_llm_lab.course.learner.desk import Desk, named_task, open_desk
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.solution import PACKAGES
+from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import stdout_width
+from tiny_llm_lab.runtime.console.talk import log, plural
+from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
 from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Compare the failing tests of a task with those of all its known mistakes."
 EXAMPLES = (

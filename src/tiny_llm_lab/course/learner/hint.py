@@ -3,12 +3,12 @@
 import argparse
 import textwrap
 
-from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.commands.tables import stdout_width
 from tiny_llm_lab.course.learner.chapter import chapter_of
-from tiny_llm_lab.course.learner.desk import Desk, named_task, open_desk
-from tiny_llm_lab.course.learner.record import save_record
 from tiny_llm_lab.course.manifest import Task
+from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.record.record import save_record
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.types import UserError
 
 HELP = "Give the next hint for a task: each call shows one more, from a nudge to nearly the answer."

@@ -5,12 +5,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.commands.tables import stdout_width
 from tiny_llm_lab.course.learner.chapter import chapter_of
-from tiny_llm_lab.course.learner.desk import Desk, open_desk
-from tiny_llm_lab.course.learner.standing import State, languages
 from tiny_llm_lab.course.manifest import Task
+from tiny_llm_lab.course.record.desk import Desk, open_desk
+from tiny_llm_lab.course.record.standing import State, languages
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import stdout_width
 
 HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
 EXAMPLES = (("", "the first task that has not passed; C++ and Metal are named, and left for later"),)

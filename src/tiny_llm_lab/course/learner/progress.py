@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from tiny_llm_lab.commands.cli_errors import log
-from tiny_llm_lab.course.learner.desk import open_desk
 from tiny_llm_lab.course.learner.progress_page import progress_page
+from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.types import UserError
 
 HELP = "Write your progress as one HTML page: days and tasks, when each passed, and the share that has."

@@ -3,9 +3,9 @@
 from html import escape
 from string import Template
 
-from tiny_llm_lab.course.learner.desk import Desk
-from tiny_llm_lab.course.learner.standing import State, is_optional
 from tiny_llm_lab.course.manifest import Day, Task
+from tiny_llm_lab.course.record.desk import Desk
+from tiny_llm_lab.course.record.standing import State, is_optional
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">

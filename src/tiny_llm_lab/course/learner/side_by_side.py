@@ -10,7 +10,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_lab.commands.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
 
 # Two columns in which most lines of code do not break.
 _LEAST_WIDTH: Final = 130

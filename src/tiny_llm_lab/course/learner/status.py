@@ -5,11 +5,11 @@ from typing import Final
 
 from rich.text import Text
 
-from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.commands.tables import stdout_can_print, stdout_console
-from tiny_llm_lab.course.learner.desk import open_desk
-from tiny_llm_lab.course.learner.standing import Standing, State, is_optional
 from tiny_llm_lab.course.manifest import Day, Task
+from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.standing import Standing, State, is_optional
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import stdout_can_print, stdout_console
 
 HELP = "Show where you are: a line for each day, a sign for each task."
 EXAMPLES = (("", "all days, from the record of your runs of test and from your code as it is now"),)

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 
-from tiny_llm_lab.commands.cli_errors import EXIT_INTERRUPTED, log
-from tiny_llm_lab.commands.program import program
-from tiny_llm_lab.course.learner.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.grading.run_tests import environment, graded_command
 from tiny_llm_lab.course.manifest import Course
-from tiny_llm_lab.course.run_tests import environment, graded_command
+from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log
 from tiny_llm_lab.types import UserError
 
 HELP = "Grade a day again whenever you save a file of src/tiny_llm; end when it passes."

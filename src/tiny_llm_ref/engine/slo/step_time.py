@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from tiny_llm_lab.types import StepCoefficients, StepSample, StepTimeError
-from tiny_llm_lab.types.step_time_fit import fit_step_times
+from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 
 # Where small steps may end, and below how many samples a regime is not fitted on its own.
 _SPLITS = (16, 32, 64, 128, 256, 512, 1024)
@@ -27,10 +27,10 @@ class StepTimeModel:
     ) -> None:
         """Fit `small` and `large`, (a, b, c, d) each, to at least 3 measured samples.
 
-        Each is `fit_step_times` (tiny_llm_lab.types.step_time_fit) of the regime's samples, or of all samples
-        when the regime has fewer than 6. `split_tokens` None: the power of two from 16 to 1,024 with the
-        smallest sum of relative errors. `newest` is the weight of the newest step in the corrections (0 =
-        never correct). Raises ValueError for too few samples, a time that is not above 0, or a weight
+        Each is `fit_step_times` (tiny_llm_lab.types.scheduling.step_time_fit) of the regime's samples, or of
+        all samples when the regime has fewer than 6. `split_tokens` None: the power of two from 16 to 1,024
+        with the smallest sum of relative errors. `newest` is the weight of the newest step in the corrections
+        (0 = never correct). Raises ValueError for too few samples, a time that is not above 0, or a weight
         outside 0 to 1.
         """
         if len(samples) < 3 or any(sample.seconds <= 0 for sample in samples) or not 0 <= newest <= 1:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tiny_llm_lab.course.manifest import repository
-from tiny_llm_lab.course.run_tests import environment
+from tiny_llm_lab.course.grading.run_tests import environment
+from tiny_llm_lab.runtime.checkout import repository
 
 
 def compare(*words: str) -> subprocess.CompletedProcess[str]:

@@ -7,10 +7,10 @@ import pytest
 from tests.lab.course.learner.desk_course import FILES as DESK_FILES
 from tests.lab.course.learner.small_course import ANSWER, FILES, Grade
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course import stubs
-from tiny_llm_lab.course.learner import desk, reset
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record import desk
+from tiny_llm_lab.course.starter import reset, stubs
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def grade(clone: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
         for name in list(sys.modules):
             if name.partition(".")[0] == "tiny_llm":
                 monkeypatch.delitem(sys.modules, name)
-        done = pytester.runpytest_inprocess("-p", "tiny_llm_lab.course.plugin", *(args or ("tests",)))
+        done = pytester.runpytest_inprocess("-p", "tiny_llm_lab.course.grading.plugin", *(args or ("tests",)))
         return f"{done.stdout.str()}\n{done.stderr.str()}"
 
     monkeypatch.chdir(clone)

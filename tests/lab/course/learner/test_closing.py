@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.small_course import Grade
 
-from tiny_llm_lab.course import reporting
-from tiny_llm_lab.course.learner import closing
+from tiny_llm_lab.course.grading import reporting
+from tiny_llm_lab.course.record import closing
 
 pytest_plugins = ["pytester"]
 

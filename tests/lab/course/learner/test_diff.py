@@ -6,12 +6,13 @@ import pytest
 from rich.console import Console
 from tests.lab.course.learner.desk_course import ANSWER
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course.learner import diff, passing
-from tiny_llm_lab.course.learner.answers import answers, num_lines
-from tiny_llm_lab.course.learner.desk import open_desk
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.learner import diff
 from tiny_llm_lab.course.learner.side_by_side import shown_diff
 from tiny_llm_lab.course.manifest import Task, load_course
+from tiny_llm_lab.course.record import passing
+from tiny_llm_lab.course.record.answers import answers, num_lines
+from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course import stubs
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.cutting import fill_kernel
-from tiny_llm_lab.course.learner.desk import open_desk
-from tiny_llm_lab.course.learner.fill_before import filling, is_given
-from tiny_llm_lab.course.learner.filling import fill_stubs
-from tiny_llm_lab.course.learner.record import Outcome, Record, save_record
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.record import Outcome, Record, save_record
 from tiny_llm_lab.course.source import exercises
+from tiny_llm_lab.course.starter import stubs
+from tiny_llm_lab.course.starter.fill_before import filling, is_given
+from tiny_llm_lab.course.starter.filling import fill_stubs
 
 Capture = pytest.CaptureFixture[str]
 

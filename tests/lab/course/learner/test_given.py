@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course.learner.record import RECORD, Outcome, Record, load_record, save_record
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_record, save_record
 
 Capture = pytest.CaptureFixture[str]
 

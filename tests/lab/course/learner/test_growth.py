@@ -7,14 +7,14 @@ import pytest
 from tests.lab.course.learner.desk_course import ANSWER
 from tests.lab.course.learner.small_course import ANSWER as SMALL_ANSWER
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course import stubs
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.growth import growths_of
-from tiny_llm_lab.course.learner.desk import open_desk
 from tiny_llm_lab.course.learner.next_task import _task_lines
-from tiny_llm_lab.course.learner.reset import without_answers
-from tiny_llm_lab.course.learner.task_sources import TaskSources
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.course.starter import stubs
+from tiny_llm_lab.course.starter.reset import without_answers
 
 HEAD = "def twice(x: int) -> int:"
 GROWN = "def twice(x: int, n: int = 2) -> int:"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course.learner.record import load_record
+from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.record.record import load_record
 
 Capture = pytest.CaptureFixture[str]
 FIRST, SECOND = "hint 1 of 2: What is x + x?", "hint 2 of 2: Multiply by 2."

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.small_course import Grade
 
-from tiny_llm_lab.cli import main
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.chapter import chapter_of
-from tiny_llm_lab.course.learner.desk import open_desk
 from tiny_llm_lab.course.learner.next_task import next_lines
-from tiny_llm_lab.course.learner.standing import Standing, State
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.standing import Standing, State
 
 pytest_plugins = ["pytester"]
 Capture = pytest.CaptureFixture[str]

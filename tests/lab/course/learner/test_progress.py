@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.small_course import ANSWER, SUMS
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course.learner.desk import open_desk
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.progress_page import progress_page
-from tiny_llm_lab.course.learner.record import Outcome, Record, save_record
-from tiny_llm_lab.course.learner.task_sources import TaskSources
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.record import Outcome, Record, save_record
+from tiny_llm_lab.course.record.task_sources import TaskSources
 
 
 def pass_first(clone: Path) -> None:

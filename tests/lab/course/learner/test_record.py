@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.learner.record import RECORD, Outcome, Record, load_record, save_record
+from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_record, save_record
 
 PASS = Outcome(passed=3, failed=0, todo=0, ran_all=True, source="a", at="2026-01-02T10:00:00")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.small_course import Grade
 
-from tiny_llm_lab.course.learner.record import RECORD, Outcome, load_record
+from tiny_llm_lab.course.record.record import RECORD, Outcome, load_record
 
 pytest_plugins = ["pytester"]
 

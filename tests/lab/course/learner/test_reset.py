@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.desk_course import ANSWER, KERNEL
 
-from tiny_llm_lab.cli import main
+from tiny_llm_lab.cli.dispatch import main
 
 Capture = pytest.CaptureFixture[str]
 STUB = '        raise NotImplementedError("task 1.2.1")\n'

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.small_course import ANSWER, KERNEL
 
-from tiny_llm_lab.course.learner.record import Outcome, Record
-from tiny_llm_lab.course.learner.standing import State, standing
-from tiny_llm_lab.course.learner.task_sources import TaskSources
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record.record import Outcome, Record
+from tiny_llm_lab.course.record.standing import State, standing
+from tiny_llm_lab.course.record.task_sources import TaskSources
 
 
 def hash_of(clone: Path, task: str) -> str:

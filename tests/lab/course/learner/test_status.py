@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.small_course import Grade
 
-from tiny_llm_lab.cli import main
-from tiny_llm_lab.course.learner.record import RECORD, Record, save_record
-from tiny_llm_lab.course.learner.standing import standing
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.status import status_lines
 from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record.record import RECORD, Record, save_record
+from tiny_llm_lab.course.record.standing import standing
 
 pytest_plugins = ["pytester"]
 Capture = pytest.CaptureFixture[str]

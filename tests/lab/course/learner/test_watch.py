@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.cli import main
+from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import watch
 from tiny_llm_lab.course.learner.watch import watch_until_green
 from tiny_llm_lab.course.manifest import load_course

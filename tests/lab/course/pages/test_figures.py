@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book_page import Page
-from tiny_llm_lab.course.pages.figures import figure_problems, image_problems, is_same_drawing
+from tiny_llm_lab.course.book.chapters.figures import figure_problems, image_problems, is_same_drawing
+from tiny_llm_lab.course.book.page import Page
 
 SVG = '<svg width="480"><title>Bars</title><rect x="10.5" fill-opacity="0.31"/><text>7 tokens</text></svg>'
 SHOWN = Page(Path("one.md"), "![Bars that grow from left to right](figures/bars.svg)")

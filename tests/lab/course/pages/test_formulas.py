@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book import mdbook
-from tiny_llm_lab.course.book_checks import formula_problems
-from tiny_llm_lab.course.book_page import Page
-from tiny_llm_lab.course.pages import preprocessor
-from tiny_llm_lab.course.pages.formulas import FormulaError, formulas, mathml, with_mathml
-from tiny_llm_lab.course.pages.unconverted import unconverted
+from tiny_llm_lab.course.book.chapters import preprocessor
+from tiny_llm_lab.course.book.chapters.formulas import FormulaError, formulas, mathml, with_mathml
+from tiny_llm_lab.course.book.chapters.unconverted import unconverted
+from tiny_llm_lab.course.book.checks import formula_problems
+from tiny_llm_lab.course.book.command import mdbook
+from tiny_llm_lab.course.book.page import Page
 
 
 @pytest.mark.parametrize(

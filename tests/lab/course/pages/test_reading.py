@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tiny_llm_lab.course.pages import preprocessor
-from tiny_llm_lab.course.pages.reading import count_words, with_reading_time
+from tiny_llm_lab.course.book.chapters import preprocessor
+from tiny_llm_lab.course.book.chapters.reading import count_words, with_reading_time
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.pages import spelling
-from tiny_llm_lab.course.pages.spelling import spelling_problems
+from tiny_llm_lab.course.book.chapters import spelling
+from tiny_llm_lab.course.book.chapters.spelling import spelling_problems
 
 WRONG = "rec" + "ieve"  # in two pieces: this file is read too
 

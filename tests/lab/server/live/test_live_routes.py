@@ -10,16 +10,16 @@ from starlette.types import Message
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
-from tiny_llm_lab.async_engine.engine import AsyncEngine
-from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.live.page_stream import PageStream, batches
-from tiny_llm_lab.server.live.recorder import StepRecorder
-from tiny_llm_lab.server.live.view import LiveView
-from tiny_llm_lab.server.routes import page
-from tiny_llm_lab.server.served_model import ServedModel
-from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.live.page_stream import PageStream, batches
+from tiny_llm_lab.serving.server.live.recorder import StepRecorder
+from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.routes import page
+from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
-from tiny_llm_lab.types.serving import Engine
+from tiny_llm_lab.types.scheduling.serving import Engine
 
 CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=256)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.server.routes.page import FOLDER
+from tiny_llm_lab.serving.server.routes.page import FOLDER
 
 FILES = sorted(path for path in FOLDER.iterdir())
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]

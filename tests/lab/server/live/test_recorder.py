@@ -5,9 +5,9 @@ from typing import Any
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import toy_model
 
-from tiny_llm_lab.async_engine.listener import AddedRequest
-from tiny_llm_lab.server.live.recorder import StepRecorder
-from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest
+from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 LLM = load_serving("ref")

@@ -9,12 +9,12 @@ from tests.helpers.metered import Metered
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import EOS, toy_model
 
-from tiny_llm_lab.async_engine.engine import AsyncEngine
-from tiny_llm_lab.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.server.metrics.histogram import Histogram
-from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.server.metrics.histogram import Histogram
 from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
-from tiny_llm_lab.types.serving import Engine
+from tiny_llm_lab.types.scheduling.serving import Engine
 
 LLM = load_serving("ref")
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)

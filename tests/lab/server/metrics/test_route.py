@@ -8,15 +8,15 @@ from starlette.testclient import TestClient
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import QWEN3, toy_model
 
-from tiny_llm_lab.async_engine.engine import AsyncEngine
-from tiny_llm_lab.server.app import create_app
-from tiny_llm_lab.server.metrics import stats_log
-from tiny_llm_lab.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.server.served_model import ServedModel
-from tiny_llm_lab.server.settings import ServerSettings
-from tiny_llm_lab.solution import load_serving
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.metrics import stats_log
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
-from tiny_llm_lab.types.serving import Engine
+from tiny_llm_lab.types.scheduling.serving import Engine
 
 
 async def start() -> ServedModel:

@@ -1,0 +1,253 @@
+"""`batch-main`: serve many prompts at once with the solution's `batch_generate`, or with its engine."""
+
+import json
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, cast
+
+from tiny_llm_lab.cli.batch_report import as_json, print_report
+from tiny_llm_lab.cli.engine_stats import EngineStats
+from tiny_llm_lab.cli.live_view import live_view
+from tiny_llm_lab.cli.progress import BatchProgress
+from tiny_llm_lab.measure.corpus.recall import recall_questions
+from tiny_llm_lab.runtime import ranks
+from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.tables import print_parts
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.kv_memory import require_dense_fit
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.engine_options import (
+    LONGEST_DEFAULT,
+    LOOP_NUM_SEQS,
+    EngineSettings,
+    add_engine_arguments,
+    build_engine,
+    check_engine_flags,
+    engine_settings,
+)
+from tiny_llm_lab.serving.options.loop_options import (
+    LoopSettings,
+    add_loop_arguments,
+    check_loop_flags,
+    loop_settings,
+)
+from tiny_llm_lab.serving.options.model_options import (
+    Loaded,
+    add_kernel_arguments,
+    add_model_arguments,
+    add_prefill_step,
+    async_scheduling,
+    import_solution,
+    load_from_args,
+    model_name,
+)
+from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, run_ranks
+from tiny_llm_lab.serving.options.prompts_file import drawing_apart, read_prompts
+from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
+from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
+
+HELP = "Serve many prompts at once, with a live view and a closing table of latencies."
+EXAMPLES = (
+    ("--prefill-step 999999", "prompts in one piece: watch the gaps between tokens grow"),
+    ("--engine --max-num-batched-tokens 256 --prompts FILE", "the engine, 256 tokens a step, your prompts"),
+)
+_SHORT_PROMPTS: Final = (
+    "Hello",
+    "Tell me a story about a fox.",
+    "What is chunked prefill?",
+    "Who are you?",
+    "Tell me a short story about a lamp.",
+    "What is the difference between TTFT and ITL?",
+)
+# Notes of these lengths stand between the short prompts, at these places.
+_NOTES: Final = ((2, 1000), (5, 400))
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_borrow(parser)
+    add_kernel_arguments(parser)
+    add_parallel_argument(parser)
+    parser.add_argument(
+        "--prompts",
+        metavar="FILE",
+        help="a file: one prompt a line, a .json list or .jsonl; - is stdin (default: a mixed set)",
+    )
+    parser.add_argument("--raw", action="store_true", help="give prompts as they are, without chat template")
+    add_prefill_step(parser)
+    add_loop_arguments(parser)
+    add_sampling_arguments(parser, max_tokens=128)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    add_engine_arguments(parser)
+
+
+def run(args: Namespace) -> int:
+    sampling = sampling_from_args(args)
+    check_engine_flags(args)
+    check_loop_flags(args)
+    async_scheduling(args)
+    if args.engine:
+        if any(arg.split("=")[0] == "--prefill-step" for arg in args.argv):
+            raise UserError("--prefill-step is not for the engine: leave it out, or leave --engine out")
+        import_solution(args.solution)
+        load_serving(args.solution)  # a solution without an engine costs no download
+    num_ranks = args.tensor_parallel_size
+    if (code := run_ranks(args, reads_stdin=args.prompts == "-")) is not None:
+        return code
+    prompts = _read(args, sampling) if args.prompts else None
+    loaded = load_from_args(args, num_ranks=num_ranks)
+    tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
+    served = engine_settings(args, limit)
+    prompts = _in_template(tokenizer, prompts or mixed_prompts(tokenizer, limit, sampling), args.raw)
+    loop = loop_settings(args) if served is None else LoopSettings({}, {})
+    settings = _loop_settings(args, limit, loop) if served is None else served.shown()
+    told = settings if served is None else {"engine": ""} | served.changed()
+    first = [model_name(args), args.solution, plural(len(prompts), "prompt")]
+    log(" · ".join([*first, *(f"{name} {value}".rstrip() for name, value in told.items())]))
+    if served is None:
+        done = serve(loaded, prompts, settings, loop)
+    else:
+        draft = load_from_args(args, served.draft_model).model if served.draft_model else None
+        done = serve_with_engine(loaded, args.solution, prompts, served, draft)
+    _tell(args, done, loop, settings)
+    if done.is_interrupted:
+        return EXIT_INTERRUPTED
+    failed = any(request.status == "error" for request in done.progress.requests)
+    log(f"next: {program()} bench-chunked-prefill")
+    # Another rank that fails would end the first one, which may still be printing.
+    return EXIT_FAILED if failed and ranks.is_first() else 0
+
+
+def _tell(args: Namespace, done: "Served", loop: LoopSettings, settings: dict[str, Any]) -> None:
+    """The closing lines, or the JSON document, on stdout."""
+    if args.json:
+        named = {
+            "model": model_name(args),
+            "solution": args.solution,
+            "tensor_parallel_size": args.tensor_parallel_size,
+        }
+        document = as_json(done.progress, done.total_s, named | settings)
+        counted = {"prefill": loop.as_json(), "engine": done.counts}
+        print(json.dumps(document | {name: each for name, each in counted.items() if each}, indent=1))
+    else:
+        print_report(done.progress, done.total_s)
+        for line in filter(None, (loop.line(), done.counts_line)):
+            print_parts(line)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What became of all requests, also after Ctrl-C, and what an engine counted, for JSON and as a line."""
+
+    progress: BatchProgress
+    total_s: float
+    is_interrupted: bool
+    counts: dict[str, Any] | None = None
+    counts_line: str = ""
+
+
+def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop: LoopSettings) -> Served:
+    """Run the solution's loop under a view."""
+    # A cache row costs memory even while it is empty: none for requests that are not there.
+    num_rows = min(settings["batch_size"], len(prompts))
+    checkpoint, limit = loaded.checkpoint, settings["max_seq_len"]
+    require_dense_fit(
+        loaded.model.config,
+        checkpoint.dtype,
+        num_rows,
+        max((_num_stored(each, checkpoint.tokenizer, limit) for each in prompts), default=0),
+        "choose a smaller --batch-size or --max-seq-len, or --engine, whose cache has the size of its memory",
+    )
+    generate = partial(
+        loaded.solution.batch_generate,
+        loaded.model,
+        loaded.checkpoint.tokenizer,
+        prompts,
+        clock=time.perf_counter,
+        **(
+            {name: value for name, value in settings.items() if name not in loop.shown}
+            | loop.arguments
+            | {"batch_size": num_rows}
+        ),
+    )
+    return _watch(prompts, num_rows, lambda on_event: generate(on_event=on_event))
+
+
+def _num_stored(prompt: Prompt, tokenizer: Tokenizer, limit: int) -> int:
+    """The most tokens whose keys and values a request stores; a prompt that is too long is refused later."""
+    max_tokens = prompt.sampling.max_tokens
+    length = len(tokenizer.encode(cast(str, prompt.content)))
+    return limit if max_tokens is None else min(limit, length + max_tokens)
+
+
+def serve_with_engine(
+    loaded: Loaded,
+    solution: str,
+    prompts: list[Prompt],
+    settings: EngineSettings,
+    draft: Model | None = None,
+) -> Served:
+    """The same through the solution's engine, with what it counted."""
+    checkpoint, config = loaded.checkpoint, settings.config
+    llm = load_serving(solution)
+    stats = EngineStats()
+    engine = build_engine(
+        llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, len(prompts), draft, stats
+    )
+    if config.enable_chunked_prefill:
+        log(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
+    try:
+        num_slots = min(config.max_num_seqs, len(prompts))
+        served = _watch(prompts, num_slots, lambda on_event: engine.generate(prompts, on_event))
+        return replace(served, counts=stats.as_json(engine), counts_line=stats.line(engine))
+    finally:
+        engine.release()
+
+
+def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]) -> Served:
+    progress = BatchProgress(prompts, num_slots, time.perf_counter())
+    is_interrupted = False
+    with live_view(progress) as show:
+        try:
+            generate(lambda event: show(event, progress.update(event)))
+        except KeyboardInterrupt:
+            is_interrupted = True
+    return Served(progress, time.perf_counter() - progress.start_s, is_interrupted)
+
+
+def _loop_settings(args: Namespace, limit: int, loop: LoopSettings) -> dict[str, Any]:
+    chosen = async_scheduling(args)
+    return {
+        "max_seq_len": getattr(args, "max_model_len", min(limit, LONGEST_DEFAULT)),
+        "batch_size": getattr(args, "max_num_seqs", LOOP_NUM_SEQS),
+        "prefill_step": loop.arguments["prefill_step"],
+        **loop.shown,
+    } | ({} if chosen is None else {"async_scheduling": chosen})
+
+
+def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) -> list[Prompt]:
+    """Short small talk with long notes among it; the default model can answer all of them."""
+    texts = list(_SHORT_PROMPTS)
+    for place, num_tokens in _NOTES:
+        length = min(num_tokens, limit // 2)
+        [question] = recall_questions(seed=place, count=1, context_tokens=length, encode=tokenizer.encode)
+        texts.insert(place, question.user)
+    return [Prompt(text, drawing_apart(sampling, idx)) for idx, text in enumerate(texts)]
+
+
+def _read(args: Namespace, sampling: SamplingParams) -> list[Prompt]:
+    prompts = read_prompts(args.prompts, sampling, args.raw)
+    if args.tensor_parallel_size > 1 and any(prompt.arrival_s > 0 for prompt in prompts):
+        raise UserError(
+            "arrival_s goes by the clock, and each rank has its own: leave it out with --tensor-parallel-size"
+        )
+    return prompts
+
+
+def _in_template(tokenizer: Tokenizer, prompts: Sequence[Prompt], raw: bool) -> list[Prompt]:
+    return [replace(each, content=as_chat(tokenizer, cast(str, each.content), raw)) for each in prompts]

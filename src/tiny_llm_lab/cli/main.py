@@ -1,0 +1,174 @@
+"""`main`: stream one answer."""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+from tiny_llm_lab.measure.corpus.question import QUESTION
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
+from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
+from tiny_llm_lab.runtime.kv_memory import require_dense_fit
+from tiny_llm_lab.runtime.metrics import decode_rate, e2e_s
+from tiny_llm_lab.runtime.native.compiling.limits import measure
+from tiny_llm_lab.runtime.native.ops import Note
+from tiny_llm_lab.runtime.native.profile import profile, table
+from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.model_options import (
+    Loaded,
+    add_async_scheduling,
+    add_kernel_arguments,
+    add_model_arguments,
+    add_prefill_step,
+    async_scheduling,
+    load_from_args,
+    model_name,
+)
+from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, run_ranks
+from tiny_llm_lab.serving.options.prompt_text import cleaned
+from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
+from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
+
+HELP = "Stream one answer."
+EXAMPLES = (
+    (
+        '--prompt "Who are you?" --temperature 0.7 --seed 1',
+        "draw an answer, the same for a seed",
+    ),
+    ("--model qwen3-0.6b --prompt -", "ask a model of the hub, which is downloaded once, what stdin says"),
+)
+# By the day that builds each: no cache, a cache, then the prompt in chunks.
+LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache", "chunked": "stream_generate"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_borrow(parser)
+    add_kernel_arguments(parser)
+    add_parallel_argument(parser)
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="what to ask; - reads stdin (default: a question about some notes)"
+    )
+    parser.add_argument("--raw", action="store_true", help="give the prompt as it is, without chat template")
+    parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help="default: %(default)s")
+    add_sampling_arguments(parser, max_tokens=256)
+    add_prefill_step(parser)
+    add_async_scheduling(parser)
+    parser.add_argument(
+        "--profile", action="store_true", help="show where the time went, operator by operator"
+    )
+
+
+def run(args: Namespace) -> int:
+    sampling, settings = sampling_from_args(args), _loop_settings(args)
+    if (code := run_ranks(args, reads_stdin=args.prompt == "-")) is not None:
+        return code
+    question = _question(args.prompt, args.raw)
+    loaded = load_from_args(args, num_ranks=args.tensor_parallel_size)
+    prompt = as_chat(loaded.checkpoint.tokenizer, question, args.raw)
+    num_prompt_tokens = _checked_length(loaded, prompt, sampling.max_tokens)
+    if args.prompt is None:
+        log(f"> {question}\n")
+    start_s, token_s = time.perf_counter(), list[float]()
+    try:
+        with _profiled(args) as notes:
+            _print_stream(start_loop(loaded, args.loop, prompt, sampling, settings), token_s)
+    except KeyboardInterrupt:
+        print(flush=True)
+        log(f"interrupted · {_latencies(num_prompt_tokens, Timing(start_s, tuple(token_s)))}")
+        return EXIT_INTERRUPTED
+    timing = Timing(start_s, tuple(token_s))
+    log(f"\n{model_name(args)} · {args.solution} · {_latencies(num_prompt_tokens, timing)}")
+    if len(token_s) == sampling.max_tokens:
+        log(f"cut at --max-tokens {sampling.max_tokens}")
+    if args.profile:
+        limits = measure(native.binding().num_threads())
+        log("\n" + "\n".join(table(notes, e2e_s(timing) or 0.0, limits)))
+    log(f"next: {program()} batch-main")
+    return 0
+
+
+def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
+    if not args.profile:
+        return nullcontext([])
+    if not native.can_run():
+        raise UserError("--profile times the C++ kernels, and none run here: use a CPU and a C++ compiler")
+    return profile()
+
+
+def start_loop(
+    loaded: Loaded, loop: str, prompt: str, sampling: SamplingParams, settings: dict[str, Any]
+) -> Iterator[Event]:
+    """The events of one of the solution's three ways to answer a prompt; `settings` are of the last one."""
+    tokenizer, llm = loaded.checkpoint.tokenizer, cast(Any, loaded.solution)
+    if not hasattr(llm, LOOPS[loop]):
+        raise UserError(f"this solution has no {LOOPS[loop]}: choose another --loop or --solution")
+    generate = getattr(llm, LOOPS[loop])
+    if loop == "chunked":
+        events = generate(loaded.model, tokenizer, prompt, sampling, **settings)
+        return cast(Iterator[Event], events)
+    if sampling.stop or sampling.ignore_eos:
+        raise UserError(f"--stop and --ignore-eos are not for --loop {loop}: choose --loop chunked")
+    sampler = llm.Sampler(sampling)
+    # The last token of an answer is sampled and not computed: it needs no position.
+    room = loaded.model.config.max_position_embeddings - len(tokenizer.encode(prompt)) + 1
+    max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+    return cast(Iterator[Event], generate(loaded.model, tokenizer, prompt, sampler, max_tokens=max_tokens))
+
+
+def _loop_settings(args: Namespace) -> dict[str, Any]:
+    chosen = async_scheduling(args)
+    if chosen is not None and args.loop != "chunked":
+        raise UserError(f"--async-scheduling is not for --loop {args.loop}: choose --loop chunked")
+    return {"prefill_step": args.prefill_step} | ({} if chosen is None else {"async_scheduling": chosen})
+
+
+def _latencies(num_prompt_tokens: int, timing: Timing) -> str:
+    """How long the answer took, from the moment the question was put."""
+    if timing.ttft_s is None:
+        return f"prompt {plural(num_prompt_tokens)} · no answer"
+    parts = [f"prompt {plural(num_prompt_tokens)}", f"answer {plural(len(timing.token_s))}"]
+    parts += [f"TTFT {timing.ttft_s * 1000:.0f} ms"]
+    rate = decode_rate(timing)
+    return " · ".join([*parts, f"then {rate:.1f} tok/s"] if rate else parts)
+
+
+def _print_stream(events: Iterable[Event], token_s: list[float]) -> None:
+    """Print the answer as it comes; `token_s` gets the time of each token."""
+    writer = AnswerWriter(sys.stdout)
+    for event in events:
+        if isinstance(event, TokenEvent):
+            if event.token_id is not None:
+                token_s.append(time.perf_counter())
+            writer.write(event.text)
+    writer.end()
+
+
+def _question(prompt: str | None, raw: bool) -> str:
+    if prompt is None:
+        return QUESTION
+    source = "stdin" if prompt == "-" else "the prompt"
+    try:
+        text = cleaned(sys.stdin.read() if prompt == "-" else prompt, raw, source)
+    except UnicodeDecodeError:
+        raise UserError("stdin is not UTF-8 text: convert it first") from None
+    if not text:
+        raise UserError("the prompt is empty: ask something with --prompt TEXT")
+    return text
+
+
+def _checked_length(loaded: Loaded, prompt: str, max_tokens: int | None) -> int:
+    # The loops without a request object do not look at the limit; past it positions were never trained.
+    length = len(loaded.checkpoint.tokenizer.encode(prompt))
+    limit = loaded.model.config.max_position_embeddings
+    if length > limit:
+        raise UserError(f"the prompt has {length} tokens, the model takes {limit}: shorten it")
+    most = limit if max_tokens is None else min(limit, length + max_tokens)
+    cure = "choose a smaller --max-tokens, or shorten the prompt"
+    require_dense_fit(loaded.model.config, loaded.checkpoint.dtype, 1, most, cure)
+    return length

@@ -1,0 +1,1 @@
+"""Builds the book and checks it."""

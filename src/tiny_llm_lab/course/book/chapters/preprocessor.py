@@ -1,0 +1,42 @@
+"""What mdBook calls while it builds the book: formulas become MathML, and a page says how long it is.
+
+`book` names this module to mdBook.
+"""
+
+import json
+import shlex
+import sys
+from typing import IO, Final
+
+from tiny_llm_lab.course.book.chapters.formulas import with_mathml
+from tiny_llm_lab.course.book.chapters.reading import with_reading_time
+
+_MODULE: Final = "tiny_llm_lab.course.book.chapters.preprocessor"
+
+
+def environment() -> dict[str, str]:
+    """The variable that tells mdBook to call this module with the interpreter that runs now."""
+    command = shlex.join([sys.executable, "-m", _MODULE])
+    return {"MDBOOK_PREPROCESSOR__FORMULAS__COMMAND": command}
+
+
+def convert_book(stream: IO[str]) -> str:
+    """mdBook's JSON `[context, book]` on a stream, as the JSON of a book whose chapters are ready to show."""
+    _, book = json.load(stream)
+    _convert_items(book["items"])
+    return json.dumps(book)
+
+
+def _convert_items(items: list[object]) -> None:
+    for item in items:
+        chapter = item.get("Chapter") if isinstance(item, dict) else None  # others: separators, titles
+        if chapter is not None:
+            chapter["content"] = with_mathml(with_reading_time(chapter["content"]))
+            _convert_items(chapter["sub_items"])
+
+
+if __name__ == "__main__":
+    # mdBook asks first, with `supports RENDERER`, and takes exit code 0 for yes.
+    if sys.argv[1:2] != ["supports"]:
+        sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.write(convert_book(sys.stdin))

@@ -1,0 +1,122 @@
+"""Measurements that are worth keeping: `results/*.json`, one file per claim, and tables made of them."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiny_llm_lab.course.book.page import markdown_table
+from tiny_llm_lab.types import UserError
+
+SCHEMA = 1
+
+_TABLE = re.compile(r"(<!-- results: (?P<asked>[^>]+?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+_INTRODUCTION = """# Results
+
+One file for each claim, with its command, machine, date and the commit that recorded it. This page is
+generated: `./pdmw run book` writes it from the JSON files beside it, and `book --check` refuses a stale one.
+The numbers in parentheses are the lowest and the highest value, where a figure was measured more than once.
+The machines were shared, so ratios say more than seconds.
+"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number: a row (`case`) and a column (`what`) of the claim's table."""
+
+    case: str
+    what: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A claim and the figures that support it."""
+
+    name: str
+    claim: str
+    command: str
+    machine: str
+    date: str
+    commit: str
+    note: str
+    figures: tuple[Figure, ...]
+
+
+def read_results(root: Path) -> dict[str, Result]:
+    """All results of a repository by name. Raises UserError for a file that is not of this schema."""
+    return {path.stem: _read(path) for path in sorted((root / "results").glob("*.json"))}
+
+
+def results_page(results: dict[str, Result]) -> str:
+    """The text of results/README.md."""
+    return "\n".join([_INTRODUCTION, *map(_section, results.values())])
+
+
+def with_results(text: str, results: dict[str, Result]) -> str:
+    """A page with right tables between `<!-- results: NAME; column; … -->` and `<!-- end of results -->`.
+
+    Without columns a table has all of them. Raises UserError for a name or a column that does not exist.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        name, *columns = [part.strip() for part in match["asked"].split(";")]
+        if name not in results:
+            raise UserError(f"no such result: {name}: the pages may use {', '.join(results)}")
+        return f"{match[1]}\n{results_table(results[name], columns, has_spread=False)}\n{match[3]}"
+
+    return _TABLE.sub(table, text)
+
+
+def results_table(result: Result, columns: Sequence[str] = (), *, has_spread: bool) -> str:
+    """The figures of a result as a Markdown table, a row for each case."""
+    known = list(dict.fromkeys(figure.what for figure in result.figures))
+    for column in columns:
+        if column not in known:
+            raise UserError(f"results/{result.name}.json has no {column!r}: choose from {', '.join(known)}")
+    columns = columns or known
+    found = {(figure.case, figure.what): _cell(figure, has_spread) for figure in result.figures}
+    cases = dict.fromkeys(figure.case for figure in result.figures)
+    rows = [[case, *(found.get((case, column), "") for column in columns)] for case in cases]
+    return markdown_table(["", *columns], ["---", *["--:"] * len(columns)], rows)
+
+
+def _read(path: Path) -> Result:
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if row.pop("schema") != SCHEMA:
+            raise ValueError(f"the schema must be {SCHEMA}")
+        figures = tuple(Figure(**figure) for figure in row.pop("figures"))
+        return Result(path.stem, figures=figures, **row)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"results/{path.name} is no result: {error}: take a file beside it as a model"
+        ) from error
+
+
+def _section(result: Result) -> str:
+    note = f"\n{result.note}\n" if result.note else ""
+    return f"""## {result.name}
+
+{result.claim}
+
+`{result.command}`
+
+{result.machine}. {result.date}, commit `{result.commit}`.
+{note}
+{results_table(result, has_spread=True)}"""
+
+
+def _cell(figure: Figure, has_spread: bool) -> str:
+    spread = ""
+    if has_spread and figure.low is not None and figure.high is not None:
+        spread = f" ({_number(figure.low)} to {_number(figure.high)})"
+    return _number(figure.value) + spread
+
+
+def _number(value: float) -> str:
+    """Three digits, or all those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"

@@ -1,0 +1,111 @@
+"""Sample outputs and drawings of the pages: an HTML comment in front of each says where it comes from.
+
+`<!-- output of: ./pdmw run … -->` before a text block: the command is run, and the block has to occur in what
+it prints. Figures may differ, and `[…]` stands for anything. `<!-- output of: the program above -->` runs the
+Python block before it. `<!-- drawn by: ./pdmw run … --svg FILE -->` before an image: the command has to draw
+the same file.
+`<!-- recorded: NAME -->`, for what takes minutes: results/NAME.json says when and where.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tiny_llm_lab.course.book.page import Page
+
+_MARK = re.compile(
+    r"^<!-- (?P<kind>output of|drawn by|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?",
+    re.DOTALL | re.MULTILINE,
+)
+_ABOVE = "the program above"
+# Pages for contributors quote other programs; in the book and in the README a text block is an output.
+_UNMARKED = {"CONTRIBUTING.md", "docs"}
+_NUMBER = r"\d(?:[\d.,]*\d)?"
+_RUN_S = 300
+
+Run = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A marked output or drawing: the kind and source of the mark, and the text that follows."""
+
+    kind: str
+    source: str
+    text: str
+    program: str  # the Python block before it, or ""
+
+
+def samples(page: Page) -> Iterator[Sample]:
+    """Every marked sample of a page."""
+    programs = [block for block in page.blocks() if block.language == "python"]
+    for match in _MARK.finditer(page.text):
+        above = [block.code for block in programs if block.start < match.start()]
+        yield Sample(match["kind"], match["source"], match["text"] or "", above[-1] if above else "")
+
+
+def mark_problems(page: Page, results: Collection[str]) -> Iterator[str]:
+    """Text blocks without a mark where one is needed, and recorded samples without their results."""
+    marked = list(samples(page))
+    missing = page.text.count("```text\n") - sum(bool(sample.text) for sample in marked)
+    if missing and not {page.name, page.path.parent.name} & _UNMARKED:
+        yield (
+            f"{page.name}: {missing} sample output(s) without a line <!-- output of: COMMAND -->: "
+            "write it above, or begin a block that is no output with ```plain"
+        )
+    for sample in marked:
+        if sample.kind == "recorded":
+            if sample.source not in results:
+                yield f"{page.name}: a recorded sample needs results/{sample.source}.json, which is not there"
+        elif not sample.source.startswith(("./pdmw run ", _ABOVE)):
+            yield (
+                f"{page.name}: a sample comes from `{sample.source}`: "
+                f"name a command as ./pdmw run …, or {_ABOVE}"
+            )
+
+
+def sample_problems(page: Page, root: Path, run: Run | None = None) -> Iterator[str]:
+    """Samples that are not what their command prints or draws; runs the commands in `root`."""
+    run = run or partial(_run, root)
+    for sample in samples(page):
+        if sample.kind == "output of" and not occurs(sample.text, run(_command(sample))):
+            yield f"{page.name}: `{sample.source}` prints something else: show what it prints"
+        elif sample.kind == "drawn by" and not _is_drawn(sample, root, run):
+            yield f"{page.name}: the picture is stale: {sample.source}"
+
+
+def occurs(sample: str, output: str) -> bool:
+    """Whether `output` has the sample in it, whatever the figures, rules (===) and width of blanks."""
+    pattern = re.escape(sample.strip()).replace(re.escape("[…]"), ".*?")
+    pattern = re.sub(r"(?:\\?\s)+", r"\\s+", pattern)
+    pattern = re.sub(r"(?<=\w)(?:\d|\\\.)*\d|\d(?:(?:\d|,|\\\.)*\d)?", lambda _: _NUMBER, pattern)
+    pattern = re.sub(r"=+", "=+", pattern)
+    return re.search(pattern, output, re.DOTALL) is not None
+
+
+def _command(sample: Sample) -> list[str]:
+    if sample.source == _ABOVE:
+        return [sys.executable, "-c", sample.program]
+    return [sys.executable, "-m", "tiny_llm_lab", *shlex.split(sample.source)[2:]]
+
+
+def _is_drawn(sample: Sample, root: Path, run: Run) -> bool:
+    words = _command(sample)
+    place = words.index("--svg") + 1
+    with tempfile.TemporaryDirectory() as folder:
+        drawn, kept = Path(folder) / "drawn.svg", root / words[place]
+        run([*words[:place], str(drawn), *words[place + 1 :]])
+        return drawn.exists() and kept.exists() and drawn.read_bytes() == kept.read_bytes()
+
+
+def _run(root: Path, command: Sequence[str]) -> str:
+    done = subprocess.run(
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_RUN_S, check=False
+    )
+    return done.stdout.decode(errors="replace")

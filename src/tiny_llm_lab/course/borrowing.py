@@ -1,0 +1,84 @@
+"""Files of the reference in the learner's package: assembled on import, nothing is written.
+
+A borrowed file is executed under the learner's name for it, so its relative imports are of the learner's
+package, and every class is there once.
+"""
+
+import difflib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types.packages import PACKAGES
+
+_STUB = re.compile(r'raise NotImplementedError\("task [\d.]+"\)')
+
+
+def borrow_files(files: Sequence[str], solution: str) -> None:
+    """Make `import tiny_llm` take these files, such as "layers/attention.py", from the reference.
+
+    A file of the learner's without a stub is left in use, and said so. Raises UserError for another solution,
+    and for what is no Python file of the reference.
+    """
+    if solution != "mine":
+        raise UserError(f"--borrow completes your package: add --solution mine, not {solution}")
+    mine, theirs = _folder("mine"), _folder("ref")
+    for name in files:
+        _check(name, theirs)
+    borrowed = [name for name in files if not _is_written(mine / name)]
+    for name in files:
+        done = "the reference's is used" if name in borrowed else "yours is written and used"
+        log(f"--borrow {name}: {done}")
+    modules = {_module(name): theirs / name for name in borrowed}
+    if loaded := [name for name in modules if name in sys.modules]:
+        raise UserError(f"{loaded[0]} is imported already: borrow before a solution is loaded")
+    sys.meta_path.insert(0, _Borrowed(modules))
+
+
+@dataclass(frozen=True)
+class _Borrowed(MetaPathFinder):
+    """Finds modules by their full names in other files than their package has."""
+
+    paths: Mapping[str, Path]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = self.paths.get(fullname)
+        return None if found is None else importlib.util.spec_from_file_location(fullname, found)
+
+
+def _check(name: str, theirs: Path) -> None:
+    if Path(name).suffix in (".cpp", ".h", ".metal"):
+        raise UserError(
+            f"--borrow {name}: C++ and Metal are compiled from one folder: leave it out, and set "
+            "TINY_LLM_KERNELS=mlx or off to run without"
+        )
+    names = [path.relative_to(theirs).as_posix() for path in theirs.rglob("*.py")]
+    if name not in names or name.endswith("__init__.py"):
+        near = difflib.get_close_matches(name, names, 1, cutoff=0.3)
+        cure = f"did you mean {near[0]}?" if near else "name one such as layers/attention.py"
+        raise UserError(f"--borrow {name}: the reference has no such file: {cure}")
+
+
+def _is_written(path: Path) -> bool:
+    return path.exists() and not _STUB.search(path.read_text(encoding="utf-8"))
+
+
+def _module(name: str) -> str:
+    return f"{PACKAGES['mine']}.{name.removesuffix('.py').replace('/', '.')}"
+
+
+def _folder(solution: str) -> Path:
+    spec = importlib.util.find_spec(PACKAGES[solution])
+    if spec is None or spec.origin is None:
+        raise UserError(f"there is no {PACKAGES[solution]} in this checkout")
+    return Path(spec.origin).parent

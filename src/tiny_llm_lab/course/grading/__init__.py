@@ -1,0 +1,1 @@
+"""Grades a solution with pytest: which tests run, and what their failures mean."""

@@ -1,0 +1,98 @@
+"""The pytest plugin that grades a solution: its options, the solution, and the hooks of the other modules."""
+
+import multiprocessing
+import os
+import traceback
+from types import ModuleType
+from typing import cast
+
+import pytest
+
+from tiny_llm_lab.course.grading.crash import RunningTest, running_file
+from tiny_llm_lab.course.grading.flags import FLAGS
+from tiny_llm_lab.course.grading.grading import Grader
+from tiny_llm_lab.course.grading.interrupt import Interrupt
+from tiny_llm_lab.course.grading.precompile import precompile
+from tiny_llm_lab.course.grading.selection import LONG, TASK, Selection
+from tiny_llm_lab.course.grading.time_limit import LIMIT_S, OWN_LIMIT, TimeLimit
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.record.closing import Closing
+from tiny_llm_lab.course.record.recorder import Recorder, is_learners
+from tiny_llm_lab.course.record.repeated import Repeated
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.checkout import repository
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.solution import load_solution
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types.packages import PACKAGES
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiny-llm")
+    group.addoption("--solution", default="mine", choices=list(PACKAGES), help="whose code to test")
+    for flag, settings in FLAGS.items():
+        group.addoption(flag, **settings)
+    group.addoption(
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help=f"seconds for each test of mine: {LIMIT_S:.0f}, 0 = none",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in (TASK, LONG, OWN_LIMIT):
+        config.addinivalue_line("markers", marker)
+    # A week's tests grade the Python they name; those of the C++ kernels switch them on themselves.
+    os.environ[native.VARIABLE] = config.getoption("--kernels") or os.environ.get(native.VARIABLE, "off")
+    # A tree of its own, as in the tests of this plugin, brings its own manifest.
+    own = config.rootpath / "course.toml"
+    try:
+        course = load_course(config.rootpath if own.exists() else repository())
+        selection = Selection(config, course)
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from None
+    for plugin in (selection, Grader(config, selection), TimeLimit(config, selection), Interrupt()):
+        config.pluginmanager.register(plugin)
+    if not is_worker(config):
+        file = running_file(os.environ)
+        if file is not None:
+            config.pluginmanager.register(RunningTest(selection, file))
+        is_inside_trial = multiprocessing.parent_process() is not None  # of a known mistake
+        if not is_inside_trial and is_learners(course, selection.solution):
+            config.pluginmanager.register(Recorder(config, selection))
+            config.pluginmanager.register(Closing(selection, program()))
+            config.pluginmanager.register(Repeated(course.starter))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """What all processes would otherwise find out, or compile, once each."""
+    config = session.config
+    if is_worker(config) or not config.getoption("numprocesses", None):
+        return
+    name = config.getoption("--solution")
+    _imported(name)
+    if name == "ref":
+        precompile(PACKAGES[name])
+
+
+@pytest.fixture(scope="session")
+def llm(pytestconfig: pytest.Config) -> TaskNames:
+    """The solution under test: the package that `--solution` names, with the names of all its tasks."""
+    return _imported(pytestconfig.getoption("--solution"))
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of the processes that pytest-xdist runs the tests in."""
+    return hasattr(config, "workerinput")
+
+
+def _imported(name: str) -> TaskNames:
+    try:
+        return TaskNames(cast(ModuleType, load_solution(name)))
+    except (SyntaxError, ImportError, NameError) as error:
+        # Every test would fail in the same way: say it once.
+        last = "".join(traceback.format_exception(error, limit=-1))
+        pytest.exit(f"{PACKAGES[name]} cannot be imported\n{last}", returncode=1)

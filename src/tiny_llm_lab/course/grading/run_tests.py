@@ -1,0 +1,114 @@
+"""`test` grades the learner's package, `test-ref` the reference: pytest with the course's plugin."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from tiny_llm_lab.course.grading.crash import outlived
+from tiny_llm_lab.course.grading.flags import FLAGS
+from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.types import UserError
+
+HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
+
+# pytest's own options that need all tests in one process, or say how many there are.
+_SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
+_OF_XDIST = ("-n", "--numprocesses", "--dist", "--maxprocesses", "--tx", "--looponfail", "-f", "-p")
+_WITHOUT_XDIST = ("-p", "no:xdist", "-p", "no:xdist.looponfail")
+_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # only tests of the lab use it
+_SOURCE = Path(__file__).resolve().parents[3]
+IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--kernels SET] [--full] [pytest arguments]"
+    parser.epilog = (
+        f"All other arguments are pytest's, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
+        "chunk. Several days run in several processes; -n0 runs them in one."
+    )
+    for flag, settings in FLAGS.items():
+        parser.add_argument(flag, **settings)
+    parser.set_defaults(handed_on=[])
+
+
+def run(args: argparse.Namespace) -> NoReturn:
+    """Become pytest; for the learner's package, in a child that this process outlives."""
+    course = load_course()
+    command = graded_command(course, args)
+    os.chdir(course.root)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    own = environment()
+    os.execve(command[0], command, outlived(own) if args.command == "test" else own)
+
+
+def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
+    """pytest on what `args` ask for. Raises UserError for a week, day or task that does not exist."""
+    wanted = course.select(args.week, args.day, args.task)  # tells what does not exist before pytest starts
+    own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
+    if any(arg.partition("=")[0] == "--borrow" for arg in own):
+        raise UserError("tests grade your own files: leave out --borrow, or run `stubs --fill-before W.D`")
+    command = pytest_command("ref" if args.command == "test-ref" else "mine")
+    for option in ("week", "day", "task", "kernels"):
+        value = getattr(args, option)
+        if value is not None:
+            command += [f"--{option}", str(value)]
+    command += ["--full"] if args.full else []
+    processes = parallel(wanted, own)
+    files = [] if _names_tests(course, own) else _files(course, args.command, wanted)
+    command += processes
+    # What a day's tests do not use takes longer to import than most of them run.
+    command += _WITHOUT_XDIST if not processes and not any(arg.startswith(_OF_XDIST) for arg in own) else ()
+    command += _WITHOUT_HYPOTHESIS if wanted is not None and files else ()
+    return command + own + files
+
+
+def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str]:
+    """pytest's arguments for several processes, which take a second to start: not for one day or task."""
+    num_days = 2 if wanted is None else len({task.day_id for task in wanted})
+    is_said = any(arg.startswith(_SAYS_PROCESSES) for arg in own)
+    names_file = any(path.suffix == ".py" for path in map(_path, own) if path is not None)
+    return () if num_days < 2 or is_said or names_file else IN_PARALLEL
+
+
+def _files(course: Course, command: str, wanted: frozenset[Task] | None) -> list[str]:
+    """What pytest collects: a day's tests stand in its own files, and those of the lab belong to no task."""
+    if wanted is not None:
+        return [path.relative_to(course.root).as_posix() for path in course.test_files(wanted)]
+    return ["--ignore", "tests/lab", "--ignore", "tests/kernels"] if command == "test" else []
+
+
+def _names_tests(course: Course, own: Sequence[str]) -> bool:
+    return any((course.root / path).exists() for path in map(_path, own) if path is not None)
+
+
+def _path(arg: str) -> Path | None:
+    """What looks like a test file or folder, and not like the word behind a -k."""
+    path = Path(arg.partition("::")[0])
+    return path if path.suffix == ".py" or (len(path.parts) > 1 and not arg.startswith("-")) else None
+
+
+def pytest_command(solution: str) -> list[str]:
+    """pytest on the repository's tests; naming the plugin twice (pyproject.toml does too) is harmless."""
+    # The stack of a crash shows pytest, and none of the learner's C++.
+    quiet = ("-p", "no:faulthandler") if solution == "mine" else ()
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tiny_llm_lab.course.grading.plugin",
+        *quiet,
+        "--solution",
+        solution,
+    ]
+
+
+def environment(source: Path = _SOURCE) -> dict[str, str]:
+    """Of a process that runs tests: it finds the packages in `source`, and orders sets alike every time."""
+    # The packages are found whether or not the project is installed, and from any directory.
+    paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}

@@ -1,0 +1,1 @@
+"""What a learner has passed, and what follows from it."""

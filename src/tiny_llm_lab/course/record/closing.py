@@ -1,0 +1,74 @@
+"""What a graded run says last: after green what is next, after red where help is."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tiny_llm_lab.course.grading.reporting import reporter_width
+from tiny_llm_lab.course.grading.selection import Selection
+from tiny_llm_lab.course.learner.chapter import chapter_of, end_of_week
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.record.record import load_record
+from tiny_llm_lab.course.record.standing import Standing, State, standing
+from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.runtime.console.tables import part_lines
+
+
+class Closing:
+    """A pytest plugin that speaks when a day or task of the learner's package was graded."""
+
+    def __init__(self, selection: Selection, program: str) -> None:
+        self._selection, self._program = selection, program
+        self._failed: dict[str, None] = {}  # tasks in the order of their first failure
+        self._num_passed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        task = getattr(report, "of_task", None)
+        if task is not None and report.failed and not hasattr(report, "todo"):
+            self._failed.setdefault(task)
+        self._num_passed += task is not None and report.passed and report.when == "call"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int | pytest.ExitCode
+    ) -> None:
+        course, wanted = self._selection.course, self._selection.wanted
+        if self._failed:
+            width = reporter_width(terminalreporter)
+            for line in help_lines(course, list(self._failed), self._program):
+                for part in part_lines(line, width):
+                    terminalreporter.line(part)
+        elif wanted is not None and int(exitstatus) == 0 and self._num_passed:
+            sources = TaskSources(course)
+            now = standing(course, load_record(course.root)[0], sources)
+            graded = [task for task in course.tasks if task in wanted]
+            for line in green_lines(now, graded, sources, self._program):
+                terminalreporter.line(line, green=True)
+
+
+def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]:
+    """For each task that failed, its hint and its chapter; then the command that looks for the mistake."""
+    for task_id in failed:
+        yield f"task {task_id}: {program} hint {task_id} · {chapter_of(course, course.task(task_id))}"
+    yield f"{program} explain {failed[0]} tries the known mistakes of that task, and names one that fails so"
+
+
+def green_lines(now: Standing, graded: list[Task], sources: TaskSources, program: str) -> Iterator[str]:
+    """What comes next, and how to compare what passed with the reference."""
+    course = now.course
+    day = course.day(graded[-1].day_id)
+    end = end_of_week(course, day)
+    if end and now.is_passed(day):
+        yield f"the week is done: {end} shows what you have built"
+    task = now.next_task
+    if task is None:
+        yield f"next: nothing, all of the Python is written; {program} status"
+    else:
+        place = sources.first_place(task)
+        where = f"{place.path.relative_to(course.root).as_posix()}:{place.line}"
+        yield f"next: {task.id} {task.title}, {where}"
+    passed = [each for each in graded if now.state(each) is State.PASSED]
+    if passed:
+        # Of a whole day, its comparison; of one task, its own.
+        name = day.id if len(graded) > 1 else passed[-1].id
+        yield f"yours beside the reference: {program} diff {name}"

@@ -1,0 +1,186 @@
+"""A learner's code of each task: whether it is written, where it stands, and its hash."""
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tiny_llm_lab.course.cutting import kernel_answer
+from tiny_llm_lab.course.growth import Growth, growths_of
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.source import Function, Source, parameter_names
+from tiny_llm_lab.runtime.task_names import is_private
+
+
+@dataclass(frozen=True)
+class Place:
+    """A function of a task in a learner's file; `line` is where a stub's body stands."""
+
+    path: Path
+    line: int
+    signature: str = ""  # "" for C++ and Metal, and where the file does not parse
+    is_written: bool = False
+
+
+class TaskSources:
+    """The files of src/tiny_llm, each read once. Nothing of them is imported."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self._files: dict[str, _File] = {}
+
+    def is_written(self, task: Task) -> bool:
+        """Whether no stub is left of the task, or of the functions that it only extends.
+
+        They must have the parameters that it adds. A file that is missing is not written.
+        """
+        files = [self._file(name).text for name in (*task.files, task.kernel) if name]
+        is_stub_left = any(not text or _stub(task.id).search(text) for text in files)
+        is_grown = self.has_own_parts(task) or self._has_grown(task)
+        return not is_stub_left and is_grown and not self.missing_parameters(task)
+
+    def missing_parameters(self, task: Task) -> list[Growth]:
+        """Those that the task adds to functions of earlier ones, and that these do not have yet."""
+        files = [name for each in self._course.tasks for name in each.files]
+        parsed = [self._file(name) for name in dict.fromkeys(files) if name.endswith(".py")]
+        functions = {name: function for file in parsed for name, function in file.functions.items()}
+        return [
+            growth
+            for growth in growths_of(task)
+            if growth.before is None and growth.symbol in functions
+            if growth.parameter not in parameter_names(functions[growth.symbol])
+        ]
+
+    def has_own_parts(self, task: Task) -> bool:
+        """Whether the task has functions or parts of kernels; otherwise it extends those of others."""
+        return bool(task.symbols or task.also or task.kernel)
+
+    def hash_of(self, task: Task) -> str:
+        """Of the code that answers the task: comments and the layout of Python do not count.
+
+        Private helpers count where the task's functions name them.
+        """
+        parts = []
+        for name in task.files:
+            file = self._file(name)
+            functions = self._functions(task, name)
+            parts.append(file.code_of([function.node for function in functions]) if functions else file.text)
+        if task.kernel:
+            text = self._file(task.kernel).text
+            answer = kernel_answer(text, task.id)
+            parts.append(text if answer is None else answer)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    def places(self, task: Task) -> list[Place]:
+        """Where the functions of a task stand, in the order of their files."""
+        found = []
+        for name in task.files:
+            path = self._course.starter / name
+            for function in self._functions(task, name):
+                stub = _stub(task.id).search(ast.unparse(function.node))
+                line = function.first_body_line if stub else function.node.lineno
+                signature = self._file(name).signature(function)
+                found.append(Place(path, line, signature, is_written=stub is None))
+        if task.kernel:
+            path = self._course.starter / task.kernel
+            found += [Place(path, line) for line in _kernel_lines(self._file(task.kernel).text, task.id)]
+        return found or [Place(self._course.starter / (task.file or task.kernel), 1)]
+
+    def first_place(self, task: Task) -> Place:
+        """The first function of a task that is still a stub, or else its first one."""
+        places = self.places(task)
+        return next((place for place in places if not place.is_written), places[0])
+
+    def _has_grown(self, task: Task) -> bool:
+        return all(
+            not _stub(r"\d+\.\d+\.\d+").search(ast.unparse(each.node))
+            for name in task.files
+            for each in self._functions(task, name)
+        )
+
+    def _functions(self, task: Task, file: str) -> list[Function]:
+        wanted = task.symbols_in(file) or task.grows
+        others = {each for other in self._course.tasks for each in other.symbols_in(file)}
+        others -= set(wanted)
+        return [
+            function
+            for name, function in self._file(file).functions.items()
+            if function.is_public and name not in others and _is_of(name, wanted)
+        ]
+
+    def _file(self, name: str) -> "_File":
+        if name not in self._files:
+            path = self._course.starter / name
+            self._files[name] = _File(path.read_text(encoding="utf-8") if path.exists() else "")
+        return self._files[name]
+
+
+@dataclass(frozen=True)
+class _File:
+    text: str
+
+    @cached_property
+    def functions(self) -> dict[str, Function]:
+        try:
+            return Source(self.text).functions
+        except SyntaxError:
+            return {}
+
+    def signature(self, function: Function) -> str:
+        """The head of a function on one line, with the class before the name of a method."""
+        node = function.node
+        first = node.body[0]
+        end = first.lineno - 1 if first.lineno > node.lineno else node.lineno
+        head = " ".join(line.strip() for line in self.text.splitlines()[node.lineno - 1 : end])
+        head = head.replace(f"def {node.name}(", f"def {function.name}(", 1)
+        return head.replace("( ", "(").replace(", )", ")").rstrip(": ")
+
+    def code_of(self, nodes: list[ast.AST]) -> str:
+        """The text of some functions and of all private definitions that they name, directly or not."""
+        private = dict(self._private())
+        reached: dict[str, ast.AST] = {}
+        pending = list(nodes)
+        while pending:
+            for name in _names_in(pending.pop()):
+                if name in private and name not in reached:
+                    reached[name] = private[name]
+                    pending.append(private[name])
+        helpers = [reached[name] for name in sorted(reached)]
+        return "\n".join(ast.unparse(node) for node in [*nodes, *helpers])
+
+    def _private(self) -> Iterator[tuple[str, ast.AST]]:
+        for name, function in self.functions.items():
+            if not function.is_public:
+                yield name.rpartition(".")[2], function.node
+        for node in Source(self.text).tree.body:
+            if isinstance(node, ast.ClassDef) and is_private(node.name):
+                yield node.name, node
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Name) and is_private(target.id):
+                    yield target.id, node
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+
+
+def _is_of(name: str, symbols: Sequence[str]) -> bool:
+    return any(name == symbol or name.startswith(f"{symbol}.") for symbol in symbols)
+
+
+def _stub(task_id: str) -> re.Pattern[str]:
+    """What a stub says; `task_id` is a pattern, whose dots may stand for themselves alone in a stub."""
+    return re.compile(rf"""["']task {task_id}["']""")
+
+
+def _kernel_lines(text: str, task_id: str) -> list[int]:
+    begins = re.compile(rf"//\s*BEGIN task {re.escape(task_id)}\b")
+    return [number for number, line in enumerate(text.splitlines(), 1) if begins.search(line)]

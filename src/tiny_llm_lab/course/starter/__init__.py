@@ -1,0 +1,1 @@
+"""The starter: generated from the reference, filled up to a day, reset."""

@@ -1,0 +1,99 @@
+"""`reset TASK`: the functions of one task become stubs again; the rest of their files stays as it is."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel
+from tiny_llm_lab.course.growth import Growth, growths
+from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.course.record.desk import named_task
+from tiny_llm_lab.course.source import Source, exercises, parameter_names
+from tiny_llm_lab.course.starter.backup import keep_backup
+from tiny_llm_lab.course.starter.definitions import Module, is_stub
+from tiny_llm_lab.course.starter.stubs import starter
+from tiny_llm_lab.types import UserError
+
+HELP = "Make the functions of one task stubs again; a backup of the file is kept next to it."
+EXAMPLES = (("2.7.3", "begin this task anew: what else stands in its file stays"),)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("task", metavar="TASK", help="such as 2.7.3")
+
+
+def run(args: Namespace) -> int:
+    course = load_course()
+    task = named_task(course, args.task)
+    if not (task.symbols or task.also or task.kernel):
+        raise UserError(f"task {task.id} only extends {', '.join(task.grows)}: reset the task that owns it")
+    texts = {
+        name: text
+        for name, text in [*_python(course, task), *_kernel(course, task)]
+        if text != (course.starter / name).read_text(encoding="utf-8")
+    }
+    if not texts:
+        print(f"task {task.id} is all stubs: nothing to reset")
+    for name, text in texts.items():
+        path = course.starter / name
+        backup = keep_backup(path)
+        path.write_text(text, encoding="utf-8")
+        symbols = task.symbols_in(name) or task.symbols  # of a kernel, those of the whole task
+        print(f"src/tiny_llm/{name}: {', '.join(symbols)} to do again; as it was: {backup.name}")
+    return 0
+
+
+def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequence[Growth] = ()) -> str:
+    """A learner's file with the functions in `ids` (name -> task) cut; `pristine` is the starter's file.
+
+    A function to which the learner has added parameters keeps its signature. Others get the starter's, and so
+    do those with no more than what later tasks add, `grown`. Raises SyntaxError for what is not Python.
+    """
+    mine, theirs = Module(text), Module(pristine)
+    functions, originals = Source(text).functions, Source(pristine).functions
+    missing = [name for name in ids if name not in functions]
+    if missing:
+        raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
+    open_ = [name for name in ids if not is_stub(functions[name])]
+    lines = list(mine.lines)
+    of_course = {(each.symbol, each.parameter) for each in grown}
+    extended = [
+        name
+        for name in open_
+        for own in [set(parameter_names(functions[name])) - set(parameter_names(originals[name]))]
+        if any((name, parameter) not in of_course for parameter in own)
+    ]
+    for name in sorted(
+        set(open_) - set(extended), key=lambda n: mine.definitions[n].first_line, reverse=True
+    ):
+        own = mine.definitions[name]
+        lines[own.first_line - 1 : own.last_line] = theirs.code(name)
+    return cut_bodies("\n".join(lines) + "\n", {name: ids[name] for name in extended})
+
+
+def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
+    for file in task.files:
+        text = _existing(course.starter / file).read_text(encoding="utf-8")
+        owned = exercises(course)[file].task_ids()
+        ids = {name: id_ for name, id_ in owned.items() if id_ == task.id}
+        try:
+            yield file, without_answers(text, ids, starter(course)[file], growths(course))
+        except SyntaxError as error:
+            raise UserError(
+                f"src/tiny_llm/{file}:{error.lineno} is not Python ({error.msg}): mend that line first"
+            ) from None
+
+
+def _kernel(course: Course, task: Task) -> Sequence[tuple[str, str]]:
+    if not task.kernel:
+        return []
+    text = _existing(course.starter / task.kernel).read_text(encoding="utf-8")
+    if f"BEGIN task {task.id}" not in text:
+        raise UserError(f"src/tiny_llm/{task.kernel} has no `BEGIN task {task.id}` any more: put it back")
+    return [(task.kernel, cut_kernel(text, task.kernel.endswith(".metal"), {task.id}.__contains__))]
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise UserError(f"{path.name} is missing in src/tiny_llm: `git restore` brings the starter's")
+    return path

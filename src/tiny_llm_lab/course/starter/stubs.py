@@ -1,0 +1,134 @@
+"""The starter: src/tiny_llm is src/tiny_llm_ref with the bodies of all tasks cut."""
+
+import argparse
+import ast
+import re
+import sys
+from pathlib import Path
+
+from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
+from tiny_llm_lab.course.growth import growths, in_starter
+from tiny_llm_lab.course.manifest import Course, load_course
+from tiny_llm_lab.course.source import Source, exercises
+from tiny_llm_lab.course.starter import fill_before
+from tiny_llm_lab.course.starter.backup import free_name
+from tiny_llm_lab.course.starter.given import note_given, written_tasks
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.task_names import modules
+from tiny_llm_lab.types import UserError
+
+HELP = "Generate the starter src/tiny_llm from the reference, check it, or fill in the days before yours."
+EXAMPLES = (
+    ("--fill-before 2.7", "give every stub of the days before 2.7 its answer, to begin the course there"),
+    ("--check", "say which files of the starter are not up to date"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
+    modes.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup1")
+    what = "give the stubs of all earlier days their answers; what is no stub any more stays as it is"
+    modes.add_argument("--fill-before", metavar="W.D", help=what)
+
+
+def run(args: argparse.Namespace) -> int:
+    course = load_course()
+    if args.fill_before is not None:
+        return _fill_before(course, args.fill_before)
+    wanted, stale = starter(course), stale_files(course)
+    if args.check:
+        for name in stale:
+            print(f"stale: src/tiny_llm/{name}: run `pdm run stubs`", file=sys.stderr)
+        return 1 if stale else 0
+    edited = [name for name in stale if not is_untouched(course.starter / name, wanted.get(name))]
+    if edited and not args.force:
+        raise UserError(
+            f"{', '.join(edited)} in src/tiny_llm would be replaced but was edited: "
+            "`pdm run stubs --force` does it and keeps a backup"
+        )
+    for name in stale:
+        path = course.starter / name
+        if name in edited:
+            path.rename(free_name(path))
+        if name in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[name], encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)
+    print(f"{len(stale)} of {len(wanted)} files of src/tiny_llm written", file=sys.stderr)
+    return 0
+
+
+def _fill_before(course: Course, day: str) -> int:
+    wanted, written = starter(course), written_tasks(course)
+    found = fill_before.filling(course, day, wanted)
+    edited = [
+        name
+        for name in found.texts
+        if not is_untouched(course.starter / name, wanted[name])
+        if not fill_before.is_given(course, name, _read(course.starter / name) or "")
+    ]
+    for line in [*fill_before.write(course, found, edited), *fill_before.report(course, day, found)]:
+        log(line)
+    note_given(course, day, written)
+    return 1 if found.clashing else 0
+
+
+def starter(course: Course) -> dict[str, str]:
+    """Every file of the pristine starter, by its path in the package."""
+    grown = growths(course)
+    files = {
+        name: source.text.replace("the answers", "yours", 1)
+        if name.endswith("__init__.py")
+        else starter_source(in_starter(source.text, grown), source.task_ids())
+        for name, source in exercises(course).items()
+    }
+    kernels = cut_kernels(course.reference / "kernels")
+    return files | {f"kernels/{name}": text for name, text in kernels.items()}
+
+
+def stale_files(course: Course) -> list[str]:
+    """Files of src/tiny_llm that generating would write or take away."""
+    wanted = starter(course)
+    changed = [name for name, text in wanted.items() if _read(course.starter / name) != text]
+    present = list(modules(course.starter))
+    # A file that the reference no longer has goes, unless a learner made it.
+    left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
+    return changed + left_over
+
+
+def is_untouched(path: Path, wanted: str | None = None) -> bool:
+    """Whether a file holds nothing of a learner's that is not in `wanted`, what it should be.
+
+    Cutting an untouched file once more changes nothing, and what cutting keeps (a type, a constant) is
+    in `wanted` too.
+    """
+    text = _read(path)
+    if text is None or not text.strip():
+        return True
+    if path.suffix in KERNEL_SUFFIXES:
+        return cut_kernel(text, path.suffix == ".metal") == text
+    source = Source(text)
+    try:
+        tree = source.tree
+    except SyntaxError:
+        return False
+    if path.name == "__init__.py":
+        return all(isinstance(node, ast.ImportFrom | ast.Assign | ast.Expr) for node in tree.body)
+    if not _assignments(tree) <= _assignments(ast.parse(wanted or "")):
+        return False
+    # Tasks may have been renumbered since the file was written.
+    return _without_ids(starter_source(text, dict.fromkeys(source.functions, "?"))) == _without_ids(text)
+
+
+def _assignments(tree: ast.Module) -> set[str]:
+    return {ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)}
+
+
+def _without_ids(text: str) -> str:
+    return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None

@@ -1,0 +1,142 @@
+"""What chunks cost: by their place in the prompt, and in memory; and how well a step's time is predicted."""
+
+import random
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.measure.bench.engine.config import BenchConfig
+from tiny_llm_lab.measure.bench.harness import Versus, timed_section
+from tiny_llm_lab.measure.bench.report import Column, Row, Samples, Section
+from tiny_llm_lab.measure.bench.sample import free_memory
+from tiny_llm_lab.runtime.metrics import percentile
+from tiny_llm_lab.runtime.steps.calibration import THOROUGH, samples_of, time_steps
+from tiny_llm_lab.runtime.steps.runner import StepRunner
+from tiny_llm_lab.runtime.steps.shapes import Step, chunk, decodes, work_of
+
+_DEPTHS: Final = (0, 1024, 2048, 4096)
+_MAX_LEN, _MAX_CHUNK = 2560, 512
+_CALIBRATION_ROUNDS: Final = 3
+_NUM_HELD_OUT: Final = 24
+_SIZES: Final = (128, 512, 2048)
+# The most bytes of scores that a chunk may make where attention is not computed in tiles.
+_MOST_SCORES: Final = 4e9
+MEMORY_COLUMNS: Final = (
+    Column("steps", "steps", ".0f"),
+    Column("peak_bytes", "peak MB", ".1f", 1e-6),
+    Column("above_held_bytes", "above held", ".1f", 1e-6),
+    Column("reread_tokens", "KV re-read", ",.0f"),
+    Column("seconds", "seconds", ".2f"),
+)
+
+
+def chunk_position(config: BenchConfig) -> Section:
+    """Chunks at several depths in turns; then a calibration, and steps that it has not seen."""
+    seconds = config.time_steps(
+        {f"at {stored}": [chunk(stored, config.chunk)] for stored in depths(config.limit, config.chunk)}
+    )
+    max_len = min(config.limit, _MAX_LEN)
+    known, unknown = THOROUGH.steps(max_len, _MAX_CHUNK), held_out(max_len, _MAX_CHUNK, config.seed)
+    with config.runner([*known, *unknown]) as runner:
+        times = time_steps(runner.run, [*known, *unknown], _CALIBRATION_ROUNDS)
+    # Corrections off: the question is how good the fit is, not how fast it is corrected.
+    model = config.llm.StepTimeModel(samples_of(known, times[: len(known)]), newest=0.0)
+    works = [work_of(step) for step in unknown]
+    errors = prediction_errors(model, works, times[len(known) :])
+    found = [{f"p{p}": percentile(values, p) for p in (50, 90)} for values in errors]
+    said = "; ".join(
+        f"{what}: p50 {each['p50']:.1%}, p90 {each['p90']:.1%}"
+        for what, each in zip(("medians", "single runs"), found, strict=True)
+    )
+    first, *others = seconds
+    return timed_section(
+        "chunk-position",
+        f"chunk-position: a chunk of {config.chunk} tokens by the number of tokens before it",
+        seconds,
+        [Versus(f"{name} / {first}", name, first) for name in others],
+        [f"Step-time model, fitted to {len(known)} steps, relative error on {len(unknown)} others; {said}."],
+        calibration=calibration_json(model),
+        error=dict(zip(("of_medians", "of_runs"), found, strict=True)),
+    )
+
+
+def depths(limit: int, new: int) -> list[int]:
+    """Where chunks of `new` tokens begin; none ends behind `limit`."""
+    return sorted({max(0, min(depth, limit - new)) for depth in _DEPTHS})
+
+
+def held_out(max_len: int, max_chunk: int, seed: int) -> list[Step]:
+    """Steps inside the same bounds, drawn at random: what a model fitted to the grid has not seen."""
+    draw = random.Random(seed)
+    deepest = min(max_len, max(THOROUGH.stored) + 1)
+    steps: list[Step] = []
+    for _ in range(_NUM_HELD_OUT):
+        count = draw.randrange(0, max(THOROUGH.decodes) + 1)
+        step = decodes(count, draw.randrange(1, deepest))
+        if count == 0 or draw.random() < 0.6:
+            new = draw.randrange(8, min(max_chunk, max_len) + 1)
+            step += chunk(draw.randrange(0, min(deepest, max_len - new + 1)), new)
+        steps.append(step)
+    return steps
+
+
+def prediction_errors(
+    model: Any, works: Sequence[tuple[int, int, int]], times: Sequence[Sequence[float]]
+) -> tuple[list[float], list[float]]:
+    """Relative errors against the median of a step's runs, and against every single run.
+
+    `works` are the steps' num_tokens, attention_tokens and kv_tokens_read.
+    """
+    predicted = [model.predict(*work) for work in works]
+    pairs = list(zip(predicted, times, strict=True))
+    of_medians = [abs(expected_s / median(seconds) - 1) for expected_s, seconds in pairs]
+    return of_medians, [abs(expected_s / took - 1) for expected_s, seconds in pairs for took in seconds]
+
+
+def calibration_json(step_time: Any) -> dict[str, Any]:
+    """A fitted step-time model as `simulate --calibration` reads it, in seconds; corrections left out."""
+    return {
+        "split_tokens": step_time.split_tokens,
+        "small": list(step_time.small),
+        "large": list(step_time.large),
+    }
+
+
+def memory(config: BenchConfig) -> Section:
+    """What a long prefill holds at its peak: the same prompt in chunks of several sizes and in one piece."""
+    length = min(config.memory_tokens, config.limit)
+    sizes = [*(size for size in _SIZES if size < length), length]
+    # Bytes of a chunk's scores in float32; kernels compute them in tiles.
+    one = 0 if config.model.ops is not None else 4 * config.model.config.num_attention_heads * length
+    with config.runner([chunk(0, length)]) as runner:
+        runner.run(chunk(0, min(length, _SIZES[0])))
+        rows = [memory_row(runner, length, size) for size in sizes if one * size <= _MOST_SCORES]
+        pool_bytes = runner.cache.nbytes
+    note = (
+        f"Held: the weights and {pool_bytes / 1e6:.1f} MB of blocks for the prompt. Re-read: stored "
+        "tokens that later chunks read again, the sum of the chunks' starts; in one piece none."
+    )
+    title = f"memory: prefill of a prompt of {length} tokens"
+    data = {"tokens": length, "pool_bytes": pool_bytes}
+    return Section("memory", title, MEMORY_COLUMNS, rows, notes=[note], data=data)
+
+
+def memory_row(runner: StepRunner, length: int, size: int) -> Row:
+    """A prompt in chunks of `size`, and its peak memory above the weights and the blocks."""
+    held_bytes, starts = free_memory(), range(0, length, size)
+    start_s = time.perf_counter()
+    for start in starts:
+        runner.run(chunk(start, min(size, length - start)))
+    mx.synchronize()
+    peak_bytes = mx.get_peak_memory()
+    samples: dict[str, Samples] = {
+        "steps": [len(starts)],
+        "peak_bytes": [peak_bytes],
+        "above_held_bytes": [peak_bytes - held_bytes],
+        "reread_tokens": [sum(starts)],
+        "seconds": [time.perf_counter() - start_s],
+    }
+    return Row(f"{size}" + (" (one piece)" if size == length else ""), samples)

@@ -1,0 +1,76 @@
+"""`bench-engine`: what the engine's steps cost, and what its schedule does to latencies."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tiny_llm_lab.measure.bench.engine.chunks import chunk_position, memory
+from tiny_llm_lab.measure.bench.engine.config import BenchConfig
+from tiny_llm_lab.measure.bench.engine.drafts import drafts
+from tiny_llm_lab.measure.bench.engine.peers import peers
+from tiny_llm_lab.measure.bench.engine.steps import ahead, mixed, paged, scheduler
+from tiny_llm_lab.measure.bench.flags import add_flags, flags_of, shown_model
+from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.report import Report, Section
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments
+from tiny_llm_lab.types import UserError
+
+HELP = "Measure the steps of the engine, its scheduler, its memory, and its latencies under load."
+EXPERIMENTS: Final[dict[str, Callable[[BenchConfig], Section]]] = {
+    "mixed": mixed,
+    "paged": paged,
+    "ahead": ahead,
+    "scheduler": scheduler,
+    "chunk-position": chunk_position,
+    "memory": memory,
+    "drafts": drafts,
+    "peers": peers,
+}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model_arguments(parser, random_bits=4)
+    add_kernel_arguments(parser)
+    parser.add_argument(
+        "--experiment",
+        action="append",
+        choices=list(EXPERIMENTS),
+        help="may be given several times (default: all of them)",
+    )
+    add_flags(parser, BenchConfig)
+    parser.add_argument(
+        "--calibration-out", type=Path, help="write what chunk-position measured for `simulate --calibration`"
+    )
+    parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
+
+
+def run(args: Namespace) -> int:
+    names = [name for name in EXPERIMENTS if args.experiment is None or name in args.experiment]
+    if args.calibration_out and "chunk-position" not in names:
+        raise UserError("--calibration-out goes with --experiment chunk-position")
+    config = BenchConfig.from_args(args)
+    facts, report = host_facts(), Report(args.json)
+    for name in names:
+        log(f"{name} ...")
+        section = EXPERIMENTS[name](config)
+        report.add(section)
+        if name == "chunk-position" and args.calibration_out:
+            _write(args.calibration_out, json.dumps(section.data["calibration"]) + "\n")
+    settings = {
+        "model": shown_model(config.spec.model),
+        "dtype": str(config.checkpoint.dtype).split(".")[-1],
+        **{name: getattr(args, name) for name in ("solution", "threads")},
+        **flags_of(args, BenchConfig),
+    }
+    report.end("engine", settings, facts)
+    return 0
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}: choose another file") from None

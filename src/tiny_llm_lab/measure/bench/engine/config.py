@@ -1,0 +1,109 @@
+"""What every experiment is given: an engine's package, a model, sizes and numbers of rounds."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, cast
+
+import numpy as np
+
+from tiny_llm_lab.measure.bench.flags import count, flags_of, random_bits
+from tiny_llm_lab.measure.bench.harness import Variant, time_variants
+from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.runtime.steps.runner import StepRunner
+from tiny_llm_lab.runtime.steps.shapes import Step
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.serving.options.model_options import load_from_args, model_name
+from tiny_llm_lab.types import Checkpoint, SamplingParams, SchedulerConfig, UserError
+
+BLOCK_SIZE: Final = 16
+_NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepLayout", "StepTimeModel")
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """`llm` is the solution's package, `model` what it built of `checkpoint`; the rest are flags.
+
+    `spec` names the same model for the experiments that run in fresh processes.
+    """
+
+    llm: Any
+    model: Any
+    checkpoint: Checkpoint
+    spec: Spec
+    rounds: int = count(9, 1, "rounds of interleaved steps")
+    repeats: int = count(1, 1, "rounds of interleaved runs under load")
+    context: int = count(512, 1, "stored tokens of a decode")
+    streams: int = count(8, 1, "decodes")
+    chunk: int = count(128, 1, "tokens of a chunk")
+    memory_tokens: int = count(16_384, 1, "tokens of the prompt whose memory is measured, or as many as fit")
+    seed: int = count(0, 0, "of tokens and arrivals")
+
+    @classmethod
+    def from_args(cls, args: Namespace) -> "BenchConfig":
+        """Loads the model; raises UserError for a solution without an engine."""
+        if args.solution == "mlx-lm":
+            raise UserError(
+                "mlx-lm has no Engine: choose --solution ref or mine; --experiment peers compares it"
+            )
+        name = random_bits(model_name(args))
+        loaded = load_from_args(args, name)
+        llm = TaskNames(cast(ModuleType, loaded.solution))  # not every part is exported
+        missing = [name for name in _NEEDED if not hasattr(llm, name)]
+        if missing:
+            raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
+        own = {"threads": args.threads or 0, "seed": args.seed}
+        spec = Spec.from_args(args, name, **own)
+        return cls(llm, loaded.model, loaded.checkpoint, spec, **flags_of(args, cls))
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of one request."""
+        return int(self.model.config.max_position_embeddings)
+
+    def prompts(self, number: int, length: int) -> list[list[int]]:
+        """`number` prompts of `length` random tokens."""
+        draw = np.random.default_rng(self.seed)
+        prompts: list[list[int]] = draw.integers(0, self.model.config.vocab_size, (number, length)).tolist()
+        return prompts
+
+    def runner(self, steps: Sequence[Step]) -> StepRunner:
+        """Repeats `steps` of this model; a context manager."""
+        return StepRunner(self.llm, self.model, steps, self.seed, block_size=BLOCK_SIZE)
+
+    def time_steps(self, steps: Mapping[str, Sequence[Step]]) -> dict[str, tuple[float, ...]]:
+        """Seconds of each variant, which is a few steps one after another."""
+        with self.runner([step for each in steps.values() for step in each]) as runner:
+            variants = [
+                Variant(name, partial(lambda each: [runner.run(step) for step in each], each))
+                for name, each in steps.items()
+            ]
+            return time_variants(variants, self.rounds)
+
+    def decoding_engine(self, streams: int, length: int, **others: Any) -> Any:
+        """An engine with `streams` requests that all decode at `context`, up to `length` tokens."""
+        self.require_room(length, "--context and --rounds")
+        config = SchedulerConfig(
+            max_num_batched_tokens=streams * self.context, max_num_seqs=streams, max_model_len=length
+        )
+        shape = {"num_blocks": streams * -(-length // BLOCK_SIZE), "block_size": BLOCK_SIZE}
+        tokenizer = self.checkpoint.tokenizer
+        engine = self.llm.Engine(
+            self.model, tokenizer, config, enable_prefix_caching=False, **shape, **others
+        )
+        for number, tokens in enumerate(self.prompts(streams, self.context)):
+            engine.add(str(number), tokens, exactly(length - self.context))
+        engine.step()  # all prompts in one step, so that all requests have equally many tokens
+        return engine
+
+    def require_room(self, num_tokens: int, what: str) -> None:
+        """Raise UserError unless a request of `num_tokens` tokens fits."""
+        if num_tokens > self.limit:
+            raise UserError(f"{what} makes {num_tokens} tokens; the model takes {self.limit}: shorten it")
+
+
+def exactly(max_tokens: int) -> SamplingParams:
+    """Greedy answers of exactly `max_tokens` tokens."""
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)

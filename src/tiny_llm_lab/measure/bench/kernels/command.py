@@ -1,0 +1,81 @@
+"""`bench-kernels`: the variants of each operator, from the definition to the reference, under the limit."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.kernels.comparison import KernelComparison, measured
+from tiny_llm_lab.measure.bench.kernels.launch_table import launch_sections
+from tiny_llm_lab.measure.bench.kernels.memory import memory_sections
+from tiny_llm_lab.measure.bench.kernels.variants import attention, products
+from tiny_llm_lab.measure.bench.report import Report
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types.packages import PACKAGES
+
+HELP = "Measure the variants of the kernels: limit, oracle, MLX, the steps, the reference, yours."
+OPS: Final = ("qmm", "attention", "launches", "memory", "all")
+_OPS_HELP: Final = (
+    "quantized matmul, attention, or all of it (default: all), in seconds; of the reference, before and now, "
+    "and of mlx-lm: launches, the operators that a step starts, or memory, what a chunk takes"
+)
+_COUNTED: Final = {"launches": launch_sections, "memory": memory_sections}
+# New tokens and those stored before them: decoding, and a chunk of a prompt.
+_ATTENTIONS: Final = ((1, 512), (1, 2048), (128, 512))
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--solution", choices=["mine", "ref"], default="ref", help="mine adds your kernels")
+    parser.add_argument("--op", choices=OPS, default="all", help=_OPS_HELP)
+    parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
+    about = "of the kernels on a CPU (default: %(default)s)"
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores(), metavar="N", help=about)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON and no tables")
+
+
+def run(args: Namespace) -> int:
+    if args.op in _COUNTED:
+        return _count(args)
+    rows, report, facts = row_counts(args.rows), Report(args.json), host_facts()
+    on_cpu = mx.default_device() == mx.cpu
+    if on_cpu:
+        native.binding().set_num_threads(args.threads)
+    for compared in _comparisons(args, rows):
+        log(f"{compared.title} ...")
+        report.add(measured(compared, args.threads if on_cpu else None))
+    settings = {"solution": args.solution, "op": args.op, "rows": rows, "threads": args.threads}
+    report.end("kernels", settings, facts)
+    return 0
+
+
+def _count(args: Namespace) -> int:
+    report, facts = Report(args.json), host_facts()
+    for section in _COUNTED[args.op]():
+        report.add(section)
+    report.end("kernels", {"op": args.op}, facts)
+    return 0
+
+
+def _comparisons(args: Namespace, rows: list[int]) -> Iterator[KernelComparison]:
+    packages = [PACKAGES["ref"], *([PACKAGES["mine"]] if args.solution == "mine" else [])]
+    if args.op in ("qmm", "all"):
+        yield from (products(num, packages) for num in rows)
+    if args.op in ("attention", "all"):
+        yield from (attention(new, stored, packages) for new, stored in _ATTENTIONS)
+
+
+def row_counts(text: str) -> list[int]:
+    """The numbers of --rows; raises UserError for anything else."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise UserError(f"--rows takes numbers of 1 or more, separated by commas, not {text!r}")
+    return numbers

@@ -1,0 +1,122 @@
+"""The variants of each operator that are compared, on the same numbers."""
+
+import importlib
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from tiny_llm_lab.measure.bench.harness import Variant
+from tiny_llm_lab.measure.bench.kernels.comparison import Cost, KernelComparison
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.types import QuantizedWeights
+
+# A product of Qwen3-0.6B's MLP, and the heads of its attention.
+_OUTPUTS, _INNER, _GROUP, _BITS = 3072, 1024, 64, 4
+_HEADS, _KV_HEADS, _DIM = 16, 8, 128
+# More than any cache holds: the weights of every run come from memory, as they do in a model.
+_ROTATED_BYTES = 100_000_000
+
+
+def products(
+    rows: int,
+    packages: Sequence[str],
+    outputs: int = _OUTPUTS,
+    inner: int = _INNER,
+    rotated: int = _ROTATED_BYTES,
+) -> KernelComparison:
+    """x [rows, inner] times the transpose of packed weights [outputs, inner], all but scales in 4 bits."""
+    one = outputs * inner * _BITS // 8 + 2 * 2 * outputs * inner // _GROUP
+    key = mx.random.key(0)
+    weights = [_packed(mx.random.normal((outputs, inner), key=key)) for _ in range(rotated // one + 1)]
+    x = mx.random.normal((rows, inner), key=key).astype(mx.bfloat16)
+    mx.eval(x, *((w.weight, w.scales, w.biases) for w in weights))
+    weight = itertools.cycle(weights).__next__  # every run takes the next copy
+    variants = [Variant("MLX", lambda: _mlx_product(x, weight()))]
+    if mx.default_device() == mx.gpu:
+        matmul = _names(packages[-1]).quantized_matmul_metal
+        variants.append(Variant("Metal kernel", lambda: matmul(x, weight())))
+    else:
+        variants.insert(0, Variant("oracle", lambda: _oracle_product(x, weight())))
+        for package in packages:
+            variants += _steps(package, x, weight)
+    cost = Cost(one + 2 * rows * (inner + outputs), 2 * rows * outputs * inner, allows_integers=True)
+    title = f"quantized matmul [{rows}, {inner}] x [{outputs}, {inner}], 4 bits in groups of 64, bfloat16"
+    return KernelComparison(title, cost, variants)
+
+
+def attention(
+    tokens: int,
+    stored: int,
+    packages: Sequence[str],
+    heads: int = _HEADS,
+    kv_heads: int = _KV_HEADS,
+    dim: int = _DIM,
+) -> KernelComparison:
+    """New tokens of one request, causal, against what is stored, they themselves included."""
+    stored = stored if tokens == 1 else stored + tokens
+    keys = mx.random.split(mx.random.key(1), 3)
+    shapes = ((1, heads, tokens, dim), (1, kv_heads, stored, dim), (1, kv_heads, stored, dim))
+    q, k, v = (mx.random.normal(s, key=n).astype(mx.bfloat16) for s, n in zip(shapes, keys, strict=True))
+    mx.eval(q, k, v)
+    scale = dim**-0.5
+    own = partial(
+        mx.fast.scaled_dot_product_attention, q, k, v, scale=scale, mask="causal" if tokens > 1 else None
+    )
+    variants = [Variant("MLX", own)]
+    if mx.default_device() == mx.gpu:
+        flash_attention = _names(packages[-1]).flash_attention_metal
+        variants.append(Variant("Metal kernel", partial(flash_attention, q, k, v, causal=True)))
+    else:
+        oracle = _names(packages[0])
+        variants.insert(0, Variant("oracle", lambda: oracle.flash_attention(q, k, v, mask="causal")))
+        for package in packages:
+            of_package = partial(native.load(package).attention, q, k, v, stored, True, scale)
+            variants.append(Variant(_name(package), of_package))
+    seen = sum(stored - tokens + i + 1 for i in range(tokens))
+    cost = Cost(2 * stored * kv_heads * dim * 2 + 4 * tokens * heads * dim, 4 * seen * heads * dim)
+    title = f"attention of {tokens} new among {stored} tokens, {heads} heads of {dim}, {kv_heads} kv heads"
+    return KernelComparison(f"{title}, bfloat16", cost, variants)
+
+
+def _steps(package: str, x: mx.array, weight: Callable[[], QuantizedWeights]) -> list[Variant]:
+    made = native.load(package)
+    prefix = "" if package.endswith("_ref") else "mine "
+
+    def step(number: int) -> mx.array:
+        return made.quantized_matmul_step(number, x, weight())
+
+    steps = [Variant(f"{prefix}step {number}", partial(step, number)) for number in (1, 2, 3, 4)]
+    return [*steps, Variant(_name(package), lambda: made.linear(x, [weight()])[0])]
+
+
+def _names(package: str) -> Any:
+    return TaskNames(importlib.import_module(package))
+
+
+def _name(package: str) -> str:
+    return "reference" if package.endswith("_ref") else "mine"
+
+
+def _packed(w: mx.array) -> QuantizedWeights:
+    return QuantizedWeights(*mx.quantize(w.astype(mx.bfloat16), group_size=_GROUP, bits=_BITS), _GROUP, _BITS)
+
+
+def _mlx_product(x: mx.array, w: QuantizedWeights) -> mx.array:
+    return mx.quantized_matmul(
+        x, w.weight, w.scales, w.biases, transpose=True, group_size=w.group_size, bits=w.bits
+    )
+
+
+def _oracle_product(x: mx.array, w: QuantizedWeights) -> mx.array:
+    """The definition in whole arrays: decode, then multiply."""
+    shifts = mx.arange(0, 32, w.bits, dtype=mx.uint32)
+    fields = (w.weight[..., None] >> shifts) & (2**w.bits - 1)
+    groups = fields.reshape(len(w.weight), -1, w.group_size).astype(mx.float32)
+    assert w.biases is not None
+    scales, biases = w.scales.astype(mx.float32), w.biases.astype(mx.float32)
+    dense = groups * scales[..., None] + biases[..., None]
+    return (x.astype(mx.float32) @ mx.flatten(dense, 1).T).astype(x.dtype)

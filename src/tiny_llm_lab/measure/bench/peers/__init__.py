@@ -1,0 +1,67 @@
+"""Other engines, measured beside ours on random weights of the same shape."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from tiny_llm_lab.measure.bench.run import Chunk, Run
+from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, parameter_shapes
+from tiny_llm_lab.types import ModelConfig, Timing
+
+# The most tokens of a warm-up prompt, in every engine alike.
+WARM_UP_TOKENS: Final = 128
+
+
+@dataclass(frozen=True)
+class PeerTimes:
+    """Seconds of prefills, one after another, and of decode steps; and what the peer reads in a step."""
+
+    prefill_s: Sequence[float]  # of all prompts together, or of each
+    steps_s: Sequence[float]
+    bytes_per_weight: float
+    bytes_per_kv_number: int
+    version: str
+
+
+def run_peer(spec: Spec, measure: Callable[[Spec, ModelConfig], PeerTimes]) -> Run:
+    """A run like that of a solution, whose rates are computed alike."""
+    config, _ = read_config(find_folder(spec.model) / "config.json")
+    return run_of(spec, config, measure(spec, config))
+
+
+def run_of(spec: Spec, config: ModelConfig, times: PeerTimes) -> Run:
+    """The run in which these times were measured; prompts computed together end together."""
+    padding = [0.0] * (len(spec.requests) - len(times.prefill_s))
+    prefill_s = [*times.prefill_s, *padding]
+    ends_s = list(accumulate(prefill_s))
+    later_s = list(accumulate(times.steps_s, initial=ends_s[-1]))[1:]
+    chunks = [
+        Chunk(idx, request.prompt_len, end_s - took_s, end_s)
+        for idx, (request, took_s, end_s) in enumerate(zip(spec.requests, prefill_s, ends_s, strict=True))
+    ]
+    return Run(
+        spec.requests,
+        tuple(Timing(0.0, (end_s, *later_s)) for end_s in ends_s),
+        tuple(chunks),
+        weights_bytes=int(num_read_weights(config) * times.bytes_per_weight),
+        kv_bytes_per_token=num_kv_numbers(config) * times.bytes_per_kv_number,
+        facts={"version": times.version},
+    )
+
+
+def num_read_weights(config: ModelConfig) -> int:
+    """Numbers in the matrices that one decode step reads; of an untied embedding it reads only rows."""
+    return sum(
+        shape[0] * shape[1]
+        for name, shape in parameter_shapes(config)
+        if len(shape) == 2 and (config.tie_word_embeddings or name != f"{EMBEDDING}.weight")
+    )
+
+
+def num_kv_numbers(config: ModelConfig) -> int:
+    """Numbers that one stored token adds to the caches of all layers."""
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim

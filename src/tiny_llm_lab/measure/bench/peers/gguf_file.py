@@ -1,0 +1,88 @@
+"""A GGUF file of a model's shape with random weights, written to the cache folder once."""
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
+from tiny_llm_lab.types import ModelConfig, UserError
+
+# Part of every file's name: raise it when the same shape would get other contents.
+_VERSION: Final = "v1"
+_BLOCK: Final = 32  # numbers that share a scale in Q4_0 and Q8_0
+_STD: Final = 0.02
+
+
+def find_or_make(config: ModelConfig, quantization: str) -> Path:
+    """The file of `config` with its matrices as `quantization`: "Q4_0", "Q8_0" or "BF16"."""
+    widths = {shape[-1] for _, shape in parameter_shapes(config) if len(shape) == 2}
+    if quantization != "BF16" and any(width % _BLOCK for width in widths):
+        raise UserError(
+            f"llama.cpp packs {quantization} in blocks of {_BLOCK}, which do not divide this model's widths"
+        )
+    key = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_folder() / "gguf" / _VERSION / f"{config.model_type}-{key}-{quantization}.gguf"
+    if path.exists():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            unfinished = Path(folder) / path.name
+            _write(unfinished, config, quantization)
+            unfinished.rename(path)
+        os.sync()  # otherwise it would be written to disk while the first run is being timed
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}): set TINY_LLM_CACHE") from None
+    return path
+
+
+def _write(path: Path, config: ModelConfig, quantization: str) -> None:
+    import gguf
+
+    kind = gguf.GGMLQuantizationType[quantization]
+    writer = gguf.GGUFWriter(path, config.model_type)
+    for name, value in _settings(config).items():
+        getattr(writer, f"add_{name}")(value)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantization}"])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
+    draw = np.random.default_rng(0)
+    made: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
+    for name, shape in parameter_shapes(config):
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if len(shape) == 1:
+            writer.add_tensor(gguf_name, np.ones(shape, np.float32))
+            continue
+        # Layers may hold equal numbers: they are stored, and read, apart.
+        if shape not in made:
+            made[shape] = gguf.quants.quantize(draw.standard_normal(shape, dtype=np.float32) * _STD, kind)
+        writer.add_tensor(gguf_name, made[shape], raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _settings(config: ModelConfig) -> dict[str, object]:
+    return {
+        "name": "random",
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads,
+        "head_count_kv": config.num_key_value_heads,
+        "key_length": config.head_dim,
+        "value_length": config.head_dim,
+        "rope_freq_base": config.rope_theta,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "vocab_size": config.vocab_size,
+        "tokenizer_model": "none",  # tokens go in and out as numbers
+    }

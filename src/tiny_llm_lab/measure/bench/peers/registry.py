@@ -1,0 +1,50 @@
+"""Which engines can be measured beside ours, what each needs, and in which variants it runs."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tiny_llm_lab.measure.bench.peers import PeerTimes, llama_cpp, torch_cpu
+from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.types import ModelConfig
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine; `measure` imports its packages. `variants` are those beside a model of so many bits."""
+
+    measure: Callable[[Spec, ModelConfig], PeerTimes]
+    requires: tuple[str, ...]
+    packages: str
+    variants: Callable[[int], tuple[str, ...]]
+
+    def missing(self) -> str | None:
+        """What is not installed, with the cure; None when everything is."""
+        absent = [name for name in self.requires if importlib.util.find_spec(name) is None]
+        if not absent:
+            return None
+        return f"{' and '.join(absent)} not installed: pip install {self.packages} (see CONTRIBUTING.md)"
+
+
+def _formats(bits: int) -> tuple[str, ...]:
+    """llama.cpp's formats beside a model of `bits`: one of as many and BF16, each also with fa."""
+    packed = "Q4_0" if bits <= 4 else "Q8_0"
+    formats = ("BF16",) if bits == 16 else (packed, "BF16")
+    return tuple(variant for each in formats for variant in (f"{each} fa", each))
+
+
+PEERS: Final = {
+    "llama.cpp": Peer(
+        llama_cpp.measure,
+        ("llama_cpp", "gguf"),
+        "llama-cpp-python gguf",
+        _formats,
+    ),
+    "torch": Peer(
+        torch_cpu.measure,
+        ("torch", "transformers"),
+        "torch transformers",
+        lambda bits: ("bfloat16", "float32"),
+    ),
+}

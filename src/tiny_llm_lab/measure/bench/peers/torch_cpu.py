@@ -1,0 +1,40 @@
+"""PyTorch on the CPU, with the model of transformers."""
+
+import time
+from typing import Any, Final
+
+from tiny_llm_lab.measure.bench.peers import WARM_UP_TOKENS, PeerTimes
+from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.types import ModelConfig
+
+_FIELDS: Final = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+    "head_dim max_position_embeddings rms_norm_eps rope_theta tie_word_embeddings"
+).split()
+
+
+def measure(spec: Spec, config: ModelConfig) -> PeerTimes:
+    """All prompts in one forward pass, then all of them a token at a time."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.set_num_threads(spec.threads)
+    torch.manual_seed(spec.seed)
+    dtype = getattr(torch, spec.variant)
+    settings = AutoConfig.for_model(config.model_type, **{name: getattr(config, name) for name in _FIELDS})
+    model = AutoModelForCausalLM.from_config(settings).to(dtype).eval()
+    request, batch = spec.requests[0], len(spec.requests)
+
+    def run(prompt_len: int, num_steps: int) -> list[float]:
+        ids, cache, seconds = torch.randint(0, config.vocab_size, (batch, prompt_len)), None, []
+        for _ in range(1 + num_steps):
+            start_s = time.perf_counter()
+            out: Any = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            ids, cache = out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
+            seconds.append(time.perf_counter() - start_s)
+        return seconds
+
+    with torch.inference_mode():
+        run(min(request.prompt_len, WARM_UP_TOKENS), 2)
+        prefill_s, *steps_s = run(request.prompt_len, request.max_tokens - 1)
+    return PeerTimes([prefill_s], steps_s, dtype.itemsize, dtype.itemsize, torch.__version__)

@@ -1,0 +1,166 @@
+"""One measurement of a solution or of another engine: what runs in a process of its own."""
+
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.measure.bench.peers import num_kv_numbers, run_peer
+from tiny_llm_lab.measure.bench.peers.registry import PEERS
+from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, start_of, timings_of
+from tiny_llm_lab.measure.bench.spec import Request, Spec, prompts_of
+from tiny_llm_lab.runtime.kv_memory import require_dense_fit
+from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING
+from tiny_llm_lab.runtime.solution import load_loop_policies, load_serving
+from tiny_llm_lab.serving.options.loop_options import chunk_arguments
+from tiny_llm_lab.serving.options.model_options import Loaded, load
+from tiny_llm_lab.types import (
+    Checkpoint,
+    Event,
+    PagedModel,
+    SchedulerConfig,
+    StepPlan,
+    StepStats,
+    UserError,
+    Weight,
+)
+
+_WARM_UP_CHUNKS, _WARM_UP_CHUNK, _WARM_UP_SHORT, _WARM_UP_ANSWER = 2, 128, 8, 3
+_BLOCK_SIZE: Final = 16
+
+
+def measure(spec: Spec) -> Run:
+    """Load, warm up, serve the requests once."""
+    if peer := PEERS.get(spec.solution):
+        return run_peer(spec, peer.measure)
+    loaded = load(spec.model, spec.solution, spec.device, spec.dtype)
+    limit = loaded.model.config.max_position_embeddings
+    if spec.longest > limit:
+        raise UserError(
+            f"a request of {spec.longest} tokens, prompt and answer; the model takes {limit}: shorten it"
+        )
+    num_rows, cure = min(spec.batch_size, len(spec.requests)), "choose fewer or shorter requests"
+    require_dense_fit(loaded.model.config, loaded.checkpoint.dtype, num_rows, spec.longest, cure)
+    serve = _serve_with_loop if spec.schedule.prefill_step else _serve_with_engine
+    serve(loaded, replace(spec, requests=_warm_up(spec)))
+    held_bytes = free_memory()
+    run = serve(loaded, spec)
+    return replace(
+        run,
+        weights_bytes=weights_bytes(loaded.checkpoint),
+        kv_bytes_per_token=num_kv_numbers(loaded.checkpoint.config) * loaded.checkpoint.dtype.size,
+        facts={"device": _last(mx.default_device().type), "dtype": _last(loaded.checkpoint.dtype)},
+        peak_bytes=mx.get_peak_memory() - held_bytes,
+    )
+
+
+def free_memory() -> int:
+    """Give back what the run before has left, begin a new peak; returns the bytes that are still held."""
+    mx.synchronize()
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    return int(mx.get_active_memory())
+
+
+def _last(name: object) -> str:
+    return str(name).split(".")[-1]
+
+
+def _warm_up(spec: Spec) -> tuple[Request, ...]:
+    """Few requests of the same kind: they compile kernels and touch memory."""
+    longest = max(spec.requests, key=lambda request: request.prompt_len)
+    most = _WARM_UP_CHUNKS * min(spec.schedule.max_chunk, _WARM_UP_CHUNK)
+    sizes = [most] + [_WARM_UP_SHORT] * (min(spec.batch_size, len(spec.requests)) - 1)
+    answer = min(_WARM_UP_ANSWER, longest.max_tokens)
+    return tuple(Request("early", min(size, longest.prompt_len), answer) for size in sizes)
+
+
+class CountingNetwork:
+    """A network that counts the tokens it is given, padding included, and is otherwise the one inside."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.num_tokens = 0
+
+    def __call__(self, tokens: mx.array, *args: Any, **kwargs: Any) -> Any:
+        self.num_tokens += tokens.size
+        return self._network(tokens, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+
+def _serve_with_loop(loaded: Loaded, spec: Spec) -> Run:
+    # Token times need no extra synchronisation: a token is a Python int, so its step has been computed.
+    events: list[Event] = []
+    model: Any = loaded.model
+    counted = CountingNetwork(model.network) if spec.solution == "mlx-lm" else None
+    completions = loaded.solution.batch_generate(
+        type(model)(model.config, counted) if counted else model,
+        loaded.checkpoint.tokenizer,
+        prompts_of(spec.requests, model.config.vocab_size, spec.seed),
+        max_seq_len=spec.longest,
+        batch_size=spec.batch_size,
+        **chunk_settings(spec),
+        on_event=events.append,
+        async_scheduling=spec.async_scheduling,
+    )
+    timings = timings_of(spec.requests, completions)
+    chunks = chunks_of(events, start_of(spec.requests, completions), timings)
+    return Run(spec.requests, timings, chunks, num_computed_tokens=counted.num_tokens if counted else None)
+
+
+def chunk_settings(spec: Spec) -> dict[str, Any]:
+    """What of `batch_generate` sets the size of chunks."""
+    schedule = spec.schedule
+    if schedule.policy == "fixed":
+        return {"prefill_step": schedule.prefill_step}
+    llm = load_loop_policies(spec.solution)
+    return chunk_arguments(llm, schedule.policy, schedule.prefill_step, schedule.target_ms / 1e3)
+
+
+def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
+    llm, steps = load_serving(spec.solution), list[tuple[StepPlan, StepStats]]()
+    # All running requests fit: none is ever preempted.
+    num_blocks = [-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests]
+    engine = llm.Engine(
+        cast(PagedModel, loaded.model),
+        loaded.checkpoint.tokenizer,
+        config_of(spec),
+        num_blocks=min(sum(num_blocks), spec.batch_size * max(num_blocks)),
+        block_size=_BLOCK_SIZE,
+        enable_prefix_caching=False,
+        async_scheduling=spec.async_scheduling,
+        on_step=lambda plan, stats: steps.append((plan, stats)),
+    )
+    try:
+        completions = engine.generate(prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed))
+    finally:
+        engine.release()
+    timings = timings_of(spec.requests, completions)
+    return Run(
+        spec.requests,
+        timings,
+        chunks_of_steps(steps, spec.requests, start_of(spec.requests, completions), timings),
+        num_computed_tokens=sum(plan.total_num_scheduled_tokens for plan, _ in steps),
+    )
+
+
+def config_of(spec: Spec) -> SchedulerConfig:
+    """The engine's scheduler; raises UserError for settings that do not fit together."""
+    return SchedulerConfig(
+        max_num_batched_tokens=spec.schedule.budget,
+        max_num_seqs=spec.batch_size,
+        max_model_len=spec.longest,
+        long_prefill_token_threshold=spec.schedule.threshold,
+    )
+
+
+def weights_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes of weights that one decode step reads: all of them, but of an untied embedding only rows."""
+    skipped = "" if checkpoint.config.tie_word_embeddings else f"{EMBEDDING}.weight"
+    return sum(_num_bytes(weight) for name, weight in checkpoint.weights.items() if name != skipped)
+
+
+def _num_bytes(weight: Weight) -> int:
+    return weight.nbytes

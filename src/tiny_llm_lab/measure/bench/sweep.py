@@ -1,0 +1,66 @@
+"""The runs of several specs, each in a fresh process, interleaved."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from tiny_llm_lab.measure.bench.fresh import run_fresh
+from tiny_llm_lab.measure.bench.run import Run
+from tiny_llm_lab.measure.bench.sample import measure
+from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.runtime.console.talk import CrashError, log
+from tiny_llm_lab.runtime.interleave import interleave
+from tiny_llm_lab.types import UserError
+
+
+class Sweep:
+    """`runs` has what was measured so far of every spec, also after an interrupt.
+
+    A spec behind the first `num_required` that fails is left out; `failures` has the reason by its title.
+    """
+
+    def __init__(self, specs: Sequence[Spec], num_required: int | None = None) -> None:
+        self.runs: dict[Spec, list[Run]] = {spec: [] for spec in specs}
+        self.failures: dict[str, str] = {}
+        self._required = specs[:num_required]
+
+    def measure(
+        self,
+        repeats: int,
+        shown: Callable[[Run], str] = lambda run: f"{run.total_s:.2f} s",
+        complaint: Callable[[Run], str | None] = lambda run: None,
+    ) -> None:
+        """Run every spec once a round, with the round as its seed, and log what `shown` says of each run.
+
+        Raises UserError for a run with a `complaint`, and what a required spec fails with.
+        """
+        console, left = Console(stderr=True), list(self.runs)
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
+            task = bar.add_task("", total=len(left) * repeats)
+            for repeat, spec in interleave(left, repeats):
+                title = f"{spec.title}, repeat {repeat}"
+                bar.update(task, description=title)
+                try:
+                    run = run_fresh(measure, replace(spec, seed=spec.seed + repeat), spec.threads)
+                except (UserError, CrashError) as error:
+                    self._leave_out(spec, error)
+                    left.remove(spec)
+                    continue
+                if said := complaint(run):
+                    raise UserError(f"{title}: {said}")
+                self.runs[spec].append(run)
+                bar.advance(task)
+                log(f"{title}: {shown(run)}")
+
+    def _leave_out(self, spec: Spec, error: Exception) -> None:
+        if spec in self._required:
+            if isinstance(error, CrashError):
+                said = f"{error}\nerror: the measuring process of solution {spec.solution} crashed, see above"
+                raise CrashError(said) from None
+            raise error
+        del self.runs[spec]
+        self.failures[spec.title] = str(error).splitlines()[-1]
+        log(f"{spec.title} is left out: {self.failures[spec.title]}")

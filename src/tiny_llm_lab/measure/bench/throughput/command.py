@@ -1,0 +1,172 @@
+"""`bench`: tokens per second of a solution, beside the limits of the machine and beside other engines."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.measure.bench.flags import add_flags, count, flags_of, random_bits, shown_model
+from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.peers.registry import PEERS
+from tiny_llm_lab.measure.bench.report import Report
+from tiny_llm_lab.measure.bench.run import Run
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
+from tiny_llm_lab.measure.bench.sweep import Sweep
+from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS, needed_output_len, rates_of
+from tiny_llm_lab.measure.bench.throughput.result import drift_line, result_of, section_of
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks
+from tiny_llm_lab.runtime.native.compiling.limits import Limits, measure
+from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.serving.options.model_options import (
+    add_async_scheduling,
+    add_model_arguments,
+    async_scheduling,
+    model_name,
+)
+from tiny_llm_lab.types import UserError
+
+HELP = "Measure prefill and decode, beside the limits of the machine and beside other engines."
+MLX_LM: Final = "mlx-lm"
+BASELINES: Final = (MLX_LM, *PEERS)
+# A CPU computes two or three tokens per second with mlx-lm; its rate hardly depends on these lengths.
+SLOW_PROMPT_LEN: Final = 16
+SLOW_OUTPUT_LEN: Final = 8
+# What a peer needs: its first token, a step that is left out, and enough to measure.
+_MIN_PEER_OUTPUT: Final = MIN_STEPS + 3
+_AS_OURS: Final = "of the baselines (default: as ours, but at most {} for mlx-lm on a CPU)"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The flags that are numbers."""
+
+    prompt_len: int = count(512, 1, "tokens of every prompt")
+    output_len: int = count(32, 1, "tokens of every answer")
+    batch: int = count(1, 1, "requests at a time")
+    repeats: int = count(3, 1, "fresh processes per engine")
+    threads: int = count(usable_cores(), 1, "for every engine")
+    prefill_step: int | None = count(None, 1, "most tokens of a chunk (default: the whole prompt)")
+    baseline_prompt_len: int | None = count(None, 1, _AS_OURS.format(SLOW_PROMPT_LEN))
+    baseline_output_len: int | None = count(None, _MIN_PEER_OUTPUT, _AS_OURS.format(SLOW_OUTPUT_LEN))
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model_arguments(parser, random_bits=4)
+    add_flags(parser, Sizes)
+    add_async_scheduling(parser)
+    parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
+    parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
+
+
+def run(args: Namespace) -> int:
+    sizes = Sizes(**flags_of(args, Sizes))
+    ours, names = checked(args, sizes)
+    find_folder(ours.model)  # a typo costs no process
+    skipped: dict[str, str] = {}
+    specs = [ours, *_baselines(ours, sizes, names, skipped)]
+    facts, limits, report = host_facts(), _limits(sizes.threads), Report(args.json)
+    sweep = Sweep(specs, num_required=1)
+    sweep.measure(sizes.repeats, _shown)
+    limits += _limits(sizes.threads) if limits else []
+    if limits and (warning := drift_line(limits)):
+        log(warning)
+    settings = {
+        "model": shown_model(ours.model),
+        "solution": ours.solution,
+        "async_scheduling": ours.async_scheduling,
+        "batch": sizes.batch,
+        "threads": sizes.threads,
+        "repeats": sizes.repeats,
+        "prefill_step": ours.schedule.prefill_step,
+    }
+    # Settings stand at the top level as well, where scripts have always found them.
+    section = section_of(sweep.runs, limits, settings)
+    report.add(section)
+    result = result_of(sweep.runs, section.rows, limits)
+    report.end("throughput", settings, facts, **settings, **result, skipped=skipped | sweep.failures)
+    return 0
+
+
+def checked(args: Namespace, sizes: Sizes) -> tuple[Spec, list[str]]:
+    """What to measure of ours, and the names of the baselines; raises UserError for what makes no sense."""
+    names = list(dict.fromkeys(filter(None, (name.strip() for name in args.baselines.split(",")))))
+    for name in names:
+        if name not in BASELINES:
+            raise UserError(f"unknown baseline {name!r}: choose of {', '.join(BASELINES)}")
+    step = sizes.prefill_step or sizes.prompt_len
+    needed = needed_output_len(sizes.batch, sizes.prompt_len, step)
+    if sizes.output_len < needed:
+        raise UserError(
+            f"--output-len {sizes.output_len} leaves fewer than {MIN_STEPS} steps in which all "
+            f"{sizes.batch} requests decode: take {needed} or more"
+        )
+    spec = Spec.from_args(
+        args,
+        random_bits(model_name(args)),
+        schedule=Schedule(step),
+        batch_size=sizes.batch,
+        requests=at_once(sizes.batch, sizes.prompt_len, sizes.output_len),
+        async_scheduling=async_scheduling(args),
+        threads=sizes.threads,
+    )
+    return spec, names
+
+
+def _baselines(ours: Spec, sizes: Sizes, names: list[str], skipped: dict[str, str]) -> Iterator[Spec]:
+    """Every variant of the baselines; `skipped` gets the reason where one is not installed."""
+    for name in names:
+        if name in PEERS and (missing := PEERS[name].missing()):
+            skipped[name] = missing
+            log(f"{name} is left out: {missing}")
+            continue
+        lengths = _peer_lengths(sizes, name, ours.device)
+        if lengths != (sizes.prompt_len, sizes.output_len):
+            log(f"{name}: prompts of {lengths[0]} and answers of {lengths[1]} tokens, not as ours")
+        yield from baseline_specs(name, ours, *lengths)
+
+
+def baseline_specs(name: str, ours: Spec, prompt_len: int, output_len: int) -> list[Spec]:
+    """A spec for each variant of the baseline `name`."""
+    spec = replace(
+        ours,
+        solution=name,
+        requests=at_once(ours.batch_size, prompt_len, output_len),
+        schedule=Schedule(prompt_len),
+        async_scheduling=None,
+    )
+    variants = PEERS[name].variants(_bits(ours.model)) if name in PEERS else ("",)
+    return [replace(spec, variant=variant) for variant in variants]
+
+
+def _bits(model: str) -> int:
+    """Of most of a model's weights."""
+    _, quantization = read_config(find_folder(model) / "config.json")
+    if quantization is None:
+        return 16
+    return 8 if isinstance(quantization.default, Fp8Blocks) else quantization.default.bits
+
+
+def _peer_lengths(sizes: Sizes, name: str, device: str | None) -> tuple[int, int]:
+    on_cpu = device == "cpu" or (device is None and mx.default_device() == mx.cpu)
+    prompt_len, output_len = sizes.prompt_len, max(sizes.output_len, _MIN_PEER_OUTPUT)
+    if name == MLX_LM and on_cpu:
+        prompt_len, output_len = min(prompt_len, SLOW_PROMPT_LEN), min(output_len, SLOW_OUTPUT_LEN)
+    return sizes.baseline_prompt_len or prompt_len, sizes.baseline_output_len or output_len
+
+
+def _shown(run: Run) -> str:
+    rates = rates_of(run)
+    return f"prefill {rates.prefill_tok_s:.1f}, decode {rates.decode_tok_s:.1f} tok/s"
+
+
+def _limits(threads: int) -> list[Limits]:
+    try:
+        return [measure(threads)]
+    except UserError as error:
+        log(f"the limits of this machine are not measured: {error}")
+        return []

@@ -1,0 +1,71 @@
+"""`doctor`: what runs on this machine, whether it is right, and how to mend what is not."""
+
+import json
+import textwrap
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from tiny_llm_lab.measure.bench.fresh import run_fresh
+from tiny_llm_lab.measure.doctor import computing, machine
+from tiny_llm_lab.measure.doctor.finding import Examination, Finding, findings_of, without_home
+from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.runtime.console.tables import stdout_width
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError
+
+HELP = "Look at this machine, its kernels and the default model; every line has a ✓, or a ✗ with the cure."
+_WIDTH: Final = 80
+_NAMES: Final = 15  # columns, mark included
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the lines")
+
+
+def run(args: Namespace) -> int:
+    found = [each for name, examine in _EXAMINATIONS.items() for each in findings_of(name, examine)]
+    if args.json:
+        print(json.dumps({"is_right": is_right(found), "findings": [asdict(each) for each in found]}))
+    else:
+        width = min(_WIDTH, stdout_width() or _WIDTH)
+        print(*(line for each in found for line in lines_of(each, width)), sep="\n")
+    return 0 if is_right(found) else EXIT_FAILED
+
+
+def _computed() -> Iterator[Finding]:
+    """What needs kernels: damaged ones may end their process."""
+    try:
+        yield from run_fresh(computing.examine, None)
+    except CrashError as error:
+        says = f"the process that tried them ended ({str(error).splitlines()[-1]})"
+        cure = f"delete {cache_folder() / 'native'}, which is made again; if it ends again, open an issue"
+        yield Finding("kernels", False, without_home(says), without_home(cure))
+
+
+def is_right(found: Sequence[Finding]) -> bool:
+    """Whether nothing needs to be mended."""
+    return all(each.is_right for each in found)
+
+
+def lines_of(finding: Finding, width: int) -> list[str]:
+    """Mark, name and what was found; below it the cure, if one is needed."""
+    head = f"{'✓' if finding.is_right else '✗'} {finding.name}".ljust(_NAMES) + " "
+    lines = textwrap.wrap(head + finding.says, width, subsequent_indent=" " * len(head))
+    if finding.cure and not finding.is_right:
+        indent = " " * len(head)
+        lines += textwrap.wrap(
+            f"{indent}→ {finding.cure}", width, subsequent_indent=indent + "  ", break_on_hyphens=False
+        )
+    return lines
+
+
+_EXAMINATIONS: Final[dict[str, Examination]] = {
+    "system": machine.system,
+    "memory": machine.memory,
+    "versions": machine.versions,
+    "compiler": machine.cpp_compiler,
+    "instructions": machine.instruction_set,
+    "caches": machine.caches,
+    "kernels": _computed,
+}

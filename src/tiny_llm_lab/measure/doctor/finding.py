@@ -1,0 +1,41 @@
+"""One line of `doctor`, and how an examination that fails becomes one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiny_llm_lab.runtime.native.compiling.build import BuildError
+from tiny_llm_lab.types import UserError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is looked at, whether it is as it should be, and what to do if it is not."""
+
+    name: str
+    is_right: bool
+    says: str
+    cure: str = ""
+
+
+Examination = Callable[[], Iterator[Finding]]
+
+
+def findings_of(name: str, examine: Examination) -> list[Finding]:
+    """The findings of one examination; whatever it raises is one more, so that the others go on."""
+    found: list[Finding] = []
+    try:
+        found += examine()
+    except UserError as error:
+        line = error.in_one_line() if isinstance(error, BuildError) else " ".join(str(error).split())
+        says, _, cure = without_home(line).rpartition(": ")
+        found.append(Finding(name, False, says or cure, cure if says else ""))
+    except Exception as error:  # a fault of the program, or of what it looks at
+        says = without_home(" ".join(f"{type(error).__name__}: {error}".split()))
+        found.append(Finding(name, False, says, "open an issue with this page"))
+    return found
+
+
+def without_home(text: str) -> str:
+    """Paths without the name of the user: what is found is attached to issues."""
+    return text.replace(str(Path.home()), "~")

@@ -1,0 +1,109 @@
+"""The examinations that compute nothing: machine, versions, compiler, folders."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+
+from tiny_llm_lab.measure.bench.host import cpu_model
+from tiny_llm_lab.measure.doctor.finding import Finding, without_home
+from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.runtime.memory import device_memory, readable
+from tiny_llm_lab.runtime.native.compiling.build import NoCompilerError, compiler, compiler_version
+from tiny_llm_lab.runtime.native.compiling.isa import available, selected_isa
+
+_LEAST_FREE = 2**30
+_PINNED = re.compile(r"(mlx|mlx-lm)==([\w.]+)")
+_INSTALL = "run ./pdmw install"
+
+
+def system() -> Iterator[Finding]:
+    """The operating system, Python and the device that MLX computes on."""
+    is_mac = platform.system() == "Darwin"
+    name = f"macOS {platform.mac_ver()[0]}" if is_mac else f"{platform.system()} {platform.release()}"
+    yield Finding("system", True, f"{name}, {platform.machine()}, Python {platform.python_version()}")
+    if mx.default_device() == mx.cpu:
+        says = f"{cpu_model()}, a CPU with {os.cpu_count()} cores"
+        cure = "use a Mac with Apple silicon and macOS 14 or newer, not a virtual machine" if is_mac else ""
+        yield Finding("device", not is_mac, says, cure)
+    else:
+        kind = "Metal" if mx.metal.is_available() else "CUDA"
+        yield Finding("device", True, f"{mx.device_info().get('device_name')}, a GPU, by {kind}")
+
+
+def memory() -> Iterator[Finding]:
+    """What the device has, and what is left of it."""
+    here = device_memory()
+    says = f"{readable(here.total)}, {readable(here.free)} of them free"
+    if here.usable < here.total:
+        says += f"; a GPU may use {readable(here.usable)}"
+    if here.largest_array is not None:
+        says += f", {readable(here.largest_array)} of it in one array"
+    yield Finding("memory", here.free >= _LEAST_FREE, says, "end other programs")
+
+
+def versions() -> Iterator[Finding]:
+    """MLX and mlx-lm, and whether they are the ones that this version is tested with."""
+    try:
+        wanted = dict(_PINNED.findall(" ".join(importlib.metadata.requires("tiny-llm") or ())))
+    except importlib.metadata.PackageNotFoundError:  # run from its sources
+        wanted = {}
+    for name in ("mlx", "mlx-lm"):
+        try:
+            here = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, False, "is not installed", _INSTALL)
+            continue
+        pinned = wanted.get(name, here)
+        says = here if here == pinned else f"{here}, and this version is tested with {pinned}"
+        yield Finding(name, here == pinned, says, _INSTALL)
+
+
+def cpp_compiler() -> Iterator[Finding]:
+    """The compiler; a GPU computes without one."""
+    try:
+        cxx = compiler()
+    except NoCompilerError as error:
+        cure = "xcode-select --install" if platform.system() == "Darwin" else str(error).partition(": ")[2]
+        is_right = mx.default_device() == mx.gpu
+        yield Finding("compiler", is_right, "none; a CPU, and the C++ of the course, need one", cure)
+        return
+    says = compiler_version(cxx).partition("\n")[0].strip()
+    yield Finding("compiler", bool(says), says or "does not say its version", "name another one in CXX")
+
+
+def instruction_set() -> Iterator[Finding]:
+    """That of the C++ kernels."""
+    names = ", ".join(isa.name for isa in available())
+    yield Finding("instructions", True, f"{selected_isa().name}; this CPU runs {names}")
+
+
+def caches() -> Iterator[Finding]:
+    """Our folder, which must be writable, and that of downloaded models."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        cure = "set TINY_LLM_CACHE to a folder that can be written"
+        yield Finding("cache", False, f"{without_home(str(folder))}: {error.strerror}", cure)
+    else:
+        parts = (f"{part.name} {readable(_size(part))}" for part in sorted(folder.iterdir()) if part.is_dir())
+        yield Finding("cache", True, f"{without_home(str(folder))}: {', '.join(parts) or 'empty'}")
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    hub = Path(HF_HUB_CACHE)
+    yield Finding(
+        "downloads", True, f"{without_home(str(hub))}: {readable(_size(hub)) if hub.is_dir() else 'nothing'}"
+    )
+
+
+def _size(folder: Path) -> int:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)

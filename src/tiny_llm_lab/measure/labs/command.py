@@ -1,0 +1,208 @@
+"""`lab`: experiments on servers that it starts, with a conclusion, a figure and the numbers."""
+
+import importlib
+import json
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from tiny_llm_lab.measure.bench.flags import shown_model
+from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.report import print_section
+from tiny_llm_lab.measure.labs.effect import LEAST_ROUNDS
+from tiny_llm_lab.measure.labs.experiments import (
+    capacity,
+    compare,
+    hol,
+    hurts,
+    itl,
+    memory,
+    mixed,
+    null,
+    prefix,
+    stress,
+    sweep,
+)
+from tiny_llm_lab.measure.labs.page import page_of
+from tiny_llm_lab.measure.labs.plot import save
+from tiny_llm_lab.measure.labs.result import LabResult
+from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, served_model
+from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.new_folder import new_folder
+from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
+from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
+from tiny_llm_lab.types import UserError
+
+HELP: Final = "Run an experiment on servers, and say what follows from it."
+EXAMPLES: Final = (
+    ("hol", "what one long prompt does to answers that are being written"),
+    ("all --quick", "every lab with small sizes, and one page of all"),
+    ("itl --server http://127.0.0.1:8080", "on a server that runs already"),
+)
+Run = Callable[[LabSetup], LabResult]
+LABS: Final[dict[str, Run]] = {
+    "hol": hol.run,
+    "compare": compare.run,
+    "sweep": sweep.run,
+    "itl": itl.run,
+    "mixed": mixed.run,
+    "stress": stress.run,
+    "null": null.run,
+    "hurts": hurts.run,
+    "capacity": capacity.run,
+    "prefix": prefix.run,
+    "memory": memory.run,
+}
+_ALL: Final = "all"
+_CLAIM: Final = Column("claim", KEEP, is_text=True)
+_VERDICT: Final = Column("", KEEP, is_left=True)
+_DEFAULT_MODEL: Final = "default"  # of --model; with --server it is the first that the server lists
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "lab", choices=[*LABS, _ALL], metavar="LAB", help=f"{', '.join(LABS)}, or all of them"
+    )
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help="use this server (--model: its name there), and leave out what needs flags",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, 3 rounds: one to three minutes a lab"
+    )
+    about = f"below {LEAST_ROUNDS} there are no verdicts (default: 5, with --quick 3)"
+    parser.add_argument("--rounds", type=at_least_one, metavar="N", help=about)
+    about = "longest prompt and answer of a request (default: %(default)s)"
+    parser.add_argument("--max-model-len", type=at_least_one, default=4096, metavar="N", help=about)
+    about = "of ITL p99, for sweep and capacity (default: a quarter of a long prompt's prefill)"
+    parser.add_argument("--itl-slo-ms", type=_above_zero, metavar="MS", help=about)
+    about = "end a variant's server before the next starts, for models that fit into memory once"
+    parser.add_argument("--one-at-a-time", action="store_true", help=about)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
+    about = "folder of results; never written twice (default: %(default)s)"
+    parser.add_argument("--out", type=Path, default=Path("lab-results"), help=about)
+
+
+def run(args: Namespace) -> int:
+    folder, host = new_folder(args.out / args.lab), host_facts()
+    names = list(LABS) if args.lab == _ALL else [args.lab]
+    results: list[tuple[LabResult, Path]] = []
+    failed: list[str] = []
+    for number, name in enumerate(names, 1):
+        place = f"{number} of {len(names)}: " if args.lab == _ALL else ""
+        log(f"{place}{name}: {_question(name)}")
+        own = folder / name if args.lab == _ALL else folder
+        own.mkdir(exist_ok=True)
+        try:
+            result = _measured(name, args, own)
+        except UserError as error:
+            if args.lab != _ALL:
+                raise
+            log(f"  {name} was left out: {error}")
+            failed.append(name)
+            continue
+        _write(result, args, host, own)
+        _say(result)
+        results.append((result, own / "figure.png"))
+    about = f"{host['cpu']}, {host['cores']} cores, MLX {host['mlx']}, model {shown_model(args.model)}."
+    if len(results) > 1:
+        _say_verdicts(results)
+    page = folder / "index.html"
+    page.write_text(page_of("Labs: chunked prefill and its kin", about, results), encoding="utf-8")
+    log(f"wrote {page}")
+    is_valid = all(result.finding.problem is None for result, _ in results)
+    return 0 if is_valid and not failed else EXIT_FAILED
+
+
+def _question(name: str) -> str:
+    return str(importlib.import_module(LABS[name].__module__).QUESTION)
+
+
+def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
+    """The result of a lab; its servers are ended, whatever happens."""
+    sizes = QUICK if args.quick else Sizes()
+    if args.rounds:
+        sizes = replace(sizes, rounds=args.rounds, num_stress=args.rounds)
+    settings: dict[str, Any] = {
+        "sizes": sizes,
+        "folder": folder,
+        "solution": args.solution,
+        "itl_slo_s": None if args.itl_slo_ms is None else args.itl_slo_ms / 1000,
+        "seed": args.seed,
+    }
+    if args.server:
+        is_named = args.model != _DEFAULT_MODEL
+        model, longest = (args.model, None) if is_named else served_model(args.server)
+        most = min(args.max_model_len, longest or args.max_model_len)
+        result = LABS[name](LabSetup(RunningServers(args.server), model, max_model_len=most, **settings))
+        said = f"Measured on the server at {args.server}, whose settings are unknown."
+        return _with_reason(_concluding(result, said), sizes.rounds)
+    model = model_name(args)
+    with OwnServers(_serve_arguments(args, model), folder / "servers", args.one_at_a_time) as servers:
+        setup = LabSetup(servers, model, max_model_len=args.max_model_len, **settings)
+        return _with_reason(LABS[name](setup), sizes.rounds)
+
+
+def _with_reason(result: LabResult, rounds: int) -> LabResult:
+    """The result, with a sentence where so few rounds leave claims without a verdict."""
+    is_open = any(claim.verdict == "not measurable" for claim in result.finding.claims)
+    if rounds >= LEAST_ROUNDS or not is_open:
+        return result
+    few = f"{plural(rounds, 'round')}: too few for a verdict: take --rounds {LEAST_ROUNDS} or more."
+    return _concluding(result, few)
+
+
+def _concluding(result: LabResult, sentence: str) -> LabResult:
+    finding = result.finding
+    return replace(result, finding=replace(finding, conclusion=[*finding.conclusion, sentence]))
+
+
+def _serve_arguments(args: Namespace, model: str) -> list[str]:
+    chosen = ["--model", model, "--solution", args.solution, "--max-model-len", str(args.max_model_len)]
+    for flag, value in (("--device", args.device), ("--dtype", args.dtype)):
+        chosen += [flag, value] if value else []
+    return chosen
+
+
+def _write(result: LabResult, args: Namespace, host: dict[str, Any], folder: Path) -> None:
+    command = f"./pdmw run lab {' '.join(args.argv)}"
+    settings = {
+        "model": shown_model(args.model),
+        "quick": args.quick,
+        "seed": args.seed,
+        "server": args.server,
+    }
+    document = result.to_json(command, settings, host)
+    (folder / "result.json").write_text(json.dumps(document) + "\n", encoding="utf-8")
+    save(result.draw, folder / "figure.png")
+
+
+def _say(result: LabResult) -> None:
+    console = stdout_console()
+    print_section(console, result.section)
+    lines = [*result.finding.conclusion, *(f"skipped: {each}" for each in result.skipped)]
+    if result.finding.problem:
+        lines.insert(0, f"INVALID: {result.finding.problem}")
+    print_lines(console, lines)
+    if result.finding.claims:
+        columns = [_CLAIM, _VERDICT, Column("measured", KEEP, is_text=True)]
+        print_table(columns, [[each.text, each.verdict, each.measured] for each in result.finding.claims])
+    console.print()
+
+
+def _say_verdicts(results: Sequence[tuple[LabResult, Path]]) -> None:
+    rows = [[each.name, claim.text, claim.verdict] for each, _ in results for claim in each.finding.claims]
+    print_table([Column("lab", KEEP, is_left=True), _CLAIM, _VERDICT], rows)
+
+
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ArgumentTypeError(f"must be above 0, not {text}")
+    return value

@@ -1,0 +1,95 @@
+"""What the rounds of a lab tell: a metric is higher, lower, the same or in a range, or noise explains it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final, Literal
+
+from tiny_llm_lab.measure.bench.report import Ratio, Row, Samples
+from tiny_llm_lab.runtime.console.talk import plural
+
+Kind = Literal["higher", "lower", "none", "unclear"]
+LEAST_ROUNDS: Final = 3  # fewer cannot tell an effect from noise
+LEAST: Final = 0.05  # medians closer than this are called equal, however small the spread
+MOST: Final = 0.15  # and rounds that are further from 1 than this allow no such word
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How a variant's metric compares with a baseline's, by the ratios of all rounds."""
+
+    name: str  # of the metric
+    kind: Kind
+    ratio: Ratio | None  # variant / baseline; None where a round has no value
+    ratios: Samples = ()  # of each round
+
+    @property
+    def factor(self) -> float | None:
+        """By how much, as a number of 1 or more."""
+        if self.ratio is None or not self.ratio.value:
+            return None
+        return max(self.ratio.value, 1 / self.ratio.value)
+
+    def is_(self, kind: Kind) -> bool | None:
+        """Whether the effect is `kind`; None where the rounds do not tell."""
+        return None if self.kind == "unclear" else self.kind == kind
+
+    def __str__(self) -> str:
+        if self.ratio is None:
+            return f"{self.name} could not be compared"
+        if len(self.ratios) < LEAST_ROUNDS:
+            rounds = plural(len(self.ratios), "round")
+            return f"{self.name} is {self.ratio.value:.2f} times the baseline's in {rounds}, too few to tell"
+        low, high = self.ratio.low, self.ratio.high
+        spread = f" (variant / baseline {low:.2f} to {high:.2f})" if low != high else " (in every round)"
+        if self.kind == "unclear":
+            return f"{self.name} varies too much to tell{spread}"
+        if self.kind == "none":
+            return f"{self.name} did not change{spread}"
+        return f"{self.name} is {self.factor:.2f} times {self.kind}{spread}"
+
+
+def effect_of(name: str, variant: Row, baseline: Row, key: str) -> Effect:
+    """An effect needs `LEAST_ROUNDS`, samples that do not overlap, and medians that are `LEAST` apart.
+
+    No effect needs all rounds within `MOST` of 1, on both sides of it or with closer medians. Else it is
+    unclear.
+    """
+    ratio = Ratio.of(name, variant.samples[key], baseline.samples[key])
+    if ratio is None:
+        return Effect(name, "unclear", None)
+    over, under = ([each for each in row.samples[key] if each is not None] for row in (variant, baseline))
+    kind = "unclear" if len(over) < LEAST_ROUNDS else _kind(ratio, over, under)
+    return Effect(name, kind, ratio, by_round(over, under))
+
+
+def _kind(ratio: Ratio, over: Sequence[float], under: Sequence[float]) -> Kind:
+    if min(over) > max(under) and ratio.value >= 1 + LEAST:
+        return "higher"
+    if max(over) < min(under) and ratio.value <= 1 - LEAST:
+        return "lower"
+    is_even = ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) < LEAST
+    return "none" if is_even and ratio.low >= 1 - MOST and ratio.high <= 1 + MOST else "unclear"
+
+
+def by_round(over: Samples, under: Samples) -> list[float | None]:
+    """`over` / `under` of each round; None where a sample is missing or the divisor is 0."""
+    return [a / b if a is not None and b else None for a, b in zip(over, under, strict=True)]
+
+
+def within(samples: Samples, least: float = -inf, most: float = inf) -> bool | None:
+    """Whether every round is in a range: True, or False where all miss it on one side.
+
+    None where they differ about it, where one has no value, or where there are fewer than `LEAST_ROUNDS`.
+    """
+    values = [value for value in samples if value is not None]
+    if len(values) < max(LEAST_ROUNDS, len(samples)):
+        return None
+    low, high = min(values), max(values)
+    return True if least <= low and high <= most else False if high < least or low > most else None
+
+
+def every(parts: Iterable[bool | None]) -> bool | None:
+    """Whether all parts hold: False as soon as one does not, else None where one is unknown."""
+    known = list(parts)
+    return False if False in known else None if None in known else True

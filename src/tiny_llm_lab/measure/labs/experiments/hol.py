@@ -1,0 +1,126 @@
+"""`hol`: many answers are being written when one long prompt comes, without and with chunks."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import ceil
+from statistics import median
+from typing import Final
+
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
+from tiny_llm_lab.measure.labs.effect import by_round, effect_of, every, within
+from tiny_llm_lab.measure.labs.plot import bar_panels
+from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
+from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.runtime.solution import load_scheduling
+from tiny_llm_lab.types import SchedulerConfig
+
+QUESTION: Final = "What does one long prompt do to answers that are being written?"
+BUDGET: Final = 512
+_COLUMNS: Final = (
+    Column("usual_s", "usual gap ms", ".2f", 1e3),
+    Column("stall_s", "longest gap of a stream ms", ".1f", 1e3, has_spread=True),
+    Column("stall_steps", "in gaps", ".1f"),
+    Column("ttft_long_s", "TTFT long ms", ".1f", 1e3, has_spread=True),
+)
+
+
+def run(setup: LabSetup) -> LabResult:
+    variants, skipped = setup.usable([setup.whole, setup.chunked(BUDGET)])
+    pace = setup.pace(variants[0])
+    runs = setup.measure(variants, lambda number: contention(setup, pace, 1, number))
+    rows = rows_of(runs, metrics)
+    problem = overlap_problem([run for each in runs.values() for run in each])
+    steps = [step_count(setup.solution, 4096, BUDGET, decodes) for decodes in (0, 1)]
+    title = f"{setup.sizes.streams} answers, and one prompt of {setup.long_tokens} tokens"
+    section = Section("hol", title, _COLUMNS, rows, data={"steps": steps})
+    panels = (
+        ("longest gap of a stream", "stall_s", 1e3, "ms"),
+        ("TTFT of the long prompt", "ttft_long_s", 1e3, "ms"),
+    )
+    draw = partial(bar_panels, rows=rows, panels=panels)
+    return LabResult(
+        "hol", QUESTION, section, finding(rows, setup.long_tokens, steps, problem), draw, skipped
+    )
+
+
+def metrics(run: LoadRun) -> Metrics:
+    """The longest gap of each stream beside the mean of its others; medians over the streams."""
+    gaps = [timing.itl_s for timing in timings(run.of_kind("stream"))]
+    stall_s = median(map(max, gaps))
+    usual_s = median((sum(each) - max(each)) / max(1, len(each) - 1) for each in gaps)
+    return {
+        "usual_s": usual_s,
+        "stall_s": stall_s,
+        "stall_steps": stall_s / usual_s if usual_s else None,
+        "ttft_long_s": run.of_kind("long")[0].timing.ttft_s,
+    }
+
+
+def step_count(solution: str, num_tokens: int, budget: int, num_decodes: int) -> int:
+    """Steps that the scheduler plans for a prompt beside requests that decode."""
+    llm = load_scheduling(solution)
+    config = SchedulerConfig(budget, min(64, budget), num_tokens + 64)
+    blocks = (num_decodes + 1) * ceil(config.max_model_len / 16)
+    scheduler = llm.Scheduler(config, llm.BlockPool(blocks, 16))
+    sampled = {str(number): [7] for number in range(num_decodes)} | {"long": [7]}
+    for number in range(num_decodes):
+        scheduler.add(llm.TokenSequence(str(number), [number + 1]))
+    if num_decodes:
+        scheduler.commit(scheduler.schedule(), sampled)
+    long = llm.TokenSequence("long", list(range(num_tokens)))
+    scheduler.add(long)
+    count = 0
+    while not long.output_token_ids:
+        plan = scheduler.schedule()
+        is_last = long.needs_sample(plan.num_scheduled_tokens.get("long", 0))
+        drawn = {name: sampled[name] for name in plan.num_scheduled_tokens if name != "long" or is_last}
+        scheduler.commit(plan, drawn)
+        count += 1
+    return count
+
+
+def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem: str | None) -> Finding:
+    """What the longest gaps say."""
+    first = rows[0]
+    stall_ms, factor = first.median("stall_s") * 1e3, first.median("stall_steps")
+    said = [
+        f"With {first.name}, the long prompt makes the median stream wait {stall_ms:.1f} ms for one token, "
+        f"{factor:.1f} times its usual gap."
+    ]
+    if problem or len(rows) < 2:
+        return Finding(said, _step_claims(steps), problem)
+    whole, chunked = rows
+    stall = effect_of("The longest gap with chunks", chunked, whole, "stall_s")
+    ttft = effect_of("the long prompt's TTFT", chunked, whole, "ttft_long_s")
+    said.append(f"{stall}; {ttft}.")
+    num_chunks, ratio = ceil(long_tokens / BUDGET), whole.median("stall_s") / chunked.median("stall_s")
+    share = whole.median("stall_s") / whole.median("ttft_long_s")
+    shares = by_round(whole.samples["stall_s"], whole.samples["ttft_long_s"])
+    claims = [
+        judged(
+            "Every stream stalls for the whole prefill (10 ms gaps, then 200 ms: 20 times)",
+            every([within(shares, 0.7), within(whole.samples["stall_steps"], 5)]),
+            f"the gap is {share:.0%} of the long prompt's TTFT, and {factor:.1f} times the usual one",
+        ),
+        judged(
+            f"Chunks of {BUDGET} divide the stall by the number of chunks (200 ms to 25 ms)",
+            within(stall.ratios, most=1 / (0.9 * num_chunks)),
+            f"{num_chunks} chunks divide it by {ratio:.1f}: a step has a fixed cost and decodes beside the "
+            "chunk, and late chunks read more",
+        ),
+        judged(
+            "Chunks make the long prompt's first token later",
+            ttft.is_("higher"),
+            str(ttft),
+        ),
+    ]
+    return Finding(said, [*claims, *_step_claims(steps)])
+
+
+def _step_claims(steps: Sequence[int]) -> list[Claim]:
+    alone, beside = steps
+    text = "A prompt of 4096 tokens takes floor(4096 / 512) = 8 steps, interleaved with decodes"
+    said = f"{alone} steps alone, {beside} beside one decode, which takes a token of every budget"
+    return [judged(text, alone == beside == 8, said)]

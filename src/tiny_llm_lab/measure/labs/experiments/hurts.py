@@ -1,0 +1,117 @@
+"""`hurts`: three workloads for which chunked prefill is said to be worse."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from tiny_llm_lab.measure.bench.report import Column, Ratio, Row, Section
+from tiny_llm_lab.measure.labs.effect import Effect, by_round, effect_of
+from tiny_llm_lab.measure.labs.plot import COLORS
+from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.request import LoadRequest
+
+QUESTION: Final = "When do chunks hurt?"
+_BUDGET: Final = 256
+_CLAIMS: Final = {
+    "lone long prompt": "A single long prompt is faster in one pass",
+    "offline batch": "An offline batch is faster with whole prompts",
+    "prompts below 100 tokens": "With prompts below 100 tokens chunking adds overhead",
+}
+_COLUMNS: Final = (
+    Column("off_s", "off ms", ".1f", 1e3, has_spread=True),
+    Column("chunked_s", f"{_BUDGET} ms", ".1f", 1e3, has_spread=True),
+    Column("ratio", "chunked / off", ".2f", has_spread=True),
+)
+Make = Callable[[LabSetup, int], Sequence[LoadRequest]]
+
+
+def run(setup: LabSetup) -> LabResult:
+    variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
+    rows, effects = [], []
+    for name, make in WORKLOADS.items():
+        runs = setup.measure(variants, partial(make, setup))
+        pair = rows_of(runs, lambda run: {"total_s": last_token_s(run)})
+        rows.append(_row(name, pair))
+        if len(pair) > 1:
+            effects.append(effect_of("the time with chunks", pair[1], pair[0], "total_s"))
+    title = f"Seconds until the last token, without chunks and with a budget of {_BUDGET} tokens"
+    section = Section("hurts", title, _COLUMNS, rows)
+    return LabResult("hurts", QUESTION, section, finding(rows, effects), partial(draw, rows), skipped)
+
+
+def last_token_s(run: LoadRun) -> float:
+    """From the first sending to the last token of all."""
+    start_s = min(record.send_s for record in run.records)
+    return max(record.token_s[-1] for record in run.records) - start_s
+
+
+def lone(setup: LabSetup, number: int) -> list[LoadRequest]:
+    """A prompt as long as the model takes; its first token ends the run."""
+    return [setup.request(setup.max_model_len - 8, 1, "long", 0.0, number)]
+
+
+def offline(setup: LabSetup, number: int) -> list[LoadRequest]:
+    """Prompts of several lengths, all there at the start."""
+    seed = 1000 * (number + 1)
+    lengths = [setup.max_model_len // 16 * (1 + each % 8) for each in range(setup.sizes.num_requests // 2)]
+    return [setup.request(length, 16, "batch", 0.0, seed + idx) for idx, length in enumerate(lengths)]
+
+
+def short(setup: LabSetup, number: int) -> list[LoadRequest]:
+    """Prompts below 100 tokens, all there at the start."""
+    seed, count = 1000 * (number + 1), setup.sizes.num_requests
+    return [setup.request(40 + idx % 60, 16, "short", 0.0, seed + idx) for idx in range(count)]
+
+
+WORKLOADS: Final[Mapping[str, Make]] = dict(zip(_CLAIMS, (lone, offline, short), strict=True))
+
+
+def _row(name: str, pair: Sequence[Row]) -> Row:
+    off = pair[0].samples["total_s"]
+    if len(pair) < 2:
+        return Row(name, {"off_s": off})
+    chunked = pair[1].samples["total_s"]
+    return Row(name, {"off_s": off, "chunked_s": chunked, "ratio": by_round(chunked, off)})
+
+
+def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
+    """One sentence and one claim for each workload."""
+    if not effects:
+        return Finding(["Chunks cannot be turned off here: nothing to compare."])
+    said: list[str] = []
+    claims: list[Claim] = []
+    for row, effect in zip(rows, effects, strict=True):
+        said.append(f"{row.name.capitalize()}: {effect}.")
+        claims.append(judged(_CLAIMS[row.name], effect.is_("higher"), str(effect)))
+    hurt = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "higher"]
+    unclear = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "unclear"]
+    if hurt or not unclear:
+        said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt in none of the three.")
+    if unclear:
+        said.append(f"Not measurable here: {', '.join(unclear)}.")
+    return Finding(said, claims)
+
+
+def draw(rows: Sequence[Row], figure: Figure) -> None:
+    """Chunked / off, with the range over the rounds."""
+    axes = figure.subplots()
+    for idx, row in enumerate(rows):
+        if "chunked_s" not in row.samples:
+            continue
+        ratio = Ratio.of(row.name, row.samples["chunked_s"], row.samples["off_s"])
+        if ratio is not None:
+            low, high = min(ratio.low, ratio.value), max(ratio.high, ratio.value)
+            error = [[ratio.value - low], [high - ratio.value]]
+            axes.errorbar(ratio.value, idx, xerr=error, fmt="o", capsize=4, color=COLORS[1])
+            axes.annotate(f"{ratio.value:.2f}", (high, idx), (6, -3), textcoords="offset points")
+    axes.axvline(1.0, color="gray", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_ylim(-0.5, len(rows) - 0.5)
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.set_xlabel("time with chunks / time without (right of the line: chunks hurt)")
+    axes.grid(axis="x", alpha=0.3)

@@ -1,0 +1,91 @@
+"""`itl`: the gaps between tokens over time, without and with chunks."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from tiny_llm_lab.measure.bench.latency import columns, itl_metrics
+from tiny_llm_lab.measure.bench.report import Metrics, Row, Section
+from tiny_llm_lab.measure.labs.effect import by_round, effect_of, within
+from tiny_llm_lab.measure.labs.plot import COLORS, gaps_over_time
+from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
+from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.runtime.metrics import pooled_itl, tpot_s
+from tiny_llm_lab.types import Timing
+
+QUESTION: Final = "When do gaps between tokens become long?"
+_BUDGET: Final = 512
+_KEYS: Final = ("itl_p50_s", "itl_p99_s", "itl_max_s", "itl_p99_over_p50")
+_TITLES: Final = {"off": "No Chunked Prefill — ITL Spikes", str(_BUDGET): "Chunked Prefill — Smooth ITL"}
+
+
+def run(setup: LabSetup) -> LabResult:
+    variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
+    pace = setup.pace(variants[0])
+    runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
+    rows = rows_of(runs, metrics)
+    problem = overlap_problem([run for each in runs.values() for run in each])
+    shown = {name: typical(each) for name, each in runs.items()}
+    series = {
+        name: [{"token_s": timing.token_s} for timing in timings(run.of_kind("stream"))]
+        for name, run in shown.items()
+    }
+    title = f"{setup.sizes.streams} answers, and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens"
+    section = Section("itl", title, columns(_KEYS, has_spread=True), rows, data={"series": series})
+    return LabResult("itl", QUESTION, section, finding(rows, problem), partial(draw, shown), skipped)
+
+
+def metrics(run: LoadRun) -> Metrics:
+    """Pooled ITL of the streams; and the ratio that TPOT, a mean per request, would show instead."""
+    streams = timings(run.of_kind("stream"))
+    tpots = itl_metrics([value for value in map(tpot_s, streams) if value is not None])
+    return itl_metrics(pooled_itl(streams)) | {"tpot_p99_over_p50": tpots["itl_p99_over_p50"]}
+
+
+def typical(runs: Sequence[LoadRun]) -> LoadRun:
+    """The run whose longest gap is the (lower) median."""
+    ordered = sorted(runs, key=lambda run: max(pooled_itl(timings(run.of_kind("stream")))))
+    return ordered[(len(runs) - 1) // 2]
+
+
+def finding(rows: Sequence[Row], problem: str | None) -> Finding:
+    """The ratio p99 / p50 of each row, and what TPOT hides."""
+    said = [
+        f"With {row.name}, ITL p99 is {row.median('itl_p99_over_p50'):.1f} times p50 and the longest gap "
+        f"{row.median('itl_max_s') * 1e3:.1f} ms."
+        for row in rows
+    ]
+    if problem or len(rows) < 2:
+        return Finding(said, (), problem)
+    off, chunked = rows
+    peak = effect_of("The longest gap with chunks", chunked, off, "itl_max_s")
+    said.append(f"{peak}.")
+    before, after = (row.median("itl_p99_over_p50") for row in rows)
+    gaps_off, gaps_chunked = (row.samples["itl_p99_over_p50"] for row in rows)
+    hidden = off.median("tpot_p99_over_p50")
+    claims = [
+        judged("Without chunks ITL p99 is 5 to 20 times p50", within(gaps_off, 5, 20), f"{before:.1f} times"),
+        judged("With chunks the ratio is 2 to 3", within(gaps_chunked, 2, 3), f"{after:.1f}"),
+        judged(
+            "P99 TPOT can stand for the ITL p99",
+            within(by_round(off.samples["tpot_p99_over_p50"], gaps_off), 0.8),
+            f"TPOT, a request's mean, has p99 / p50 = {hidden:.2f} where the gaps have {before:.1f}",
+        ),
+    ]
+    return Finding(said, claims)
+
+
+def draw(shown: dict[str, LoadRun], figure: Figure) -> None:
+    """A panel for each variant on one scale; the time of a long prompt's prefill is shaded."""
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (name, run), color in zip(panels, shown.items(), COLORS, strict=False):
+        for record in run.of_kind("long"):
+            axes.axvspan(record.send_s, record.token_s[0], color="#fbe3bb", linewidth=0, zorder=0)
+        streams: list[Timing] = timings(run.of_kind("stream"))
+        longest_ms = max(pooled_itl(streams)) * 1e3
+        gaps_over_time(axes, f"{_TITLES.get(name, name)} (longest {longest_ms:.0f} ms)", streams, color)
+    panels[0].text(0.02, 0.95, "shaded: a long prompt waits", transform=panels[0].transAxes, fontsize=8)

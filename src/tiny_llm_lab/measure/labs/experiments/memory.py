@@ -1,0 +1,107 @@
+"""`memory`: what a long prefill holds at its peak, by chunk size."""
+
+from collections.abc import Sequence
+from functools import partial
+from types import ModuleType
+from typing import Final, cast
+
+from matplotlib.figure import Figure
+
+from tiny_llm_lab.measure.bench.engine.chunks import MEMORY_COLUMNS, memory_row
+from tiny_llm_lab.measure.bench.report import Row, Section
+from tiny_llm_lab.measure.labs.plot import COLORS, log_budgets
+from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.setup import LabSetup
+from tiny_llm_lab.runtime.steps.runner import StepRunner
+from tiny_llm_lab.runtime.steps.shapes import chunk
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.serving.options.model_options import load
+from tiny_llm_lab.types import UserError
+
+QUESTION: Final = "How much memory do chunks save?"
+_SIZES: Final = (256, 512, 1024, 2048)
+_BLOCK_SIZE: Final = 16
+_SCORE_BYTES: Final = 2  # of the sources' arithmetic, bfloat16
+
+
+def run(setup: LabSetup) -> LabResult:
+    if not setup.servers.is_own:
+        raise UserError("`lab memory` measures the engine in its own process: leave out --server")
+    loaded = load(setup.model, setup.solution)
+    length = setup.long_tokens
+    sizes = [*(size for size in _SIZES if size < length), length]
+    llm = TaskNames(cast(ModuleType, loaded.solution))
+    with StepRunner(llm, loaded.model, [chunk(0, length)], setup.seed, block_size=_BLOCK_SIZE) as runner:
+        runner.run(chunk(0, sizes[0]))
+        rows = [memory_row(runner, length, size) for size in sizes]
+        pool_bytes = runner.cache.nbytes
+    heads = loaded.model.config.num_attention_heads
+    title = f"prefill of a prompt of {length} tokens, by chunk size"
+    data = {"tokens": length, "pool_bytes": pool_bytes, "heads": heads}
+    section = Section("memory", title, MEMORY_COLUMNS, rows, data=data)
+    found = finding(rows, length, sizes[0], pool_bytes, heads)
+    return LabResult("memory", QUESTION, section, found, partial(draw, rows, sizes))
+
+
+def finding(rows: Sequence[Row], length: int, smallest: int, pool_bytes: int, heads: int) -> Finding:
+    """What chunks save above what is held anyhow, and of all memory."""
+    first, whole = rows[0], rows[-1]
+    above, total = (
+        whole.median(key) / first.median(key) if first.median(key) else float("inf")
+        for key in ("above_held_bytes", "peak_bytes")
+    )
+    scores_mb = heads * length**2 * 4 / 1e6
+    above_mb = whole.median("above_held_bytes") / 1e6
+    saved_mb = (whole.median("peak_bytes") - first.median("peak_bytes")) / 1e6
+    said = [
+        f"Chunks of {smallest} tokens save {saved_mb:.1f} MB of a peak of "
+        f"{whole.median('peak_bytes') / 1e6:.1f} MB: {above:.1f} times less above weights and "
+        f"blocks, {total:.2f} times less of all memory.",
+        f"The {pool_bytes / 1e6:.1f} MB of keys and values are the same with every chunk size.",
+    ]
+    claims = [
+        *arithmetic_claims(),
+        judged(
+            "A prompt in one piece holds its n x n scores",
+            False if above_mb < scores_mb else None,  # as much may be activations as well
+            f"{above_mb:.1f} MB above weights and blocks; the scores of a layer would be {scores_mb:.0f} MB",
+        ),
+        judged(
+            "Memory shrinks by prompt / chunk (10 to 15 times)",
+            total >= 0.9 * length / smallest,
+            f"prompt / chunk is {length / smallest:.1f}; all memory shrinks {total:.2f} times, what is above "
+            f"weights and blocks {above:.1f} times",
+        ),
+    ]
+    return Finding(said, claims)
+
+
+def arithmetic_claims() -> list[Claim]:
+    """The sources' numbers, computed again."""
+    most, long, size = 32_768, 30_000, 2048
+    return [
+        judged(
+            "32,768 squared is 1,073,741,824 scores, 2 GiB of bfloat16",
+            most**2 == 1_073_741_824 and most**2 * _SCORE_BYTES == 2 * 2**30,
+            f"{most**2:,} scores, {most**2 * _SCORE_BYTES / 2**30:g} GiB, for one head of one layer",
+        ),
+        judged(
+            "30,000 squared takes 1.8 GB, 2048 x 30,000 122.9 MB: 14.65 times less",
+            round(long / size, 2) == 14.65,
+            f"{long**2 * _SCORE_BYTES / 1e9:g} GB and {size * long * _SCORE_BYTES / 1e6:.1f} MB, "
+            f"{long / size:.2f} times; fused attention holds neither",
+        ),
+    ]
+
+
+def draw(rows: Sequence[Row], sizes: Sequence[int], figure: Figure) -> None:
+    """Peak memory over the chunk size: above weights and blocks, and all of it."""
+    left, right = figure.subplots(1, 2)
+    panels = ((left, "above_held_bytes", "above weights and blocks"), (right, "peak_bytes", "all memory"))
+    for axes, key, title in panels:
+        axes.plot(sizes, [row.median(key) / 1e6 for row in rows], "o-", color=COLORS[1])
+        log_budgets(axes, sizes)
+        axes.set_ylim(bottom=0)
+        axes.set_title(f"peak memory: {title}", loc="left", fontsize=10)
+        axes.set_ylabel("MB")
+        axes.set_xlabel("chunk size (tokens)")

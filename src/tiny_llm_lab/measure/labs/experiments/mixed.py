@@ -1,0 +1,130 @@
+"""`mixed`: a fifth of the requests is long; what the short ones feel of it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
+from tiny_llm_lab.measure.labs.effect import LEAST, by_round, effect_of, every, within
+from tiny_llm_lab.measure.labs.plot import COLORS
+from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.setup import LabSetup, Runs, rows_of
+from tiny_llm_lab.measure.labs.workload import LOAD, mixed, mixed_kinds, mixed_shapes, rate_for
+from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.load.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
+
+QUESTION: Final = "What do short requests feel of long ones?"
+FILE: Final = "mixed_workload.json"
+_BUDGET: Final = 512
+_KINDS: Final = ("short", "long")
+_COLUMNS: Final = tuple(
+    Column(f"{metric}_{kind}_s", f"{title} {kind} ms", spec, 1e3, has_spread=True)
+    for kind in _KINDS
+    for metric, title, spec in (
+        ("itl_p50", "ITL p50", ".2f"),
+        ("itl_p99", "ITL p99", ".1f"),
+        ("ttft_p50", "TTFT p50", ".1f"),
+    )
+)
+
+
+def run(setup: LabSetup) -> LabResult:
+    variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
+    pace = setup.pace(variants[0])
+    rate = rate_for(setup, pace, mixed_kinds(setup), LOAD)
+    texts = Texts(tokenizer_for(setup.model, setup.model), setup.seed) if setup.servers.is_own else None
+    _write(setup, requests_of(setup, rate, texts, 0))
+    runs = setup.measure(variants, lambda number: requests_of(setup, rate, texts, number))
+    rows = rows_of(runs, metrics)
+    shapes = mixed_shapes(setup)
+    count = setup.sizes.num_requests
+    title = f"{count // 5} long and {count - count // 5} short requests, {rate:.1f} a second"
+    note = "; ".join(f"{kind}: {shape[0]} tokens, answers of {shape[1]}" for kind, shape in shapes.items())
+    section = Section(
+        "mixed", title, _COLUMNS, rows, notes=[f"{note}. Those of the first round are in {FILE}."]
+    )
+    return LabResult("mixed", QUESTION, section, finding(rows), partial(draw, runs), skipped)
+
+
+def requests_of(setup: LabSetup, rate: float, texts: Texts | None, number: int) -> Sequence[LoadRequest]:
+    """The requests of a round; `texts` puts text of as many tokens in place of token ids."""
+    requests = mixed(setup, rate, number)
+    if texts is None:
+        return requests
+    texts.rng.seed(f"{setup.seed} {number}")
+    return [replace(each, prompt=texts.exact(each.num_prompt_tokens)) for each in requests]
+
+
+def _write(setup: LabSetup, requests: Sequence[LoadRequest]) -> None:
+    """In the order in which they are sent, for `bench-serve --dataset-path` and `batch-main --prompts`."""
+    keys = ("prompt", "max_tokens", "arrival_s")
+    entries = [{key: getattr(each, key) for key in keys} for each in requests]
+    (setup.folder / FILE).write_text(json.dumps(entries) + "\n", encoding="utf-8")
+
+
+def metrics(run: LoadRun) -> Metrics:
+    """ITL and TTFT of each class."""
+    found: dict[str, float | None] = {}
+    for kind in _KINDS:
+        own = timings(run.of_kind(kind))
+        gaps, ttfts = pooled_itl(own), [timing.ttft_s or 0.0 for timing in own]
+        found |= {
+            f"itl_p50_{kind}_s": percentile(gaps, 50),
+            f"itl_p99_{kind}_s": percentile(gaps, 99),
+            f"ttft_p50_{kind}_s": percentile(ttfts, 50),
+        }
+    return found
+
+
+def finding(rows: Sequence[Row]) -> Finding:
+    """ITL p99 and TTFT of each class, chunks against none."""
+    said = [
+        f"With {row.name}, ITL p99 is {row.median('itl_p99_short_s') * 1e3:.1f} ms for short requests and "
+        f"{row.median('itl_p99_long_s') * 1e3:.1f} ms for long ones."
+        for row in rows
+    ]
+    if len(rows) < 2:
+        return Finding(said)
+    off, chunked = rows
+    effects = {
+        kind: effect_of(f"ITL p99 of {kind} requests", chunked, off, f"itl_p99_{kind}_s") for kind in _KINDS
+    }
+    waits = {
+        kind: effect_of(f"TTFT p50 of {kind} requests", chunked, off, f"ttft_p50_{kind}_s") for kind in _KINDS
+    }
+    said.append(f"With chunks, {'; '.join(map(str, (*effects.values(), *waits.values())))}.")
+    short, long = effects["short"], effects["long"]
+    is_more = within(by_round(short.ratios, long.ratios), most=1 - LEAST)
+    claims = [
+        judged("Chunks protect short requests", short.is_("lower"), str(short)),
+        judged(
+            "Short requests are the most sensitive to long prefills",
+            every([short.is_("lower"), is_more]),
+            f"{short}; {long}",
+        ),
+    ]
+    return Finding(said, claims)
+
+
+def draw(runs: Runs, figure: Figure) -> None:
+    """How many gaps are longer than so many ms, for each class and variant, all rounds pooled."""
+    panels = figure.subplots(1, len(_KINDS), sharey=True)
+    for axes, kind in zip(panels, _KINDS, strict=True):
+        for (name, each), color in zip(runs.items(), COLORS, strict=False):
+            gaps = sorted(gap * 1e3 for run in each for gap in pooled_itl(timings(run.of_kind(kind))))
+            shares = [1 - idx / len(gaps) for idx in range(len(gaps))]
+            axes.step(gaps, shares, color=color, label=name)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.axhline(0.01, linestyle="--", linewidth=0.8, color="gray")
+        axes.set_title(f"gaps of {kind} requests (dashed: p99)", loc="left", fontsize=10)
+        axes.set_xlabel("ITL (ms)")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    panels[0].set_ylabel("share of gaps that are longer")

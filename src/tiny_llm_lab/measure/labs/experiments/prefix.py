@@ -1,0 +1,126 @@
+"""`prefix`: requests that share a system prompt, with and without the prefix cache."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Final
+
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
+from tiny_llm_lab.measure.labs.effect import effect_of, within
+from tiny_llm_lab.measure.labs.plot import bar_panels
+from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.server import Variant
+from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.serving.options.engine_options import EngineSettings
+
+QUESTION: Final = "What does a shared system prompt save?"
+_SYSTEM, _USER, _NUM_REQUESTS = 1000, 500, 6
+_COLUMNS: Final = (
+    Column("cached_tokens", "cached tokens", ".0f"),
+    Column("hit_rate", "of the prompt", ".1%"),
+    Column("ttft_first_s", "TTFT first ms", ".1f", 1e3, has_spread=True),
+    Column("ttft_next_s", "TTFT next ms", ".1f", 1e3, has_spread=True),
+    Column("saved", "TTFT saved", ".0%", has_spread=True),
+)
+
+
+def run(setup: LabSetup) -> LabResult:
+    variants, skipped = setup.usable(
+        [Variant("cache on"), Variant("cache off", ("--no-enable-prefix-caching",))]
+    )
+    one_by_one = replace(setup.options, max_concurrency=1)
+    runs = setup.measure(variants, lambda number: requests_of(setup, number), options=one_by_one)
+    rows = rows_of(runs, metrics)
+    system, user = lengths(setup)
+    title = (
+        f"{_NUM_REQUESTS} requests one after another: {system} tokens that they share, {user} of their own"
+    )
+    section = Section("prefix", title, _COLUMNS, rows)
+    block_size = EngineSettings.block_size if setup.servers.is_own else None
+    panels = (
+        ("TTFT of the first request", "ttft_first_s", 1e3, "ms"),
+        ("TTFT of the next", "ttft_next_s", 1e3, "ms"),
+    )
+    draw = partial(bar_panels, rows=rows, panels=panels)
+    return LabResult("prefix", QUESTION, section, finding(rows, system, block_size), draw, skipped)
+
+
+def lengths(setup: LabSetup) -> tuple[int, int]:
+    """Tokens of system prompt and user's turn, smaller where they would not fit the model."""
+    return min(_SYSTEM, setup.max_model_len // 2), min(_USER, setup.max_model_len // 4)
+
+
+def requests_of(setup: LabSetup, number: int) -> list[LoadRequest]:
+    """A system prompt of this round, each time with another user's turn."""
+    system, user = lengths(setup)
+    seed = 100 * (number + 1)
+    requests = []
+    for each in range(_NUM_REQUESTS):
+        prompt = joined(setup.prompt(system, seed), setup.prompt(user, seed + 1 + each))
+        requests.append(LoadRequest(prompt, system + user, 4, "shared"))
+    return requests
+
+
+def joined(system: str | tuple[int, ...], user: str | tuple[int, ...]) -> str | tuple[int, ...]:
+    """One prompt of two, both text or both token ids."""
+    if isinstance(system, tuple) and isinstance(user, tuple):
+        return system + user
+    return f"{system} {user}"
+
+
+def metrics(run: LoadRun) -> Metrics:
+    """TTFT of the first request and of the others, and the tokens that the server says it had cached."""
+    first, *others = run.records
+    cached = [each.usage.cached_tokens for each in others if each.usage is not None]
+    known = [value for value in cached if value is not None]
+    first_s, next_s = (first.timing.ttft_s or 0.0), median(each.timing.ttft_s or 0.0 for each in others)
+    tokens = median(known) if known else None
+    return {
+        "cached_tokens": tokens,
+        "hit_rate": None if tokens is None else tokens / others[0].num_prompt_tokens,
+        "ttft_first_s": first_s,
+        "ttft_next_s": next_s,
+        "saved": 1 - next_s / first_s if first_s else None,
+    }
+
+
+def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding:
+    """Hits in tokens and blocks, and the time that they save."""
+    on = rows[0]
+    if None in on.samples["cached_tokens"]:
+        said = ["The server does not tell usage.prompt_tokens_details.cached_tokens."]
+        return Finding([*said, f"The later requests save {on.median('saved'):.0%} of the first one's TTFT."])
+    differences = [
+        None if a is None or b is None else abs(a - b)
+        for a, b in zip(on.samples["saved"], on.samples["hit_rate"], strict=True)
+    ]
+    tokens, rate, saved = (on.median(key) for key in ("cached_tokens", "hit_rate", "saved"))
+    said = [
+        f"Of every later prompt {tokens:.0f} tokens ({rate:.1%}) come from the cache, "
+        f"and {saved:.0%} of TTFT is saved."
+    ]
+    claims = [
+        judged("The hit rate is 2/3 = 66.7 %", abs(rate - 2 / 3) < 5e-4, f"{rate:.1%}"),
+        judged(
+            "A hit rate is the share of the prefill's work that is free",
+            None if len(rows) < 2 else within(differences, most=0.05),
+            f"{rate:.1%} of the tokens, {saved:.1%} of the time",
+        ),
+    ]
+    if block_size is not None:
+        full = system // block_size
+        is_in_blocks = tokens == full * block_size
+        claims.append(
+            judged(
+                "Hits are full blocks: floor(shared / block) x block tokens",
+                is_in_blocks,
+                f"{tokens:.0f} tokens; {system} hold {full} full blocks of {block_size}, "
+                f"{full * block_size} tokens",
+            )
+        )
+    if len(rows) > 1:
+        said.append(f"{effect_of('TTFT of the later requests with the cache', on, rows[1], 'ttft_next_s')}.")
+    return Finding(said, claims)

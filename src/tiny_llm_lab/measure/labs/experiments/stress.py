@@ -1,0 +1,136 @@
+"""`stress`: one long prompt, and three short ones that come while it is in prefill."""
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import fmean
+from typing import Final
+
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
+from tiny_llm_lab.measure.labs.effect import effect_of, every, within
+from tiny_llm_lab.measure.labs.plot import bar_panels
+from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.server import Variant
+from tiny_llm_lab.measure.labs.setup import LabSetup, Pace, rows_of
+from tiny_llm_lab.measure.load.record import LoadRun
+from tiny_llm_lab.measure.load.request import LoadRequest
+
+QUESTION: Final = "How long do short prompts wait behind a long one?"
+_BUDGET: Final = 512
+_SHARE: Final = 256  # of the budget, that one prompt may have: --long-prefill-token-threshold
+_NUM_SHORT, _SHORT_TOKENS, _MAX_TOKENS = 3, 256, 8
+_STAGGER_S: Final = 0.03  # at most: a fast prefill is met earlier
+_STAGGER_SHARE: Final = 0.15  # of the long prompt's prefill, before the first short prompt
+_FASTER: Final = 1.4
+_MOSTLY: Final = 0.5
+_NEEDED: Final = 0.9  # of the rounds must overlap
+_COLUMNS: Final = (
+    Column("short_s", "shorts, mean ms", ".1f", 1e3, has_spread=True),
+    Column("short_ttft_s", "shorts, TTFT ms", ".1f", 1e3, has_spread=True),
+    Column("ahead", "ahead of long", ".0%"),
+    Column("long_s", "long ms", ".1f", 1e3, has_spread=True),
+    Column("long_ttft_s", "long, prefill only ms", ".1f", 1e3, has_spread=True),
+)
+
+
+def run(setup: LabSetup) -> LabResult:
+    chunked = setup.chunked(_BUDGET)
+    capped = Variant(
+        f"{_BUDGET}, {_SHARE} each", (*chunked.flags, "--long-prefill-token-threshold", str(_SHARE))
+    )
+    variants, skipped = setup.usable([setup.whole, chunked, capped])
+    pace = setup.pace(variants[0])
+    runs = setup.measure(variants, lambda number: requests_of(setup, pace, number), setup.sizes.num_stress)
+    rows = rows_of(runs, metrics)
+    problem = overlap_problem([run for each in runs.values() for run in each])
+    short = min(_SHORT_TOKENS, setup.max_model_len // 8)
+    title = (
+        f"one prompt of {setup.long_tokens} tokens, {_NUM_SHORT} of {short} tokens "
+        f"{stagger_s(pace) * 1e3:.0f} ms apart"
+    )
+    section = Section("stress", title, _COLUMNS, rows, notes=[f"{setup.sizes.num_stress} rounds each."])
+    panels = (
+        ("shorts, mean (sent to last token)", "short_s", 1e3, "ms"),
+        ("long, prefill only", "long_ttft_s", 1e3, "ms"),
+    )
+    draw = partial(bar_panels, rows=rows, panels=panels)
+    return LabResult("stress", QUESTION, section, finding(rows, problem), draw, skipped)
+
+
+def stagger_s(pace: Pace) -> float:
+    """Between arrivals, so that all shorts come within the long prompt's prefill."""
+    return min(_STAGGER_S, _STAGGER_SHARE * pace.prefill_s)
+
+
+def requests_of(setup: LabSetup, pace: Pace, number: int) -> list[LoadRequest]:
+    """The long prompt, then the short ones."""
+    short, seed = min(_SHORT_TOKENS, setup.max_model_len // 8), 10 * (number + 1)
+    longs = [setup.request(setup.long_tokens, _MAX_TOKENS, "long", 0.0, seed)]
+    return longs + [
+        setup.request(short, _MAX_TOKENS, "short", (each + 1) * stagger_s(pace), seed + 1 + each)
+        for each in range(_NUM_SHORT)
+    ]
+
+
+def overlap_problem(runs: Sequence[LoadRun]) -> str | None:
+    """Why the rounds say nothing: the shorts must be sent while the long prompt waits for its first token."""
+    overlapping = sum(is_overlapping(run) for run in runs)
+    if overlapping >= _NEEDED * len(runs):
+        return None
+    return (
+        f"the short prompts were sent during the long prompt's prefill in {overlapping} of {len(runs)} "
+        "rounds: run it again with a larger model or a longer prompt"
+    )
+
+
+def is_overlapping(run: LoadRun) -> bool:
+    """Whether every short prompt was sent after the long one, and before its first token."""
+    [long] = run.of_kind("long")
+    return all(long.send_s < short.send_s < long.token_s[0] for short in run.of_kind("short"))
+
+
+def metrics(run: LoadRun) -> Metrics:
+    """From sending to the last token, and to the first."""
+    [long], shorts = run.of_kind("long"), run.of_kind("short")
+    return {
+        "short_s": fmean(each.token_s[-1] - each.send_s for each in shorts),
+        "ahead": fmean(each.token_s[0] < long.token_s[0] for each in shorts),
+        "short_ttft_s": fmean(each.token_s[0] - each.send_s for each in shorts),
+        "long_s": long.token_s[-1] - long.send_s,
+        "long_ttft_s": long.token_s[0] - long.send_s,
+    }
+
+
+def finding(rows: Sequence[Row], problem: str | None) -> Finding:
+    """Shorts and long, chunks against none, over all rounds."""
+    said = [
+        f"With {row.name}, a short request takes {row.median('short_s') * 1e3:.0f} ms and the long one "
+        f"{row.median('long_s') * 1e3:.0f} ms."
+        for row in rows
+    ]
+    if problem or len(rows) < 2:
+        return Finding(said, (), problem)
+    off, chunked, capped = rows
+    shorts = effect_of("The latency of the shorts with chunks", chunked, off, "short_s")
+    long = effect_of("the long prompt's latency", chunked, off, "long_s")
+    ahead, ahead_shared = (row.median("ahead") for row in (chunked, capped))
+    shared = f"{ahead_shared:.0%} when one prompt may have {_SHARE} of the {_BUDGET} tokens"
+    said.append(f"{shorts}; {long}. Of the shorts {ahead:.0%} begin before the long one does, {shared}.")
+    claims = [
+        judged(
+            "Shorts are 1.01 to 2.30 times faster with chunks",
+            every([shorts.is_("lower"), within(shorts.ratios, 1 / 2.3)]),
+            str(shorts),
+        ),
+        judged(
+            "The long prompt is 1.47 times faster with chunks",
+            every([long.is_("lower"), within(long.ratios, most=1 / _FASTER)]),
+            str(long),
+        ),
+        judged("Short latency is unchanged", shorts.is_("none"), str(shorts)),
+        judged(
+            "A token budget alone lets shorts overtake a long prompt",
+            within(chunked.samples["ahead"], _MOSTLY),
+            f"{ahead:.0%} of them begin first, {shared}",
+        ),
+    ]
+    return Finding(said, claims)

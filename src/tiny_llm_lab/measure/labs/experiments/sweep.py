@@ -1,0 +1,139 @@
+"""`sweep`: token budgets of 256 to 4096, and which one to choose under an ITL SLO."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from tiny_llm_lab.measure.bench.latency import itl_metrics
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
+from tiny_llm_lab.measure.labs.effect import Kind, effect_of, every
+from tiny_llm_lab.measure.labs.plot import bars, over_budgets
+from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.server import Variant
+from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
+from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
+
+QUESTION: Final = "Which token budget?"
+BUDGETS: Final = (256, 512, 1024, 2048, 4096)
+_POLICY: Final = "slo"  # a budget for every step, chosen by the engine
+_COLUMNS: Final = (
+    Column("ttft_p50_s", "TTFT_p50 ms", ".1f", 1e3, has_spread=True),
+    Column("itl_p50_s", "ITL_p50 ms", ".2f", 1e3),
+    Column("itl_p99_s", "ITL_p99 ms", ".1f", 1e3, has_spread=True),
+    Column("itl_p99_over_p50", "ITL_ratio", ".1f"),
+    Column("itl_max_s", "ITL_max ms", ".1f", 1e3, has_spread=True),
+    Column("output_tokens_per_s", "out tok/s", ".0f", has_spread=True),
+)
+
+
+def run(setup: LabSetup) -> LabResult:
+    budgets = [budget for budget in BUDGETS if budget <= setup.max_model_len]
+    fixed = [setup.chunked(budget) for budget in budgets]
+    pace = setup.pace(setup.usable(fixed)[0][0])
+    slo_s = setup.itl_slo(pace)
+    policy = Variant(_POLICY, ("--itl-slo-ms", f"{slo_s * 1e3:g}"))
+    variants, skipped = setup.usable([*fixed, policy])
+    runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
+    rows = rows_of(runs, metrics)
+    problem = overlap_problem([run for each in runs.values() for run in each])
+    title = (
+        f"{setup.sizes.streams} answers and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens; "
+        "TTFT is that of the long prompts, ITL that of the others"
+    )
+    section = Section("sweep", title, _COLUMNS, rows, data={"itl_slo_s": slo_s})
+    found = finding(rows, slo_s, problem)
+    return LabResult("sweep", QUESTION, section, found, partial(draw, rows, slo_s), skipped)
+
+
+def metrics(run: LoadRun) -> Metrics:
+    """TTFT of long prompts, ITL of the streams, and tokens per second of all."""
+    ttfts = [timing.ttft_s or 0.0 for timing in timings(run.of_kind("long"))]
+    return itl_metrics(pooled_itl(timings(run.of_kind("stream")))) | {
+        "ttft_p50_s": percentile(ttfts, 50),
+        "output_tokens_per_s": sum(len(each.token_s) for each in run.records) / run.total_s,
+    }
+
+
+def chosen(rows: Sequence[Row], slo_s: float) -> Row | None:
+    """Of the fixed budgets whose ITL p99 is inside the SLO, that with the lowest TTFT; None when none is."""
+    meeting = [row for row in rows if row.name != _POLICY and row.median("itl_p99_s") <= slo_s]
+    return min(meeting, key=lambda row: row.median("ttft_p50_s"), default=None)
+
+
+def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
+    """The choice, and how the ends of the sweep compare."""
+    best = chosen(rows, slo_s)
+    policy = next((row for row in rows if row.name == _POLICY), None)
+    rows = [row for row in rows if row.name != _POLICY]
+    least = min(rows, key=lambda row: row.median("itl_p99_s"))
+    slo = f"an ITL SLO of {slo_s * 1e3:.1f} ms"
+    if best is None:
+        lowest_ms = least.median("itl_p99_s") * 1e3
+        said = [f"No budget keeps {slo}: the least ITL p99 is {lowest_ms:.1f} ms, with {least.name}."]
+    else:
+        said = [
+            f"Under {slo} choose {best.name}: its TTFT p50 of {best.median('ttft_p50_s') * 1e3:.1f} ms is "
+            f"the lowest of those inside, and its ITL p99 is {best.median('itl_p99_s') * 1e3:.1f} ms."
+        ]
+    if problem or len(rows) < 2:
+        return Finding(said, (), problem)
+    if policy is not None:
+        said.append(_policy_said(policy, best, slo_s))
+    small, large = rows[0], rows[-1]
+    itl = effect_of("ITL p99", small, large, "itl_p99_s")
+    ttft = effect_of("TTFT p50", small, large, "ttft_p50_s")
+    speed = effect_of("throughput", small, large, "output_tokens_per_s")
+    said.append(f"{small.name} against {large.name}: {itl}; {ttft}; {speed}.")
+    fastest = max(rows, key=lambda row: row.median("output_tokens_per_s"))
+    claims = [
+        judged("A smaller chunk lowers ITL p99", itl.is_("lower"), str(itl)),
+        judged("A smaller chunk raises TTFT", ttft.is_("higher"), str(ttft)),
+        judged("Throughput is stable across budgets", speed.is_("none"), str(speed)),
+        judged(
+            "Throughput peaks at 512",
+            _beats(rows, "512", "output_tokens_per_s", "higher"),
+            f"the highest median is that of {fastest.name}",
+        ),
+        judged(
+            "4096 is the smoothest",
+            _beats(rows, "4096", "itl_p99_s", "lower"),
+            f"the least ITL p99 is that of {least.name}",
+        ),
+    ]
+    return Finding(said, claims)
+
+
+def _beats(rows: Sequence[Row], name: str, key: str, kind: Kind) -> bool | None:
+    """Whether the metric of the row `name` is `kind` against each other row; None without that row."""
+    best = next((row for row in rows if row.name == name), None)
+    if best is None:
+        return None
+    return every(effect_of(key, best, row, key).is_(kind) for row in rows if row is not best)
+
+
+def _policy_said(policy: Row, best: Row | None, slo_s: float) -> str:
+    itl_s = policy.median("itl_p99_s")
+    where = "inside" if itl_s <= slo_s else "outside"
+    said = f"Budgets that the engine chooses for that SLO give an ITL p99 of {itl_s * 1e3:.1f} ms, {where}"
+    ttft = effect_of("its TTFT p50", policy, best, "ttft_p50_s") if best else None
+    return f"{said}; against {best.name}, {ttft}." if best else f"{said}."
+
+
+def draw(rows: Sequence[Row], slo_s: float, figure: Figure) -> None:
+    """ITL p99 and TTFT over the budget, with the SLO; and throughput."""
+    left, middle, right = figure.subplots(1, 3)
+    fixed = [row for row in rows if row.name.isdigit()]
+    if fixed:
+        budgets = [int(row.name) for row in fixed]
+        over_budgets(left, "ITL p99", budgets, fixed, "itl_p99_s")
+        over_budgets(middle, "TTFT p50 of long prompts", budgets, fixed, "ttft_p50_s")
+    else:
+        bars(left, "ITL p99", rows, "itl_p99_s")
+        bars(middle, "TTFT p50 of long prompts", rows, "ttft_p50_s")
+    left.axhline(slo_s * 1e3, linestyle="--", linewidth=1, color="gray")
+    left.annotate("SLO", (0.02, slo_s * 1e3), xycoords=("axes fraction", "data"), va="bottom", color="gray")
+    bars(right, "throughput", rows, "output_tokens_per_s", 1.0, "tok/s")

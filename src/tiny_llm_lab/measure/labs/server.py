@@ -1,0 +1,179 @@
+"""The servers of a lab: a fresh process for each variant, or one that runs already."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final, Protocol, Self
+
+import httpx2
+
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.types import UserError
+
+_START_S: Final = 180.0
+_STOP_S: Final = 30.0
+_POLL_S: Final = 0.05
+_HOST: Final = "127.0.0.1"
+Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A configuration of the server: a short name, and flags of `serve`. Without flags it is any server."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+class Servers(Protocol):
+    """Where variants are served."""
+
+    is_own: bool  # whether flags can be given
+
+    def url(self, variant: Variant) -> str:
+        """The base URL of a server that runs with the variant's flags."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class RunningServers:
+    """One server of somebody else's, at `base_url`; its settings are unknown."""
+
+    base_url: str
+    is_own: bool = field(default=False, init=False)
+
+    def url(self, variant: Variant) -> str:
+        """The URL, for every variant."""
+        return self.base_url
+
+    def close(self) -> None:
+        """Leave it running."""
+
+
+@dataclass
+class OwnServers:
+    """Starts `serve` for a variant when it is first asked for, and ends all by SIGINT.
+
+    With `one_at_a_time` a variant's server is ended before the next starts, for models that fit once.
+    """
+
+    arguments: Sequence[str]  # --model and its like, the same for all
+    log_folder: Path
+    one_at_a_time: bool = False
+    is_own: bool = field(default=True, init=False)
+    _before: Handler = field(default=None, init=False)
+    _running: dict[Variant, "_Server"] = field(default_factory=dict, init=False)
+
+    def __enter__(self) -> Self:
+        # SIGTERM would end this process and leave its servers running.
+        self._before = signal.signal(signal.SIGTERM, _interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        signal.signal(signal.SIGTERM, self._before)
+
+    def url(self, variant: Variant) -> str:
+        """The URL of the variant's server, which is started if need be. Raises UserError if it ends."""
+        if variant not in self._running:
+            if self.one_at_a_time:
+                self.close()
+            file = self.log_folder / f"{'-'.join(variant.name.split())}.log"
+            self._running[variant] = _Server([*self.arguments, *variant.flags], file)
+        return self._running[variant].base_url
+
+    def close(self) -> None:
+        """End every server; those that do not end in time are killed, and that is said."""
+        servers, self._running = list(self._running.values()), {}
+        for server in servers:
+            server.interrupt()
+        for server in servers:
+            server.wait()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class _Server:
+    """A process of `serve` that answers /health."""
+
+    def __init__(self, arguments: Sequence[str], log_file: Path) -> None:
+        port = _free_port()
+        self.base_url, self._log_file = f"http://{_HOST}:{port}", log_file
+        command = [sys.executable, "-m", "tiny_llm_lab", "serve", *arguments, "--port", str(port)]
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as output:
+            # A group of its own: Ctrl-C in the terminal reaches the lab, and the lab ends its servers.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            self._wait_until_healthy(shown=" ".join(command[2:]))
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def _wait_until_healthy(self, shown: str) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                lines = self._log_file.read_text(encoding="utf-8", errors="replace").split("\n")
+                last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+                raise UserError(f"`{shown}` ended: {last.removeprefix('error: ')}")
+            if is_healthy(self.base_url):
+                return
+            time.sleep(_POLL_S)
+        raise UserError(f"`{shown}` did not answer /health in {_START_S:g} s: see {self._log_file}")
+
+    def interrupt(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def wait(self) -> None:
+        try:
+            self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            log(f"a server ignored SIGINT for {_STOP_S:g} s and was killed: see {self._log_file}")
+            self.process.kill()
+            self.process.wait()
+
+
+def is_healthy(base_url: str) -> bool:
+    """Whether a server answers /health with 200."""
+    try:
+        return httpx2.get(f"{base_url}/health", timeout=1.0).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+def served_model(base_url: str) -> tuple[str, int | None]:
+    """The first model that a server names, and the most tokens of a request if it tells them.
+
+    Raises UserError where no OpenAI-compatible server answers.
+    """
+    try:
+        response = httpx2.get(f"{base_url.rstrip('/').removesuffix('/v1')}/v1/models", timeout=10.0)
+        first = response.raise_for_status().json()["data"][0]
+        return str(first["id"]), first.get("max_model_len")
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{base_url} does not list models ({error}): start a server, or name its model with --model"
+        ) from None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])

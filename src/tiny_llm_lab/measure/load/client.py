@@ -1,0 +1,207 @@
+"""The load client: sends requests when they are due, and notes when tokens come back."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import httpx2
+
+from tiny_llm_lab.measure.load.answer import Answer, CountTokens, ServerError, error_message
+from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.load.sse import EventParser
+from tiny_llm_lab.types import UserError
+
+Endpoint = Literal["completions", "chat"]
+PATHS: Final[Mapping[Endpoint, str]] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+_MAX_ERROR_BYTES: Final = 2**16
+OnRecord = Callable[[RequestRecord], None]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How requests are sent; `body` holds more fields for every request's JSON, such as temperature."""
+
+    endpoint: Endpoint = "completions"
+    path: str | None = None  # None: that of the endpoint
+    api_key: str | None = None
+    max_concurrency: int | None = None  # None: as many as arrive
+    ignore_eos: bool = False
+    timeout_s: float = 600.0  # of one request, from sending to its end
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0:
+            raise UserError(f"the timeout of a request must be above 0 s, not {self.timeout_s:g}")
+
+
+DEFAULT_OPTIONS: Final = LoadOptions()
+
+
+async def run_load(
+    url: str,
+    model: str,
+    requests: Sequence[LoadRequest],
+    options: LoadOptions = DEFAULT_OPTIONS,
+    *,
+    count_tokens: CountTokens | None = None,
+    on_record: OnRecord | None = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
+) -> LoadRun:
+    """Send `requests` to the server at `url`, each at its arrival, and wait for all answers.
+
+    An arrival never waits for an earlier answer, unless max_concurrency makes it wait. Times are those of
+    the event loop. `count_tokens` serves where the server tells no usage; `on_record` is called as requests
+    end, also those that are cancelled with the run. A request that fails is a record with an error.
+    """
+    async with open_client(url, options, transport) as client:
+        run = _Run(client, model, options, count_tokens)
+        tasks = [asyncio.create_task(run.serve(request, on_record)) for request in requests]
+        try:
+            return LoadRun(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def open_client(
+    url: str, options: LoadOptions = DEFAULT_OPTIONS, transport: httpx2.AsyncBaseTransport | None = None
+) -> httpx2.AsyncClient:
+    """A client for the server at `url`; UserError for a URL that is none."""
+    base = url.rstrip("/").removesuffix("/v1")
+    headers = {"Accept-Encoding": "identity", **options.headers}
+    if options.api_key:
+        headers["Authorization"] = f"Bearer {options.api_key}"
+    try:
+        return httpx2.AsyncClient(
+            base_url=_checked(base),
+            headers=headers,
+            timeout=options.timeout_s,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            transport=transport,
+        )
+    except (httpx2.InvalidURL, UnicodeError) as error:
+        raise UserError(f"{url} is no URL ({error}): give one such as http://127.0.0.1:8000") from None
+
+
+def _checked(base: str) -> httpx2.URL:
+    url = httpx2.URL(base)
+    if url.scheme not in ("http", "https") or not url.host:
+        raise httpx2.InvalidURL("it needs http:// or https:// and a host")
+    return url
+
+
+class _Run:
+    """What the requests of one run share."""
+
+    def __init__(
+        self, client: httpx2.AsyncClient, model: str, options: LoadOptions, count_tokens: CountTokens | None
+    ) -> None:
+        self._client, self._model, self._options = client, model, options
+        self._count_tokens = count_tokens
+        self._slots = asyncio.Semaphore(options.max_concurrency) if options.max_concurrency else None
+        self._loop = asyncio.get_running_loop()
+        self._start_s = self._loop.time()
+        self._turn_s: float | None = None  # of the loop's present turn, once something was received in it
+
+    def _now(self) -> float:
+        return self._loop.time() - self._start_s
+
+    def _received_s(self) -> float:
+        """The time of what one turn of the event loop brings: the same for all chunks of a read."""
+        if self._turn_s is None:
+            self._turn_s = self._now()
+            self._loop.call_soon(self._end_turn)
+        return self._turn_s
+
+    def _end_turn(self) -> None:
+        self._turn_s = None
+
+    async def serve(self, request: LoadRequest, on_record: OnRecord | None) -> RequestRecord:
+        """Wait for the arrival of `request` and a slot, send it and read its answer."""
+        await asyncio.sleep(max(0.0, request.arrival_s - self._now()))
+        if self._slots is None:
+            record = await self._send(request, on_record)
+        else:
+            async with self._slots:
+                record = await self._send(request, on_record)
+        return record
+
+    async def _send(self, request: LoadRequest, on_record: OnRecord | None) -> RequestRecord:
+        body = self._body(request)
+        answer, send_s, error = Answer(), self._now(), "interrupted"
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                await self._read(body, answer)
+            error = ""
+        except TimeoutError:
+            error = f"no end after {self._options.timeout_s:g} s"
+        except (httpx2.HTTPError, ServerError, UserError) as failure:
+            error = " ".join(str(failure).split()) or type(failure).__name__
+        finally:
+            token_s, counted_by = answer.token_times(self._count_tokens)
+            record = RequestRecord(
+                request,
+                send_s,
+                self._now(),
+                token_s,
+                answer.text,
+                answer.finish_reason,
+                answer.usage,
+                counted_by,
+                error or None,
+            )
+            if on_record:
+                on_record(record)
+        return record
+
+    def _body(self, request: LoadRequest) -> bytes:
+        options = self._options
+        fields: dict[str, Any] = {
+            "model": self._model,
+            "max_tokens": request.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if options.endpoint == "chat":
+            if not request.messages and not isinstance(request.prompt, str):
+                raise UserError("a chat takes text: leave out token ids, or use the completions endpoint")
+            fields["messages"] = request.messages or [{"role": "user", "content": request.prompt}]
+        else:
+            fields["prompt"] = request.prompt
+        if options.ignore_eos:
+            fields["ignore_eos"] = True
+        return json.dumps(fields | dict(options.body)).encode()
+
+    async def _read(self, body: bytes, answer: Answer) -> None:
+        path = self._options.path or PATHS[self._options.endpoint]
+        headers = {"Content-Type": "application/json"}
+        async with self._client.stream("POST", path, content=body, headers=headers) as response:
+            if response.status_code != 200:
+                raise ServerError(f"HTTP {response.status_code}: {await error_of(response)}")
+            events = EventParser()
+            async for received in response.aiter_raw():
+                now = self._received_s()
+                for data in events.feed(received):
+                    answer.add(data, now)
+            for data in events.close():
+                answer.add(data, self._now())
+            answer.require_end()
+
+
+async def error_of(response: httpx2.Response) -> str:
+    """What a refused request was told, in one line; of a long body the beginning."""
+    body = b""
+    async for received in response.aiter_bytes():
+        body += received
+        if len(body) > _MAX_ERROR_BYTES:
+            break
+    try:
+        content = json.loads(body)
+        return error_message(content.get("error", content) if isinstance(content, dict) else content)
+    except (ValueError, RecursionError):
+        return error_message(body[:300].decode(errors="replace"))

@@ -1,0 +1,162 @@
+"""The flags of `bench-serve`: those of `vllm bench serve`, for what is here."""
+
+import json
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tiny_llm_lab.measure.load.results.result import METRICS
+from tiny_llm_lab.measure.load.traffic.arrivals import ArrivalSettings
+from tiny_llm_lab.measure.load.traffic.datasets import DatasetSettings
+from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, at_least_one
+from tiny_llm_lab.types import UserError
+
+DATASET_FLAGS: Final = (
+    Flag("dataset_name", "what the prompts are; mixed: long and short ones by token count"),
+    Flag(
+        "dataset_path",
+        "of sharegpt (JSON) or custom (lines, .json, .jsonl as batch-main reads) (default: none)",
+        "FILE",
+    ),
+    Flag("num_prompts", "requests; those of a shorter file repeat; mixed has numbers of its own"),
+    Flag("random_input_len", "random: tokens of a prompt, after its prefix"),
+    Flag("random_output_len", "random: tokens of an answer"),
+    Flag("random_range_ratio", "random: lengths vary by so much of themselves, below 1", "X"),
+    Flag("random_prefix_len", "random: tokens that all prompts begin with"),
+    Flag("sharegpt_output_len", "sharegpt: tokens of an answer (default: as in the file)"),
+    Flag("custom_output_len", "custom: tokens of an answer whose entry has no max_tokens"),
+    Flag("prefix_repetition_prefix_len", "prefix_repetition: tokens of a prefix"),
+    Flag("prefix_repetition_suffix_len", "prefix_repetition: tokens behind it"),
+    Flag("prefix_repetition_num_prefixes", "prefix_repetition: different prefixes"),
+    Flag("prefix_repetition_output_len", "prefix_repetition: tokens of an answer"),
+    Flag("mixed_long_prompts", "mixed: long requests"),
+    Flag("mixed_long_len", "mixed: tokens of a long prompt"),
+    Flag("mixed_long_output_len", "mixed: tokens of its answer"),
+    Flag("mixed_short_prompts", "mixed: short requests"),
+    Flag("mixed_short_len", "mixed: tokens of a short prompt"),
+    Flag("mixed_short_output_len", "mixed: tokens of its answer"),
+    Flag("seed", "of prompts, lengths and arrivals"),
+)
+ARRIVAL_FLAGS: Final = (
+    Flag("request_rate", "arrivals per second; inf: all at once", "RPS"),
+    Flag("burstiness", "shape of the gamma gaps between them: 1 Poisson, less bursts, inf fixed", "X"),
+    Flag("ramp_up_strategy", "the rate rises from the first request to the last"),
+    Flag("ramp_up_start_rps", "rate at the first request", "RPS"),
+    Flag("ramp_up_end_rps", "rate at the last one", "RPS"),
+)
+_SAMPLING: Final = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+}
+
+
+def add_server_flags(parser: ArgumentParser) -> None:
+    """Which server, and how it is asked."""
+    add = parser.add_argument_group("server").add_argument
+    backends = ("openai", "vllm", "openai-chat")
+    add("--backend", choices=backends, default="openai", help="completions, or chat (default: %(default)s)")
+    add("--base-url", metavar="URL", help="default: http://HOST:PORT")
+    add("--host", default="127.0.0.1", help="(default: %(default)s)")
+    add("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
+    add("--endpoint", metavar="PATH", help="default: /v1/completions, or /v1/chat/completions")
+    add("--model", metavar="NAME", help="default: the first that the server lists")
+    add(
+        "--tokenizer",
+        metavar="MODEL",
+        help="default: the model's, if it is on this machine; none: words count",
+    )
+    add("--api-key", metavar="KEY", help="default: OPENAI_API_KEY of the environment")
+    add("--header", metavar="NAME=VALUE", action="append", default=[], help="for every request")
+    add("--request-timeout", metavar="S", type=float, default=600.0, help="(default: %(default)g)")
+    add(
+        "--max-concurrency",
+        type=at_least_one,
+        metavar="N",
+        help="requests at a time (default: as they arrive)",
+    )
+    add("--ignore-eos", action="store_true", help="answers end at their length only, where the server can")
+    for name, kind in _SAMPLING.items():
+        add(f"--{name.replace('_', '-')}", type=kind, metavar="X", help="sent if given")
+    add("--extra-body", metavar="JSON", help="more fields for every request")
+
+
+def add_load_flags(parser: ArgumentParser) -> None:
+    """What is sent, and when."""
+    add_field_flags(parser.add_argument_group("requests"), DatasetSettings, DATASET_FLAGS)
+    group = parser.add_argument_group("arrivals")
+    add_field_flags(group, ArrivalSettings, ARRIVAL_FLAGS)
+    group.add_argument(
+        "--num-warmups", type=int, default=0, metavar="N", help="requests before, not measured"
+    )
+
+
+def add_result_flags(parser: ArgumentParser) -> None:
+    """What is told and kept."""
+    add = parser.add_argument_group("result").add_argument
+    add("--goodput", nargs="+", metavar="NAME:MS", help="targets of a good request, as in ttft:500 itl:50")
+    every = ",".join(METRICS)
+    add("--percentile-metrics", default=every, metavar="NAMES", help="shown (default: %(default)s)")
+    add("--metric-percentiles", default="99", metavar="LIST", help="as in 50,99 (default: %(default)s)")
+    add("--save-result", action="store_true", help="write a JSON file")
+    add("--save-detailed", action="store_true", help="and every request and token in it")
+    add("--result-dir", metavar="DIR", help="default: here")
+    add("--result-filename", metavar="FILE", help="default: made of label, rate, model and time")
+    add("--label", help="of the result (default: the backend)")
+    add("--metadata", nargs="*", metavar="KEY=VALUE", default=[], help="kept in the JSON")
+    add("--plot", metavar="FILE", help="a PNG of TTFT, ITL and ITL over time")
+    add("--disable-tqdm", action="store_true", help="no progress bar")
+
+
+def sampling_body(args: Namespace) -> dict[str, Any]:
+    """The fields of every request that flags ask for."""
+    given = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
+    if args.extra_body is None:
+        return given
+    try:
+        extra = json.loads(args.extra_body)
+    except (ValueError, RecursionError):
+        extra = None
+    if not isinstance(extra, dict):
+        raise UserError("--extra-body must be a JSON object, as in '{\"min_tokens\": 8}'")
+    return given | extra
+
+
+def percentiles_of(text: str) -> list[float]:
+    """--metric-percentiles as numbers."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = [math.nan]
+    if not all(0 < value <= 100 for value in values):
+        raise UserError(
+            f"--metric-percentiles must be numbers above 0 and at most 100, as in 50,99, not {text}"
+        )
+    return values
+
+
+def metrics_of(text: str) -> list[str]:
+    """--percentile-metrics as names."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in METRICS]:
+        raise UserError(f"--percentile-metrics: no metric {unknown[0]!r}: choose of {','.join(METRICS)}")
+    return names
+
+
+def pairs_of(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE texts as a dictionary."""
+    pairs = [text.partition("=") for text in texts]
+    for name, sign, value in pairs:
+        if not (name and sign):
+            raise UserError(f"{flag} takes NAME=VALUE, not {name + sign + value!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def json_value(value: object) -> object:
+    """JSON has no infinity: vLLM writes "inf"."""
+    return "inf" if value == math.inf else value

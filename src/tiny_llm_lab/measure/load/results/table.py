@@ -1,0 +1,107 @@
+"""The result of a load run as `vllm bench serve` prints it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
+from tiny_llm_lab.runtime.metrics import pooled_itl, spread
+
+_WIDTH: Final = 50
+_TITLES: Final = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+    "e2el": "End-to-end Latency",
+}
+_COUNTS: Final = (
+    ("Successful requests", "completed"),
+    ("Failed requests", "failed"),
+    ("Maximum request concurrency", "max_concurrency"),
+    ("Request rate configured (RPS)", "request_rate"),
+    ("Benchmark duration (s)", "duration"),
+    ("Total input tokens", "total_input_tokens"),
+    ("Total generated tokens", "total_output_tokens"),
+    ("Request throughput (req/s)", "request_throughput"),
+    ("Request goodput (req/s)", "request_goodput"),
+    ("Output token throughput (tok/s)", "output_throughput"),
+    ("Peak output token throughput (tok/s)", "max_output_tokens_per_s"),
+    ("Peak concurrent requests", "max_concurrent_requests"),
+    ("Total token throughput (tok/s)", "total_token_throughput"),
+)
+_VISIBLE_MS: Final = 1.0  # a delay of sending above it gets lines of its own
+
+
+def result_lines(
+    result: Mapping[str, Any], metrics: Sequence[str], percentiles: Sequence[float]
+) -> Iterator[str]:
+    """The table: counts and rates, then each of `metrics`."""
+    yield " Serving Benchmark Result ".center(_WIDTH, "=")
+    for title, key in _COUNTS:
+        if result.get(key) not in (None, "inf"):
+            yield _line(title, result[key])
+    for name in metrics:
+        yield _TITLES[name].center(_WIDTH, "-")
+        yield from _latency_lines(name, result, percentiles)
+    late = result.get("from_arrival")
+    if late and result["max_send_delay_ms"] > _VISIBLE_MS:
+        yield "From the scheduled arrival".center(_WIDTH, "-")
+        for name in ("ttft", "e2el"):
+            yield from _latency_lines(name, late, percentiles)
+        yield _line("Longest delay of sending (ms)", result["max_send_delay_ms"])
+    yield "=" * _WIDTH
+
+
+def note_lines(result: Mapping[str, Any], run: LoadRun) -> Iterator[str]:
+    """What a reader of the numbers must know: who counted the tokens, which requests failed and how."""
+    ways = {"usage": "the server's usage", "tokenizer": "the local tokenizer", "chunks": "one a chunk"}
+    counted = ", ".join(
+        f"{ways[how]} ({number} requests)" for how, number in result["tokens_counted_by"].items()
+    )
+    if counted:
+        yield f"tokens counted by: {counted}"
+    num_tokens = sum(len(record.token_s) for record in run.completed)
+    num_times = sum(len(record.timing.distinct_s) for record in run.completed)
+    if num_times < num_tokens:
+        yield f"{num_tokens:,} tokens came in {num_times:,} deliveries: ITL is the gap between two of them"
+    off = [r for r in run.completed if r.usage and r.usage.prompt_tokens != r.request.num_prompt_tokens]
+    if off:
+        first = off[0]
+        yield (
+            f"{len(off)} prompts have other lengths at the server: {first.num_prompt_tokens} tokens there, "
+            f"{first.request.num_prompt_tokens} here"
+        )
+    short = sum(len(r.token_s) < r.request.max_tokens for r in run.completed)
+    if short:
+        yield f"{short} answers ended before their length: --ignore-eos asks the server for all of it"
+    if run.failed:
+        yield f"first error of {len(run.failed)}: {run.failed[0].error}"
+
+
+def print_kinds(run: LoadRun) -> None:
+    """A row for each kind of request, when there are several."""
+    kinds = sorted({record.request.kind for record in run.completed})
+    if len(kinds) < 2:
+        return
+    titles = "kind", "requests", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "ITL max ms"
+    rows = []
+    for kind in kinds:
+        times = timings(run.of_kind(kind))
+        ttft, itl = spread(timing.ttft_s for timing in times), spread(pooled_itl(times))
+        values = [ttft.p50_s, ttft.p99_s] if ttft else []
+        values += [itl.p50_s, itl.p99_s, itl.max_s] if itl else []
+        cells = [f"{each * 1e3:.2f}" for each in values]
+        rows.append([kind, str(len(times)), *cells, *["-"] * (5 - len(cells))])
+    print_table([Column(titles[0], KEEP, is_left=True), *(Column(title, KEEP) for title in titles[1:])], rows)
+
+
+def _latency_lines(name: str, source: Mapping[str, Any], percentiles: Sequence[float]) -> Iterator[str]:
+    keys = {"Mean": "mean", "Median": "median"} | {f"P{each:g}": f"p{each:g}" for each in percentiles}
+    for title, key in keys.items():
+        value = source[f"{key}_{name}_ms"]
+        yield _line(f"{title} {name.upper()} (ms)", "-" if value is None else value)
+
+
+def _line(title: str, value: object) -> str:
+    shown = f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{title + ':':<40} {shown:<10}".rstrip()

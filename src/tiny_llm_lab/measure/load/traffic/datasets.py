@@ -1,0 +1,164 @@
+"""The requests of a run, by the names and flags of `vllm bench serve`; `mixed` is ours."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.load.traffic.prompts import Texts
+from tiny_llm_lab.serving.options.prompts_file import read_prompts
+from tiny_llm_lab.types import SamplingParams, UserError
+
+DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "mixed"]
+_MAX_TOKENS: Final = 10**8  # of all prompts together: they are kept in memory
+_MAX_SHAREGPT: Final = (1024, 2048)  # tokens of a prompt, and with its answer: vLLM leaves out longer ones
+
+
+@dataclass(frozen=True)
+class DatasetSettings:
+    """What the requests are; lengths are tokens."""
+
+    dataset_name: DatasetName = "random"
+    dataset_path: str | None = None
+    num_prompts: int = 1000
+    random_input_len: int = 1024
+    random_output_len: int = 128
+    random_range_ratio: float = 0.0
+    random_prefix_len: int = 0
+    sharegpt_output_len: int | None = None
+    custom_output_len: int = 256
+    prefix_repetition_prefix_len: int = 256
+    prefix_repetition_suffix_len: int = 256
+    prefix_repetition_num_prefixes: int = 10
+    prefix_repetition_output_len: int = 128
+    mixed_long_prompts: int = 20
+    mixed_long_len: int = 3000
+    mixed_long_output_len: int = 64
+    mixed_short_prompts: int = 80
+    mixed_short_len: int = 50
+    mixed_short_output_len: int = 128
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            least = 0 if each.name in ("random_prefix_len", "random_range_ratio", "seed") else 1
+            if isinstance(value, int | float) and not value >= least:
+                raise UserError(f"--{each.name.replace('_', '-')} must be {least} or more, not {value}")
+        if not self.random_range_ratio < 1:
+            raise UserError(f"--random-range-ratio must be below 1, not {self.random_range_ratio:g}")
+        if self.dataset_path is None and self.dataset_name in ("sharegpt", "custom"):
+            raise UserError(f"--dataset-name {self.dataset_name} needs --dataset-path FILE")
+        longest = {
+            "random": self.num_prompts * (self.random_prefix_len + 2 * self.random_input_len),
+            "prefix_repetition": self.num_prompts
+            * (self.prefix_repetition_prefix_len + self.prefix_repetition_suffix_len),
+            "mixed": self.mixed_long_prompts * self.mixed_long_len
+            + self.mixed_short_prompts * self.mixed_short_len,
+        }.get(self.dataset_name, self.num_prompts)
+        if longest > _MAX_TOKENS:
+            raise UserError(
+                f"the prompts would have {longest} tokens, more than {_MAX_TOKENS}: ask for fewer"
+            )
+
+
+def make_requests(settings: DatasetSettings, texts: Texts) -> list[LoadRequest]:
+    """The requests of a run, in order; their arrivals are 0 unless a custom file tells them."""
+    return _DATASETS[settings.dataset_name](settings, texts)
+
+
+def _random(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
+    prefix = texts.exact(s.random_prefix_len) if s.random_prefix_len else ""
+    requests = []
+    for _ in range(s.num_prompts):
+        num_prompt = s.random_prefix_len + _near(texts.rng, s.random_input_len, s.random_range_ratio)
+        num_output = _near(texts.rng, s.random_output_len, s.random_range_ratio)
+        requests.append(LoadRequest(texts.exact(num_prompt, prefix), num_prompt, num_output))
+    return requests
+
+
+def _near(rng: random.Random, length: int, ratio: float) -> int:
+    return rng.randint(max(1, round(length * (1 - ratio))), max(1, round(length * (1 + ratio))))
+
+
+def _prefix_repetition(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
+    num_prompt = s.prefix_repetition_prefix_len + s.prefix_repetition_suffix_len
+    prefixes = [texts.exact(s.prefix_repetition_prefix_len) for _ in range(s.prefix_repetition_num_prefixes)]
+    requests = [
+        LoadRequest(texts.exact(num_prompt, prefix), num_prompt, s.prefix_repetition_output_len)
+        for prefix in islice(cycle(prefixes), s.num_prompts)
+    ]
+    texts.rng.shuffle(requests)
+    return requests
+
+
+def _mixed(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
+    kinds = [("long", s.mixed_long_len, s.mixed_long_output_len)] * s.mixed_long_prompts
+    kinds += [("short", s.mixed_short_len, s.mixed_short_output_len)] * s.mixed_short_prompts
+    texts.rng.shuffle(kinds)
+    return [LoadRequest(texts.exact(length), length, output, kind) for kind, length, output in kinds]
+
+
+def _custom(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
+    given = read_prompts(str(s.dataset_path), SamplingParams(max_tokens=s.custom_output_len))
+    requests = [
+        LoadRequest(
+            str(prompt.content),
+            texts.count(str(prompt.content)),
+            prompt.sampling.max_tokens or s.custom_output_len,
+            arrival_s=prompt.arrival_s,
+        )
+        for prompt in given
+    ]
+    return list(islice(cycle(requests), s.num_prompts))
+
+
+def _sharegpt(s: DatasetSettings, texts: Texts) -> list[LoadRequest]:
+    talks = _read_talks(str(s.dataset_path))
+    texts.rng.shuffle(talks)
+    requests = list(islice(_fitting(talks, s, texts), s.num_prompts))
+    if not requests:
+        raise UserError(
+            f"{s.dataset_path}: no conversation in it fits: it needs two turns of 4 tokens or more"
+        )
+    return list(islice(cycle(requests), s.num_prompts))
+
+
+def _fitting(talks: list[tuple[str, str]], s: DatasetSettings, texts: Texts) -> Iterator[LoadRequest]:
+    longest_prompt, longest = _MAX_SHAREGPT
+    for prompt, answer in talks:
+        if len(prompt) > 64 * longest_prompt:  # never so few tokens: not worth counting
+            continue
+        num_prompt = texts.count(prompt)
+        num_output = s.sharegpt_output_len or texts.count(answer)
+        fits = 4 <= num_prompt <= longest_prompt and num_prompt + num_output <= longest
+        if fits and (s.sharegpt_output_len or num_output >= 4):
+            yield LoadRequest(prompt, num_prompt, num_output)
+
+
+def _read_talks(path: str) -> list[tuple[str, str]]:
+    """The first two turns of each conversation that has them."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            entries: Any = json.load(file)
+        turns = [each["conversations"][:2] for each in entries]
+        return [(str(a["value"]), str(b["value"])) for a, b in (pair for pair in turns if len(pair) == 2)]
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(
+            f'{path}: not a ShareGPT file: a JSON list of {{"conversations": [{{"value": TEXT}}, ...]}}'
+        ) from None
+
+
+_DATASETS: Final[Mapping[DatasetName, Callable[[DatasetSettings, Texts], list[LoadRequest]]]] = {
+    "random": _random,
+    "sharegpt": _sharegpt,
+    "custom": _custom,
+    "prefix_repetition": _prefix_repetition,
+    "mixed": _mixed,
+}

@@ -1,0 +1,48 @@
+"""`report`: tests and measurements of this machine, as files to be attached to an issue."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from tiny_llm_lab.measure.bench.flags import shown_model
+from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.report.page import page_of
+from tiny_llm_lab.measure.report.part import Outcome, outcomes
+from tiny_llm_lab.measure.report.plan import Plan, default_model
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.new_folder import new_folder
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log
+from tiny_llm_lab.types import UserError
+
+HELP = "Test and measure this machine in 15 minutes, and write what was found for an issue."
+EXAMPLES = (("", "everything; then attach the two files that it names to an issue"),)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    about = "default: on a GPU random:qwen3-0.6b,bits=4, made here; on a CPU the shipped one"
+    parser.add_argument("--model", default=default_model(), help=about)
+    about = "what has not begun by then is left out (default: %(default)s)"
+    parser.add_argument("--minutes", type=at_least_one, default=15, metavar="N", help=about)
+    parser.add_argument("--quick", action="store_true", help="a rehearsal: small sizes, few repeats")
+    parser.add_argument("--out", type=Path, default=Path("out/report"), help="default: %(default)s")
+
+
+def run(args: Namespace) -> int:
+    facts, folder = host_facts(), new_folder(args.out)
+    plan, found = Plan(args.model, folder, args.quick), list[Outcome]()
+    for outcome in outcomes(list(plan.parts()), 60.0 * args.minutes):
+        found.append(outcome)
+        files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may end us all
+    log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
+    return 0 if all(outcome.status == "done" for outcome in found) else EXIT_FAILED
+
+
+def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:
+    files = [folder / "report.json", folder / "report.md"]
+    document = {"schema": 1, "host": facts, "model": model, "parts": [each.to_json() for each in found]}
+    try:
+        files[0].write_text(json.dumps(document) + "\n", encoding="utf-8")
+        files[1].write_text(page_of(facts, model, found), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}: choose another --out") from None
+    return files

@@ -1,0 +1,131 @@
+"""The readable page of a report: Markdown, which a code host shows as it is."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tiny_llm_lab.measure.doctor.command import lines_of
+from tiny_llm_lab.measure.doctor.finding import Finding
+from tiny_llm_lab.measure.report.part import Document, Outcome
+from tiny_llm_lab.runtime.memory import readable
+
+_PEER: Final = "mlx-lm"
+_DOCTOR: Final = "doctor"
+_WIDTH: Final = 100
+_UNITS: Final = (
+    ("_tok_s", 1.0, "tok/s"),
+    ("_tokens_per_s", 1.0, "tok/s"),
+    ("_gb_s", 1.0, "GB/s"),
+    ("seconds", 1e3, "ms"),
+    ("_s", 1e3, "ms"),
+    ("_bytes", 1e-6, "MB"),
+)
+_MARKS: Final = {True: "✓", False: "✗", None: ""}
+# What decoding should reach, by the number of streams, in multiples of mlx-lm's speed.
+AIMS: Final = {1: 1.0, 8: 1.0}
+
+
+def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
+    """Aims first, then the machine, then every part with its tables."""
+    done = sum(outcome.status == "done" for outcome in outcomes)
+    gpu = host["gpu"]
+    memory, commit = readable(host["memory_bytes"]), host["commit"] or "unknown"
+    blocks = [
+        f"# tiny-llm on {gpu['name'] if gpu else host['cpu']}",
+        f"{host['system']} {host['system_version']}, {memory}, Python {host['python']}, MLX {host['mlx']}, "
+        f"commit {commit}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
+        f"{done} of {len(outcomes)} parts are done.",
+        "## Beside mlx-lm",
+        *_aims(outcomes),
+        "## The machine",
+        *_doctor(outcomes),
+        "## Parts",
+        table(["part", "", "s", "its last words"], [_row(outcome) for outcome in outcomes]),
+        "## Measurements",
+        "Medians, with the least and the largest sample.",
+        *(block for outcome in outcomes if not _is_throughput(outcome) for block in _sections(outcome)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = [titles, ["---", *["--:"] * (len(titles) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _aims(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    rows = []
+    for document in (outcome.document for outcome in outcomes if _is_throughput(outcome)):
+        assert document is not None
+        found = {row["name"]: row["metrics"] for row in document["sections"][0]["rows"]}
+        if _PEER not in found:
+            yield f"mlx-lm was not measured: {document['skipped'].get(_PEER, 'it failed')}."
+            continue
+        for what, key in (("prefill", "prefill_tok_s"), ("decode", "decode_tok_s")):
+            aim = AIMS.get(document["batch"]) if what == "decode" else None
+            ratio = document["peers"][_PEER]["ratio"][key]
+            sides = [_cell(key, found[name][key]) for name in (document["solution"], _PEER)]
+            said = "" if aim is None else f"at least {aim:.1f} {_MARKS[ratio >= aim]}"
+            name = f"{what}, {document['batch']} x {document['prompt_len']}"
+            rows.append([name, *sides, f"{ratio:.2f}", said])
+    if rows:
+        yield table(["streams x prompt", "tiny-llm tok/s", "mlx-lm tok/s", "times", "aim"], rows)
+    else:
+        yield "Nothing was measured."
+
+
+def _doctor(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    for outcome in outcomes:
+        if outcome.part.title == _DOCTOR and outcome.document is not None:
+            found = [Finding(**each) for each in outcome.document["findings"]]
+            yield "\n".join(["```text", *(line for each in found for line in lines_of(each, _WIDTH)), "```"])
+
+
+def _row(outcome: Outcome) -> list[str]:
+    return [
+        outcome.part.title,
+        f"{_MARKS[outcome.status == 'done']} {outcome.status}",
+        f"{outcome.seconds:.0f}",
+        outcome.said,
+    ]
+
+
+def _is_throughput(outcome: Outcome) -> bool:
+    return outcome.document is not None and outcome.document.get("benchmark") == "throughput"
+
+
+def _sections(outcome: Outcome) -> Iterator[str]:
+    """Every table of a benchmark, its ratios with their aims, and its notes."""
+    for section in (outcome.document or {}).get("sections", ()):
+        yield f"### {section['title']}"
+        named = [(row["name"], row["metrics"]) for row in section["rows"]]
+        keys = list(dict.fromkeys(key for _, metrics in named for key in metrics))
+        rows = [[name, *(_cell(key, metrics.get(key)) for key in keys)] for name, metrics in named]
+        yield table(["", *map(_title, keys)], rows)
+        lines = [*map(_ratio, section["ratios"]), *section["notes"]]
+        if lines:
+            yield "\n".join(f"- {line}" for line in lines)
+
+
+def _ratio(ratio: Document) -> str:
+    bounds = [f"{key.replace('_', ' ')} {ratio[key]:g}" for key in ("at_most", "at_least") if ratio[key]]
+    aim = f", aim {' and '.join(bounds)} {_MARKS[ratio['is_met']]}" if bounds else ""
+    return f"{ratio['name']}: {ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}){aim}"
+
+
+def _title(key: str) -> str:
+    ending, _, unit = _unit(key)
+    return f"{key.removesuffix(ending).replace('_', ' ')} {unit}".strip()
+
+
+def _cell(key: str, metric: Document | None) -> str:
+    if not metric or "median" not in metric:
+        return "-"
+    scale = _unit(key)[1]
+    low, middle, high = (f"{metric[end] * scale:,.4g}" for end in ("min", "median", "max"))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def _unit(key: str) -> tuple[str, float, str]:
+    """How the name of a metric ends, what it is multiplied with to be shown, and in which unit."""
+    return next((each for each in _UNITS if key.endswith(each[0])), ("", 1.0, ""))

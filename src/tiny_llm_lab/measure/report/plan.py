@@ -1,0 +1,98 @@
+"""The parts of a report, the short ones first: time may run out."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.measure.report.part import Part
+from tiny_llm_lab.runtime.checkout import repository
+from tiny_llm_lab.runtime.native import VARIABLE
+
+LENGTHS: Final = (128, 512, 2048)
+STREAMS: Final = (1, 4, 8)
+_CONTEXTS: Final = (1024, 4096, 16_384)
+_ANSWER: Final = 40  # tokens; enough for the decodes of eight streams to overlap
+_PART_LIMIT_S: Final = 180.0
+_TESTS_LIMIT_S: Final = 300.0
+# Of the model on MLX's operators; those of Metal run on the GPU where there is one, and else on an emulation.
+_MLX_TESTS: Final = (
+    "tests/test_default_model.py",
+    "tests/test_default_engine.py",
+    "tests/week_2/test_day_3_metal.py",
+    "tests/week_2/test_day_5_metal.py",
+    "tests/week_3/test_day_2_metal.py",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure; `folder` gets what the commands write. `is_quick` is a rehearsal with small sizes."""
+
+    model: str
+    folder: Path
+    is_quick: bool = False
+
+    def parts(self) -> Iterator[Part]:
+        """All of them, in order."""
+        yield _lab("doctor", "doctor", limit_s=_TESTS_LIMIT_S)
+        yield self._tests("tests of the model on MLX's operators", *_MLX_TESTS, kernels="mlx")
+        rounds = ("--rounds", "3" if self.is_quick else "9")
+        context = ("--context", "128" if self.is_quick else "512")
+        yield self._measured("mixed | alternate", "bench-engine", "--experiment", "mixed", *rounds, *context)
+        yield self._measured("paged | dense", "bench-engine", "--experiment", "paged", *rounds, *context)
+        yield self._measured("ahead | not", "bench-engine", "--experiment", "ahead", *rounds, *context)
+        for tokens in _CONTEXTS[:1] if self.is_quick else _CONTEXTS:
+            memory = ("--experiment", "memory", "--memory-tokens", str(tokens))
+            yield self._measured(f"memory, prompt of {tokens}", "bench-engine", *memory)
+        for length in LENGTHS[:1] if self.is_quick else LENGTHS:
+            for streams in STREAMS:
+                yield self._throughput(length, streams)
+        repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))
+        sizes = ("--prefill-steps", "128", "999999") if self.is_quick else ()
+        yield self._measured("latencies across prefill_step", "bench-chunked-prefill", *repeats, *sizes)
+        yield self._tests("tests of the C++ kernels", "tests/kernels", kernels="cpp")
+
+    def _throughput(self, length: int, streams: int) -> Part:
+        sizes = {"prompt-len": length, "output-len": _ANSWER, "batch": streams}
+        sizes |= {f"baseline-{name}": sizes[name] for name in ("prompt-len", "output-len")}
+        flags = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
+        repeats = ("--repeats", self._repeats(2), "--baselines", "mlx-lm")
+        return self._measured(f"throughput, {streams} x {length}", "bench", *flags, *repeats)
+
+    def _repeats(self, on_gpu: int) -> str:
+        """Half as many on a CPU, where mlx-lm computes some hundred tokens per second."""
+        return "1" if self.is_quick else str(on_gpu // 2 if mx.default_device() == mx.cpu else on_gpu)
+
+    def _measured(self, title: str, *arguments: str) -> Part:
+        return _lab(title, *arguments, "--model", self.model)
+
+    def _tests(self, title: str, *paths: str, kernels: str) -> Part:
+        chosen = ("-k", "not long", "-x") if self.is_quick else ()
+        files = [str(repository() / path) for path in paths[: 1 if self.is_quick else None]]
+        command = (
+            sys.executable,
+            "-m",
+            "pytest",
+            "--solution",
+            "ref",
+            "-q",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            *chosen,
+            *files,
+        )
+        return Part(title, command, _TESTS_LIMIT_S, says_json=False, environment={VARIABLE: kernels})
+
+
+def default_model() -> str:
+    """On a GPU one of the size that its figures are known for, made here; a CPU measures the shipped one."""
+    return "default" if mx.default_device() == mx.cpu else "random:qwen3-0.6b,bits=4"
+
+
+def _lab(title: str, *arguments: str, limit_s: float = _PART_LIMIT_S) -> Part:
+    return Part(title, (sys.executable, "-m", "tiny_llm_lab", *arguments, "--json"), limit_s)

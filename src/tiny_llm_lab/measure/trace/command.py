@@ -1,0 +1,87 @@
+"""`trace`: run requests through the engine and draw which step computed what."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, get_args
+
+from tiny_llm_lab.measure.trace.requests import FORM, PRESETS, Preset, check_requests, parse_request
+from tiny_llm_lab.measure.trace.run import max_trace_len, trace_run
+from tiny_llm_lab.measure.trace.svg import as_svg
+from tiny_llm_lab.measure.trace.text import print_timeline
+from tiny_llm_lab.measure.trace.timeline import Timeline
+from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.talk import log, plural
+from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
+from tiny_llm_lab.types.packages import PACKAGES
+
+HELP = "Draw a run of the engine: which request computed how many tokens in which step."
+_BUDGET: Final = 512
+_NUM_SEQS: Final = 64
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    what = (
+        "a request, repeatable; the prompt is random tokens, the answer always has MAX_TOKENS tokens; "
+        "a fifth number is the priority (lower first)"
+    )
+    add("--request", action="append", default=[], metavar=FORM, help=what)
+    presets = "; ".join(f"{name}: {preset.description}" for name, preset in PRESETS.items())
+    add("--preset", choices=list(PRESETS), help=f"{presets} (default without --request: spike)")
+    what = f"most tokens of a step (default: the preset's, or {_BUDGET})"
+    add("--max-num-batched-tokens", "--budget", dest="budget", type=at_least_one, metavar="TOKENS", help=what)
+    what = "most prompt tokens of a request in a step; 0 = off (default: the preset's, or 0)"
+    names = ("--long-prefill-token-threshold", "--threshold")
+    add(*names, dest="threshold", type=int, metavar="TOKENS", help=what)
+    add("--max-num-seqs", type=at_least_one, help=f"most requests that run at a time (default: {_NUM_SEQS})")
+    add("--policy", default="fcfs", choices=get_args(Policy), help="order of requests (default: %(default)s)")
+    add("--solution", default="ref", choices=list(PACKAGES), help="whose engine (default: %(default)s)")
+    add_borrow(parser)
+    add("--svg", type=Path, metavar="FILE", help="also draw the run into this file")
+    add("--json", action="store_true", help="print one JSON document instead of the picture")
+
+
+def run(args: Namespace) -> int:
+    name, preset = _preset(args)
+    check_requests(preset.requests, max_trace_len())
+    budget = preset.budget if args.budget is None else args.budget
+    config = SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(_NUM_SEQS, budget) if args.max_num_seqs is None else args.max_num_seqs,
+        max_model_len=max_trace_len(),
+        long_prefill_token_threshold=preset.threshold if args.threshold is None else args.threshold,
+        policy=args.policy,
+    )
+    steps = trace_run(preset.requests, config, solution=args.solution)
+    timeline = Timeline(preset.requests, steps, budget)
+    title = (
+        f"{name}budget {budget}, threshold {config.long_prefill_token_threshold or 'off'}, {config.policy}"
+    )
+    if args.json:
+        print(json.dumps({"settings": asdict(config) | {"solution": args.solution}} | timeline.as_json()))
+    else:
+        print_timeline(timeline, title)
+    if args.svg is not None:
+        _write(args.svg, as_svg(timeline, title))
+    return 0
+
+
+def _preset(args: Namespace) -> tuple[str, Preset]:
+    """The preset with its name for the title, or the requests that are given."""
+    if args.request and args.preset:
+        raise UserError("--preset brings its own requests: leave out --preset or --request")
+    if args.request:
+        return "", Preset("", [parse_request(text) for text in args.request], _BUDGET)
+    name = args.preset or "spike"
+    return f"{name}: ", PRESETS[name]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}: choose another --svg") from None
+    log(f"wrote {path} ({plural(len(text) // 1024 + 1, 'kilobyte')})")

@@ -1,0 +1,106 @@
+"""Runs of the engine on random prompts, for the schedule and not for the answers."""
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+from tiny_llm_lab.measure.trace.requests import TraceRequest
+from tiny_llm_lab.runtime.models.loading import load_checkpoint
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.types import Checkpoint, Policy, SamplingParams, SchedulerConfig, UserError
+
+_BLOCK_SIZE = 16
+
+
+def schedule_trace(
+    requests: Sequence[tuple[int, str, int, int]],
+    *,
+    max_num_batched_tokens: int,
+    long_prefill_token_threshold: int = 0,
+    max_num_seqs: int = 64,
+    policy: Policy = "fcfs",
+    solution: str = "ref",
+) -> list[dict[str, int]]:
+    """The tokens that each step of the engine computes: one {name: tokens} a step, idle steps included.
+
+    `requests` are (arrival_step, name, prompt_len, max_tokens), added in the order given before step
+    arrival_step is planned. The default model runs on prompts of random tokens and always generates
+    max_tokens; there is no prefix cache, and there are blocks for all. Raises UserError for bad settings.
+    """
+    return trace_run(
+        [TraceRequest(name, step, length, tokens) for step, name, length, tokens in requests],
+        SchedulerConfig(
+            max_num_batched_tokens=max_num_batched_tokens,
+            # More never run at a time: each takes a token of the budget.
+            max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
+            max_model_len=max_trace_len(),
+            long_prefill_token_threshold=long_prefill_token_threshold,
+            policy=policy,
+        ),
+        solution=solution,
+    )
+
+
+def decode_step_costs(
+    threshold: int, *, long_prompt_len: int = 256, max_tokens: int = 16, solution: str = "ref"
+) -> list[int]:
+    """All tokens of each step that brings a decode a token, the first token excepted.
+
+    The decode answers a prompt of one token with `max_tokens`; a prompt of `long_prompt_len` with an answer
+    of two tokens arrives one step later, and is cut at `threshold` tokens a step (0 = not at all).
+    """
+    steps = schedule_trace(
+        [(0, "decode", 1, max_tokens), (1, "long", long_prompt_len, 2)],
+        max_num_batched_tokens=max(long_prompt_len + 1, 64),
+        long_prefill_token_threshold=threshold,
+        solution=solution,
+    )
+    return [sum(step.values()) for step in steps if "decode" in step][1:]
+
+
+def trace_run(
+    requests: Sequence[TraceRequest],
+    config: SchedulerConfig,
+    *,
+    solution: str = "ref",
+    checkpoint: Checkpoint | None = None,
+) -> list[dict[str, int]]:
+    """`schedule_trace` with a whole configuration, and with the default model or that of `checkpoint`."""
+    if any(request.arrival_step < 0 for request in requests):
+        raise UserError("an arrival step must be 0 or more: steps are counted from 0")
+    package, checkpoint = load_serving(solution), checkpoint or _default_checkpoint()
+    num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
+    steps: list[dict[str, int]] = []
+    engine = package.Engine(
+        package.build_model(checkpoint),
+        checkpoint.tokenizer,
+        config,
+        num_blocks=max(1, num_blocks),
+        block_size=_BLOCK_SIZE,
+        enable_prefix_caching=False,
+        on_step=lambda plan, _: steps.append(dict(plan.num_scheduled_tokens)),
+    )
+    vocabulary, draw = range(3, min(2000, checkpoint.config.vocab_size)), random.Random(0)
+    queue = sorted(requests, key=lambda request: request.arrival_step)
+    while queue or engine.has_requests:
+        while queue and queue[0].arrival_step <= len(steps):
+            request = queue.pop(0)
+            prompt = [draw.choice(vocabulary) for _ in range(request.prompt_len)]
+            sampling = SamplingParams(max_tokens=request.max_tokens, ignore_eos=True)
+            engine.add(request.name, prompt, sampling, priority=request.priority)
+        if engine.has_requests:
+            engine.step()
+        else:
+            steps.append({})
+    engine.release()
+    return steps
+
+
+def max_trace_len() -> int:
+    """Positions of the default model: the most tokens of a traced prompt and its answer."""
+    return int(_default_checkpoint().config.max_position_embeddings)
+
+
+@cache
+def _default_checkpoint() -> Checkpoint:
+    return load_checkpoint("default")

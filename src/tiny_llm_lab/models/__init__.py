@@ -1,5 +1,0 @@
-"""Checkpoints: where they come from and how they are loaded."""
-
-from tiny_llm_lab.models.loading import load_checkpoint
-
-__all__ = ["load_checkpoint"]

@@ -1,0 +1,1 @@
+"""What commands share: flags from dataclasses, tables, wrapped text, messages on stderr."""

@@ -1,0 +1,28 @@
+"""Messages to the person who runs a command, and the exit codes of all commands."""
+
+import sys
+from typing import Final
+
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+class UnwrittenError(Exception):
+    """A child process reached an unwritten task; the message names the task and the place."""
+
+
+class CrashError(Exception):
+    """A child process ended without an answer; the message is what it said."""
+
+
+def log(line: str = "") -> None:
+    """Write a line to stderr, so that stdout stays data; on a terminal it is broken between words."""
+    print("\n".join(wrapped_lines(line, terminal_width(sys.stderr))), file=sys.stderr, flush=True)
+
+
+def plural(number: int, noun: str = "token") -> str:
+    """1 token, 2 tokens."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

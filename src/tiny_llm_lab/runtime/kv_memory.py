@@ -1,0 +1,112 @@
+"""How many blocks of keys and values fit into how much memory."""
+
+import re
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.memory import device_memory, readable, require_fit
+from tiny_llm_lab.types import ModelConfig, SchedulerConfig, UserError
+
+AUTO: Final = "auto"  # half of what is free; on a CPU 1 GiB at most
+_AUTO_SHARE: Final = 0.5
+_MOST_ON_CPU: Final = 2**30
+_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def block_bytes(config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bits: int | None = None) -> int:
+    """Bytes of one block: keys and values of `block_size` tokens, [G, block_size, D] each, in every layer.
+
+    With kv_bits=8 a row has a byte for each number and a float32 scale.
+    """
+    row = config.head_dim * dtype.size if kv_bits is None else config.head_dim + 4
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * row * block_size
+
+
+def array_block_bytes(
+    config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bits: int | None = None
+) -> int:
+    """Bytes of one block in one of the arrays that it is spread over: the keys of one layer, say."""
+    number_bytes = dtype.size if kv_bits is None else 1
+    return config.num_key_value_heads * config.head_dim * number_bytes * block_size
+
+
+def num_blocks_for(
+    config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bytes: int, kv_bits: int | None = None
+) -> int:
+    """How many blocks `kv_bytes` hold. Raises UserError when that is none, or for a block_size below 1."""
+    if block_size < 1:
+        raise UserError(f"block_size must be 1 or more, not {block_size}")
+    one = block_bytes(config, dtype, block_size, kv_bits)
+    if kv_bytes < one:
+        raise UserError(
+            f"one block of {block_size} tokens takes {readable(one)} and the KV cache has "
+            f"{readable(kv_bytes)}: give it more memory, or choose smaller blocks"
+        )
+    return kv_bytes // one
+
+
+def engine_num_blocks(
+    config: ModelConfig,
+    dtype: mx.Dtype,
+    block_size: int,
+    scheduler: SchedulerConfig,
+    kv_cache_memory: str = AUTO,
+    kv_bits: int | None = None,
+    num_requests: int | None = None,
+) -> int:
+    """How many blocks an engine gets: those that its requests can fill, and that `kv_cache_memory` holds.
+
+    Requests: those that run at a time, or `num_requests` when there will never be more. To be called when the
+    weights are loaded. Raises UserError for a pool that cannot be allocated.
+    """
+    room = num_blocks_for(config, dtype, block_size, parse_memory(kv_cache_memory), kv_bits)
+    most = scheduler.max_num_seqs if num_requests is None else min(scheduler.max_num_seqs, num_requests)
+    count = min(room, most * -(-scheduler.max_model_len // block_size))
+    one_array = array_block_bytes(config, dtype, block_size, kv_bits)
+    if kv_cache_memory == AUTO and (largest := device_memory().largest_array) is not None:
+        count = min(count, max(1, largest // one_array))
+    require_fit(
+        f"{count} blocks of {block_size} tokens",
+        count * block_bytes(config, dtype, block_size, kv_bits),
+        count * one_array,
+        "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
+    )
+    return count
+
+
+def require_dense_fit(
+    config: ModelConfig, dtype: mx.Dtype, num_rows: int, num_tokens: int, cure: str
+) -> None:
+    """Raise UserError when `num_rows` caches of `num_tokens` tokens each cannot be allocated."""
+    one = array_block_bytes(config, dtype, num_tokens)
+    whole = num_rows * block_bytes(config, dtype, num_tokens)
+    rows = "1 request" if num_rows == 1 else f"{num_rows} requests"
+    require_fit(f"keys and values of {rows} of {num_tokens} tokens", whole, num_rows * one, cure)
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of "512M", "2G" or "4096" (K, M, G, T are powers of 1024); "0.5" is that share of free memory.
+
+    "auto" is half of it, and on a CPU 1 GiB at most. Raises UserError for anything else.
+    """
+    if text == AUTO:
+        half = int(_AUTO_SHARE * device_memory().free)
+        return min(half, _MOST_ON_CPU) if mx.default_device() == mx.cpu else half
+    number, unit = _number_and_unit(text)
+    return int(number * (device_memory().free if is_share(text) else _UNITS[unit]))
+
+
+def is_share(text: str) -> bool:
+    """Whether `text`, as in `parse_memory`, is a share of what is free, which is another amount elsewhere."""
+    if text == AUTO:
+        return True
+    number, unit = _number_and_unit(text)
+    return not unit and number < 1
+
+
+def _number_and_unit(text: str) -> tuple[float, str]:
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UserError(f"{text!r} is no amount of memory: write 512M, 2G, or 0.5 for half of what is free")
+    return float(found[1]), found[2].upper()

@@ -1,0 +1,1 @@
+"""The configuration of a checkpoint, and what is refused."""

@@ -1,0 +1,90 @@
+"""The keys of a Qwen `config.json`: which are read, which change no number, which values are refused."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tiny_llm_lab.runtime.models.config.fields import count_of, flag_of, list_of, object_of
+from tiny_llm_lab.types import UserError
+
+OTHER_CHECKPOINT = "choose another checkpoint"
+# Read by `read_config` and the modules it calls, or by the tokenizer.
+READ_KEYS = frozenset(
+    """
+    attention_bias decoder_sparse_step dual_chunk_attention_config eos_token_id head_dim hidden_act
+    hidden_size intermediate_size is_causal is_encoder_decoder layer_types max_position_embeddings
+    max_window_layers mlp_only_layers model_type moe_intermediate_size norm_topk_prob num_attention_heads
+    num_experts num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts
+    original_max_position_embeddings partial_rotary_factor quantization quantization_config
+    quantize_activations rms_norm_eps rope_parameters rope_scaling rope_theta rope_traditional
+    sliding_window tie_word_embeddings use_mrope use_sliding_window vocab_size
+    """.split()
+)
+# About training, about other programs, or said once more by the weights and the tokenizer.
+KEYS_WITHOUT_INFLUENCE = frozenset(
+    """
+    _attn_implementation_autoset _name_or_path architectures attention_dropout attn_implementation
+    auto_map bos_token_id chunk_size_feed_forward dtype id2label initializer_range label2id
+    output_attentions output_hidden_states output_router_logits pad_token_id problem_type return_dict
+    router_aux_loss_coef torch_dtype transformers_version unsloth_fixed unsloth_version use_cache
+    """.split()
+)
+
+
+def warn_of_unknown_keys(path: Path, content: Mapping[str, Any]) -> None:
+    """Print one line on stderr about keys that are not known; those that say nothing are left out."""
+    known = READ_KEYS | KEYS_WITHOUT_INFLUENCE
+    # Falsy values turn a feature off, and "everything as usual" needs no warning.
+    if unknown := sorted(key for key, value in content.items() if key not in known and value):
+        print(
+            f"{path}: ignored, because not known: {', '.join(unknown)}; "
+            "if one of them changes the model, its answers are wrong",
+            file=sys.stderr,
+        )
+
+
+def refuse_variants(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise UserError for values that would change the numbers and that no solution knows about."""
+    if flag_of(path, content, "is_causal", True) is False:
+        raise UserError(
+            f"{path}: is_causal false, of embedding models, is not supported: "
+            f"{OTHER_CHECKPOINT}, one that generates text"
+        )
+    model_type = content.get("model_type")
+    # Qwen2 has its biases whatever this says.
+    if model_type != "qwen2" and flag_of(path, content, "attention_bias"):
+        raise UserError(f"{path}: attention_bias is not supported in {model_type}: {OTHER_CHECKPOINT}")
+    if (content.get("hidden_act") or "silu") not in ("silu", "swish"):
+        raise UserError(f"{path}: hidden_act {content['hidden_act']!r} is not supported: {OTHER_CHECKPOINT}")
+    for name in ("is_encoder_decoder", "quantize_activations", "rope_traditional", "use_mrope"):
+        if flag_of(path, content, name):
+            raise UserError(f"{path}: {name} is not supported: {OTHER_CHECKPOINT}")
+
+
+def refuse_sliding_window(path: Path, content: Mapping[str, Any], positions: int) -> None:
+    """Raise UserError when a layer sees fewer tokens than the `positions` that can be served."""
+    layers = list_of(path, content, "layer_types", str)
+    is_used = flag_of(path, content, "use_sliding_window")
+    if layers:
+        has_sliding = any(kind != "full_attention" for kind in layers)
+    else:
+        # Qwen3-MoE has no full layers below; the others begin to slide at max_window_layers.
+        first = 0 if content.get("model_type") == "qwen3_moe" else content.get("max_window_layers", 28)
+        has_sliding = is_used and first < count_of(path, content, "num_hidden_layers")
+    # A window that is missing is transformers' 4096, one that is null is none.
+    window = content.get("sliding_window", 4096)
+    is_known = is_used and not set(layers) - {"full_attention", "sliding_attention"}
+    is_off = window is None and not layers
+    is_wide = is_known and isinstance(window, int) and window >= positions
+    if has_sliding and not is_off and not is_wide:
+        raise UserError(f"{path}: sliding-window attention is not supported: {OTHER_CHECKPOINT}")
+
+
+def positions_in_one_chunk(path: Path, content: Mapping[str, Any], positions: int) -> int:
+    """How many of `positions` dual chunk attention (Qwen2.5-1M) leaves alone: those of its first chunk."""
+    dual = object_of(path, content, "dual_chunk_attention_config")
+    if not dual:
+        return positions
+    chunk, local = count_of(path, dual, "chunk_size"), count_of(path, dual, "local_size")
+    return min(positions, max(1, chunk - local))

@@ -1,0 +1,19 @@
+"""What a model says of its first token, looked at before it answers anybody."""
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.models.config.checkpoint_file import AGAIN
+from tiny_llm_lab.types import Checkpoint, Model, UserError
+
+
+def require_numbers(model: Model, checkpoint: Checkpoint, solution: str) -> None:
+    """Raise UserError when a logit behind one token is NaN or infinite. Computes one step.
+
+    The largest activations of a model are those of a text's first token, whichever it is.
+    """
+    if mx.all(mx.isfinite(model(mx.array([[0]], mx.int32)))).item():
+        return
+    is_mine = solution == "mine"
+    cure = "see whether --solution ref answers" if is_mine else f"choose another --dtype, or {AGAIN}"
+    dtype = str(checkpoint.dtype).rpartition(".")[2]
+    raise UserError(f"{checkpoint.name}: its logits in {dtype} are not numbers: {cure}")

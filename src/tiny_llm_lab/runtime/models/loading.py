@@ -1,0 +1,62 @@
+"""From a name to a loaded checkpoint."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.memory import require_fit, set_limits
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.runtime.models.text.tokenizer import load_tokenizer
+from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
+from tiny_llm_lab.runtime.models.weights.weight_files import weight_files
+from tiny_llm_lab.types import Checkpoint, UserError
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+def load_checkpoint(
+    name: str | Path = "default", device: str | None = None, dtype: str | mx.Dtype | None = None
+) -> Checkpoint:
+    """Load the checkpoint called `name`; raises UserError, one line, for anything the user can mend.
+
+    `name` is "default", a short name ("qwen3-0.6b", "qwen3-0.6b-4bit"), a hub id ("org/name"), a local
+    folder, or "random:qwen3-0.6b" with options such as ",layers=2,bits=4" (see `random_checkpoint`).
+    `device` "cpu" or "gpu" becomes MLX's default device; None leaves it alone. `dtype` None means as
+    stored, but float32 on a CPU without the C++ kernels: MLX's own 16-bit arithmetic there is slow and
+    inaccurate.
+    Packed weights stay packed: for them `dtype` is that of scales, biases and activations.
+    """
+    _select_device(device)
+    wanted = _wanted_dtype(dtype)
+    folder = find_folder(str(name))
+    config, quantization = read_config(folder / "config.json")
+    # The tokenizer first: it is the smaller of the two things that can be missing.
+    tokenizer = load_tokenizer(folder)
+    num_bytes = sum(file.stat().st_size for file in weight_files(folder))
+    require_fit(f"the weights of {name}", num_bytes, 0, "choose a smaller model, or one of 4 bits")
+    set_limits()
+    weights, loaded = load_weights(folder, config, quantization, wanted)
+    return Checkpoint(str(name), folder, config, weights, tokenizer, loaded)
+
+
+def _select_device(device: str | None) -> None:
+    if device is None:
+        return
+    if device not in ("cpu", "gpu"):
+        raise UserError(f"unknown device {device!r}: choose cpu or gpu")
+    chosen = mx.Device(mx.DeviceType.cpu if device == "cpu" else mx.DeviceType.gpu)
+    if not mx.is_available(chosen):
+        raise UserError("MLX finds no GPU here: use device cpu, or install MLX for your GPU")
+    mx.set_default_device(chosen)
+
+
+def _wanted_dtype(dtype: str | mx.Dtype | None) -> mx.Dtype | None:
+    if dtype is None:
+        is_plain_cpu = mx.default_device() == mx.cpu and not native.can_run()
+        return mx.float32 if is_plain_cpu else None
+    for name, known in DTYPES.items():
+        if dtype == (name if isinstance(dtype, str) else known):
+            return known
+    raise UserError(f"unknown dtype {str(dtype)!r}: choose one of {', '.join(DTYPES)}")

@@ -1,0 +1,1 @@
+"""Checkpoints with random weights, for tests and benchmarks."""

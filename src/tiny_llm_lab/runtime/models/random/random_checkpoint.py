@@ -1,0 +1,85 @@
+"""Checkpoints with random weights: the exact shape of a real model, without a download.
+
+`random:NAME[,OPTION=NUMBER]...`, as in `random:qwen3-0.6b,layers=2,vocab=2048,bits=4`. NAME is a short name
+of a model; the options are the fields of `Shape`. The text it writes is nonsense, its speed and its
+memory are those of the real one. The folder has Hugging Face layout, so that mlx-lm loads it too, and
+transformers if it is not quantized.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.runtime.models.config.model_config import one_line, read_config
+from tiny_llm_lab.runtime.models.random.random_weights import Piece, make_parameter, tensor_shapes
+from tiny_llm_lab.runtime.models.random.shapes import (
+    DTYPES,
+    END_OF_TEXT,
+    IM_END,
+    Shape,
+    config_json,
+    parse_shape,
+)
+from tiny_llm_lab.runtime.models.text.byte_tokenizer import write_byte_tokenizer
+from tiny_llm_lab.runtime.models.weights.experts import stored_shapes
+from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
+from tiny_llm_lab.types import UserError
+
+# Part of every folder's name: raise it when the same shape would get other contents.
+_VERSION = "v1"
+
+
+def find_or_make(text: str) -> Path:
+    """The folder of `random:text`, written to the cache on first use; the same text, the same weights.
+
+    Raises UserError for a text that is no shape and for a cache that cannot be written.
+    """
+    shape = parse_shape(text)
+    folder = cache_folder() / "random" / _VERSION / str(shape)
+    try:
+        if not folder.exists():
+            _write_at_once(shape, folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({one_line(error)}): set TINY_LLM_CACHE") from None
+    return folder
+
+
+def write_checkpoint(shape: Shape, folder: Path) -> None:
+    """Write configuration, weights and tokenizer of `shape` into the existing `folder`."""
+    _write_json(folder / "config.json", config_json(shape))
+    ends = {"eos_token_id": [IM_END, END_OF_TEXT], "pad_token_id": END_OF_TEXT}
+    _write_json(folder / "generation_config.json", ends)
+    write_byte_tokenizer(folder, shape.vocab)
+    config, _ = read_config(folder / "config.json")
+    # As real ones come: Hugging Face's number their experts, mlx-lm's packed ones stack them.
+    parameters = list(stored_shapes(config, is_numbered=shape.bits in DTYPES))
+    tensors = {k: v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()}
+
+    def pieces() -> Iterator[Piece]:
+        for name, size in parameters:
+            yield from make_parameter(shape, name, size)
+
+    write_safetensors(folder / "model.safetensors", tensors, pieces())
+
+
+def _write_at_once(shape: Shape, folder: Path) -> None:
+    """All of the folder or nothing, whatever else is writing it and whenever this is interrupted."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+    try:
+        write_checkpoint(shape, unfinished)
+        unfinished.chmod(0o755)  # mkdtemp makes it readable by its owner only
+        unfinished.rename(folder)
+    except OSError:
+        # A rename onto a folder with files fails: another process was first, with the same contents.
+        if not folder.exists():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

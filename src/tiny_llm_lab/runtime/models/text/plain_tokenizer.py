@@ -1,0 +1,57 @@
+"""The shipped model's tokenizer without transformers, whose import takes longer than an answer."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from tiny_llm_lab.runtime.models.config.model_config import read_json
+
+
+class PlainTokenizer:
+    """Tokens and chats as transformers makes them of the same folder.
+
+    Only for a tokenizer.json that says all and a template of messages alone: no tools, no documents.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.backend_tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        settings = read_json(folder / "tokenizer_config.json")
+        self._end = settings["eos_token"]
+        self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(self._end)
+        self.chat_template: str = settings["chat_template"]
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        self._template = environment.from_string(self.chat_template)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of `text`."""
+        return list(self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str:
+        """The text of `token_ids`, special tokens included; an id outside the vocabulary has no text."""
+        return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, str]],
+        tools: object = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = False,
+        **variables: object,
+    ) -> str:
+        """`conversation` as text; with `continue_final_message` it ends where its last message does.
+
+        Raises ValueError for both ways to go on at once.
+        """
+        if continue_final_message and add_generation_prompt:
+            raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+        text = self._template.render(
+            variables | {"messages": conversation, "add_generation_prompt": add_generation_prompt}
+        )
+        if not continue_final_message:
+            return text
+        last = conversation[-1]["content"]
+        return text[: text.rindex(f"{last}{self._end}") + len(last)]

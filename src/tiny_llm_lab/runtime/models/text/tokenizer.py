@@ -1,0 +1,243 @@
+"""The tokenizer of a checkpoint: what solutions use of it, and its chat template."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+from tiny_llm_lab.runtime.models.config.checkpoint_file import AGAIN, require_files
+from tiny_llm_lab.runtime.models.config.fields import count_of, ids_of
+from tiny_llm_lab.runtime.models.config.model_config import one_line, read_json
+from tiny_llm_lab.runtime.models.registry import SHIPPED
+from tiny_llm_lab.runtime.models.text.control_text import ControlText, new_mark
+from tiny_llm_lab.runtime.models.text.detokenizer import PieceDecoder, StreamDetokenizer, decoder_factory
+from tiny_llm_lab.runtime.models.text.ending import ended_after
+from tiny_llm_lab.runtime.models.text.plain_tokenizer import PlainTokenizer
+from tiny_llm_lab.types import Detokenizer, UserError
+
+# No tokenizer.model: for a model_type of Qwen's, transformers makes a tokenizer of it that loses every space.
+_TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+
+# Solutions check lengths and say so; transformers would print a warning of its own before.
+_UNLIMITED = 10**30
+
+_LONGEST_S = 20.0  # for a chat template: a conversation of 60,000 messages takes seconds
+
+
+class RenderedChat(str):
+    """Text that a chat template rendered: its special tokens are in it, so `encode` adds none.
+
+    The text is that of its `parts`, which are encoded one by one: the name of a control token that a user
+    typed is cut in two.
+    """
+
+    parts: tuple[str, ...]
+
+    def __new__(cls, *parts: str) -> "RenderedChat":
+        text = super().__new__(cls, "".join(parts))
+        text.parts = parts
+        return text
+
+    def extended(self, text: str) -> "RenderedChat":
+        """This chat and more of the template's own text."""
+        return RenderedChat(*self.parts[:-1], self.parts[-1] + text)
+
+
+class ChatTemplateError(UserError):
+    """A chat template failed; `reason` is what it said."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        complaint = f"its chat template fails ({reason})"
+        super().__init__(f"{folder}: {complaint}: mend it, or do without it (--raw)")
+        self.reason = reason
+
+
+class CheckpointTokenizer:
+    """The `Tokenizer` of a checkpoint."""
+
+    def __init__(
+        self,
+        folder: Path,
+        library: "_LibraryTokenizer",
+        new_decoder: Callable[[], PieceDecoder],
+        declared_eos: Iterable[int],
+    ) -> None:
+        """`library` is the tokenizer that transformers made of `folder`; `new_decoder` decodes as it does."""
+        self._folder, self._library, self._new_decoder = folder, library, new_decoder
+        own_eos = library.eos_token_id
+        self._eos = {*declared_eos, *([] if own_eos is None else [own_eos])}
+        added = library.backend_tokenizer.get_added_tokens_decoder().values()
+        self._control = ControlText(token.content for token in added)
+
+    @property
+    def eos_token_ids(self) -> set[int]:
+        """Every token that the folder declares the end of a text."""
+        return self._eos
+
+    @cached_property
+    def longest_token(self) -> int:
+        """The most characters that one token stands for."""
+        return max(map(len, self._library.backend_tokenizer.get_vocab()))
+
+    @property
+    def detokenizer(self) -> Detokenizer:
+        """A new detokenizer at every read; its pieces, joined, are `decode` of the same tokens."""
+        return StreamDetokenizer(self._library.backend_tokenizer.id_to_token, self._new_decoder())
+
+    @property
+    def definition(self) -> str:
+        """What a tokenizer.json would say, as JSON."""
+        return self._library.backend_tokenizer.to_str()
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the checkpoint came with a chat template."""
+        return bool(self._library.chat_template)
+
+    @property
+    def template_source(self) -> str:
+        """The chat template, or all of several; "" without one."""
+        template = self._library.chat_template or ""
+        return template if isinstance(template, str) else "\n".join(template.values())
+
+    @property
+    def has_tool_template(self) -> bool:
+        """Whether the chat template says which tools there are."""
+        return "tools" in self.template_source
+
+    @property
+    def template_options(self) -> frozenset[str]:
+        """Names that are none of the template's own variables."""
+        options = inspect.signature(self._library.apply_chat_template).parameters.values()
+        named = {each.name for each in options if each.kind is not inspect.Parameter.VAR_KEYWORD}
+        return frozenset(named | {"messages"})
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for, also one that is only a part of a character."""
+        token = self._library.backend_tokenizer.id_to_token(token_id)
+        return b"" if token is None else self._new_decoder().bytes_of(token)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of `text`; those that the tokenizer puts around a text are left out for a RenderedChat.
+
+        The name of a special token in `text` becomes that token; in a RenderedChat only where the template
+        wrote it. Raises UserError for a text that is not valid Unicode.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"the text is not valid Unicode ({one_line(error)}): give it in UTF-8") from None
+        if not isinstance(text, RenderedChat):
+            return self._library.encode(text, add_special_tokens=True)
+        return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of `token_ids`, special tokens included; an id outside the vocabulary has no text."""
+        # Some checkpoints ask for spaces before punctuation to be removed: that is not what the model wrote.
+        return self._library.decode(list(token_ids), clean_up_tokenization_spaces=False)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: Literal[False] = False,
+        **variables: object,
+    ) -> RenderedChat:
+        """`messages` in the checkpoint's chat template, `variables` being the template's own.
+
+        The name of a control token in `messages`, `tools` or `variables` stays text. Raises ChatTemplateError
+        when the template does not parse, raises an error or does not end.
+        """
+        mark = new_mark()
+        marked = partial(self._control.marked, mark=mark)
+        try:
+            with ended_after(_LONGEST_S):
+                rendered = self._library.apply_chat_template(
+                    marked(messages),
+                    tools=marked(tools),
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tokenize=tokenize,
+                    **cast(dict[str, object], marked(variables)),
+                )
+        except UserError:
+            raise
+        except Exception as error:  # a template may fail in any way that Jinja or its own code can
+            raise ChatTemplateError(self._folder, one_line(error).replace(mark, "")) from None
+        return RenderedChat(*rendered.split(mark))
+
+
+class _AddedToken(Protocol):
+    content: str
+
+
+class _Backend(Protocol):
+    """What is used of a `tokenizers.Tokenizer`."""
+
+    def id_to_token(self, id: int) -> str | None: ...
+    def get_added_tokens_decoder(self) -> Mapping[int, _AddedToken]: ...
+    def get_vocab(self) -> Mapping[str, int]: ...
+    def to_str(self) -> str: ...
+
+
+class _LibraryTokenizer(Protocol):
+    """What is used of a tokenizer of transformers."""
+
+    backend_tokenizer: _Backend
+    eos_token_id: int | None
+    chat_template: str | Mapping[str, str] | None
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str: ...
+    def apply_chat_template(self, conversation: object, **options: object) -> str: ...
+
+
+def load_tokenizer(folder: Path) -> CheckpointTokenizer:
+    """The tokenizer of the checkpoint in `folder`; UserError for one that cannot be read or decoded."""
+    require_files(folder)
+    if not any(all((folder / name).is_file() for name in names) for names in _TOKENIZER_FILES):
+        raise UserError(f"{folder}: holds no tokenizer.json: {AGAIN}")
+    eos = _declared_eos(folder)
+    if folder == SHIPPED:
+        plain = PlainTokenizer(folder)
+        return CheckpointTokenizer(folder, cast(_LibraryTokenizer, plain), _decoder_of(folder, plain), eos)
+    # On import, transformers advises to install PyTorch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # Imported here: it takes seconds that `--help` should not pay.
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    # tokenizer.json says all. For a model_type of qwen2 AutoTokenizer keeps only its vocabulary, with Qwen's
+    # own rules around it: wrong for the many checkpoints of that type that have another tokenizer.
+    kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
+    try:
+        # False: code that a checkpoint brings is never run, and no question about it is asked.
+        library = kind.from_pretrained(folder, model_max_length=_UNLIMITED, trust_remote_code=False)
+    except Exception as error:  # the libraries below raise bare Exception for a damaged file
+        complaint = f"its tokenizer cannot be read ({one_line(error)})"
+        raise UserError(f"{folder}: {complaint}: fetch its files again") from None
+    return CheckpointTokenizer(folder, cast(_LibraryTokenizer, library), _decoder_of(folder, library), eos)
+
+
+def _decoder_of(folder: Path, library: Any) -> Callable[[], PieceDecoder]:
+    backend = getattr(library, "backend_tokenizer", None)
+    decoder = getattr(backend, "decoder", None)
+    factory = decoder_factory(decoder.__getstate__() if decoder else None)
+    if factory is None:
+        kind = type(decoder).__name__ if decoder else "none"
+        complaint = f"its tokenizer's decoder ({kind}) is neither byte-level nor SentencePiece's"
+        raise UserError(f"{folder}: {complaint}: choose another checkpoint")
+    return factory
+
+
+def _declared_eos(folder: Path) -> list[int]:
+    # Qwen declares one id in config.json and two in generation_config.json; any of them ends a text.
+    files = [folder / name for name in ("config.json", "generation_config.json")]
+    said = {file: read_json(file) for file in files if file.exists()}
+    limit = count_of(files[0], said.get(files[0], {}), "vocab_size", sys.maxsize)
+    return sorted({id for file in said for id in ids_of(file, said[file], "eos_token_id", limit)})

@@ -1,0 +1,158 @@
+"""The tensors of a checkpoint: where they are, whether they fit the model, and as what they are loaded."""
+
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.runtime.models.weights.experts import are_numbered, stack_experts, stored_shapes
+from tiny_llm_lab.runtime.models.weights.leftovers import refuse_leftovers
+from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, NORM
+from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks, Quantization, Storage
+from tiny_llm_lab.runtime.models.weights.storage import (
+    FLOATS,
+    FP8_SCALES,
+    Tensors,
+    checked_storage,
+    tensors_holding,
+)
+from tiny_llm_lab.runtime.models.weights.weight_files import find_tensors
+from tiny_llm_lab.types import ModelConfig, QuantizationMode, QuantizedWeights, UserError, Weight
+
+# For every parameter: how it is stored, or None for a dense one.
+Plan = Mapping[str, Storage | None]
+
+
+def load_weights(
+    folder: Path, config: ModelConfig, quantization: Quantization | None, dtype: mx.Dtype | None
+) -> tuple[dict[str, Weight], mx.Dtype]:
+    """The model's weights in `dtype`, or in that of the stored embedding when None; and that dtype.
+
+    Names are the checkpoint's own, but experts are stacked however they are stored, as in `parameters`.
+    The header of every tensor is checked before the first is read. Raises UserError for a tensor that is
+    missing, does not fit or is not part of the model, and for one with NaN or infinite numbers.
+    """
+    tensors = find_tensors(folder)
+    _refuse_embedder(tensors, folder)
+    plan = {
+        name: checked_storage(tensors, folder, name, shape, quantization)
+        for name, shape in stored_shapes(config, are_numbered(tensors))
+    }
+    held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
+    refuse_leftovers(tensors, held, config)
+    target = dtype or _stored_dtype(tensors)
+    weights = _read(tensors, plan, target)
+    stack_experts(weights, config)
+    return weights, target
+
+
+def _stored_dtype(tensors: Tensors) -> mx.Dtype:
+    """The dtype of the embedding, or of its scales; of the last norm where neither says it."""
+    names = (f"{EMBEDDING}.weight", f"{EMBEDDING}.scales", NORM)
+    stored = (tensors[name].dtype for name in names if name in tensors)
+    return next(FLOATS[dtype] for dtype in stored if dtype in FLOATS)
+
+
+def _refuse_embedder(tensors: Tensors, folder: Path) -> None:
+    if "embed_tokens.weight" in tensors and f"{EMBEDDING}.weight" not in tensors:
+        raise UserError(
+            f'{folder}: its tensors have no "model." in front, as those of embedding models: '
+            "choose a checkpoint that generates text"
+        )
+
+
+def _read(tensors: Tensors, plan: Plan, dtype: mx.Dtype) -> dict[str, Weight]:
+    wanted = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
+    reader = _Reader(tensors, _open(tensors, wanted), dtype)
+    return {name: reader.parameter(name, storage) for name, storage in plan.items()}
+
+
+class _Reader:
+    """Takes tensors out of opened files, one at a time."""
+
+    def __init__(self, tensors: Tensors, lazy: dict[str, mx.array], dtype: mx.Dtype) -> None:
+        self._tensors, self._lazy, self._dtype = tensors, lazy, dtype
+
+    def parameter(self, name: str, storage: Storage | None) -> Weight:
+        """Parameter `name`, which is stored as `storage` says."""
+        if storage is None:
+            return self._cast(name)
+        module = name.removesuffix(".weight")
+        if isinstance(storage, Fp8Blocks):
+            scales = self._cast(f"{module}.{FP8_SCALES}", mx.float32)
+            whole = from_fp8_blocks(self._lazy.pop(name), scales, storage)
+            return self._finite(name, whole, self._dtype)
+        bits, group_size, mode = storage
+        if mode == "affine":
+            scales, biases = self._cast(f"{module}.scales"), self._cast(f"{module}.biases")
+            return QuantizedWeights(self._stored(name), scales, biases, group_size, bits)
+        scales = self._float8_scales(f"{module}.scales", mode)
+        words = self._stored(name)
+        return QuantizedWeights(words, scales, None, group_size, bits, mode=mode, dtype=self._dtype)
+
+    def _finite(self, name: str, stored: mx.array, dtype: mx.Dtype) -> mx.array:
+        cast = _evaluated(stored.astype(dtype))
+        if is_finite(cast):
+            return cast
+        if not is_finite(stored):
+            raise self._not_finite(name)
+        said = f"tensor {name} has numbers that {str(dtype).rpartition('.')[2]} cannot hold"
+        raise UserError(f"{self._tensors[name].path}: {said}: choose another --dtype")
+
+    def _float8_scales(self, name: str, mode: QuantizationMode) -> mx.array:
+        scales = self._stored(name)
+        # E4M3 has a sign, which is no scale's; in both formats ones in all bits are not a number.
+        is_wrong = mx.any(scales >= 127 if mode == "nvfp4" else scales == 255)
+        if is_wrong.item():
+            raise self._not_finite(name)
+        return scales
+
+    def _not_finite(self, name: str) -> UserError:
+        path = self._tensors[name].path
+        return UserError(f"{path}: tensor {name} holds NaN or infinite numbers: fetch the file again")
+
+    # Popped, so that after its cast nothing holds the stored copy: one tensor at a time exists twice.
+    def _cast(self, name: str, dtype: mx.Dtype | None = None) -> mx.array:
+        return self._finite(name, self._lazy.pop(name), dtype or self._dtype)
+
+    def _stored(self, name: str) -> mx.array:
+        return _evaluated(self._lazy.pop(name))
+
+
+def from_fp8_blocks(stored: mx.array, scales: mx.array, blocks: Fp8Blocks) -> mx.array:
+    """stored [O, I] uint8, each a float E4M3, times the scale of its block, scales [O / rows, I / columns].
+
+    Blocks at the lower and right edge may be cut. Float32.
+    """
+    rows, columns = stored.shape
+    wide = mx.repeat(mx.repeat(scales, blocks.rows, axis=0)[:rows], blocks.columns, axis=1)[:, :columns]
+    return mx.from_fp8(stored, dtype=mx.float32) * wide
+
+
+def is_finite(array: mx.array) -> bool:
+    """Whether no number of an array of floats is NaN or infinite."""
+    # These have the largest bits of either sign, and integers are compared five times as fast as floats are
+    # added.
+    signed, unsigned = (mx.int16, mx.uint16) if array.itemsize == 2 else (mx.int32, mx.uint32)
+    infinity = mx.array([mx.inf], array.dtype)
+    is_below = mx.max(array.view(signed)) < infinity.view(signed)
+    return bool((is_below & (mx.max(array.view(unsigned)) < (-infinity).view(unsigned))).item())
+
+
+def _open(tensors: Tensors, wanted: Set[str]) -> dict[str, mx.array]:
+    """The `wanted` tensors, not yet read from disk."""
+    lazy: dict[str, mx.array] = {}
+    for path in sorted({tensors[name].path for name in wanted}):
+        try:
+            content = mx.load(str(path))
+        except RuntimeError as error:
+            raise UserError(f"{path}: MLX cannot read it ({one_line(error)}): fetch the file again") from None
+        assert isinstance(content, dict)
+        lazy |= {name: array for name, array in content.items() if name in wanted}
+    return lazy
+
+
+def _evaluated(array: mx.array) -> mx.array:
+    mx.eval(array)
+    return array

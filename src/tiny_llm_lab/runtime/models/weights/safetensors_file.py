@@ -1,0 +1,128 @@
+"""Safetensors files: their headers, checked before MLX reads the data, and a writer that streams.
+
+Layout: 8 bytes little-endian header length, the header as JSON, then the tensors' bytes.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiny_llm_lab.runtime.models.config.checkpoint_file import require_file
+from tiny_llm_lab.runtime.models.config.model_config import one_line
+from tiny_llm_lab.types import UserError
+
+ITEM_SIZES = {
+    "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+_LENGTH_BYTES = 8
+_PIECE_BYTES = 1 << 22
+# The format's own limit; a damaged length field is nearly always far above it.
+_LONGEST_HEADER = 100_000_000
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor as a header describes it."""
+
+    path: Path
+    dtype: str  # as safetensors spells it: F32, BF16, U32, ...
+    shape: tuple[int, ...]
+    begin: int  # where in the file its bytes begin
+    num_bytes: int
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Every tensor of the file at `path`; UserError when it is damaged or shorter than it says.
+
+    MLX would find most of this too, but only while it loads, and file by file in words of its own.
+    """
+    size = require_file(path)
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if size < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _LONGEST_HEADER):
+                raise _damaged(path, "its header is longer than the file")
+            header = json.loads(file.read(length))
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, one_line(error)) from None
+    if not isinstance(header, dict):
+        raise _damaged(path, "its header is no JSON object")
+    header.pop("__metadata__", None)
+    ends = {name: _checked_end(path, name, fields) for name, fields in header.items()}
+    missing = max(ends.values(), default=0) - (size - _LENGTH_BYTES - length)
+    if missing > 0:
+        raise _damaged(path, f"{missing} bytes are missing at its end")
+    spans = sorted(fields["data_offsets"] for fields in header.values())
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
+        raise _damaged(path, "two tensors share bytes")
+    data = _LENGTH_BYTES + length
+    return {name: _tensor_info(path, data, fields) for name, fields in header.items()}
+
+
+def _tensor_info(path: Path, data: int, fields: Mapping[str, Any]) -> TensorInfo:
+    begin, end = fields["data_offsets"]
+    return TensorInfo(path, fields["dtype"], tuple(fields["shape"]), data + begin, end - begin)
+
+
+def _checked_end(path: Path, name: str, fields: Any) -> int:
+    """Where the tensor's data ends, if the header's entry holds together."""
+    try:
+        dtype, shape = fields["dtype"], tuple(fields["shape"])
+        begin, end = fields["data_offsets"]
+        num_bytes = math.prod(shape) * ITEM_SIZES[dtype]
+        are_counts = all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
+        is_sound = are_counts and end - begin == num_bytes
+    except (KeyError, TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise _damaged(path, f"the header's entry for {name} makes no sense")
+    return int(end)
+
+
+def hold_the_same(a: TensorInfo, b: TensorInfo) -> bool:
+    """Whether two tensors have the same dtype, shape and bytes; reads both a piece at a time."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    with a.path.open("rb") as first, b.path.open("rb") as second:
+        first.seek(a.begin)
+        second.seek(b.begin)
+        for begin in range(0, a.num_bytes, _PIECE_BYTES):
+            size = min(_PIECE_BYTES, a.num_bytes - begin)
+            if first.read(size) != second.read(size):
+                return False
+    return True
+
+
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(f"{path}: damaged or cut short ({what}): fetch the file again")
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], pieces: Iterable[np.ndarray[Any, Any]]
+) -> None:
+    """Write `tensors` (name -> dtype, shape), whose data `pieces` yields in order, in chunks of any size.
+
+    Holds one piece at a time: mx.save_safetensors would need the whole model in memory.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        begin, end = end, end + math.prod(shape) * ITEM_SIZES[dtype]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)  # the data begins aligned
+    with path.open("wb") as file:
+        file.write(len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded)
+        for piece in pieces:
+            piece.tofile(file)
+        if file.tell() != _LENGTH_BYTES + len(encoded) + end:
+            raise ValueError(f"{path}: the pieces do not fill the tensors")

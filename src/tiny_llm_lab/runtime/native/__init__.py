@@ -1,0 +1,28 @@
+"""The operators that models run on: C++, compiled on first use and checked once, or MLX's fused ones.
+
+`kernels(__package__, weights)` is all that a solution calls, once for each model that it builds. The state of
+the process is one object, `runtime.RUNTIME`, whose methods are named here.
+"""
+
+from tiny_llm_lab.runtime.native.cpp_ops import supports_packing
+from tiny_llm_lab.runtime.native.runtime import RUNTIME
+from tiny_llm_lab.runtime.native.settings import THREADS_VARIABLE, VARIABLE
+
+__all__ = [
+    "THREADS_VARIABLE",
+    "VARIABLE",
+    "binding",
+    "can_run",
+    "kernels",
+    "load",
+    "set_num_threads",
+    "supports_packing",
+    "verdicts",
+]
+
+kernels = RUNTIME.kernels
+can_run = RUNTIME.can_run
+set_num_threads = RUNTIME.set_num_threads
+binding = RUNTIME.binding
+load = RUNTIME.load
+verdicts = RUNTIME.verdicts

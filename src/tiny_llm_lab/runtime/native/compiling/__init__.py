@@ -1,0 +1,1 @@
+"""Compiles the C++ kernels once for each instruction set and keeps them."""

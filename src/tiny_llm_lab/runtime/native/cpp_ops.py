@@ -1,0 +1,137 @@
+"""The operators of a model as the C++ kernels of a package: what runs on a CPU."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.native.composed import ComposedOps, furthest
+from tiny_llm_lab.runtime.native.cpp_stack import CppLayerStack
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.ops import KernelSet
+from tiny_llm_lab.types import LayerStack, LayerWeights, Offsets, QuantizedWeights, Rotary, Weight
+
+
+class CppOps:
+    """`KernelOps` of a model whose matrices the kernels can all read, as `can_read` says."""
+
+    name = "cpp"
+    starts_early = True
+    lists_top_k = True
+    has_free_rows = True
+
+    def __init__(self, kernels: KernelSet) -> None:
+        self._kernels = kernels
+        self.embedding, self.rms_norm, self.swiglu = kernels.embedding, kernels.rms_norm, kernels.swiglu
+        self.paged_attention, self.append_rows = kernels.paged_attention, kernels.append_rows
+        self.append, self.grow, self.quantize_rows = kernels.append, kernels.grow, kernels.quantize_rows
+        self.argmax, self.top_k = kernels.argmax, kernels.top_k
+
+    def linear(
+        self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
+    ) -> list[mx.array]:
+        """See `KernelOps.linear`."""
+        return self._kernels.linear(x, list(weights), list(biases))
+
+    def attention(
+        self, query: mx.array, key: mx.array, value: mx.array, lengths: Offsets, scale: float
+    ) -> mx.array:
+        """See `KernelOps.attention`."""
+        return self._kernels.attention(query, key, value, lengths, True, scale, True)
+
+    def qkv_rope(
+        self, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int
+    ) -> Sequence[mx.array]:
+        """See `KernelOps.qkv_rope`."""
+        cos, sin = rope.tables(furthest(offsets, x.shape[1]))
+        parts = (w.qkv, w.biases, w.query_norm, w.key_norm)
+        return self._kernels.qkv_rope(x, w.norm, w.eps, *parts, cos, sin, rope.traditional, offsets, kept)
+
+    def attn_out_mlp(self, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
+        """See `KernelOps.attn_out_mlp`."""
+        return self._kernels.attn_out_mlp(x, attended, w.out, w.mlp_norm, w.eps, w.gate, w.up, w.down)
+
+    def layer_stack(self, layers: Sequence[LayerWeights], rope: Rotary) -> LayerStack | None:
+        """See `KernelOps.layer_stack`."""
+        return CppLayerStack(self._kernels, layers, rope)
+
+    def expert_mlp(
+        self, x: mx.array, experts: mx.array, shares: mx.array, gate: Weight, up: Weight, down: Weight
+    ) -> mx.array:
+        """See `KernelOps.expert_mlp`. The sum is made in float32.
+
+        One expert after the other: which ones are used must be known, so this waits for the router.
+        """
+        order = mx.argsort(experts.reshape(-1))
+        rows, start, outputs = x[order // experts.shape[-1]], 0, []
+        for expert, count in sorted(Counter(cast(list[int], experts.reshape(-1).tolist())).items()):
+            gated, raised = self.linear(rows[start : start + count], [_of(expert, gate), _of(expert, up)])
+            outputs += self.linear(self.swiglu(gated, raised), [_of(expert, down)])
+            start += count
+        uses = mx.concatenate(outputs)[mx.argsort(order)].reshape(*experts.shape, -1)
+        return mx.sum(uses.astype(mx.float32) * shares[..., None], axis=-2).astype(x.dtype)
+
+
+class UnevenCppOps(ComposedOps, CppOps):
+    """`KernelOps` of a model with some matrices that no kernel reads: MLX multiplies those, in float32."""
+
+    def __init__(self, kernels: KernelSet, others: MlxOps) -> None:
+        """`others` compute what the kernels cannot."""
+        super().__init__(kernels)
+        self._others = others
+        self.embedding = self._embedding
+
+    def linear(
+        self, x: mx.array, weights: Sequence[Weight], biases: Sequence[mx.array | None] = ()
+    ) -> list[mx.array]:
+        """See `KernelOps.linear`."""
+        added = biases or [None] * len(weights)
+        return [
+            (self._kernels if can_read([w]) else self._others).linear(x, [w], [bias])[0]
+            for w, bias in zip(weights, added, strict=True)
+        ]
+
+    def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
+        """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
+        cos, sin = rope.tables(furthest(offsets, x.shape[1]))
+        return self._kernels.rope(x, offsets, cos, sin, rope.traditional).transpose(0, 2, 1, 3)
+
+    def _embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
+        return (self._kernels if can_read([weight]) else self._others).embedding(tokens, weight)
+
+
+def can_read(weights: Sequence[Weight]) -> bool:
+    """Whether the kernels can multiply one x with all of `weights` at once: dense, or packed alike."""
+    packings = {_packing(w) for w in weights}
+    return len(packings) <= 1 and all(packing is None or supports_packing(*packing) for packing in packings)
+
+
+def can_read_model(weights: Mapping[str, Weight]) -> bool:
+    """Whether the kernels can read all `weights` of a checkpoint, under their names in it."""
+    together: dict[str, list[Weight]] = {}
+    for name, w in weights.items():
+        together.setdefault(_shared_input(name), []).append(w)
+    return all(can_read(group) for group in together.values())
+
+
+def _shared_input(name: str) -> str:
+    """The name of what a parameter is multiplied with: q, k and v have the same, and so have gate and up."""
+    block, _, kind = name.rpartition(".")
+    module, _, projection = block.rpartition(".")
+    shared = {"q_proj": "heads", "k_proj": "heads", "v_proj": "heads", "gate_proj": "gate", "up_proj": "gate"}
+    return f"{module}.{shared.get(projection, projection)}.{kind}"
+
+
+def _packing(w: Weight) -> tuple[int, int, str] | None:
+    return (w.bits, w.group_size, w.mode) if isinstance(w, QuantizedWeights) else None
+
+
+def supports_packing(bits: int, group_size: int, mode: str = "affine") -> bool:
+    """Whether the kernels read weights that are packed so; the other widths are rare."""
+    return mode == "affine" and bits in (4, 8) and group_size in (32, 64, 128)
+
+
+def _of(expert: int, w: Weight) -> Weight:
+    """One expert's matrix [O, I] of all experts' [N, O, I]."""
+    return w.mapped(lambda part: part[expert]) if isinstance(w, QuantizedWeights) else w[expert]

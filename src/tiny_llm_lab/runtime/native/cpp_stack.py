@@ -1,0 +1,69 @@
+"""All layers of a model as one operator of the C++ kernels of a package."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.native.composed import furthest
+from tiny_llm_lab.runtime.native.ops import KernelSet, Stack
+from tiny_llm_lab.types import LayerWeights, Offsets, Rotary
+from tiny_llm_lab.types.computing.layer_stack import Stored
+from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
+
+_ROOM: Final = 64  # new storage has room for a multiple of this many tokens
+
+
+class CppLayerStack:
+    """`LayerStack` on the kernels. Its weights are computed by the first step, not before."""
+
+    def __init__(self, kernels: KernelSet, layers: Sequence[LayerWeights], rope: Rotary) -> None:
+        self._kernels, self._layers, self._rope = kernels, layers, rope
+        self._dim = 2 * rope.periods.size
+
+    def over_rows(
+        self,
+        x: mx.array,
+        offsets: Offsets,
+        keys: Sequence[mx.array],
+        values: Sequence[mx.array],
+        kept: int,
+        rows: Sequence[int] | None,
+    ) -> Stored | None:
+        """See `LayerStack.over_rows`."""
+        cos, sin = self._rope.tables(furthest(offsets, x.shape[1]))
+        made = self._stack.over_rows(
+            x, offsets, cos, sin, [list(keys), list(values)], self._dim**-0.5, kept, rows
+        )
+        if made is None:
+            return None
+        x, (new_keys, new_values) = made
+        return x, new_keys, new_values
+
+    def over_new_rows(self, x: mx.array, kept: int, rows: Sequence[int] | None) -> Stored:
+        """See `LayerStack.over_new_rows`."""
+        length = x.shape[1]
+        cos, sin = self._rope.tables(length)
+        room = -(-length // _ROOM) * _ROOM
+        x, (keys, values) = self._stack.over_new_rows(x, cos, sin, room, self._dim**-0.5, kept, rows)
+        return x, keys, values
+
+    def over_pages(
+        self, x: mx.array, cache: PagedCache, layout: StepLayout, kept: int, rows: Sequence[int] | None
+    ) -> mx.array:
+        """See `LayerStack.over_pages`."""
+        cos, sin = self._rope.tables(furthest(layout.positions, 1))
+        pools = [part for part in (cache.keys, cache.values, cache.key_scales, cache.value_scales) if part]
+        where = (layout.slots, layout.query_starts, layout.lengths, layout.block_tables)
+        x, pools = self._stack.over_pages(
+            x, layout.positions, cos, sin, pools, *where, self._dim**-0.5, kept, rows
+        )
+        cache.keys, cache.values = pools[:2]
+        if len(pools) > 2:
+            cache.key_scales, cache.value_scales = pools[2:]
+        return x
+
+    @cached_property
+    def _stack(self) -> Stack:
+        return self._kernels.layer_stack(self._layers, self._dim, self._rope.traditional)

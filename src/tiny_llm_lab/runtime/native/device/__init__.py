@@ -1,0 +1,1 @@
+"""Judges the kernels of a GPU before a model uses them."""

@@ -1,0 +1,105 @@
+"""Are MLX's fused operators right on this device, for shapes that were wrong in released versions?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Final, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.native.device.verdict import Verdict
+
+ALL: Final = "MLX's fused operators"
+CAUSAL: Final = 'mx.fast.scaled_dot_product_attention with "causal"'
+# Far above every rounding to 16 bits, far below every mistake.
+_ALLOWED: Final = 1 / 32
+_DTYPES: Final = (mx.float16, mx.bfloat16)
+
+Cases = Iterator[tuple[mx.array, mx.array, str]]  # what is computed, what it should be, the shape in words
+
+
+def judge_fused() -> Sequence[Verdict]:
+    """A verdict on each operator that is wrong, with what follows for a model, or one on all."""
+    wrong = [verdict for check in _CHECKS if not (verdict := _judged(*check)).is_right]
+    return wrong or [Verdict(ALL, True, "right for the shapes that were wrong in some version")]
+
+
+def is_close(got: mx.array, want: mx.array) -> bool:
+    """Whether `got` is `want` (float32) but for rounding."""
+    delta = mx.max(mx.abs(got.astype(mx.float32) - want)) / mx.max(mx.abs(want))
+    return cast(float, delta.item()) <= _ALLOWED  # also False when it is not a number
+
+
+def draw(seed: int, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
+    """Normally distributed numbers."""
+    return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
+
+
+def written_out(q: mx.array, k: mx.array, v: mx.array, visible: mx.array) -> mx.array:
+    """Attention of q [B, H, L, D] over k, v [B, G, S, D] in float32, where `visible` [B, 1, L, S] says so."""
+    q, k, v = (each.astype(mx.float32) for each in (q, k, v))
+    k, v = (mx.repeat(each, q.shape[1] // k.shape[1], axis=1) for each in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    return mx.softmax(mx.where(visible, scores, -mx.inf), axis=-1) @ v
+
+
+def in_one_line(error: Exception) -> str:
+    """The line of an error that says most."""
+    said = str(error).splitlines() or [type(error).__name__]
+    return next((line for line in said if "error" in line), said[0]).strip()
+
+
+def _judged(subject: str, cases: Callable[[], Cases], cure: str) -> Verdict:
+    try:
+        wrong = next((shape for got, want, shape in cases() if not is_close(got, want)), None)
+    except (RuntimeError, ValueError) as error:
+        return Verdict(subject, False, f"fails ({in_one_line(error)}): {cure}")
+    return Verdict(subject, wrong is None, f"wrong for {wrong}: {cure}")
+
+
+def _rope(shapes: Sequence[tuple[int, int]], offsets: int | list[int]) -> Cases:
+    for dtype, (batch, length) in product(_DTYPES, shapes):
+        x, ends = draw(1, (batch, 4, length, 64), dtype), mx.broadcast_to(mx.array(offsets), (3,))[:batch]
+        at = offsets if isinstance(offsets, int) else ends
+        got = mx.fast.rope(x, 64, traditional=False, base=10000.0, scale=1.0, offset=at)
+        angles = (ends[:, None] + mx.arange(length))[:, None, :, None] * 10000.0 ** (-mx.arange(32) / 32)
+        a, b, cos, sin = *mx.split(x.astype(mx.float32), 2, axis=-1), mx.cos(angles), mx.sin(angles)
+        want = mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        yield got, want, f"{batch} rows of {length} tokens, {dtype}"
+
+
+def _attention(shapes: Sequence[tuple[int, int, int]], has_array: bool) -> Cases:
+    for dtype, dim, (batch, new, stored) in product(_DTYPES, (64, 80, 128), shapes):
+        q = draw(1, (batch, 8, new, dim), dtype)
+        k, v = (draw(seed, (batch, 2, stored, dim), dtype) for seed in (2, 3))
+        lengths = mx.array([stored, new, stored - 1][:batch])[:, None, None, None]
+        visible = mx.arange(stored) <= lengths - new + mx.arange(new)[:, None]
+        mask = visible if has_array else "causal"
+        got = mx.fast.scaled_dot_product_attention(q, k, v, scale=dim**-0.5, mask=mask)
+        shape = f"{batch} rows of {new} new tokens, {stored} stored, D = {dim}, {dtype}"
+        yield got, written_out(q, k, v, visible), shape
+
+
+def _product() -> Cases:
+    for dtype, bits, rows in product(_DTYPES, (4, 8), (1, 2, 5, 8, 9, 17, 33, 64)):
+        packed = mx.quantize(draw(1, (96, 512), mx.float32), 64, bits)
+        weight, scales, biases = packed[0], packed[1].astype(dtype), packed[2].astype(dtype)
+        x = draw(2, (rows, 512), dtype)
+        got = mx.quantized_matmul(x, weight, scales, biases, True, 64, bits)
+        whole = mx.dequantize(weight, scales.astype(mx.float32), biases.astype(mx.float32), 64, bits)
+        yield got, x.astype(mx.float32) @ whole.T, f"{rows} rows of {bits} bits, {dtype}"
+
+
+_PLAIN: Final = "models run on plain arrays"  # unless TINY_LLM_KERNELS=mlx
+# Above 8 query rows another kernel takes over. Among few stored tokens, one too many weighs much.
+_CHUNKS: Final = [(1, 2, 3), (1, 8, 11), (1, 9, 11), (1, 33, 40), (1, 8, 70), (1, 9, 70), (1, 64, 2000)]
+_DECODES: Final = [(3, 1, 2), (3, 1, 70), (3, 1, 2000)]
+_CHECKS: Final[tuple[tuple[str, Callable[[], Cases], str], ...]] = (
+    ("mx.fast.rope with one offset", partial(_rope, [(1, 1), (1, 9)], 7), _PLAIN),
+    ("mx.fast.rope with an offset for each row", partial(_rope, [(3, 1), (3, 5)], [7, 0, 300]), _PLAIN),
+    ("mx.fast.rope with one offset for 3 rows", partial(_rope, [(3, 1)], 7), "models give one for each"),
+    (CAUSAL, partial(_attention, _CHUNKS, False), "models use arrays of masks"),
+    ("mx.fast.scaled_dot_product_attention", partial(_attention, _CHUNKS + _DECODES, True), _PLAIN),
+    ("mx.quantized_matmul", _product, "add --device cpu, or install another version of MLX"),
+)
+NEEDED: Final = frozenset(subject for subject, _, cure in _CHECKS if cure == _PLAIN)

@@ -1,0 +1,81 @@
+"""What a self-test on a device found, kept in the cache folder until the device or what is tested changes."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.cache import cache_folder
+from tiny_llm_lab.runtime.native.compiling.locks import file_lock
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On an operator of MLX, or on a kernel of a package."""
+
+    subject: str
+    is_right: bool
+    says: str  # what was found and what follows
+    faster_with: tuple[int, ...] = ()  # of a kernel: those numbers of TIMED rows
+
+    def __str__(self) -> str:
+        return f"{mx.device_info()['device_name']}: {self.subject}: {self.says}"
+
+
+def kept(
+    subject: str, sources: Sequence[Path], judge: Callable[[], Sequence[Verdict]]
+) -> tuple[Sequence[Verdict], bool]:
+    """The verdicts on `subject`, and whether `judge` made them now.
+
+    They hold for one device, OS, version of MLX and content of `sources`. A file that cannot be read costs a
+    new test, a folder that cannot be written one in every process. One process tests at a time. A test that
+    ended its process, as an error on a GPU can, is not repeated.
+    """
+    path = _path(subject, sources)
+    with contextlib.ExitStack() as stack:
+        if (found := _read(path)) is None:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(file_lock(path.with_suffix(".lock"), f"waiting for {subject} ..."))
+            found = _read(path)  # another process may have been at it
+        if found is not None:
+            return found, False
+        _write(path, [Verdict(subject, False, f"ended the process that tested it; to repeat, remove {path}")])
+        try:
+            made = judge()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        _write(path, made)
+        return made, True
+
+
+def _path(subject: str, sources: Sequence[Path]) -> Path:
+    system = platform.system(), platform.mac_ver()[0] or platform.release()
+    key = repr((subject, mx.device_info()["device_name"], system, importlib.metadata.version("mlx"))).encode()
+    digest = hashlib.sha256(b"".join([key, *(source.read_bytes() for source in sources)]))
+    return cache_folder() / "verdicts" / f"{digest.hexdigest()[:24]}.json"
+
+
+def _read(path: Path) -> Sequence[Verdict] | None:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return [
+            Verdict(subject, right, says, tuple(map(int, faster))) for subject, right, says, faster in rows
+        ]
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _write(path: Path, verdicts: Sequence[Verdict]) -> None:
+    scratch = path.with_suffix(".new")
+    with contextlib.suppress(OSError):
+        scratch.write_text(json.dumps([astuple(each) for each in verdicts]), encoding="utf-8")
+        scratch.replace(path)  # all of it or nothing

@@ -1,0 +1,187 @@
+"""Keys and values in blocks of a pool, gathered for MLX's fused attention."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, pairwise
+from typing import Protocol, TypeVar
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel
+
+Made = TypeVar("Made")
+_LARGEST = 127  # of 8 bits: -128 has no opposite
+# MLX passes smaller arrays in another address space, and compiles a kernel anew whenever that changes.
+_LEAST_SIZE = 8
+
+
+class Once(Protocol):
+    """Makes a thing anew only for another key than at the last call for `what`."""
+
+    def __call__(self, what: str, key: Hashable, make: Callable[[], Made]) -> Made: ...
+
+
+class Causal(Protocol):
+    """The mask of a chunk of `num_new` tokens, the last of the `stored` ones it attends to."""
+
+    def __call__(self, num_new: int, stored: int) -> str | mx.array: ...
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Rows of a step that one call of attention computes: a chunk, or requests with a single row."""
+
+    rows: slice
+    blocks: mx.array  # [requests, G, blocks] uint32: which of a pool's blocks * G pieces to gather
+    length: int | None  # stored tokens of a chunk's request
+    mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they see all that is gathered
+    tables: mx.array  # [requests, W] int32, as a kernel reads them, like the following
+    owners: mx.array  # [>= requests] int32: the table of each row
+    visible: mx.array  # [>= requests] int32: stored tokens
+
+
+class MlxPages:
+    """Storing in blocks, and attention over them."""
+
+    def __init__(self, once: Once, causal: Causal, kernel: DecodeKernel | None, reads_hidden: bool) -> None:
+        """`once` keeps what all layers of a step share; `kernel` computes the decodes that it takes.
+
+        `reads_hidden` as for `MlxOps`.
+        """
+        self._once, self._causal, self._kernel = once, causal, kernel
+        self._reads_hidden = reads_hidden
+
+    def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
+        """See `KernelOps.append_rows`."""
+        groups, size = stored.shape[1:3]
+        # The array goes into what is kept: while it lives no other one has its id.
+        make = partial(_slot_places, slots, groups, size)
+        return put(stored, self._once("slots", (id(slots), groups, size), make)[1], added)
+
+    def attention(
+        self,
+        query: mx.array,
+        key: mx.array,
+        value: mx.array,
+        starts: Sequence[int],
+        lengths: Sequence[int],
+        tables: mx.array,
+        scale: float,
+        kv_scales: tuple[mx.array, mx.array] | None = None,
+    ) -> mx.array:
+        """See `KernelOps.paged_attention`."""
+        groups, size = key.shape[1:3]
+        make = partial(_segments, starts, lengths, tables, groups, size)
+        step = (id(tables), tuple(starts), tuple(lengths), groups, size)
+        segments = self._once("segments", step, make)[1]
+        pools = list(zip((key, value), kv_scales or (None, None), strict=True))
+        parts = [
+            self._attended(query if len(segments) == 1 else query[part.rows], pools, part, scale)
+            for part in segments
+        ]
+        if not parts:
+            return query.reshape(0, 1, query.shape[1] * query.shape[3])
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+
+    def _attended(
+        self, q: mx.array, pools: list[tuple[mx.array, mx.array | None]], part: _Segment, scale: float
+    ) -> mx.array:
+        """The rows q [T, H, 1, D] of one segment -> [T, 1, H * D]."""
+        kernel, (keys, _), (values, _) = self._kernel, *pools
+        if kernel is not None and part.length is None and kernel.takes(q, keys):
+            return kernel.call(q, keys, values, part.tables, part.owners, part.visible, scale)
+        k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
+        if part.length is None:
+            if part.mask is not None and self._reads_hidden:
+                v = cleared(v, part.mask)
+            out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
+            return out.transpose(0, 2, 1, 3).flatten(2)
+        q = q.transpose(2, 1, 0, 3)
+        mask = self._causal(q.shape[2], part.length)
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+        return out.transpose(2, 0, 1, 3).flatten(2)
+
+
+def put(stored: mx.array, places: mx.array, rows: mx.array) -> mx.array:
+    """`stored` [a, b, c, ...] with `rows` at `places` of its first three axes taken as one."""
+    width = stored.shape[3:]
+    flat = stored.reshape(-1, *width)
+    flat[places] = rows.reshape(-1, *width)
+    return flat.reshape(stored.shape)
+
+
+def cleared(value: mx.array, mask: mx.array) -> mx.array:
+    """value [B, G, S, D] with 0 where `mask` [B, 1, L, S] lets no row look.
+
+    A masked value has weight 0, and 0 times infinity is no number.
+    """
+    return mx.where(mask[:, :, -1, :, None], value, mx.zeros((), value.dtype))
+
+
+def _slot_places(slots: mx.array, groups: int, size: int) -> tuple[mx.array, mx.array]:
+    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G].
+
+    NumPy counts them: slots come from Python, and a GPU would start seven operators.
+    """
+    blocks, tokens = np.divmod(np.array(slots), size)
+    places = (blocks[:, None] * groups + np.arange(groups)) * size + tokens[:, None]
+    return slots, mx.array(places.astype(np.uint32).reshape(-1))
+
+
+def _segments(
+    starts: Sequence[int], lengths: Sequence[int], tables: mx.array, groups: int, size: int
+) -> tuple[mx.array, list[_Segment]]:
+    """The tables, and the rows of a step in the order they have."""
+    segments, numbers = [], np.array(tables)
+    counts = [end - start for start, end in pairwise(starts)]
+    for is_single, members in groupby(range(len(counts)), key=lambda r: counts[r] == 1):
+        run = list(members)
+        for together in [run] if is_single else [[r] for r in run]:
+            first, end = together[0], together[-1] + 1
+            seen = list(lengths[first:end])
+            used = -(-max(seen) // size)
+            own = numbers[first:end, :used]
+            blocks = own[:, None] * groups + np.arange(groups)[:, None]
+            mask = None
+            if is_single and any(length != used * size for length in seen):
+                mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
+            rows = slice(starts[first], starts[end])
+            length = None if is_single else seen[0]
+            gathered = mx.array(blocks.astype(np.uint32))
+            segments.append(_Segment(rows, gathered, length, mask, *_for_kernel(own, seen)))
+    return tables, segments
+
+
+def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.array, mx.array, mx.array]:
+    """The tables of single rows, their owners and how many tokens they see, as a kernel reads them."""
+    padding = max(0, _LEAST_SIZE - len(seen))
+    wide = np.pad(tables, [(0, 0), (0, _LEAST_SIZE if tables.size < _LEAST_SIZE else 0)])
+    return mx.array(wide), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
+
+
+def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:
+    """The stored tokens of a segment's requests one behind the other, [requests, G, S, D]."""
+    found = mx.take(pool.reshape(-1, *pool.shape[2:]), part.blocks, axis=0)
+    if scales is not None:
+        factors = mx.take(scales.reshape(-1, scales.shape[2]), part.blocks, axis=0)
+        found = _dequantized(found, factors).astype(dtype)
+    rows = found.reshape(*found.shape[:2], -1, found.shape[-1])
+    return rows if part.length is None else rows[:, :, : part.length]
+
+
+@mx.compile
+def _dequantized(numbers: mx.array, scales: mx.array) -> mx.array:
+    return numbers.astype(mx.float32) * scales[..., None]
+
+
+@partial(mx.compile, shapeless=True)
+def quantize_rows(x: mx.array) -> tuple[mx.array, mx.array]:
+    """See `KernelOps.quantize_rows`."""
+    x = x.astype(mx.float32)
+    scales = mx.max(mx.abs(x), axis=-1, keepdims=True) / _LARGEST
+    # Nothing is divided by the scale of zeros; that of a subnormal row is so coarse that 127 may be passed.
+    numbers = mx.round(x / mx.where(scales > 0, scales, 1.0))
+    return mx.clip(numbers, -_LARGEST, _LARGEST).astype(mx.int8), mx.squeeze(scales, -1)

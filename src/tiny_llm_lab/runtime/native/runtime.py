@@ -1,0 +1,219 @@
+"""The state of the C++ kernels in this process: loaded libraries, threads, and what was said about them."""
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.native.compiling.build import (
+    BuildError,
+    CompileError,
+    binding_library,
+    build,
+    damaged,
+    kernel_library,
+    kernels_folder,
+)
+from tiny_llm_lab.runtime.native.compiling.isa import ISAS, available, selected_isa
+from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.runtime.native.cpp_ops import CppOps, UnevenCppOps, can_read_model
+from tiny_llm_lab.runtime.native.device.device_tests import DeviceTests
+from tiny_llm_lab.runtime.native.device.verdict import Verdict
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
+from tiny_llm_lab.runtime.native.ops import Binding, KernelSet
+from tiny_llm_lab.runtime.native.self_test import first_wrong
+from tiny_llm_lab.runtime.native.settings import MAX_THREADS, VARIABLE, kernels_mode, num_threads_wanted
+from tiny_llm_lab.types import Clock, KernelOps, UserError, Weight
+from tiny_llm_lab.types.packages import PACKAGES
+
+
+class Runtime:
+    """One per process, `RUNTIME`, because MLX's scheduler, the thread pool and libraries are one per process.
+
+    Holds the C++ of each package, None where it cannot be built; the bridge to MLX, once it is
+    loaded, or why it could not be built; the number of threads asked for; and the warnings already printed.
+    """
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        """`clock` times what a self-test compares."""
+        self._device = DeviceTests(clock)
+        self._sets: dict[str, KernelSet | None] = {}
+        self._binding: Binding | None = None
+        self._failure: BuildError | None = None
+        self._num_threads: int | None = None
+        self._warnings: set[str] = set()
+        self._is_forked = False
+
+    def kernels(self, package: str, weights: Mapping[str, Weight]) -> KernelOps | None:
+        """The operators of a model of `package` with these `weights`; None: plain arrays.
+
+        By TINY_LLM_KERNELS: "cpp", the package's C++, None if it cannot be built; "mlx", MLX's fused
+        operators; "off", None; "auto" is cpp on a CPU and mlx on a GPU, None if a self-test finds it wrong.
+        A subpackage names its package. Raises UserError for a setting that does not exist or has no meaning
+        here, in a forked child of a process that has computed, and with the compiler's words if the learner's
+        C++ does not compile.
+        """
+        mode = kernels_mode()
+        on_cpu = mx.default_device() == mx.cpu
+        if mode == "off":
+            return None
+        if mode == "mlx" or (mode == "auto" and not on_cpu):
+            name, asked_for = package.partition(".")[0], mode == "mlx"
+            return MlxOps(widens=True) if on_cpu else self._device.ops(name, asked_for)
+        if not on_cpu:
+            raise UserError(f"{VARIABLE}=cpp runs on a CPU only: add --device cpu, or choose auto or mlx")
+        made = self._kernel_set(package.partition(".")[0])
+        if made is None:
+            return None
+        return CppOps(made) if can_read_model(weights) else UnevenCppOps(made, MlxOps(widens=True))
+
+    def verdicts(self, package: str = PACKAGES["ref"]) -> Sequence[Verdict]:
+        """What the self-tests on this GPU found, made now if they were not yet; none on a CPU."""
+        return self._device.verdicts(package)
+
+    def _kernel_set(self, name: str) -> KernelSet | None:
+        if name not in self._sets:
+            self._sets[name] = self._checked(name)
+        return self._sets[name]
+
+    def can_run(self) -> bool:
+        """Whether C++ kernels are wanted here and can be built: what decides a model's dtype on a CPU."""
+        if mx.default_device() != mx.cpu or kernels_mode() in ("mlx", "off"):
+            return False
+        try:
+            self.binding()
+        except BuildError as error:
+            self._warn(error)
+            return False
+        return True
+
+    def set_num_threads(self, count: int) -> None:
+        """Use `count` threads, now and whenever kernels are loaded. Raises UserError."""
+        if not 1 <= count <= MAX_THREADS:
+            raise UserError(f"threads must be 1 to {MAX_THREADS}, not {count}")
+        if self._binding is not None:
+            _start_threads(self._binding, count)
+        self._num_threads = count
+
+    def binding(self) -> Binding:
+        """The bridge to MLX, compiled and loaded on first use, with its threads started."""
+        self._refuse_after_fork()
+        if self._binding is None:
+            count = self._num_threads or num_threads_wanted() or usable_cores()
+            made = _imported(self._bridge())
+            _start_threads(made, count)
+            self._binding = made
+        return self._binding
+
+    def _bridge(self) -> Path:
+        """The compiled bridge; a build that failed is not tried again."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return build(binding_library())
+        except BuildError as error:
+            self._failure = error
+            raise
+
+    def load(self, package: str, isa_name: str | None = None) -> KernelSet:
+        """A package's kernels for an instruction set, by default the selected one; not tested first."""
+        return self._built(package, isa_name or selected_isa().name)[1]
+
+    def _checked(self, name: str) -> KernelSet | None:
+        self._refuse_after_fork()
+        try:
+            self.binding()  # first: no code of a learner is in it, so what fails here is the compiler
+        except BuildError as error:
+            self._warn(error)
+            return None
+        try:
+            return self._first_right(name)
+        except BuildError as error:
+            if isinstance(error, CompileError) and name == PACKAGES["mine"]:
+                raise
+            self._warn(error)
+            return None
+
+    def _first_right(self, package: str) -> KernelSet | None:
+        """The kernels for the selected instruction set, or for the next one that computes the right thing."""
+        names = [isa.name for isa in available()]
+        candidates = names[names.index(selected_isa().name) :]
+        return next((made for isa in candidates if (made := self._tested(package, isa)) is not None), None)
+
+    def _tested(self, package: str, isa_name: str) -> KernelSet | None:
+        """The kernels, if they compute the right thing on this machine: the verdict is kept beside them."""
+        path, made = self._built(package, isa_name)
+        verdict = path.with_suffix(".tested")
+        if not verdict.exists():
+            wrong = first_wrong(made)
+            if wrong is not None:
+                print(
+                    f"{package}: {wrong} of the {isa_name} kernels computes something wrong", file=sys.stderr
+                )
+                return None
+            with contextlib.suppress(OSError):  # a cache that is only read: tested again next time
+                verdict.touch()
+        return made
+
+    def _built(self, package: str, isa_name: str) -> tuple[Path, KernelSet]:
+        isa = next(isa for isa in ISAS if isa.name == isa_name)
+        path, binding = build(kernel_library(_folder(package), isa)), self.binding()
+        try:
+            return path, binding.KernelSet(str(path))
+        except ValueError:
+            raise damaged(path) from None
+
+    def _warn(self, error: BuildError) -> None:
+        said = error.in_one_line()
+        if said not in self._warnings:
+            self._warnings.add(said)
+            print(f"{said}; until then everything runs in plain MLX, which is slow on a CPU", file=sys.stderr)
+
+    def after_fork(self) -> None:
+        """To be called in the child of a fork: refuses to compute there if the parent has computed."""
+        self._is_forked = self._is_forked or self._binding is not None or bool(self._sets)
+        self._sets.clear()
+
+    def _refuse_after_fork(self) -> None:
+        if self._is_forked:
+            raise UserError(
+                "a process that has computed was forked, and its threads are not in the child: "
+                'use spawn, as in multiprocessing.get_context("spawn")'
+            )
+
+
+def _folder(package: str) -> Path:
+    folder = kernels_folder(package)
+    if folder is None:
+        raise UserError(f"{package} has no folder of kernels")
+    return folder
+
+
+def _imported(path: Path) -> Binding:
+    loader = importlib.machinery.ExtensionFileLoader("_binding", str(path))
+    spec = importlib.util.spec_from_file_location("_binding", path, loader=loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError:
+        raise damaged(path) from None
+    return cast(Binding, module)
+
+
+def _start_threads(binding: Binding, count: int) -> None:
+    try:
+        binding.set_num_threads(count)
+    except RuntimeError as error:
+        raise UserError(f"{error}: ask for fewer with --threads or TINY_LLM_THREADS") from None
+
+
+RUNTIME: Final = Runtime()
+os.register_at_fork(after_in_child=RUNTIME.after_fork)

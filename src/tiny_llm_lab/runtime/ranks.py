@@ -1,0 +1,121 @@
+"""Several processes of one program on this machine, as the ranks of MLX's ring over loopback.
+
+Across machines MLX's own `mlx.launch` starts the same program; `group` does not care who did.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime import native
+from tiny_llm_lab.runtime.native.cores import usable_cores
+from tiny_llm_lab.types import UserError
+
+_RANK, _HOSTS = "MLX_RANK", "MLX_HOSTFILE"  # how MLX's ring learns its rank and the addresses of all ranks
+_POLL_S = 0.02
+_GRACE_S = 0.5
+_TIMED_OUT = 124  # as of `timeout`
+
+
+def is_rank() -> bool:
+    """Whether this process was started as one of several ranks."""
+    return _RANK in os.environ
+
+
+def is_first() -> bool:
+    """Whether this process is rank 0, whose words are heard, or no rank at all."""
+    return os.environ.get(_RANK, "0") == "0"
+
+
+def group(size: int) -> mx.distributed.Group:
+    """The group of this process, once all its `size` ranks have called this.
+
+    Raises UserError when there are more or fewer, or when the ring cannot be built.
+    """
+    try:
+        found = mx.distributed.init(strict=True, backend="ring")
+    except RuntimeError as error:
+        raise UserError(f"the ranks cannot reach each other ({error}): run the command again") from None
+    if found.size() != size:
+        raise UserError(f"{found.size()} ranks were started: use --tensor-parallel-size {found.size()}")
+    return found
+
+
+def launch(command: Sequence[str], size: int, timeout_s: float | None = None, *, stdin: bytes = b"") -> int:
+    """Run `command` once a rank; the exit code is 0, or that of the first rank that fails.
+
+    Each reads all of `stdin`. Rank 0 has this process's stdout and stderr. The stdout of all other ranks is
+    dropped, and of their stderr only that of a failing rank is shown. When a rank fails, or after
+    `timeout_s` (exit code 124), the remaining ranks are ended. Rank 0 answers Ctrl-C; a second one ends all.
+    """
+    with ExitStack() as stack:
+        hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts.json"
+        hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in _free_ports(size)]))
+        said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
+        running = [_start(command, rank, size, hosts, said[rank], stdin) for rank in range(size)]
+        try:
+            code, failed = _wait(running, timeout_s)
+        except KeyboardInterrupt:
+            code, failed = _wait(running, timeout_s)  # rank 0 heard it too, and ends in its own way
+        finally:
+            for process in running:
+                if process.poll() is None:
+                    process.terminate()
+            for process in running:
+                process.wait()
+        if failed and running[0].returncode <= 0:  # above 0, rank 0 has ended by itself and has said why
+            said[failed].seek(0)
+            sys.stderr.write(said[failed].read())
+        return code
+
+
+def _start(
+    command: Sequence[str], rank: int, size: int, hosts: Path, stderr: IO[str], stdin: bytes
+) -> subprocess.Popen[bytes]:
+    # Ranks share the cores: more threads than cores would wait for each other at every sum.
+    threads = {native.THREADS_VARIABLE: str(max(1, usable_cores() // size))}
+    environment = threads | os.environ | {_RANK: str(rank), _HOSTS: str(hosts)}
+    with (
+        tempfile.TemporaryFile() as given
+    ):  # one a rank: a shared file would have one position for all readers
+        given.write(stdin)
+        given.seek(0)
+        out, err = (None, None) if rank == 0 else (subprocess.DEVNULL, stderr)
+        return subprocess.Popen(command, env=environment, stdin=given, stdout=out, stderr=err)
+
+
+def _wait(running: Sequence[subprocess.Popen[bytes]], timeout_s: float | None) -> tuple[int, int]:
+    """The exit code of them all, and the rank that decided it."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        codes = [process.poll() for process in running]
+        failed = next((rank for rank, code in enumerate(codes) if code), None)
+        if failed is not None:
+            time.sleep(
+                _GRACE_S
+            )  # most errors are common to all ranks, and then rank 0 has reported it already
+            failed = 0 if running[0].poll() else failed
+            return running[failed].poll() or 0, failed
+        if None not in codes:
+            return 0, 0
+        if deadline is not None and time.monotonic() > deadline:
+            return _TIMED_OUT, 0
+        time.sleep(_POLL_S)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:  # all at once, or the same port would be free twice
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -1,0 +1,138 @@
+"""The one switch: whose code do the commands, benchmarks and tests run?"""
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar, cast
+
+from tiny_llm_lab.types import (
+    Checkpoint,
+    ChunkPolicy,
+    Clock,
+    Completion,
+    DraftGate,
+    Event,
+    EventCallback,
+    Model,
+    PagedModel,
+    PrefillCounts,
+    PrefillMetrics,
+    PrefillPolicy,
+    Prompt,
+    Proposer,
+    SamplingParams,
+    Tokenizer,
+    UserError,
+)
+from tiny_llm_lab.types.packages import PACKAGES
+from tiny_llm_lab.types.scheduling import serving
+
+_M = TypeVar("_M")
+
+
+class Solution(Protocol):
+    """All that the lab may call on "mine", "ref" or "mlx-lm"."""
+
+    def build_model(self, checkpoint: Checkpoint) -> Model: ...
+
+    def stream_generate(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams = ...,
+        *,
+        prefill_step: int = 128,
+        max_seq_len: int | None = None,
+        async_scheduling: bool | None = None,
+    ) -> Iterator[Event]: ...
+
+    def batch_generate(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        prompts: Sequence[str | Sequence[int] | Prompt],
+        *,
+        max_seq_len: int = 512,
+        batch_size: int = 5,
+        prefill_step: int | None = 128,
+        prefill_memory: int | None = None,
+        chunk_policy: ChunkPolicy | None = None,
+        prefill_policy: PrefillPolicy | None = None,
+        metrics: PrefillMetrics | None = None,
+        sampling: SamplingParams = ...,
+        on_event: EventCallback | None = None,
+        async_scheduling: bool | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> list[Completion]: ...
+
+
+class LoopPolicies(Protocol):
+    """The classes of days 2.7 and 2.8 that choose chunks and prompts for `batch_generate`, or count them."""
+
+    AdaptiveChunker: Callable[[float], ChunkPolicy]
+    ChunkedPrefillMetrics: Callable[[], PrefillCounts]
+    PrefillScheduler: Callable[..., PrefillPolicy]
+
+
+class Scheduling(Protocol):
+    """The classes of week 3 that schedule, as far as the lab calls them: they need no model."""
+
+    BlockPool: Callable[[int, int], serving.BlockPool]
+    Scheduler: Callable[..., serving.Scheduler]
+    TokenSequence: Callable[..., serving.TokenSequence]
+    StepTimeModel: Callable[..., serving.StepTimeModel]
+    LatencyPolicy: serving.MakeLatencyPolicy
+    BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
+
+
+class Serving(Protocol):
+    """What an engine is built from."""
+
+    build_model: Callable[[Checkpoint], PagedModel]
+    Engine: serving.MakeEngine
+    StepTimeModel: Callable[..., serving.StepTimeModel]
+    LatencyPolicy: serving.MakeLatencyPolicy
+    BudgetController: Callable[[serving.LatencyPolicy], serving.BudgetController]
+    NgramProposer: Callable[..., Proposer]
+    DraftModelProposer: Callable[..., Proposer]
+    DraftGate: Callable[[], DraftGate]
+
+
+def load_solution(name: str = "mine") -> Solution:
+    """Import the solution called `name`: "mine", "ref" or "mlx-lm"."""
+    if name not in PACKAGES:
+        raise UserError(f"unknown solution {name!r}: choose one of {', '.join(PACKAGES)}")
+    return cast(Solution, importlib.import_module(PACKAGES[name]))
+
+
+def load_loop_policies(name: str = "mine") -> LoopPolicies:
+    """The same package as `load_solution`, asked for its policies. Raises UserError when it has none."""
+    return cast(LoopPolicies, _with(LoopPolicies, name))
+
+
+def load_scheduling(name: str = "mine") -> Scheduling:
+    """The same package as `load_solution`, asked for its scheduler. Raises UserError when it has none."""
+    return cast(Scheduling, _with(Scheduling, name))
+
+
+def load_serving(name: str = "mine") -> Serving:
+    """The same package as `load_solution`, asked for its engine. Raises UserError when it has none."""
+    return cast(Serving, _with(Serving, name))
+
+
+def in_one_operator(model: _M) -> _M:
+    """`model`, which from now on computes all its layers in one operator if its solution can."""
+    if stack_layers := getattr(model, "stack_layers", None):
+        with suppress(NotImplementedError):  # until the task is written, the layers go one by one
+            stack_layers()
+    return model
+
+
+def _with(protocol: type, name: str) -> object:
+    module = load_solution(name)
+    missing = [each for each in protocol.__annotations__ if not hasattr(module, each)]
+    if missing:
+        raise UserError(f"solution {name!r} has no {missing[0]}: choose --solution ref or mine")
+    return module

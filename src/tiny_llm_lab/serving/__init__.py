@@ -1,0 +1,11 @@
+"""Room 3 of 6, `serving`: from a loaded model to answers, for a program, a terminal or an HTTP client.
+
+It imports `runtime` and `types`.
+
+- `llm.py` and `async_llm.py`: the engine behind one name, blocking and for asyncio
+- `options/`: flags become settings, and settings an engine
+- `async_engine/`: the engine on a thread of its own, with a stream for each request
+- `server/`: OpenAI's routes, the live page, metrics
+- `offline/`: a file of requests becomes a file of answers
+- `terminal/`: `chat`; `ray_cluster/`: replicas on Ray Serve
+"""

@@ -1,0 +1,115 @@
+"""A loaded model whose engine runs: what is needed to put requests to it."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from tiny_llm_lab.runtime.kv_memory import block_bytes
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.runtime.structured.grammars import Grammars
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.async_engine.listener import EngineListener
+from tiny_llm_lab.serving.options.engine_options import EngineSettings, build_engine
+from tiny_llm_lab.serving.options.model_options import Loaded, load
+from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
+from tiny_llm_lab.types.scheduling.serving import Engine
+
+_QUICK: Final = 2000  # characters that are encoded in less than a millisecond
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model is served, by which engine; the names are those of the flags."""
+
+    model: str = "default"
+    solution: str = "ref"
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    max_model_len: int | None = None  # None: the model's, SchedulerConfig.max_model_len at most
+    engine: EngineSettings = EngineSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningModel:
+    """An engine that runs, and what belongs to its model."""
+
+    engine: AsyncEngine
+    tokenizer: CheckpointTokenizer
+    grammars: Grammars
+    model: ModelConfig
+    config: SchedulerConfig  # at the start
+    num_blocks: int
+    block_size: int
+    block_bytes: int
+    folder: Path = Path()  # of the checkpoint
+    # Their own: whatever else needs a thread does not wait behind long prompts.
+    encoders: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, "encode"))
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The most tokens of prompt and answer together."""
+        return min(self.config.max_model_len, self.num_blocks * self.block_size)
+
+    async def encode(self, text: str) -> list[int]:
+        """The tokens of `text`; long ones are computed on a thread. UserError for invalid Unicode."""
+        if len(text) <= _QUICK:
+            return self.tokenizer.encode(text)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.encoders, self.tokenizer.encode, text)
+
+
+async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener] = ()) -> RunningModel:
+    """Load the model and start its engine. Raises UserError for a model or settings that cannot be served."""
+    builder = _Builder(settings)
+    engine = AsyncEngine(builder, listeners)
+    await engine.start()
+    loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
+    if not isinstance(tokenizer, CheckpointTokenizer):
+        raise UserError(f"{settings.model} has no tokenizer that a server can use: choose another model")
+    config = loaded.model.config
+    pool = await engine.run(lambda running: running.scheduler.pool)
+    return RunningModel(
+        engine=engine,
+        tokenizer=tokenizer,
+        grammars=Grammars(tokenizer, config.vocab_size),
+        model=config,
+        config=await engine.run(lambda running: running.config),
+        num_blocks=pool.num_blocks,
+        block_size=pool.block_size,
+        block_bytes=block_bytes(config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits),
+        folder=loaded.checkpoint.path,
+    )
+
+
+class _Builder:
+    """Loads and builds on the thread that calls it: the engine's."""
+
+    loaded: Loaded
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+
+    def __call__(self, on_step: OnStep) -> Engine:
+        s = self._settings
+        self.loaded = load(s.model, s.solution, s.device, s.dtype, s.threads)
+        draft = None
+        if s.engine.draft_model is not None:
+            draft = load(s.engine.draft_model, s.solution, s.device, s.dtype).model
+        limit = self.loaded.model.config.max_position_embeddings
+        longest = s.max_model_len or min(limit, SchedulerConfig.max_model_len)
+        if longest > limit:
+            raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {longest}")
+        return build_engine(
+            load_serving(s.solution),
+            self.loaded.model,
+            self.loaded.checkpoint.tokenizer,
+            self.loaded.checkpoint.dtype,
+            replace(s.engine, config=replace(s.engine.config, max_model_len=longest)),
+            draft=draft,
+            on_step=on_step,
+        )

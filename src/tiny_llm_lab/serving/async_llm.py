@@ -1,0 +1,95 @@
+"""The engine behind one name, for asyncio: prompts in at any time, answers out as they grow."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from tiny_llm_lab.runtime.kv_memory import AUTO
+from tiny_llm_lab.runtime.structured.grammars import processors_for
+from tiny_llm_lab.serving.async_engine.model import ModelSettings, RunningModel, run_model
+from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.engine_options import EngineSettings
+from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
+
+
+class AsyncLLM:
+    """A model and an engine on a thread of its own, which serves all requests of one event loop together.
+
+    `async with AsyncLLM() as llm: async for output in llm.generate("Hello"): print(output.text)`
+    """
+
+    def __init__(
+        self,
+        model: str = "default",
+        *,
+        solution: str = "ref",
+        dtype: str | None = None,
+        config: SchedulerConfig | None = None,
+        kv_cache_memory: str = AUTO,
+        block_size: int = 16,
+        enable_prefix_caching: bool = True,
+        async_scheduling: bool | None = None,
+    ) -> None:
+        """Settings as of `LLM`, `dtype` by name; nothing is loaded before `async with`."""
+        engine = EngineSettings(
+            config=config or SchedulerConfig(),
+            block_size=block_size,
+            kv_cache_memory=kv_cache_memory,
+            enable_prefix_caching=enable_prefix_caching,
+            async_scheduling=async_scheduling,
+        )
+        longest = None if config is None else config.max_model_len
+        self._settings = ModelSettings(model, solution, dtype=dtype, max_model_len=longest, engine=engine)
+        self._model: RunningModel | None = None
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams = SamplingParams(),
+        *,
+        request_id: str | None = None,
+    ) -> AsyncIterator[EngineOutput]:
+        """Continue a prompt, as it is given: yields what is new, the last output with its completion.
+
+        A loop that is left early, or cancelled, ends the request within one step. Raises UserError for a
+        request that can never be served, and RuntimeError outside of `async with`.
+        """
+        running = self._running
+        token_ids = await running.encode(prompt) if isinstance(prompt, str) else prompt
+        # A grammar may take a second to compile, in which others want their tokens.
+        processors = await asyncio.to_thread(processors_for, sampling, running.grammars)
+        outputs = running.engine.generate(token_ids, sampling, request_id=request_id, processors=processors)
+        async with aclosing(outputs):  # a loop that is left ends it at once
+            async for output in outputs:
+                yield output
+
+    def chat(
+        self,
+        messages: str | Sequence[Mapping[str, str]],
+        sampling: SamplingParams = SamplingParams(),
+        *,
+        request_id: str | None = None,
+    ) -> AsyncIterator[EngineOutput]:
+        """Answer a question, or a conversation, in the model's chat template; otherwise as `generate`."""
+        prompt = as_chat(self._running.tokenizer, messages)
+        return self.generate(prompt, sampling, request_id=request_id)
+
+    @property
+    def _running(self) -> RunningModel:
+        if self._model is None:
+            raise RuntimeError("no model is loaded: use `async with AsyncLLM(...) as llm`")
+        return self._model
+
+    async def __aenter__(self) -> Self:
+        """Load the model and start the engine. Raises UserError as `LLM`."""
+        self._model = await run_model(self._settings)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End what is under way and give the memory back."""
+        running, self._model = self._running, None
+        await running.engine.stop()

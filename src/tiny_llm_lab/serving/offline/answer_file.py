@@ -1,0 +1,148 @@
+"""The output of a batch: an answer a line, appended, and never lost or written twice."""
+
+import fcntl
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final
+
+from tiny_llm_lab.serving.offline.batch_input import BatchRequest, InputIndex
+from tiny_llm_lab.types import UserError
+
+_HEAD: Final = '{"id": "batch_req_'
+_SYNC_EVERY_S: Final = 1.0
+Record = dict[str, Any]
+
+
+class UnwritableError(Exception):
+    """An answer could not be written; the message says why. The same command goes on where it ended."""
+
+
+def answer_record(request: BatchRequest, status_code: int, request_id: str, body: object) -> Record:
+    """What the application answered."""
+    response = {"status_code": status_code, "request_id": request_id, "body": body}
+    return {"id": _id(request.line), "custom_id": request.custom_id, "response": response, "error": None}
+
+
+def error_record(line: int, custom_id: str | None, code: str, message: str) -> Record:
+    """Why the application was not asked, or gave no answer."""
+    error = {"code": code, "message": message}
+    return {"id": _id(line), "custom_id": custom_id, "response": None, "error": error}
+
+
+def is_failure(record: Record) -> bool:
+    """Whether a record is no answer to its request."""
+    return record["error"] is not None or record["response"]["status_code"] >= 400
+
+
+class AnswerFile:
+    """An output file that one process at a time appends to.
+
+    A line is in the file as soon as `append` returns, which a kill of the process does not undo; a loss of
+    power costs the last second at most.
+    """
+
+    def __init__(self, path: Path, index: InputIndex) -> None:
+        """Open `path`, cut off a torn last line, and read which lines of the input are answered.
+
+        Raises UserError when it cannot be opened, another process holds it, or it has other lines than
+        answers to the input.
+        """
+        self._path = path
+        try:
+            self._file: BinaryIO = os.fdopen(
+                os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b", 0
+            )
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+        try:
+            self._lock()
+            self.answered, self.num_failed = self._recover(index)
+        except BaseException:
+            self._file.close()
+            raise
+        self._synced_s = time.monotonic()
+
+    def __enter__(self) -> "AnswerFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def append(self, record: Record) -> None:
+        """Write one record, unless its line is answered already. Raises UnwritableError."""
+        line = _line_of(record)
+        if line is None or line in self.answered:
+            return
+        rest = memoryview(json.dumps(record).encode() + b"\n")
+        try:
+            while rest:  # what a full disk takes of it is the torn line that the next start cuts off
+                rest = rest[os.write(self._file.fileno(), rest) :]
+            if time.monotonic() - self._synced_s > _SYNC_EVERY_S:
+                self.sync()
+        except OSError as error:
+            raise UnwritableError(
+                f"cannot write {self._path}: {error.strerror}: mend that and run the same command again"
+            ) from None
+        self.answered.add(line)
+        self.num_failed += is_failure(record)
+
+    def sync(self) -> None:
+        """Wait until all records are on the disk."""
+        os.fsync(self._file.fileno())
+        self._synced_s = time.monotonic()
+
+    def _lock(self) -> None:
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            raise UserError(f"{self._path} is no regular file, so a batch could not go on: name another")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"another process writes {self._path}: wait for its end, or name another"
+            ) from None
+
+    def _recover(self, index: InputIndex) -> tuple[set[int], int]:
+        """The lines that are answered, and how many of them by a failure."""
+        answered, num_failed, end = set[int](), 0, 0
+        with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
+            for number, raw in enumerate(reader, 1):
+                if not raw.endswith(b"\n") and (
+                    raw.startswith(_HEAD.encode()) or _HEAD.encode().startswith(raw)
+                ):
+                    os.truncate(self._file.fileno(), end)
+                    break
+                record = _record(raw)
+                line = None if record is None else _line_of(record)
+                if record is None or line is None or not index.has(line, record["custom_id"]):
+                    raise UserError(
+                        f"{self._path}:{number}: this is no answer to a line of the input: "
+                        "name another output"
+                    )
+                end += len(raw)
+                answered.add(line)
+                num_failed += is_failure(record)
+        return answered, num_failed
+
+
+def _id(line: int) -> str:
+    return f"batch_req_{line}"
+
+
+def _line_of(record: Record) -> int | None:
+    number = str(record["id"]).removeprefix("batch_req_")
+    return int(number) if number.isascii() and number.isdigit() else None
+
+
+def _record(raw: bytes) -> Record | None:
+    try:
+        record = json.loads(raw)
+        is_failure(record), record["id"], record["custom_id"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return record if isinstance(record, dict) else None

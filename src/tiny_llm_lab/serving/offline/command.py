@@ -1,0 +1,140 @@
+"""`batch`: a file of requests becomes a file of answers."""
+
+import asyncio
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
+from tiny_llm_lab.serving.async_engine.model import ModelSettings
+from tiny_llm_lab.serving.offline.answer_file import AnswerFile, Record, UnwritableError
+from tiny_llm_lab.serving.offline.app_client import StoppedError, running_app
+from tiny_llm_lab.serving.offline.batch_input import (
+    MAX_LINE_BYTES,
+    BatchLine,
+    InputIndex,
+    index_input,
+    read_lines,
+)
+from tiny_llm_lab.serving.offline.run_batch import answer_all, unanswered
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.command import add_served_model, model_settings
+from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.types import UserError
+
+HELP = "Answer a file of requests, in OpenAI's batch format; the same command goes on after a kill."
+EXAMPLES: Final = (
+    ("--input prompts.jsonl --output answers.jsonl", "answer the lines that have no answer yet"),
+    ("--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4", "the same on four engines"),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--input",
+        required=True,
+        metavar="FILE",
+        help='lines of {"custom_id", "method": "POST", "url", "body"}',
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="where answers are appended")
+    parser.add_argument(
+        "--max-concurrency",
+        type=at_least_one,
+        metavar="N",
+        help="requests at a time, of each engine (default: twice --max-num-seqs)",
+    )
+    parser.add_argument("--ray", action="store_true", help="on Ray Data (needs the optional group ray)")
+    parser.add_argument("--address", metavar="A", help="of a Ray cluster, with --ray (default: a local one)")
+    parser.add_argument(
+        "--num-replicas", type=at_least_one, metavar="N", help="engines, with --ray (default: 1)"
+    )
+    add_served_model(parser)
+
+
+def run(args: Namespace) -> int:
+    source, target = _paths(args)
+    settings = model_settings(args)
+    places = args.max_concurrency or 2 * settings.engine.config.max_num_seqs
+    index = index_input(source)
+    with AnswerFile(target, index) as answers:
+        lines = unanswered(read_lines(source), set(answers.answered))
+        try:
+            with _progress(answers, index) as write:
+                if len(answers.answered) < len(index.digests):
+                    if args.ray:
+                        _run_on_ray(args, lines, write, places)
+                    else:
+                        asyncio.run(_run_here(lines, batch_app(settings), write, places))
+            answers.sync()
+        except (UnwritableError, StoppedError) as error:
+            log(f"error: {error}")
+            return EXIT_FAILED
+        total = plural(len(answers.answered), "request")
+        log(f"{total} answered · {answers.num_failed} failed · {target}")
+        return EXIT_FAILED if answers.num_failed else 0
+
+
+def batch_app(settings: ModelSettings) -> FastAPI:
+    """The server's application; it drops what runs when it is told to stop."""
+    return create_app(
+        lambda: start_model(settings), ServerSettings(drain_s=0.0, max_body_size=2 * MAX_LINE_BYTES)
+    )
+
+
+async def _run_here(
+    lines: Iterator[BatchLine], app: FastAPI, write: Callable[[Record], None], places: int
+) -> None:
+    async with running_app(app) as client:
+        await answer_all(lines, client.answer, write, places)
+
+
+def _run_on_ray(
+    args: Namespace, lines: Iterator[BatchLine], write: Callable[[Record], None], places: int
+) -> None:
+    from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
+
+    settings, num_replicas = model_settings(args), args.num_replicas or 1
+    threads = share_cores(settings.threads, num_replicas)
+    with connect(args.address, shows_workers=False):
+        from tiny_llm_lab.serving.ray_cluster.on_ray import EnginePool, answer_on_ray
+
+        make_app = partial(batch_app, replace(settings, threads=threads))
+        answer_on_ray(lines, make_app, write, EnginePool(num_replicas, threads, places))
+
+
+def _paths(args: Namespace) -> tuple[Path, Path]:
+    source, target = Path(args.input), Path(args.output)
+    if "-" in (args.input, args.output):
+        raise UserError("a batch reads and writes files, or it could not go on after a kill: name files")
+    if source.exists() and target.exists() and source.samefile(target):
+        raise UserError(f"--output {target} is the input: name another file")
+    if not args.ray and (args.address or args.num_replicas):
+        raise UserError("--address and --num-replicas go with --ray: add it")
+    return source, target
+
+
+@contextmanager
+def _progress(answers: AnswerFile, index: InputIndex) -> Iterator[Callable[[Record], None]]:
+    """`append` of the answers, under a bar on stderr."""
+    console, total = Console(stderr=True), len(index.digests)
+    if answers.answered:
+        log(f"{len(answers.answered)} of {total} are answered already")
+    columns = ("batch", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
+        task = bar.add_task("batch", total=total, completed=len(answers.answered))
+
+        def write(record: Record) -> None:
+            answers.append(record)
+            bar.update(task, completed=len(answers.answered))
+
+        yield write

@@ -1,0 +1,255 @@
+"""The flags of an engine, named as vLLM names them, and the engine that they ask for."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.runtime.console.field_flags import (
+    Flag,
+    add_field_flags,
+    at_least_one,
+    flag_name,
+    given_fields,
+)
+from tiny_llm_lab.runtime.kv_memory import AUTO, engine_num_blocks, is_share, parse_memory
+from tiny_llm_lab.runtime.solution import Serving
+from tiny_llm_lab.runtime.steps.calibration import calibrate
+from tiny_llm_lab.serving.options.model_options import add_async_scheduling
+from tiny_llm_lab.types import Model, OnStep, PagedModel, Proposer, SchedulerConfig, Tokenizer, UserError
+from tiny_llm_lab.types.scheduling.serving import Engine
+
+LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
+LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
+_RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
+_DRAFT: Final = "draft:"
+# A lookup takes no time of the model's, and its drafts after one token only are short anyway.
+_LOOKED_UP, _DRAFTED = 8, 4
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """All that an engine is built from, besides model and tokenizer."""
+
+    config: SchedulerConfig = SchedulerConfig()
+    block_size: int = 16
+    kv_cache_memory: str = AUTO
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+    enable_prefix_caching: bool = True
+    async_scheduling: bool | None = None
+    itl_slo_ms: float | None = None
+    speculate: str = "off"
+    num_speculative_tokens: int | None = None
+    draft_gate: bool = True
+
+    @property
+    def draft_model(self) -> str | None:
+        """The name of the model that drafts; None when none does."""
+        return self.speculate.removeprefix(_DRAFT) if self.speculate.startswith(_DRAFT) else None
+
+    @property
+    def kv_bits(self) -> int | None:
+        """Of a stored number; None: those of the model's dtype."""
+        return 8 if self.kv_cache_dtype == "int8" else None
+
+    def shown(self) -> dict[str, Any]:
+        """Every setting by name, those of the scheduler first."""
+        own = asdict(self)
+        return own.pop("config") | own
+
+    def changed(self) -> dict[str, Any]:
+        """Those that are not the defaults."""
+        defaults = EngineSettings().shown()
+        return {name: value for name, value in self.shown().items() if value != defaults[name]}
+
+
+def _speculation(text: str) -> str:
+    if text in ("off", "ngram") or text.removeprefix(_DRAFT) not in ("", text):
+        return text
+    raise ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
+
+
+_MOST_SEQS: Final = f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
+_LONGEST: Final = f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"
+# A CPU computes 256 tokens about as fast as it ever will: larger steps only make the gaps of others longer.
+CPU_BUDGET: Final = 256
+_SERVER_BUDGET: Final = (
+    f"tokens of one step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}, on a CPU "
+    f"{CPU_BUDGET} unless --itl-slo-ms, without chunked prefill --max-model-len)"
+)
+# Both loops have these, and week 2's names for them.
+_SHARED_FLAGS: Final = (
+    Flag("max_num_seqs", _MOST_SEQS, kind=at_least_one, alias="--batch-size"),
+    Flag("max_model_len", _LONGEST, kind=at_least_one, alias="--max-seq-len"),
+)
+_SCHEDULER_FLAGS: Final = (
+    Flag("max_num_batched_tokens", "tokens of one step, decodes included"),
+    Flag("long_prefill_token_threshold", "tokens of one prompt in one step; 0 is off"),
+    Flag("max_num_partial_prefills", "requests that compute their prompts at a time; 0 is any"),
+    Flag(
+        "chunk_grid",
+        "chunks end at multiples of this, so their lengths repeat, and on a GPU MLX's choice of kernels: "
+        "fewer differences by rounding there, no promise of none; 0 is off",
+    ),
+    Flag("policy", "who goes first"),
+    Flag("step_mode", "whether chunks and decodes share steps"),
+    Flag("enable_chunked_prefill", "a prompt may take several steps"),
+)
+_ENGINE_FLAGS: Final = (
+    Flag("block_size", "tokens of one block of the KV cache", kind=at_least_one),
+    Flag(
+        "num_speculative_tokens",
+        f"draft tokens of one step, with --speculate (default: ngram {_LOOKED_UP}, draft:MODEL {_DRAFTED})",
+        kind=at_least_one,
+    ),
+    Flag("itl_slo_ms", "chunks are sized to keep gaps between tokens below this"),
+    Flag("kv_cache_dtype", "of keys and values; auto is the model's"),
+    Flag("enable_prefix_caching", "prompts that begin alike are computed once"),
+    Flag(
+        "speculate",
+        "how tokens are drafted: off, ngram (looked up in the text) or draft:MODEL",
+        metavar="HOW",
+        kind=_speculation,
+    ),
+    Flag("draft_gate", "drafts that do not pay, by measured times, are not verified"),
+    Flag(
+        "kv_cache_memory",
+        "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most "
+        f"(default: auto; {_RANK_MEMORY} of several ranks)",
+        metavar="SIZE",
+    ),
+)
+
+
+def add_engine_arguments(parser: ArgumentParser) -> None:
+    """--engine, and the flags that go with it; a flag that was not given leaves no attribute."""
+    add_field_flags(parser, SchedulerConfig, _SHARED_FLAGS)
+    add_async_scheduling(parser)
+    group = parser.add_argument_group("week 3's engine")
+    group.add_argument("--engine", action="store_true", help="serve with the engine, whose flags follow")
+    add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
+    add_field_flags(group, EngineSettings, _ENGINE_FLAGS)
+
+
+def add_engine_flags(parser: ArgumentParser) -> None:
+    """The flags of the engine for a command that has no other way to serve."""
+    add_async_scheduling(parser)
+    own = Flag("max_num_seqs", "requests that run at a time", kind=at_least_one)
+    budget = Flag("max_num_batched_tokens", _SERVER_BUDGET)
+    add_field_flags(parser, SchedulerConfig, (own, _SHARED_FLAGS[1], budget, *_SCHEDULER_FLAGS[1:]))
+    add_field_flags(parser, EngineSettings, _ENGINE_FLAGS)
+
+
+def check_engine_flags(args: Namespace) -> None:
+    """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
+    config, own = given_fields(args, SchedulerConfig), given_fields(args, EngineSettings)
+    shared = [flag.field for flag in _SHARED_FLAGS] + ["async_scheduling"]
+    engine_only = [item for item in (config | own).items() if item[0] not in shared]
+    if not args.engine and engine_only:
+        raise UserError(f"{flag_name(*engine_only[0])} is for the engine: add --engine")
+    check_fitting(config, own)
+    if args.tensor_parallel_size > 1:
+        _reject_own_decisions(args)
+
+
+def check_fitting(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise UserError for given fields of SchedulerConfig and EngineSettings that do not fit together."""
+    slo_ms = own.get("itl_slo_ms")
+    if own.get("async_scheduling") and (slo_ms is not None or own.get("speculate", "off") != "off"):
+        raise UserError("--async-scheduling plans without tokens: leave out --itl-slo-ms and --speculate")
+    if slo_ms is not None and not slo_ms > 0:
+        raise UserError(f"--itl-slo-ms must be above 0, not {slo_ms:g}")
+    if slo_ms is not None and (config.get("chunk_grid") or not config.get("enable_chunked_prefill", True)):
+        raise UserError(
+            "--itl-slo-ms sizes the chunks: leave out --chunk-grid and --no-enable-chunked-prefill"
+        )
+    parse_memory(own.get("kv_cache_memory", EngineSettings.kv_cache_memory))
+
+
+def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
+    """What the flags ask for, for a model of `limit` positions; None without --engine.
+
+    Raises UserError for flags that do not fit together or do not fit the model.
+    """
+    check_engine_flags(args)
+    if not args.engine:
+        return None
+    given = {"max_model_len": min(limit, LONGEST_DEFAULT)} | given_fields(args, SchedulerConfig)
+    if given["max_model_len"] > limit:
+        raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
+    own = given_fields(args, EngineSettings)
+    if args.tensor_parallel_size > 1:
+        own.setdefault("kv_cache_memory", _RANK_MEMORY)
+        own["draft_gate"] = False
+    return EngineSettings(SchedulerConfig(**given), **own)
+
+
+def build_engine(
+    llm: Serving,
+    model: Model,
+    tokenizer: Tokenizer,
+    dtype: mx.Dtype,
+    settings: EngineSettings,
+    num_requests: int | None = None,
+    draft: Model | None = None,
+    on_step: OnStep | None = None,
+) -> Engine:
+    """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
+
+    `draft` is the model that settings.draft_model names.
+
+    However much memory is allowed, it gets no more blocks than its requests can fill: those that run at a
+    time, or `num_requests` when there will never be more.
+    """
+    size, config = settings.block_size, settings.config
+    kv_bits = settings.kv_bits
+    num_blocks = engine_num_blocks(
+        model.config, dtype, size, config, settings.kv_cache_memory, kv_bits, num_requests
+    )
+    controller = None
+    if settings.itl_slo_ms is not None:
+        step_time = llm.StepTimeModel(calibrate(model, llm, block_size=size))
+        controller = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
+    return llm.Engine(
+        cast(PagedModel, model),
+        tokenizer,
+        config,
+        num_blocks=num_blocks,
+        block_size=size,
+        kv_bits=kv_bits,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        proposer=_proposer(llm, model, settings, draft),
+        budget_controller=controller,
+        draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
+        async_scheduling=settings.async_scheduling,
+        on_step=on_step,
+    )
+
+
+def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
+    if draft is not None:
+        num_tokens = settings.num_speculative_tokens or _DRAFTED
+        return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)
+    num_tokens = settings.num_speculative_tokens or _LOOKED_UP
+    return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None
+
+
+def _reject_own_decisions(args: Namespace) -> None:
+    """Raise UserError for flags by which each rank would decide for itself: ranks must decide alike."""
+    if hasattr(args, "itl_slo_ms"):
+        raise UserError(
+            "--itl-slo-ms goes by the clock, and each rank has its own: with --tensor-parallel-size set "
+            "--max-num-batched-tokens instead"
+        )
+    if getattr(args, "draft_gate", False):
+        raise UserError(
+            "--draft-gate goes by the clock, and each rank has its own: leave it out with "
+            "--tensor-parallel-size"
+        )
+    if hasattr(args, "kv_cache_memory") and is_share(args.kv_cache_memory):
+        raise UserError(
+            f"--kv-cache-memory {args.kv_cache_memory} is a share, and of each rank's own free memory: with "
+            "--tensor-parallel-size say how much a rank may have, such as 512M"
+        )

@@ -1,0 +1,144 @@
+"""The flags of week 2's loop for chunk sizes and for the order of prompts, and what they make of it."""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.talk import plural
+from tiny_llm_lab.runtime.solution import LoopPolicies, load_loop_policies
+from tiny_llm_lab.types import PrefillCounts, PrefillPolicy, UserError
+
+CHUNK_POLICIES: Final = ("fixed", "table", "adaptive")
+TARGET_MS: Final = 50.0
+_LONG_TOKENS: Final = 256
+# Each with its value where the flag is not given; a flag that differs was given.
+_PRIORITY_ONLY: Final = {
+    "reserved_slots": 0,
+    "preempt_prefill": None,
+    "paused_kv_bits": None,
+    "paused_kv_limit": None,
+}
+_PAUSED_ONLY: Final = ("paused_kv_bits", "paused_kv_limit")
+
+
+def add_loop_arguments(parser: ArgumentParser) -> None:
+    """--chunk-policy, --scheduling and the flags that go with them."""
+    group = parser.add_argument_group("week 2's loop")
+    about = "how long a chunk is: --prefill-step, by rule of thumb, or as recent chunks suggest"
+    group.add_argument(
+        "--chunk-policy", choices=CHUNK_POLICIES, default="fixed", help=f"{about} (default: fixed)"
+    )
+    about = "ms that a chunk may take, with --chunk-policy adaptive (default: %(default)g)"
+    group.add_argument("--chunk-target-ms", type=float, default=TARGET_MS, metavar="MS", help=about)
+    about = "the next prompt: the first arrival, or interactive before batch (day 2.8; default: fifo)"
+    group.add_argument("--scheduling", choices=("fifo", "priority"), default="fifo", help=about)
+    about = "rows that batch prompts leave free, with --scheduling priority (default: 0)"
+    group.add_argument("--reserved-slots", type=int, default=0, metavar="N", help=about)
+    about = f"pause a prompt with more than N tokens left for an interactive one (without N: {_LONG_TOKENS})"
+    group.add_argument(
+        "--preempt-prefill", type=at_least_one, nargs="?", const=_LONG_TOKENS, metavar="N", help=about
+    )
+    group.add_argument("--paused-kv-bits", type=int, choices=(8,), help="pack caches of paused prompts")
+    about = "most bytes of paused caches; others are dropped and computed again"
+    group.add_argument("--paused-kv-limit", type=int, metavar="BYTES", help=about)
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """What `batch_generate` is called with, how it is told, and what counts meanwhile."""
+
+    arguments: dict[str, Any]
+    shown: dict[str, Any]
+    counts: PrefillCounts | None = None
+    scheduler: PrefillPolicy | None = None
+
+    def as_json(self) -> dict[str, Any] | None:
+        """What was counted; None when there was no chunk."""
+        counts = self.counts
+        if counts is None or counts.prefill_chunks_processed == 0:
+            return None
+        paused = self.scheduler.paused if self.scheduler is not None else None
+        names = ("num_pauses", "num_evictions", "peak_bytes")
+        return {
+            "num_chunks": counts.prefill_chunks_processed,
+            "num_prompt_tokens": counts.prefill_tokens_processed,
+            "avg_chunk_s": counts.avg_chunk_time,
+            "num_decode_steps": counts.decode_requests_served,
+            "avg_decode_s": counts.avg_decode_time,
+            "prompt_tokens_per_decode_step": counts.prefill_to_decode_ratio,
+        } | ({} if paused is None else {name: getattr(paused, name) for name in names})
+
+    def line(self) -> str:
+        """The same in one line; empty when there was no chunk."""
+        if (said := self.as_json()) is None:
+            return ""
+        parts = [f"{plural(said['num_chunks'], 'chunk')}, lately {1e3 * said['avg_chunk_s']:.1f} ms each"]
+        if said["num_decode_steps"]:
+            steps, seconds = plural(said["num_decode_steps"], "decode step"), said["avg_decode_s"]
+            parts += [f"{steps}, lately {1e3 * seconds:.1f} ms each"]
+            parts += [f"{said['prompt_tokens_per_decode_step']:.1f} prompt tokens per decode step"]
+        if "num_pauses" in said:
+            evicted = plural(said["num_evictions"], "cache") + " dropped"
+            parts += [
+                f"{plural(said['num_pauses'], 'pause')}, {said['peak_bytes'] / 1e6:.1f} MB at most, {evicted}"
+            ]
+        return " · ".join(parts)
+
+
+def check_loop_flags(args: Namespace) -> None:
+    """Raise UserError for flags that do not fit together, before anything is loaded."""
+    given = [name for name, default in _PRIORITY_ONLY.items() if getattr(args, name) != default]
+    if args.engine:
+        if args.chunk_policy != "fixed" or args.scheduling != "fifo" or given:
+            raise UserError("--chunk-policy and --scheduling are of week 2's loop: leave out --engine")
+        return
+    if given and args.scheduling != "priority":
+        raise UserError(f"{_flag(given[0])} goes with --scheduling priority: add it")
+    if args.preempt_prefill is None and (paused := [name for name in given if name in _PAUSED_ONLY]):
+        raise UserError(f"{_flag(paused[0])} goes with --preempt-prefill: add it")
+    if not args.chunk_target_ms > 0:
+        raise UserError(f"--chunk-target-ms must be above 0, not {args.chunk_target_ms:g}")
+    if args.chunk_policy == "table" and _is_given(args, "--prefill-step"):
+        raise UserError("--chunk-policy table chooses the size itself: leave out --prefill-step")
+    if args.tensor_parallel_size > 1 and (args.chunk_policy == "adaptive" or args.scheduling == "priority"):
+        raise UserError(
+            "--chunk-policy adaptive and --scheduling priority go by the clock, and each rank has its own"
+        )
+
+
+def loop_settings(args: Namespace) -> LoopSettings:
+    """The policies that the flags of `add_loop_arguments` ask for, of the solution that is named."""
+    if args.solution == "mlx-lm":
+        if args.chunk_policy != "fixed" or args.scheduling != "fifo":
+            raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
+        return LoopSettings({"prefill_step": args.prefill_step}, {})
+    llm = load_loop_policies(args.solution)
+    arguments = chunk_arguments(llm, args.chunk_policy, args.prefill_step, args.chunk_target_ms / 1e3)
+    counts, scheduler = llm.ChunkedPrefillMetrics(), None
+    if args.scheduling == "priority":
+        scheduler = llm.PrefillScheduler(
+            reserved_rows=args.reserved_slots,
+            long_tokens=args.preempt_prefill,
+            kv_bits=args.paused_kv_bits,
+            kv_limit_bytes=args.paused_kv_limit,
+        )
+        arguments["prefill_policy"] = scheduler
+    defaults = {"chunk_policy": "fixed", "scheduling": "fifo"} | _PRIORITY_ONLY
+    shown = {name: getattr(args, name) for name, value in defaults.items() if getattr(args, name) != value}
+    return LoopSettings(arguments | {"metrics": counts}, shown, counts, scheduler)
+
+
+def chunk_arguments(llm: LoopPolicies, policy: str, prefill_step: int, target_s: float) -> dict[str, Any]:
+    """What of `batch_generate` makes a chunk policy: its base, and who may change it before every chunk."""
+    if policy == "adaptive":
+        return {"prefill_step": prefill_step, "chunk_policy": llm.AdaptiveChunker(target_s)}
+    return {"prefill_step": None if policy == "table" else prefill_step}
+
+
+def _is_given(args: Namespace, flag: str) -> bool:
+    return any(arg.split("=")[0] == flag for arg in args.argv)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

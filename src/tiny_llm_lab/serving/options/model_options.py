@@ -1,0 +1,144 @@
+"""Flags that several commands share, and what they stand for."""
+
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
+from dataclasses import dataclass
+from typing import cast
+
+import mlx.core as mx
+
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.runtime import native, ranks
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.models.first_logits import require_numbers
+from tiny_llm_lab.runtime.models.loading import DTYPES
+from tiny_llm_lab.runtime.native.settings import MAX_THREADS
+from tiny_llm_lab.runtime.solution import Solution, in_one_operator
+from tiny_llm_lab.types import Checkpoint, Model, UserError
+from tiny_llm_lab.types.packages import PACKAGES
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint and the solution's model built from it."""
+
+    checkpoint: Checkpoint
+    solution: Solution
+    model: Model
+
+
+def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
+    """--model, --bits, --solution, --device and --dtype; `random_bits` is the default that --bits tells."""
+    parser.add_argument(
+        "--model",
+        default="default",
+        help="default (shipped, small), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME",
+    )
+    parser.add_argument(
+        "--bits",
+        type=int,
+        choices=(4, 8, 16),
+        help=f"of the weights of a random: model (default: {random_bits})",
+    )
+    parser.add_argument(
+        "--solution", default="ref", choices=list(PACKAGES), help="whose code runs (default: %(default)s)"
+    )
+    parser.add_argument("--device", choices=["gpu", "cpu"], help="default: what MLX picks")
+    parser.add_argument(
+        "--dtype",
+        choices=list(DTYPES),
+        help="default: as stored, but float32 on a CPU without the C++ kernels, where 16 bits are slower",
+    )
+
+
+def add_kernel_arguments(parser: ArgumentParser) -> None:
+    """--threads."""
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="of the C++ kernels on a CPU (default: one a core)"
+    )
+
+
+def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
+    """--prefill-step."""
+    parser.add_argument(
+        "--prefill-step",
+        type=at_least_one,
+        default=default,
+        metavar="N",
+        help="most prompt tokens of one prefill chunk (default: %(default)s)",
+    )
+
+
+def add_async_scheduling(parser: ArgumentParser) -> None:
+    """--async-scheduling and --no-async-scheduling; not given, they leave no attribute."""
+    parser.add_argument(
+        "--async-scheduling",
+        action=BooleanOptionalAction,
+        default=SUPPRESS,
+        help="begin a step of decodes before the one in front is read (default: on a GPU)",
+    )
+
+
+def async_scheduling(args: Namespace) -> bool | None:
+    """What --async-scheduling says, None when it is not given; raises UserError for mlx-lm."""
+    chosen: bool | None = getattr(args, "async_scheduling", None)
+    if chosen is not None and args.solution == "mlx-lm":
+        raise UserError("mlx-lm always begins a step ahead: leave out --async-scheduling")
+    return chosen
+
+
+def model_name(args: Namespace) -> str:
+    """--model, with --bits written into the name of a random model, where they belong."""
+    name = str(args.model)
+    if args.bits is None:
+        return name
+    if not name.startswith("random:"):
+        raise UserError(f"--bits goes with a random: model; {name} has the bits it was saved with")
+    return f"{name},bits={args.bits}"
+
+
+def import_solution(name: str) -> Solution:
+    """The solution called `name`; raises UserError when it is not there."""
+    try:
+        return load_solution(name)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGES[name]:
+            raise
+        raise UserError(f"there is no {error.name} in this checkout: choose another --solution") from None
+
+
+def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
+    """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
+    name = model or model_name(args)
+    return load(name, args.solution, args.device, args.dtype, args.threads, num_ranks)
+
+
+def load(
+    model: str,
+    solution: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    num_ranks: int = 1,
+) -> Loaded:
+    """The solution first, so that a typo there costs no download; then the checkpoint, and one token.
+
+    With `num_ranks` the model is this process's part of one that so many ranks share.
+    """
+    if threads is not None:
+        if not 1 <= threads <= MAX_THREADS:
+            raise UserError(f"--threads must be 1 to {MAX_THREADS}, not {threads}")
+        native.set_num_threads(threads)
+    llm = import_solution(solution)
+    if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
+        dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
+    checkpoint = load_checkpoint(model, device, dtype)
+    built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
+    require_numbers(built, checkpoint, solution)
+    return Loaded(checkpoint, llm, in_one_operator(built))
+
+
+def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:
+    build = getattr(llm, "build_parallel_model", None)
+    if build is None:
+        raise UserError("this solution has no build_parallel_model: choose another --solution")
+    return cast(Model, build(checkpoint, ranks.group(num_ranks)))

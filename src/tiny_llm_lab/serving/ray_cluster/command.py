@@ -1,0 +1,132 @@
+"""`cluster`: the server on Ray Serve."""
+
+import signal
+import threading
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from fastapi import FastAPI
+
+from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, at_least_one, given_fields
+from tiny_llm_lab.runtime.console.talk import CrashError, log, plural
+from tiny_llm_lab.runtime.models.registry import find_folder
+from tiny_llm_lab.serving.async_engine.model import ModelSettings
+from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
+from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.chat.settings import ChatSettings, add_chat_flags, chat_settings
+from tiny_llm_lab.serving.server.command import add_served_model, model_settings
+from tiny_llm_lab.serving.server.listening import listen
+from tiny_llm_lab.serving.server.served_model import RequestLimits, start_model
+from tiny_llm_lab.serving.server.settings import ServerSettings, add_server_flags, server_settings
+from tiny_llm_lab.types import UserError
+
+HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."
+EXAMPLES: Final = (
+    ("--num-replicas 2 --threads 1", "two engines on this machine, until Ctrl-C"),
+    ("--address auto --num-replicas 4", "deploy on the cluster that this machine belongs to, or update it"),
+    ("--min-replicas 1 --max-replicas 8", "as many engines as the queue asks for"),
+    ("--address auto --shutdown", "take the application from the cluster"),
+)
+_FLAGS: Final = (
+    Flag("num_replicas", "engines", kind=at_least_one),
+    Flag("min_replicas", "fewest engines, with autoscaling", kind=at_least_one),
+    Flag("max_replicas", "most engines, with autoscaling", kind=at_least_one),
+    Flag(
+        "target_ongoing_requests",
+        "requests of an engine above which another is started (default: half of --max-num-seqs)",
+    ),
+    Flag("upscale_delay_s", "time above the target before an engine is added", "S"),
+    Flag("downscale_delay_s", "time below the target before one is taken away", "S"),
+    Flag("num_cpus", "CPUs of a node that an engine needs (default: --threads)"),
+    Flag("num_gpus", "GPUs of a node that an engine needs"),
+    Flag("max_queued_requests", "requests that wait for an engine; more get status 429", kind=at_least_one),
+    Flag("num_ingress", "processes that choose engines for requests", kind=at_least_one),
+    Flag("by_prefix", "prompts that begin alike go to the same engine, unless it is overloaded"),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--address", metavar="A", help="of a Ray cluster, or auto (default: start a local one)"
+    )
+    parser.add_argument("--shutdown", action="store_true", help="take the application from the cluster")
+    add_field_flags(parser, ReplicaSettings, _FLAGS)
+    add_served_model(parser)
+    add_server_flags(parser)
+    add_chat_flags(parser)
+
+
+def run(args: Namespace) -> int:
+    if args.shutdown and args.address is None:
+        raise UserError("--shutdown goes with --address: name the cluster, or auto")
+    given = given_fields(args, ReplicaSettings)
+    model = model_settings(args)
+    server, limits = server_settings(args)
+    replicas = ReplicaSettings(
+        **given,
+        max_num_seqs=model.engine.config.max_num_seqs,
+        max_body_size=server.max_body_size,
+        drain_s=server.drain_s,
+    )
+    threads = share_cores(model.threads, replicas.most_replicas)
+    model = replace(model, threads=threads)
+    if "num_cpus" not in given:
+        replicas = replace(replicas, num_cpus=float(threads))
+    if args.address is None and not args.shutdown:
+        find_folder(model.model)  # before a cluster is started for a model that is not there
+        listen(server.host, server.port).close()
+    with connect(args.address):
+        if args.shutdown:
+            _delete()
+        else:
+            _deploy(partial(replica_app, model, server, limits, chat_settings(args)), server, replicas)
+            if args.address is None:
+                _wait_for_end()
+                _delete()
+    return 0
+
+
+def replica_app(
+    model: ModelSettings, server: ServerSettings, limits: RequestLimits, chat: ChatSettings
+) -> FastAPI:
+    """The application of one replica, which Ray has drained when it ends."""
+    return create_app(
+        lambda: start_model(model, server.served_model_name, limits, chat), replace(server, drain_s=0.0)
+    )
+
+
+def _deploy(make_app: partial[FastAPI], server: ServerSettings, replicas: ReplicaSettings) -> None:
+    from ray import serve
+    from ray.serve.schema import LoggingConfig
+
+    from tiny_llm_lab.serving.ray_cluster.deployment import APP_NAME, bound_application
+
+    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
+    serve.start(http_options={"host": server.host, "port": server.port}, logging_config=quiet)
+    try:
+        serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
+    except RuntimeError as error:
+        raise CrashError(f"error: {error} What the replicas said stands above, or in Ray's logs.") from None
+    scale = plural(replicas.num_replicas, "replica")
+    if replicas.max_replicas is not None:
+        scale = f"{replicas.min_replicas} to {replicas.max_replicas} replicas"
+    log(f"serving on http://{server.host}:{server.port} · {scale}")
+
+
+def _delete() -> None:
+    from ray import serve
+
+    from tiny_llm_lab.serving.ray_cluster.deployment import APP_NAME
+
+    serve.delete(APP_NAME)
+
+
+def _wait_for_end() -> None:
+    """Return at SIGINT or SIGTERM."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()

@@ -1,0 +1,1 @@
+"""From the engine's outputs to the bytes of an answer."""

@@ -1,0 +1,182 @@
+"""The engine requests behind one API request, read as one stream of steps."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
+from tiny_llm_lab.serving.async_engine.stream import RequestStream
+from tiny_llm_lab.serving.server.errors import SERVER, ApiError, as_api_error
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.types import EngineOutput, LogitsProcessor, SamplingParams
+
+_LOG: Final = logging.getLogger("tiny_llm.server")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One choice: what the engine is asked for it."""
+
+    token_ids: Sequence[int]
+    sampling: SamplingParams
+    processors: Sequence[LogitsProcessor] = ()
+
+
+async def asks_for(
+    served: ServedModel, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int = 1
+) -> list[Ask]:
+    """`n` choices for each prompt; their seeds follow each other.
+
+    A form of the answer is compiled once, beside the event loop; UserError for one that cannot be used.
+    """
+    choices = [replace(sampling, seed=(sampling.seed + idx) % 2**64) for idx in range(n)]
+    form = sampling.structured_outputs
+    compiled = None if form is None else await asyncio.to_thread(served.grammars.processor, form)
+    asked = itertools.product(prompts, choices)
+    return [Ask(*each, () if compiled is None else (compiled.copy(),)) for each in asked]
+
+
+class Answers:
+    """The answers to several asks; iterating gives, for each step, (index of the ask, what is new) pairs.
+
+    A list without pairs is a sign of life after `keep_alive_s` seconds without anything.
+    """
+
+    def __init__(self, engine: AsyncEngine, streams: Sequence[RequestStream], changed: asyncio.Event) -> None:
+        self._engine, self._changed = engine, changed
+        self._open = dict(enumerate(streams))
+        self._error: ApiError | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._num_taken = 0  # since the last tick
+        self._is_quiet = False  # nothing came between two ticks, and the reader has yet to be told
+
+    @classmethod
+    async def start(
+        cls, served: ServedModel, asks: Sequence[Ask], request_id: str, priority: int = 0
+    ) -> Self:
+        """Put every ask to the engine; all of them, or none when one is refused.
+
+        Their ids are `request_id`-0, -1 and so on. The caller must `close` the result. Raises ApiError 429
+        when the queue is full, UserError for an ask that can never be served.
+        """
+        require_queue(served, len(asks))
+        engine, changed, arrival_s = served.engine, asyncio.Event(), time.perf_counter()
+        added = await asyncio.gather(  # together: each waits for the step under way
+            *(
+                engine.add(
+                    ask.token_ids,
+                    ask.sampling,
+                    request_id=f"{request_id}-{idx}",
+                    priority=priority,
+                    arrival_s=arrival_s,
+                    processors=ask.processors,
+                    changed=changed,
+                )
+                for idx, ask in enumerate(asks)
+            ),
+            return_exceptions=True,
+        )
+        streams = [each for each in added if isinstance(each, RequestStream)]
+        answers = cls(engine, streams, changed)
+        for each in added:
+            if isinstance(each, BaseException):
+                answers.close()
+                raise each
+        answers._start_timers(served.limits.request_timeout_s, served.limits.keep_alive_s)
+        return answers
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[tuple[int, EngineOutput]]:
+        """Raises ApiError when the engine failed, or the time is up."""
+        while True:
+            self._changed.clear()
+            new = self._take()
+            if new:
+                return new
+            if self._error is not None:
+                raise self._error
+            if not self._open:
+                raise StopAsyncIteration
+            if self._is_quiet:
+                self._is_quiet = False
+                return []
+            await self._changed.wait()
+
+    def close(self) -> int:
+        """End what is still computed, within one step; how many requests that were. Iterating ends."""
+        for timer in self._timers:
+            timer.cancel()
+        ended = [stream for stream in self._open.values() if not stream.is_done]
+        for stream in ended:
+            self._engine.abort(stream)
+        self._open.clear()
+        self._changed.set()
+        return len(ended)
+
+    def _take(self) -> list[tuple[int, EngineOutput]]:
+        new = []
+        for idx, stream in list(self._open.items()):
+            try:
+                output = stream.take()
+            except Exception as error:
+                self._fail(_engine_error(error))
+                return []
+            if output is not None:
+                new.append((idx, output))
+            if stream.is_done and (output is None or output.completion is not None):
+                del self._open[idx]  # the error behind a last output comes with the next call
+        self._num_taken += len(new)
+        return new
+
+    def _fail(self, error: ApiError) -> None:
+        self.close()
+        self._error = error
+
+    def _start_timers(self, timeout_s: float, keep_alive_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if timeout_s > 0:
+            self._timers.append(loop.call_later(timeout_s, self._expire, timeout_s))
+        if keep_alive_s > 0:
+            self._timers.append(loop.call_later(keep_alive_s, self._tick, keep_alive_s))
+
+    def _expire(self, timeout_s: float) -> None:
+        message = f"the answer took more than {timeout_s:g} s: ask for fewer tokens, or try again later"
+        self._fail(ApiError(504, message, SERVER, code="timeout"))
+
+    def _tick(self, keep_alive_s: float) -> None:
+        # Armed once in a while, not for every token: a timer a token would cost more than the token.
+        if self._num_taken == 0:
+            self._is_quiet = True
+            self._changed.set()
+        self._num_taken = 0
+        loop = asyncio.get_running_loop()
+        self._timers[-1] = loop.call_later(keep_alive_s, self._tick, keep_alive_s)
+
+
+def require_queue(served: ServedModel, num_new: int) -> None:
+    """Raise ApiError when the engine's queue has no room for `num_new` requests."""
+    most = served.config.max_num_seqs + served.limits.max_waiting
+    if num_new > most:
+        raise ApiError(
+            400, f"{num_new} answers are asked for, and this server takes {most} at a time: ask for fewer"
+        )
+    if served.engine.num_requests + num_new > most:
+        message = f"{served.engine.num_requests} requests are running or waiting: try again later"
+        raise ApiError(
+            429, message, "rate_limit_error", code="rate_limit_exceeded", headers={"Retry-After": "1"}
+        )
+
+
+def _engine_error(error: Exception) -> ApiError:
+    known = as_api_error(error)
+    if known.status != 500:
+        return known
+    return ApiError(
+        500, f"the engine failed in a step ({type(error).__name__}): try again", SERVER, code="engine_error"
+    )

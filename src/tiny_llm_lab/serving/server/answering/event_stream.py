@@ -1,0 +1,78 @@
+"""Server-sent events: an answer on its way to a client who reads it, or leaves."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tiny_llm_lab.runtime.console.talk import plural
+from tiny_llm_lab.serving.server.answering.answers import Answers
+from tiny_llm_lab.serving.server.errors import as_api_error, to_json
+
+_LOG: Final = logging.getLogger("tiny_llm.server")
+DONE: Final = b"data: [DONE]\n\n"
+PING: Final = b": ping\n\n"
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+# What /openapi.json says of a route that may answer with a stream.
+STREAMED: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {"text/event-stream": {}}}}
+T = TypeVar("T")
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """One event with `data` as JSON."""
+    prefix = f"event: {name}\n".encode() if name else b""
+    return prefix + b"data: " + to_json(data) + b"\n\n"
+
+
+class EventStream(Response):
+    """A response of events made from `answers`; they are closed when it ends, or when the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, answers: Answers, events: AsyncIterator[bytes]) -> None:
+        """`events` yields what is written at a time; b"" becomes a comment that keeps the connection alive.
+
+        An error that it raises becomes the last event, in OpenAI's format.
+        """
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._answers, self._events = answers, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with closed_with_client(receive, self._answers):
+            try:
+                async for written in self._events:
+                    await _send(send, written or PING)
+            except Exception as error:
+                told = as_api_error(error)
+                if told is not error:
+                    _LOG.exception("a stream failed")
+                await _send(send, event(told.body()))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@contextlib.asynccontextmanager
+async def closed_with_client(receive: Receive, answers: Answers) -> AsyncIterator[None]:
+    """Close `answers` at the end of the block, or when the client leaves: iterating over them ends then."""
+    watch = asyncio.create_task(_close_when_gone(receive, answers))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        answers.close()
+
+
+async def _close_when_gone(receive: Receive, answers: Answers) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    num_ended = answers.close()
+    _LOG.info("499 the client has left: %s ended", plural(num_ended, "request"))
+
+
+async def _send(send: Callable[[dict[str, object]], Awaitable[None]] | Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,51 @@
+"""The HTTP application: one router a subject, around one served model."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from tiny_llm_lab.serving.server.errors import ERROR_RESPONSES, add_error_handlers
+from tiny_llm_lab.serving.server.guard import Guard
+from tiny_llm_lab.serving.server.routes import (
+    chat,
+    completions,
+    docs,
+    live,
+    metrics,
+    models,
+    page,
+    responses,
+    tokenize,
+)
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.settings import ServerSettings
+
+_ROUTES = (models, chat, completions, responses, tokenize, metrics, docs, live, page)
+
+
+def create_app(
+    start: Callable[[], Awaitable[ServedModel]], settings: ServerSettings | None = None
+) -> FastAPI:
+    """The application; `start` is awaited before the first request, and the engine stopped after the last."""
+    settings = settings or ServerSettings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        served = app.state.served = await start()
+        yield
+        await served.engine.stop(settings.drain_s)
+
+    # FastAPI's own pages of documentation load their scripts from another host.
+    app = FastAPI(title="tiny-llm", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.logs_stats = not settings.disable_log_stats
+    add_error_handlers(app)
+    app.add_middleware(Guard, settings=settings)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    for routes in _ROUTES:
+        app.include_router(routes.router, responses=ERROR_RESPONSES)
+    return app

@@ -1,0 +1,102 @@
+"""One choice of a chat completion, whole or as the deltas of a stream."""
+
+import uuid
+from dataclasses import dataclass
+from json import dumps
+from typing import Any
+
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
+from tiny_llm_lab.serving.server.chat.logprobs import chat_logprobs
+from tiny_llm_lab.serving.server.chat.parsed import ParsedText, ToolCall
+from tiny_llm_lab.serving.server.errors import to_json
+from tiny_llm_lab.types import EngineOutput
+
+
+@dataclass
+class ChatChoice:
+    """What one choice has brought so far."""
+
+    tokenizer: CheckpointTokenizer
+    parser: AnswerParser
+    has_logprobs: bool = False
+    has_reasoning: bool = True  # False: reasoning is computed, but not told
+    most_calls: int | None = None  # calls behind these are dropped
+
+    def __post_init__(self) -> None:
+        self._parsed: list[ParsedText] = []
+        self._calls: list[dict[str, Any]] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+        self._is_first = True
+
+    def keep(self, output: EngineOutput) -> None:
+        """Add what a step brought, for `whole`."""
+        self._parsed.append(self._parse(output))
+        self._logprobs += self._scores(output)
+
+    def whole(self, idx: int) -> dict[str, Any]:
+        """The choice of an answer that is not streamed."""
+        content = "".join(each.content for each in self._parsed)
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": content if content or not self._calls else None,
+            "refusal": None,
+        }
+        if self._calls:
+            message["tool_calls"] = [{k: v for k, v in each.items() if k != "index"} for each in self._calls]
+        if reasoning := "".join(each.reasoning for each in self._parsed):
+            message["reasoning_content"] = reasoning
+        return {
+            "index": idx,
+            "message": message,
+            "logprobs": {"content": self._logprobs, "refusal": None} if self.has_logprobs else None,
+            "finish_reason": self._finish_reason,
+        }
+
+    def chunk(self, idx: int, output: EngineOutput) -> bytes | None:
+        """The choice of an event; None when it would say nothing."""
+        if self.parser.is_plain and output.completion is None and not (self._is_first or self.has_logprobs):
+            # Most chunks by far: a step takes a millisecond, and has one of them for every stream.
+            text = f'{{"index": {idx}, "delta": {{"content": {dumps(output.text)}}}, '
+            return f'{text}"logprobs": null, "finish_reason": null}}'.encode() if output.text else None
+        num_told = len(self._calls)
+        parsed, scores = self._parse(output), self._scores(output)
+        delta: dict[str, Any] = {"role": "assistant", "content": ""} if self._is_first else {}
+        self._is_first = False
+        if parsed.reasoning:
+            delta["reasoning_content"] = parsed.reasoning
+        if parsed.content:
+            delta["content"] = parsed.content
+        if len(self._calls) > num_told:
+            delta["tool_calls"] = self._calls[num_told:]
+        if not delta and not scores and self._finish_reason is None:
+            return None
+        logprobs = to_json({"content": scores, "refusal": None}).decode() if self.has_logprobs else "null"
+        reason = dumps(self._finish_reason)
+        return (
+            f'{{"index": {idx}, "delta": {dumps(delta)}, "logprobs": {logprobs}, "finish_reason": {reason}}}'
+        ).encode()
+
+    def _parse(self, output: EngineOutput) -> ParsedText:
+        done = output.completion
+        parsed = self.parser.feed(output.text, done is not None)
+        room = len(parsed.tool_calls) if self.most_calls is None else self.most_calls - len(self._calls)
+        for call in parsed.tool_calls[:room]:
+            self._calls.append(_call(len(self._calls), call))
+        if done is not None:
+            is_called = self._calls and done.finish_reason == "stop"
+            self._finish_reason = "tool_calls" if is_called else done.finish_reason
+        return parsed if self.has_reasoning else ParsedText("", parsed.content, parsed.tool_calls)
+
+    def _scores(self, output: EngineOutput) -> list[dict[str, Any]]:
+        return chat_logprobs(self.tokenizer, output.logprobs) if self.has_logprobs else []
+
+
+def _call(index: int, call: ToolCall) -> dict[str, Any]:
+    return {
+        "index": index,
+        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }

@@ -1,0 +1,141 @@
+"""A conversation as the engine takes it, and how to read its answer."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
+from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
+from tiny_llm_lab.serving.server.chat import reasoning, tool_calls
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
+from tiny_llm_lab.serving.server.chat.call_form import call_form
+from tiny_llm_lab.serving.server.chat.settings import ChatSettings
+from tiny_llm_lab.serving.server.chat.tool_prompt import with_tools_as_text
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.schemas.tools import Function, Mode
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.types import SamplingParams, StructuredOutputs
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What is rendered; the messages are as templates take them."""
+
+    messages: Sequence[Mapping[str, Any]]
+    functions: Sequence[Function] = ()  # that the answer may call
+    mode: Mode = "none"  # whether it must
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    has_form: bool = False  # the answer is structured: it begins at once, without reasoning
+
+
+@dataclass(frozen=True)
+class PreparedChat:
+    """Token ids, and what their answer is."""
+
+    token_ids: Sequence[int]
+    form: StructuredOutputs | None  # of an answer that must be a call
+    settings: ChatSettings
+    functions: Sequence[Function]
+    mode: Mode
+    has_form: bool
+    is_thinking: bool  # the prompt ends with <think>
+
+    def with_form(self, sampling: SamplingParams) -> SamplingParams:
+        """`sampling` for an answer that must be a call, where it must."""
+        return sampling if self.form is None else replace(sampling, structured_outputs=self.form)
+
+    def new_parser(self) -> AnswerParser:
+        """A parser for one of the answers."""
+        splits_reasoning = self.settings.reasoning_parser != "off" and not self.has_form
+        parses_calls = self.mode == "required" or (self.mode == "auto" and not self.has_form)
+        schemas = {each.name: each.parameters or {} for each in self.functions}
+        return AnswerParser(
+            reasoning.ReasoningParser(self.is_thinking) if splits_reasoning else None,
+            tool_calls.ToolCallParser(schemas, self.mode == "required") if parses_calls else None,
+        )
+
+
+async def prepare(
+    served: ServedModel, chat: Conversation, max_tokens: int | None, param: str = "messages"
+) -> PreparedChat:
+    """Render and encode `chat`, on a thread: a template may loop for as long as it likes.
+
+    Raises ApiError for what this model cannot take, UserError for text that is not Unicode.
+    """
+    _require_supported(served.tokenizer, served.chat, chat)
+    form = call_form(chat.functions) if chat.mode == "required" else None
+    has_form = chat.has_form or form is not None
+
+    def encode() -> tuple[RenderedChat, list[int]]:
+        rendered = _rendered(served.tokenizer, chat, has_form)
+        require_short(served, rendered, max_tokens, param)
+        return rendered, served.tokenizer.encode(rendered)
+
+    rendered, token_ids = await asyncio.get_running_loop().run_in_executor(served.encoders, encode)
+    require_prompt(served, token_ids, param)
+    require_room(served, len(token_ids), max_tokens, param)
+    return PreparedChat(
+        token_ids,
+        form,
+        served.chat,
+        chat.functions,
+        chat.mode,
+        has_form,
+        _is_thinking(rendered),
+    )
+
+
+def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, chat: Conversation) -> None:
+    if not tokenizer.has_chat_template:
+        raise ApiError(400, "this model has no chat template: send a prompt to /v1/completions")
+    if chat.mode == "auto" and (settings.tool_call_parser == "off" or not settings.enable_auto_tool_choice):
+        message = "tool_choice auto is off on this server: ask for required, a function, or none"
+        raise ApiError(400, message, param="tool_choice")
+    if taken := sorted(tokenizer.template_options & chat.template_kwargs.keys()):
+        raise ApiError(400, f"chat_template_kwargs must not set {taken[0]}", param="chat_template_kwargs")
+    if chat.continue_final_message and chat.add_generation_prompt:
+        message = "continue_final_message needs add_generation_prompt: false"
+        raise ApiError(400, message, param="continue_final_message")
+
+
+def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool) -> RenderedChat:
+    tools = [each.as_tool() for each in chat.functions]
+    messages = chat.messages if chat.continue_final_message else [*map(_without_thoughts, chat.messages)]
+    if not tokenizer.has_tool_template:
+        messages, tools = with_tools_as_text(messages, tools), []
+    try:
+        rendered = tokenizer.apply_chat_template(
+            messages,
+            tools=tools or None,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            **chat.template_kwargs,
+        )
+    except ChatTemplateError as error:
+        message = f"the model's chat template refuses this conversation: {error.reason}"
+        raise ApiError(400, message, param="messages") from None
+    if has_form and _is_thinking(rendered):
+        rendered = rendered.extended(f"\n{reasoning.CLOSE}\n\n")
+    if chat.mode == "required" and tool_calls.OPEN in tokenizer.template_source:
+        # The call begins as the model has learnt it.
+        rendered = rendered.extended(f"{tool_calls.OPEN}\n")
+    return rendered
+
+
+def _is_thinking(rendered: RenderedChat) -> bool:
+    # In its last part alone: a user's own <think> is cut in two.
+    return rendered.parts[-1].rstrip().endswith(reasoning.OPEN)
+
+
+def _without_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an answer thought, sent back within its content, is for the template to keep or to drop."""
+    content = message["content"].lstrip()
+    if message["role"] != "assistant" or not content.startswith(reasoning.OPEN):
+        return message
+    thoughts, close, rest = content.removeprefix(reasoning.OPEN).partition(reasoning.CLOSE)
+    if not close:
+        return message
+    return {"reasoning_content": thoughts.strip("\n"), **message, "content": rest.lstrip("\n")}

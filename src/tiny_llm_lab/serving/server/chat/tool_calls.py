@@ -1,0 +1,122 @@
+"""<tool_call>...</tool_call> in an answer, taken out as soon as each call ends."""
+
+import re
+from typing import Final
+
+from tiny_llm_lab.serving.server.chat.call_text import (
+    FUNCTION,
+    FUNCTION_END,
+    Schemas,
+    UnfinishedCallError,
+    parse_call,
+)
+from tiny_llm_lab.serving.server.chat.parsed import ParsedText, ToolCall
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+_END: Final = re.compile(CLOSE)
+_BARE_END: Final = re.compile(f"{FUNCTION_END}|{CLOSE}|(?={OPEN})")  # of a call without <tool_call>
+
+
+class ToolCallParser:
+    """Splits one answer into content and calls; a malformed call is content.
+
+    Qwen3-Coder forgets <tool_call>: <function=...> of a function that it may call begins one too, on a line
+    of its own. Blanks before, between and after calls belong to none of them.
+    """
+
+    def __init__(self, schemas: Schemas, is_open: bool = False) -> None:
+        """`schemas` by function name; `is_open`: the answer begins inside a call, as its form asks for."""
+        self._schemas = schemas
+        names = [name for name in schemas if re.fullmatch(r"[^<>\s]+", name)]
+        self._tags = (OPEN, CLOSE, *(f"{FUNCTION}{name}>" for name in names))
+        self._tag = re.compile("|".join(map(re.escape, self._tags)))
+        self._end = _END
+        self._is_in_line = False  # behind a word of the line
+        self._is_in_call = is_open
+        self._open = "" if is_open else OPEN  # of the call that the text is in
+        self._held = ""
+        self._num_read = 0  # of what is held in a call: there is no end of a call before
+        self._blanks: str | None = ""  # held until a word follows; None between words
+        self._has_calls = False
+
+    def feed(self, text: str) -> ParsedText:
+        """What `text` makes certain."""
+        self._held += text
+        content, calls = "", []
+        while True:
+            more, call, is_progress = self._next_call() if self._is_in_call else self._next_content()
+            content += more
+            if call is not None:
+                calls.append(call)
+            if not is_progress:
+                return ParsedText(content=content, tool_calls=tuple(calls))
+
+    def finish(self) -> ParsedText:
+        """The rest, when no text follows."""
+        text, self._held = self._held, ""
+        if self._is_in_call:
+            # Tags without an end were cut off, maybe between two parameters.
+            is_cut = text.lstrip().startswith(FUNCTION) and not text.rstrip().endswith(FUNCTION_END)
+            try:
+                call = None if is_cut else parse_call(text, self._schemas)
+            except UnfinishedCallError:
+                call = None
+            if call is not None:
+                return ParsedText(tool_calls=(call,))
+            text = self._open + text
+        content = self._worded(text)
+        return ParsedText(content=content if self._has_calls else content + (self._blanks or ""))
+
+    def _next_content(self) -> tuple[str, ToolCall | None, bool]:
+        for tag in self._tag.finditer(self._held):
+            before, rest = self._held[: tag.start()], self._held[tag.end() :]
+            if tag[0] == CLOSE:
+                if self._has_calls and self._blanks is not None and not before.strip():
+                    self._held, self._blanks = rest, ""  # it closes the call, which its function ended
+                    return "", None, True
+                continue
+            is_bare = tag[0] != OPEN
+            if is_bare and self._is_within_line(before):
+                continue
+            self._open, self._end, self._held = OPEN, _END, rest
+            if is_bare:
+                self._open, self._end, self._held = "", _BARE_END, tag[0] + rest
+            self._is_in_call, self._num_read = True, 0
+            return self._worded(before), None, True
+        last = self._held.rfind("<")  # tags have no other
+        is_part = last >= 0 and any(tag.startswith(self._held[last:]) for tag in self._tags)
+        certain, self._held = (self._held[:last], self._held[last:]) if is_part else (self._held, "")
+        return self._worded(certain), None, False
+
+    def _next_call(self) -> tuple[str, ToolCall | None, bool]:
+        end = self._end.search(self._held, self._num_read)
+        if end is None:
+            self._num_read = max(self._num_read, len(self._held) - len(CLOSE) + 1)
+            return "", None, False
+        try:
+            call = parse_call(self._held[: end.start()], self._schemas)
+        except UnfinishedCallError:
+            self._num_read = max(end.end(), end.start() + 1)
+            return "", None, True
+        text, self._held, self._is_in_call = self._held[: end.end()], self._held[end.end() :], False
+        if call is None:
+            return self._worded(self._open + text), None, True
+        self._has_calls, self._blanks, self._is_in_line = True, "", False
+        return "", call, True
+
+    def _is_within_line(self, text: str) -> bool:
+        """Whether a word stands in the line behind `text`."""
+        _, line_end, line = text.rpartition("\n")
+        return bool(line.strip()) or (self._is_in_line and not line_end)
+
+    def _worded(self, text: str) -> str:
+        """`text` with the blanks before it, when it has a word."""
+        self._is_in_line = self._is_within_line(text)
+        if self._blanks is None:
+            return text
+        self._blanks += text
+        if not self._blanks.strip():
+            return ""
+        text, self._blanks = self._blanks, None
+        return text

@@ -1,0 +1,77 @@
+"""`serve`: an OpenAI-compatible server."""
+
+import asyncio
+import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from typing import Final
+
+from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.runtime.console.field_flags import given_fields
+from tiny_llm_lab.serving.async_engine.model import ModelSettings
+from tiny_llm_lab.serving.options.engine_options import EngineSettings, add_engine_flags
+from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
+from tiny_llm_lab.serving.server.chat.settings import add_chat_flags, chat_settings
+from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.run_server import configure_logging, run_server
+from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import add_server_flags, server_settings
+from tiny_llm_lab.serving.server.token_budget import scheduler_config
+
+HELP = "Serve a model to OpenAI clients."
+# How long the engine's thread may wait for one that computes in Python, such as a chat template.
+_SWITCH_S: Final = 0.001
+EXAMPLES: Final = (("--port 8000", "serve the default model on this machine"),)
+_REPLICAS: Final = "`cluster --num-replicas N` runs N engines behind one address"
+_RANKS: Final = (
+    f"a server is one process; `main` and `batch-main` split a model over processes, and {_REPLICAS}"
+)
+ELSEWHERE: Final = {
+    "--tensor-parallel-size": _RANKS,
+    "-tp": _RANKS,
+    "--data-parallel-size": _REPLICAS,
+    "-dp": _REPLICAS,
+    "--max-long-partial-prefills": "--max-num-partial-prefills bounds the prompts of any length that are in "
+    "prefill at a time, --long-prefill-token-threshold the tokens of a long one in a step",
+}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", default=SUPPRESS, help="the same as --model MODEL"
+    )
+    add_served_model(parser)
+    add_server_flags(parser)
+    add_chat_flags(parser)
+
+
+def run(args: Namespace) -> int:
+    settings = model_settings(args)
+    server, limits = server_settings(args)
+    # With an SLO it is the budget controller that sizes the chunks.
+    live = LiveView(server.has_live_controls and settings.engine.itl_slo_ms is None)
+    sys.setswitchinterval(_SWITCH_S)
+    configure_logging(server.enable_log_requests)
+    names, chat = server.served_model_name, chat_settings(args)
+    asyncio.run(run_server(lambda: start_model(settings, names, limits, chat, live), server))
+    return 0
+
+
+def add_served_model(parser: ArgumentParser) -> None:
+    """The flags of the model and of its engine."""
+    add_model_arguments(parser)
+    add_borrow(parser)
+    add_kernel_arguments(parser)
+    add_engine_flags(parser)
+
+
+def model_settings(args: Namespace) -> ModelSettings:
+    """What the flags of `add_served_model` ask for. Raises UserError for flags that do not fit together."""
+    return ModelSettings(
+        model=model_name(args),
+        solution=args.solution,
+        device=args.device,
+        dtype=args.dtype,
+        threads=args.threads,
+        max_model_len=getattr(args, "max_model_len", None),
+        engine=EngineSettings(scheduler_config(args), **given_fields(args, EngineSettings)),
+    )

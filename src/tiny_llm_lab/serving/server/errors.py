@@ -1,0 +1,153 @@
+"""Errors as OpenAI's clients expect them: a status, and {"error": {"message", "type", "param", "code"}}."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from tiny_llm_lab.serving.async_engine.thread import EngineStoppedError
+from tiny_llm_lab.types import SamplingParams, UserError
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
+
+_LOG: Final = logging.getLogger("tiny_llm.server")
+INVALID: Final = "invalid_request_error"
+SERVER: Final = "server_error"
+_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
+_SAMPLING: Final = {each.name for each in fields(SamplingParams)}
+# What /openapi.json says of errors.
+ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": ErrorAnswer},
+    "5XX": {"model": ErrorAnswer},
+}
+_FORMS: Final = ("str", "int", "float", "bool")
+_MOST_FORMS: Final = 4
+_LONGEST_MESSAGE: Final = 1000  # a message may quote what was sent
+
+
+@dataclass
+class ApiError(Exception):
+    """A request that is answered with an error."""
+
+    status: int
+    message: str
+    type: str = INVALID
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of the answer; also the data of a stream's last event."""
+        message = (
+            self.message if len(self.message) <= _LONGEST_MESSAGE else self.message[:_LONGEST_MESSAGE] + "…"
+        )
+        return {"error": {"message": message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """The answer."""
+        return json_response(self.body(), self.status, self.headers)
+
+
+def json_response(
+    body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """`body` as JSON; text that is no Unicode, as a client may send it in escapes, does not fail."""
+    return Response(to_json(body), status, headers, "application/json")
+
+
+def to_json(body: object) -> bytes:
+    """Compact JSON in UTF-8. Raises ApiError for NaN and infinite numbers, which JSON has not."""
+    try:
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        message = "the model computed NaN or an infinite number: check its weights"
+        raise ApiError(500, message, SERVER, code="engine_error") from None
+    return text.encode("utf-8", "replace")
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """What a client is told of `error`; a fault of the server is told without its details."""
+    match error:
+        case ApiError():
+            return error
+        case UserError():
+            first = str(error).partition(" ")[0]
+            return ApiError(400, str(error), param=first if first in _SAMPLING else None)
+        case EngineStoppedError():
+            return ApiError(503, str(error), SERVER, code="unavailable", headers={"Retry-After": "1"})
+        case RecursionError():
+            return ApiError(400, "the JSON is nested too deep: flatten it")
+    return ApiError(
+        500, "the server failed on this request: its log tells why", SERVER, code="internal_error"
+    )
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error of `app` in one format."""
+
+    async def known(request: Request, error: Exception) -> Response:
+        return as_api_error(error).response()
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return _validation_error(error.errors()).response()
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind = INVALID if error.status_code < 500 else SERVER
+        return ApiError(
+            error.status_code,
+            _told(request, error),
+            kind,
+            code=_CODES.get(error.status_code),
+            headers=error.headers or {},
+        ).response()
+
+    for kind in (ApiError, UserError, EngineStoppedError, RecursionError):
+        app.add_exception_handler(kind, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, known)
+
+
+def _told(request: Request, error: HTTPException) -> str:
+    match error.status_code:
+        case 404:
+            return f"there is no {request.url.path}: /openapi.json lists what there is"
+        case 405:
+            return f"{request.url.path} does not take {request.method}"
+    return str(error.detail)
+
+
+def _validation_error(found: Sequence[Mapping[str, Any]]) -> ApiError:
+    """The first complaint; `param` is the field, as in messages[0].content."""
+    first = found[0]
+    # Of a field with several forms, the place also says which form was tried.
+    place = [part for part in first["loc"] if part != "body" and part not in _FORMS and "[" not in str(part)]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    complaints = dict.fromkeys(str(each["msg"]) for each in found if each["loc"][:2] == first["loc"][:2])
+    message = ", or: ".join(list(complaints)[:_MOST_FORMS])
+    return ApiError(400, f"{param}: {message}" if param else message, param=param or None)

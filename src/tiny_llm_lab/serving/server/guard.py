@@ -1,0 +1,146 @@
+"""What a request must pass before a route sees it: its key or its site, and the limits on its body."""
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.sites import Sites
+
+_BODY_TIMEOUT_S: Final = 60.0
+# What is left of a body that was refused is read and forgotten up to here: closed with bytes unread, the
+# connection is reset, and the client cannot read why.
+_LONGEST_FORGOTTEN: Final = 64 * 2**20
+_FORGET_TIMEOUT_S: Final = 10.0
+
+
+class Guard:
+    """Refuses requests without the key or from other sites, and bodies that are not JSON, too large or late.
+
+    HEAD is answered as GET is, without the body.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        """A key is asked for on /v1, and for whatever is not read with GET; no keys ask for none."""
+        self._app, self._keys = app, [key.encode() for key in settings.api_key]
+        self._max_size, self._sites = settings.max_body_size, Sites.of(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers, is_read = dict(scope["headers"]), False
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _head_only(send)
+
+        async def watched() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read = not message.get("more_body", False)
+            return message
+
+        try:
+            self._require_allowed(scope, headers)
+            body = await self._body(headers.get(b"content-length", b""), watched)
+            if body and scope["method"] == "POST":
+                _require_json(headers.get(b"content-type", b"").decode("latin-1"))
+        except ApiError as error:
+            response = error.response()
+            head = {"status": response.status_code, "headers": response.raw_headers}
+            await send({"type": "http.response.start", **head})
+            await send({"type": "http.response.body", "body": response.body, "more_body": True})
+            if error.status != 408 and not is_read:
+                await _forget(receive)
+            await send({"type": "http.response.body", "body": b""})
+            return
+        except _GoneError:
+            return
+        sent = False
+
+        async def read_again() -> Message:
+            nonlocal sent
+            if sent:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, read_again, send)
+
+    def _require_allowed(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        if self._sites is not None:
+            self._sites.require(scope["method"], headers)
+        is_open = scope["method"] == "GET" and not scope["path"].startswith("/v1")
+        if not self._keys or is_open or scope["method"] == "OPTIONS":
+            return
+        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+        # Every key is compared, and as a whole: how long it takes tells nothing about them.
+        matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
+        if kind.lower() != b"bearer" or not any(matches):
+            message = "this server asks for an API key: send Authorization: Bearer KEY"
+            raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+    async def _body(self, declared: bytes, receive: Receive) -> bytes:
+        size = int(declared) if declared.isdigit() and len(declared) < 20 else None
+        if size is not None and size > self._max_size:
+            raise self._too_large(size <= _LONGEST_FORGOTTEN)
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                return await self._read(receive)
+        except TimeoutError:
+            message = f"the body did not come within {_BODY_TIMEOUT_S:g} s: send it again"
+            raise ApiError(408, message, code="timeout", headers={"Connection": "close"}) from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _GoneError
+            body += message.get("body", b"")
+            if len(body) > self._max_size:
+                raise self._too_large(False)
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _too_large(self, is_kept: bool) -> ApiError:
+        message = f"the body has more than {self._max_size} bytes: send less, or raise --max-body-size"
+        return ApiError(
+            413, message, code="body_too_large", headers={} if is_kept else {"Connection": "close"}
+        )
+
+
+def _require_json(media: str) -> None:
+    # A page elsewhere can post any other type without asking first.
+    if media.partition(";")[0].strip().lower() != "application/json":
+        message = f"the body must be JSON, not {media or 'untyped'}: send Content-Type: application/json"
+        raise ApiError(415, message)
+
+
+def _head_only(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})  # a stream reads then that it may end
+
+    return send_head
+
+
+async def _forget(receive: Receive) -> None:
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FORGET_TIMEOUT_S):
+            while size <= _LONGEST_FORGOTTEN:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+
+
+class _GoneError(Exception):
+    """The client left before its request was complete."""

@@ -1,0 +1,121 @@
+"""The last few hundred events of an engine, for pages that draw them."""
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest, SilentListener
+from tiny_llm_lab.types import EngineOutput, SchedulerConfig, StepPlan, StepStats
+from tiny_llm_lab.types.scheduling.serving import Engine
+
+MAX_EVENTS: Final = 1024
+
+Event = dict[str, Any]  # as it is sent: its "type" is config, added, step, sampled or left
+
+
+class StepRecorder(SilentListener):
+    """A ring of events. The engine's thread appends, and any other may read.
+
+    Requests are numbered from 1 in the order of their arrival, as their ids are their clients' own.
+    """
+
+    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        self._ring: deque[Event] = deque(maxlen=max_events)
+        self._num_events = 0  # ever appended
+        self._lock = threading.Lock()
+        self._zero_s = time.perf_counter()
+        self._count = itertools.count(1)
+        self._numbers: dict[str, int] = {}  # of the requests in the engine, by their ids
+        self._requests: dict[int, Event] = {}  # their "added" events, by number
+        self._decoding: set[str] = set()  # requests with a token: what they compute next are no prompt tokens
+        self._config: Event = {}
+
+    def since(self, position: int) -> tuple[list[Event], int]:
+        """The events after `position` that are still there, and the position after them; 0 is all."""
+        with self._lock:
+            num_new = min(self._num_events - position, len(self._ring))
+            events = list(itertools.islice(self._ring, len(self._ring) - num_new, None))
+            return events, self._num_events
+
+    def snapshot(self) -> tuple[list[Event], int]:
+        """The events that describe the engine as it is now, and the position after them."""
+        with self._lock:
+            return [self._config, *self._requests.values()], self._num_events
+
+    # What the engine's thread calls.
+
+    def started(self, engine: Engine, config: SchedulerConfig) -> None:
+        event = {
+            "type": "config",
+            "enable_chunked_prefill": config.enable_chunked_prefill,
+            "max_num_batched_tokens": config.max_num_batched_tokens,
+        }
+        with self._lock:
+            self._config = event
+            self._append(event)
+
+    def added(self, request: AddedRequest) -> None:
+        number = self._numbers[request.request_id] = next(self._count)
+        event = {"type": "added", "request": number, "prompt_tokens": request.num_prompt_tokens}
+        with self._lock:
+            self._requests[number] = event
+            self._append(event)
+
+    def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
+        """Record a step: in "parts" are [request, tokens, whether it decodes], in "blocks" [request, blocks
+        held, those of them that the prefix cache had]."""
+        if plan.preempted:
+            self._decoding.difference_update(plan.preempted)
+        # A request without a number was aborted while the step ran.
+        scheduler, numbers, decoding = engine.scheduler, self._numbers, self._decoding
+        size = scheduler.pool.block_size
+        event = {
+            "type": "step",
+            "start_ms": round(1000 * (stats.start_s - self._zero_s), 3),
+            "end_ms": round(1000 * (stats.end_s - self._zero_s), 3),
+            "budget": engine.config.max_num_batched_tokens,
+            "parts": [
+                (numbers[name], count, name in decoding)
+                for name, count in plan.num_scheduled_tokens.items()
+                if name in numbers
+            ],
+            "blocks": [
+                (numbers[each.request_id], len(each.block_ids), each.num_cached_tokens // size)
+                for each in scheduler.running
+                if each.request_id in numbers
+            ],
+            "waiting": stats.num_waiting,
+            "free": stats.num_free_blocks,
+        }
+        with self._lock:
+            self._append(event)
+
+    def produced(self, outputs: Sequence[EngineOutput]) -> None:
+        numbers, sampled = self._numbers, []
+        for each in outputs:
+            if each.token_ids and each.request_id in numbers:
+                sampled.append((numbers[each.request_id], len(each.token_ids)))
+                self._decoding.add(each.request_id)
+        with self._lock:
+            self._append({"type": "sampled", "tokens": sampled})
+        for each in outputs:
+            if each.completion is not None:
+                self._left(each.request_id)
+
+    def aborted(self, request_id: str) -> None:
+        self._left(request_id)
+
+    def _left(self, request_id: str) -> None:
+        self._decoding.discard(request_id)
+        number = self._numbers.pop(request_id, None)
+        if number is not None:
+            with self._lock:
+                del self._requests[number]
+                self._append({"type": "left", "request": number})
+
+    def _append(self, event: Event) -> None:
+        self._ring.append(event)
+        self._num_events += 1

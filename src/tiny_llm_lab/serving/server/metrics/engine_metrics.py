@@ -1,0 +1,174 @@
+"""Counts what an engine does, on the engine's thread."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiny_llm_lab.runtime.metrics import tpot_s
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest, SilentListener
+from tiny_llm_lab.serving.server.metrics.totals import Totals
+from tiny_llm_lab.types import (
+    Completion,
+    EngineOutput,
+    FinishReason,
+    SchedulerConfig,
+    StepPlan,
+    StepStats,
+    TokenEvent,
+)
+from tiny_llm_lab.types.scheduling.serving import Engine, PrefixCacheStats
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request in the engine; all times on its clock."""
+
+    asked: AddedRequest
+    scheduled_s: float | None = None  # launch of the first step that serves it
+    last_token_s: float | None = None
+    has_output: bool = False
+
+
+class EngineMetrics(SilentListener):
+    """Keeps the `Totals` of one engine; any thread may ask for a copy.
+
+    A step costs a few microseconds, most of them for the gaps of its tokens; nothing is buffered, so memory
+    does not grow between scrapes.
+    """
+
+    def __init__(self) -> None:
+        self._totals = Totals()
+        self._cache_config: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._live: dict[str, _Live] = {}
+        self._unscheduled: set[str] = set()
+        self._engine: Engine | None = None
+        self._step_end_s = 0.0
+        # An engine that lost a step starts with an empty prefix cache, whose counters begin at 0.
+        self._prefix_cache: PrefixCacheStats | None = None
+        self._earlier_queries = self._earlier_hits = 0
+
+    def totals(self) -> Totals:
+        """The numbers of now."""
+        with self._lock:
+            return self._totals.copy()
+
+    @property
+    def cache_config(self) -> dict[str, str]:
+        """Facts about the KV cache that do not change while the engine runs."""
+        return self._cache_config.copy()
+
+    def started(self, engine: Engine, config: SchedulerConfig) -> None:
+        pool = engine.scheduler.pool
+        with self._lock:
+            self._engine = engine
+            self._cache_config = {
+                "block_size": str(pool.block_size),
+                "num_gpu_blocks": str(pool.num_blocks),  # vLLM's name, whatever the device
+                "enable_prefix_caching": str(engine.prefix_cache is not None),
+            }
+            self._totals.max_num_batched_tokens = config.max_num_batched_tokens
+            self._totals.max_num_seqs = config.max_num_seqs
+            self._observe_queues()
+
+    def added(self, request: AddedRequest) -> None:
+        with self._lock:
+            self._live[request.request_id] = _Live(request)
+            self._unscheduled.add(request.request_id)
+            self._observe_queues()
+
+    def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
+        with self._lock:
+            totals = self._totals
+            self._step_end_s = stats.end_s
+            totals.num_requests_running = stats.num_running
+            totals.num_requests_waiting = stats.num_waiting
+            totals.kv_cache_usage_perc = 1 - stats.num_free_blocks / engine.scheduler.pool.num_blocks
+            totals.num_preemptions += len(plan.preempted)
+            totals.prompt_tokens_computed += stats.num_prompt_tokens
+            totals.iteration_tokens_total.observe(plan.total_num_scheduled_tokens)
+            totals.step_time_seconds.observe(stats.end_s - stats.start_s)
+            if self._unscheduled:
+                for name in self._unscheduled.intersection(plan.num_scheduled_tokens):
+                    self._live[name].scheduled_s = stats.start_s
+                    self._unscheduled.discard(name)
+            self._observe_prefix_cache(engine.prefix_cache)
+            if (spec := engine.spec_stats) is not None:
+                totals.spec_decode_num_drafts = spec.num_drafts
+                totals.spec_decode_num_draft_tokens = spec.num_draft_tokens
+                totals.spec_decode_num_accepted_tokens = spec.num_accepted_tokens
+
+    def produced(self, outputs: Sequence[EngineOutput]) -> None:
+        with self._lock:
+            for output in outputs:
+                if (live := self._live.get(output.request_id)) is not None:
+                    self._observe_output(live, output)
+
+    def aborted(self, request_id: str) -> None:
+        self._left(request_id, "abort")
+
+    def failed(self, request_id: str) -> None:
+        self._left(request_id, "error")
+
+    def _left(self, request_id: str, reason: FinishReason) -> None:
+        with self._lock:
+            if self._live.pop(request_id, None) is not None:
+                self._totals.request_success[reason] += 1
+            self._unscheduled.discard(request_id)
+            self._observe_queues()  # no step may follow
+
+    def _observe_queues(self) -> None:
+        if self._engine is not None:
+            scheduler = self._engine.scheduler
+            self._totals.num_requests_running = len(scheduler.running)
+            self._totals.num_requests_waiting = len(scheduler.waiting)
+            self._totals.kv_cache_usage_perc = 1 - scheduler.pool.num_free / scheduler.pool.num_blocks
+
+    def _observe_prefix_cache(self, cache: PrefixCacheStats | None) -> None:
+        if cache is not self._prefix_cache:
+            self._earlier_queries = self._totals.prefix_cache_queries
+            self._earlier_hits = self._totals.prefix_cache_hits
+            self._prefix_cache = cache
+        if cache is not None:
+            self._totals.prefix_cache_queries = self._earlier_queries + cache.num_query_tokens
+            self._totals.prefix_cache_hits = self._earlier_hits + cache.num_hit_tokens
+
+    def _observe_output(self, live: _Live, output: EngineOutput) -> None:
+        totals, last_s = self._totals, live.last_token_s
+        if not live.has_output:
+            live.has_output = True
+            totals.prompt_tokens += live.asked.num_prompt_tokens
+            totals.prompt_tokens_cached += output.num_cached_tokens
+        tokens = (
+            each for each in output.events if isinstance(each, TokenEvent) and each.token_id is not None
+        )
+        # With drafts a step brings several tokens: they come together.
+        if (first := next(tokens, None)) is not None:
+            if last_s is None:
+                totals.time_to_first_token_seconds.observe(first.time_s - live.asked.arrival_s)
+            else:
+                totals.inter_token_latency_seconds.observe(first.time_s - last_s)
+            live.last_token_s = first.time_s
+        totals.generation_tokens += len(output.token_ids)
+        if output.completion is not None:
+            del self._live[output.request_id]
+            self._observe_end(live, output.completion)
+
+    def _observe_end(self, live: _Live, completion: Completion) -> None:
+        totals, asked, timing = self._totals, live.asked, completion.timing
+        # An answer may be an end-of-sequence token alone: it ends with its step.
+        token_s = timing.token_s or (self._step_end_s,)
+        first_s, last_s = token_s[0], token_s[-1]
+        launched_s = asked.arrival_s if live.scheduled_s is None else max(asked.arrival_s, live.scheduled_s)
+        totals.request_success[completion.finish_reason] += 1
+        totals.e2e_request_latency_seconds.observe(last_s - asked.arrival_s)
+        totals.request_queue_time_seconds.observe(launched_s - asked.arrival_s)
+        totals.request_inference_time_seconds.observe(last_s - launched_s)
+        totals.request_prefill_time_seconds.observe(first_s - launched_s)
+        totals.request_decode_time_seconds.observe(last_s - first_s)
+        totals.request_prompt_tokens.observe(asked.num_prompt_tokens)
+        totals.request_generation_tokens.observe(len(completion.token_ids))
+        if (per_token_s := tpot_s(timing)) is not None:
+            totals.request_time_per_output_token_seconds.observe(per_token_s)
+        if asked.sampling.max_tokens is not None:
+            totals.request_params_max_tokens.observe(asked.sampling.max_tokens)

@@ -1,0 +1,54 @@
+"""What is served, and whether it is: `/v1/models`, `/health`, `/ping`, `/version`."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from tiny_llm_lab.serving.server.errors import SERVER, ApiError, json_response
+from tiny_llm_lab.serving.server.routes.served import Served
+
+router = APIRouter()
+
+
+@router.get("/health")
+@router.get("/ping")
+async def health(served: Served) -> Response:
+    """200 while requests are taken; 503 once the server stops, or its engine has failed."""
+    if not served.engine.is_ready:
+        raise ApiError(503, "the server takes no requests", SERVER, code="unavailable")
+    return json_response({})
+
+
+@router.get("/version")
+async def show_version() -> Response:
+    """The version of tiny-llm."""
+    try:
+        return json_response({"version": version("tiny-llm")})
+    except PackageNotFoundError:  # run from its source
+        return json_response({"version": "unknown"})
+
+
+@router.get("/v1/models")
+async def list_models(served: Served) -> Response:
+    """The names that a request may use."""
+    return json_response({"object": "list", "data": [_card(served, name) for name in served.names]})
+
+
+@router.get("/v1/models/{name:path}")
+async def show_model(name: str, served: Served) -> Response:
+    """One of these names."""
+    served.require_name(name)
+    return json_response(_card(served, name))
+
+
+def _card(served: Served, name: str) -> dict[str, object]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": served.created_s,
+        "owned_by": "tiny-llm",
+        "root": served.names[0],
+        "parent": None,
+        "max_model_len": served.config.max_model_len,
+    }

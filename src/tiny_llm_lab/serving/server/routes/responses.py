@@ -1,0 +1,144 @@
+"""`/v1/responses`, as far as text goes; nothing is stored."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from tiny_llm_lab.serving.server.answering.answers import Answers, asks_for
+from tiny_llm_lab.serving.server.answering.event_stream import (
+    STREAMED,
+    EventStream,
+    closed_with_client,
+    event,
+)
+from tiny_llm_lab.serving.server.answering.usage import Usage
+from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
+from tiny_llm_lab.serving.server.chat.output_items import OutputItems
+from tiny_llm_lab.serving.server.errors import json_response
+from tiny_llm_lab.serving.server.routes.served import Served
+from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
+from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.types import EngineOutput, SamplingParams
+
+router = APIRouter()
+
+
+@router.post("/v1/responses", responses=STREAMED)
+async def create_response(body: ResponsesRequest, request: Request, served: Served) -> Response:
+    """Answer an input; as one JSON document, or as typed events while tokens come."""
+    served.require_name(body.model)
+    body.require_supported()
+    form = body.form()
+    sampling = body.sampling_params(
+        served.presets, max_tokens=body.max_output_tokens, structured_outputs=form
+    )
+    functions, mode = chosen_functions(body.functions(), body.tool_choice)
+    conversation = Conversation(
+        body.messages(), functions, mode, body.chat_template_kwargs or {}, has_form=form is not None
+    )
+    chat = await prepare(served, conversation, body.max_output_tokens, "input")
+    asks = await asks_for(served, [chat.token_ids], chat.with_form(sampling))
+    request_id = f"resp_{uuid.uuid4().hex}"
+    answers = await Answers.start(served, asks, request_id, body.priority or 0)
+    answer = _Answer(served, body, chat, sampling, request_id)
+    if body.is_stream:
+        return EventStream(answers, answer.events(answers))
+    async with closed_with_client(request.receive, answers):
+        async for new in answers:
+            for _, output in new:
+                for _ in answer.add(output):
+                    pass
+    return json_response(answer.response())
+
+
+class _Answer:
+    """One response, while it is written."""
+
+    def __init__(
+        self,
+        served: ServedModel,
+        body: ResponsesRequest,
+        chat: PreparedChat,
+        sampling: SamplingParams,
+        request_id: str,
+    ) -> None:
+        self._served, self._parser = served, chat.new_parser()
+        self._items = OutputItems(chat.functions, body.parallel_tool_calls is False)
+        self._usage = Usage(len(chat.token_ids))
+        self._status = "in_progress"
+        self._head = {
+            "id": request_id,
+            "object": "response",
+            "created_at": int(time.time()),
+            "model": served.names[0],
+            "error": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "temperature": sampling.temperature,
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools or [],
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+        }
+
+    def add(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
+        """The events of what a step brought."""
+        self._usage.count(0, output)
+        done = output.completion
+        yield from self._items.add(self._parser.feed(output.text, done is not None))
+        if done is not None:
+            self._status = "completed" if done.finish_reason == "stop" else "incomplete"
+            yield from self._items.finish(done.finish_reason == "stop")
+            yield {"type": f"response.{self._status}", "response": self.response()}
+
+    def response(self) -> dict[str, Any]:
+        """All of it."""
+        reason = {"reason": "max_output_tokens"} if self._status == "incomplete" else None
+        is_done = self._status != "in_progress"
+        return {
+            **self._head,
+            "status": self._status,
+            "incomplete_details": reason,
+            "output": self._items.items if is_done else [],
+            "usage": self._told_usage() if is_done else None,
+        }
+
+    async def events(self, answers: Answers) -> AsyncIterator[bytes]:
+        """What is written at a time."""
+        number = 0
+
+        def numbered(data: dict[str, Any]) -> bytes:
+            nonlocal number
+            number += 1
+            return event({**data, "sequence_number": number - 1}, data["type"])
+
+        for kind in ("response.created", "response.in_progress"):
+            yield numbered({"type": kind, "response": self.response()})
+        async for new in answers:
+            told = [numbered(data) for _, output in new for data in self.add(output)]
+            if told or not new:
+                yield b"".join(told)
+
+    def _told_usage(self) -> dict[str, Any]:
+        usage = self._usage.as_dict()
+        thoughts = "".join(
+            each["content"][0]["text"] for each in self._items.items if each["type"] == "reasoning"
+        )
+        return {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": usage["prompt_tokens_details"],
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": len(self._served.tokenizer.encode(thoughts))},
+            "total_tokens": usage["total_tokens"],
+        }

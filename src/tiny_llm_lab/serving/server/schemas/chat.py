@@ -1,0 +1,130 @@
+"""The body of `/v1/chat/completions`."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
+from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Tool
+from tiny_llm_lab.types import MAX_LOGPROBS
+
+_STRICT: Final = ConfigDict(strict=True)
+_TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
+
+
+class CalledFunction(BaseModel):
+    """What an earlier answer called."""
+
+    model_config = _STRICT
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As templates take it: arguments as an object, or as the text that was sent if it is none."""
+        arguments: Any = self.arguments
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments or "{}")
+            except (ValueError, RecursionError):
+                arguments = self.arguments
+        return {"name": self.name, "arguments": arguments}
+
+
+class CallInHistory(BaseModel):
+    """A tool call of an earlier answer."""
+
+    model_config = _STRICT
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = _STRICT
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[CallInHistory] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+    def as_dict(self, place: str) -> dict[str, Any]:
+        """The message as templates take it; raises ApiError for what is no text, `place` being its name."""
+        turn: dict[str, Any] = {
+            # Templates of open models know no developer; it is what system was called before.
+            "role": "system" if self.role == "developer" else self.role,
+            "content": flat_text(self.content, f"{place}.content"),
+        }
+        for name in ("name", "tool_call_id", "reasoning_content"):
+            if (value := getattr(self, name)) is not None:
+                turn[name] = value
+        if self.content is None and self.role != "assistant":
+            raise ApiError(400, f"{place}.content is missing", param=f"{place}.content")
+        if self.tool_calls:
+            turn["tool_calls"] = [
+                {"id": each.id, "type": each.type, "function": each.function.as_dict()}
+                for each in self.tool_calls
+            ]
+        return turn
+
+
+class ChatRequest(SamplingFields):
+    """A conversation to be answered."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # null: all the room there is
+    max_completion_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # the newer name
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+    # vLLM's
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    include_reasoning: bool | None = None
+    chat_template: str | None = None
+
+    # OpenAI's older tools
+    functions: list[Any] | None = None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The limit of an answer's tokens under either name."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def require_supported(self) -> None:
+        """Raise ApiError for what cannot be done, or not together."""
+        if self.chat_template:
+            raise ApiError(400, "chat_template: a request cannot bring its own", param="chat_template")
+        if self.functions:
+            raise ApiError(400, "functions is no longer supported: send tools", param="functions")
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+
+
+def flat_text(content: object, place: str) -> str:
+    """The text of a message: its parts, a line each. Raises ApiError for a part that is no text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise ApiError(400, f"{place} must be text or a list of parts", param=place)
+    return "\n".join(_part_text(part, f"{place}[{number}]") for number, part in enumerate(content))
+
+
+def _part_text(part: object, place: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+    if kind in _TEXT_PARTS and isinstance(text, str):
+        return text
+    raise ApiError(400, f"this model reads text only, and {place} is {kind!r}: send text", param=place)

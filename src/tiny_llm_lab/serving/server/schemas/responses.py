@@ -1,0 +1,184 @@
+"""The body of `/v1/responses`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import Field, ValidationError, field_validator
+
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
+from tiny_llm_lab.serving.server.schemas.structured import structured_outputs
+from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
+from tiny_llm_lab.types import StructuredOutputs
+
+_ROLES: Final = ("system", "developer", "user", "assistant")
+# Kinds of tools that need OpenAI's servers, or are no functions; some names end in a date.
+_HOSTED: Final = tuple(
+    "web_search file_search computer code_interpreter image_generation local_shell shell mcp custom "
+    "apply_patch tool_search".split()
+)
+_UNSUPPORTED: Final = {
+    "previous_response_id": "answers are not stored: send the whole conversation as input",
+    "conversation": "answers are not stored: send the whole conversation as input",
+    "prompt": "prompts are not stored: send input and instructions",
+    "background": "answers are not stored: wait for them, or stream them",
+}
+
+
+class ResponsesRequest(SamplingFields):
+    """A text or a list of items to be answered."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1, lt=MAX_COUNT)  # null: all the room there is
+    text: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    # Refused unless null or false
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    background: bool | None = None
+
+    @field_validator("text", "tools", "tool_choice", "metadata")
+    @classmethod
+    def _require_json(cls, value: object) -> object:
+        """The answer repeats it, and JSON has no such numbers; they come as NaN, Infinity and 1e999."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise ValueError("must not hold NaN or an infinite number") from None
+        return value
+
+    def require_supported(self) -> None:
+        """Raise ApiError for what needs a memory of earlier answers."""
+        for name, cure in _UNSUPPORTED.items():
+            if getattr(self, name):
+                raise ApiError(400, f"{name} is not supported, as {cure}", param=name)
+
+    def form(self) -> StructuredOutputs | None:
+        """What `text.format` asks for, or vLLM's fields. Raises UserError, or ApiError."""
+        given = (self.text or {}).get("format")
+        if isinstance(given, Mapping) and given.get("type") == "json_schema":
+            given = {"type": "json_schema", "json_schema": given}
+        elif given is not None and not isinstance(given, Mapping):
+            raise ApiError(400, "text.format must be an object", param="text.format")
+        return structured_outputs(self.structured_outputs, given, {}) or self._form()
+
+    def functions(self) -> list[Function]:
+        """The functions among the tools, those of a namespace too.
+
+        Tools that OpenAI runs itself are left out. Raises ApiError for anything else.
+        """
+        return _functions(self.tools or (), "tools")
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation as templates take it. Raises ApiError for an item that is no text."""
+        if not self.input:
+            raise ApiError(400, "input is empty: send a text, or a list of items", param="input")
+        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        turns = _turns(items)
+        if self.instructions:
+            first = turns.pop(0)["content"] if turns[0]["role"] == "system" else ""
+            content = "\n\n".join(filter(None, (self.instructions, first)))
+            turns.insert(0, {"role": "system", "content": content})
+        return turns
+
+
+def _turns(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Items are smaller than messages: reasoning, text and calls of one answer follow each other."""
+    turns: list[dict[str, Any]] = []
+    for number, item in enumerate(items):
+        place = f"input[{number}]"
+        match item.get("type", "message"):
+            case "message":
+                turn = _message(item, place)
+                if turn["role"] == "assistant" and (begun := _begun(turns)) is not None:
+                    turn["content"] = begun["content"] + turn["content"]
+                    begun |= turn
+                else:
+                    turns.append(turn)
+            case "reasoning":
+                text = flat_text(_reasoning(item), f"{place}.content")
+                _answer(turns)["reasoning_content"] = text
+            case "function_call":
+                name, arguments = _text(item, "name", place), _text(item, "arguments", place)
+                if item.get("namespace"):
+                    name = f"{item['namespace']}.{name}"
+                function = CalledFunction(name=name, arguments=arguments).as_dict()
+                call = {"id": _text(item, "call_id", place), "type": "function", "function": function}
+                _answer(turns).setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                output = flat_text(item.get("output"), f"{place}.output")
+                turns.append(
+                    {"role": "tool", "tool_call_id": _text(item, "call_id", place), "content": output}
+                )
+            case other:
+                message = f"{place} is of type {other!r}, which this server does not know: send text"
+                raise ApiError(400, message, param=place)
+    return turns
+
+
+def _begun(turns: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last answer, while nothing but its reasoning is there."""
+    is_begun = turns and turns[-1]["role"] == "assistant"
+    return turns[-1] if is_begun and not turns[-1]["content"] and "tool_calls" not in turns[-1] else None
+
+
+def _answer(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    if not turns or turns[-1]["role"] != "assistant":
+        turns.append({"role": "assistant", "content": ""})
+    return turns[-1]
+
+
+def _message(item: Mapping[str, Any], place: str) -> dict[str, Any]:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        message = f"{place}.role must be one of {', '.join(_ROLES)}, not {role!r}"
+        raise ApiError(400, message, param=f"{place}.role")
+    return {
+        "role": "system" if role == "developer" else role,
+        "content": flat_text(content, f"{place}.content"),
+    }
+
+
+def _reasoning(item: Mapping[str, Any]) -> Any:
+    parts = item.get("content") or item.get("summary") or []
+    if not isinstance(parts, list):
+        return parts
+    return [{**part, "type": "text"} if isinstance(part, Mapping) else part for part in parts]
+
+
+def _functions(tools: Sequence[Any], place: str, namespace: str | None = None) -> list[Function]:
+    found = (_unfolded(tool, f"{place}[{number}]", namespace) for number, tool in enumerate(tools))
+    return [function for each in found for function in each]
+
+
+def _unfolded(tool: Any, place: str, namespace: str | None) -> list[Function]:
+    tool = tool if isinstance(tool, Mapping) else {}
+    kind, name, inner = tool.get("type"), tool.get("name"), tool.get("tools")
+    if isinstance(kind, str) and kind.startswith(_HOSTED):
+        return []
+    if kind == "namespace" and namespace is None and isinstance(name, str) and isinstance(inner, list):
+        return _functions(inner, f"{place}.tools", name)
+    try:
+        if kind == "function":
+            whole = name if namespace is None else f"{namespace}.{name}"
+            return [Function.model_validate({**tool, "name": whole, "namespace": namespace})]
+    except ValidationError:
+        pass
+    message = f'{place} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'
+    raise ApiError(400, message, param=place)
+
+
+def _text(item: Mapping[str, Any], name: str, place: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise ApiError(400, f"{place}.{name} must be text", param=f"{place}.{name}")
+    return value

@@ -1,0 +1,100 @@
+"""How every kind of completion says which tokens are picked; the names are OpenAI's and vLLM's."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.schemas.structured import structured_outputs
+from tiny_llm_lab.types import SamplingParams, StructuredOutputs
+
+MAX_CHOICES: Final = 128
+MAX_COUNT: Final = 2**31  # of tokens and the like: beyond any model's context
+# What a checkpoint's generation_config.json may preset.
+PRESETS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class StreamOptions(BaseModel):
+    """What a stream holds besides the answer."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingFields(BaseModel):
+    """The base of a request; a field that is null is one that was not sent, and unknown ones are ignored."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
+    stop: str | list[str] | None = None
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = Field(None, max_length=1024)
+
+    # vLLM's
+    top_k: int | None = Field(None, ge=-1, lt=MAX_COUNT)
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = Field(None, ge=0, lt=MAX_COUNT)
+    stop_token_ids: list[int] | None = Field(None, max_length=1024)
+    priority: int | None = Field(None, ge=-MAX_COUNT, lt=MAX_COUNT)
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is sent as events."""
+        return bool(self.stream)
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling_params(self, presets: Mapping[str, float], **given: Any) -> SamplingParams:
+        """The parameters of the first choice; `given` are those that a route reads itself, such as logprobs.
+
+        Without a seed one is drawn. Raises UserError, or ApiError, for a value out of range.
+        """
+        asked: dict[str, Any] = {"temperature": 1.0, **presets}
+        for name in (*PRESETS, "presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens"):
+            if (value := getattr(self, name)) is not None:
+                asked[name] = value
+        asked["top_k"] = max(0, asked.get("top_k", 0))  # -1 is off, as in vLLM
+        asked["seed"] = secrets.randbits(63) if self.seed is None else self.seed % 2**64
+        asked["stop"] = tuple(self.stop) if isinstance(self.stop, list) else self.stop or ()
+        if self.stop_token_ids:
+            asked["stop_token_ids"] = tuple(self.stop_token_ids)
+        if self.logit_bias:
+            asked["logit_bias"] = _biases(self.logit_bias)
+        asked["structured_outputs"] = self._form()
+        return SamplingParams(**(asked | given))
+
+    def _form(self) -> StructuredOutputs | None:
+        guided = {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}
+        return structured_outputs(self.structured_outputs, self.response_format, guided)
+
+
+def _biases(given: Mapping[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in given.items()}
+    except ValueError:
+        raise ApiError(400, "logit_bias: keys must be token ids", param="logit_bias") from None

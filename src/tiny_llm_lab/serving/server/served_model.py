@@ -1,0 +1,74 @@
+"""A loaded model, ready to answer: what every route of the server works with."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from tiny_llm_lab.runtime.models.config.model_config import read_json
+from tiny_llm_lab.serving.async_engine.model import ModelSettings, RunningModel, run_model
+from tiny_llm_lab.serving.server.chat.settings import ChatSettings
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.server.schemas.sampling import PRESETS
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What one request, and all of them together, may take of the server."""
+
+    max_waiting: int = 1024  # requests in the queue, beyond those that run
+    request_timeout_s: float = 0.0  # for the whole answer; 0 is none
+    keep_alive_s: float = 5.0  # a stream without news gets a comment; 0 is never
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel(RunningModel):
+    """A running model under names, and what the server adds to it."""
+
+    names: tuple[str, ...]  # that requests may use; answers tell the first
+    presets: Mapping[str, float] = field(default_factory=dict)  # sampling that the checkpoint asks for
+    limits: RequestLimits = RequestLimits()
+    chat: ChatSettings = ChatSettings()
+    live: LiveView = field(default_factory=LiveView)
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    def require_name(self, name: str | None) -> None:
+        """Raise ApiError 404 for a name that is not served; None is fine."""
+        if name is not None and name not in self.names:
+            message = f"the model {name!r} does not exist: this server has {', '.join(self.names)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+
+async def start_model(
+    settings: ModelSettings,
+    names: Sequence[str] = (),
+    limits: RequestLimits = RequestLimits(),
+    chat: ChatSettings = ChatSettings(),
+    live: LiveView | None = None,
+) -> ServedModel:
+    """Load the model and start its engine; `names` () is the model's own name.
+
+    Raises UserError for a model or settings that cannot be served.
+    """
+    live, metrics = live or LiveView(), EngineMetrics()
+    running = await run_model(settings, (live.recorder, metrics))
+    return ServedModel(
+        **{each.name: getattr(running, each.name) for each in fields(running)},
+        names=tuple(names) or (settings.model,),
+        presets=_presets(running.folder),
+        limits=limits,
+        chat=chat,
+        live=live,
+        metrics=metrics,
+    )
+
+
+def _presets(folder: Path) -> dict[str, float]:
+    """What generation_config.json says of sampling; do_sample: false is greedy decoding."""
+    file = folder / "generation_config.json"
+    declared = read_json(file) if file.exists() else {}
+    presets = {name: declared[name] for name in PRESETS if isinstance(declared.get(name), int | float)}
+    return presets | ({"temperature": 0.0} if declared.get("do_sample") is False else {})

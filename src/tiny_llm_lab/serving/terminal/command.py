@@ -1,0 +1,124 @@
+"""`chat`: talk with a model in the terminal."""
+
+import contextlib
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Generator, Mapping, Sequence
+from typing import Final, Protocol
+
+from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
+from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.options.chat_template import ChatTemplate
+from tiny_llm_lab.serving.options.engine_options import LONGEST_DEFAULT, EngineSettings, build_engine
+from tiny_llm_lab.serving.options.model_options import (
+    add_kernel_arguments,
+    add_model_arguments,
+    load_from_args,
+    model_name,
+)
+from tiny_llm_lab.serving.options.prompt_text import cleaned
+from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
+from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
+from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
+
+HELP = "Talk with a model in the terminal."
+EXAMPLES: Final = (
+    ("--model qwen3-0.6b --temperature 0.7", "talk with a model of the hub"),
+    ("--server http://127.0.0.1:8000", "talk with a server, whichever it is"),
+)
+_WORDS: Final = "/clear forgets the conversation · /exit or Ctrl-D ends · Ctrl-C ends an answer"
+
+
+class Answers(Protocol):
+    """Where answers come from."""
+
+    def stream(
+        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
+    ) -> Generator[str, None, None]: ...
+    def close(self) -> None: ...
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_borrow(parser)
+    add_kernel_arguments(parser)
+    parser.add_argument(
+        "--server", metavar="URL", help="ask this OpenAI-compatible server; --model is then its name for one"
+    )
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    add_sampling_arguments(parser, max_tokens=512)
+
+
+def run(args: Namespace) -> int:
+    sampling = sampling_from_args(args)
+    start = [{"role": "system", "content": cleaned(args.system, False, "--system")}] if args.system else []
+    with contextlib.closing(_answers(args)) as answers:
+        if sys.stdin.isatty():
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  # gives `input` arrow keys and a history
+            log(_WORDS)
+        _talk(answers, start, sampling)
+    return 0
+
+
+def _answers(args: Namespace) -> Answers:
+    if args.server is not None:
+        return ServerAnswers(args.server, None if args.model == "default" else args.model)
+    loaded = load_from_args(args)
+    tokenizer = loaded.checkpoint.tokenizer
+    if not isinstance(tokenizer, ChatTemplate) or not tokenizer.has_chat_template:
+        raise UserError(f"{model_name(args)} has no chat template: choose another --model")
+    longest = min(loaded.model.config.max_position_embeddings, LONGEST_DEFAULT)
+    settings = EngineSettings(SchedulerConfig(max_num_seqs=1, max_model_len=longest))
+    dtype, serving = loaded.checkpoint.dtype, load_serving(args.solution)
+    return EngineAnswers(build_engine(serving, loaded.model, tokenizer, dtype, settings), tokenizer)
+
+
+def _talk(answers: Answers, start: Sequence[Mapping[str, str]], sampling: SamplingParams) -> None:
+    """Read lines from stdin and print answers until the end of stdin or /exit."""
+    messages = [*start]
+    while (line := _line()) is not None and line != "/exit":
+        if line == "/clear":
+            messages = [*start]
+        elif line.startswith("/"):
+            log(_WORDS)
+        elif line:
+            asked = [*messages, {"role": "user", "content": line}]
+            text = _print_answer(answers, asked, sampling)
+            # A question that was refused is not part of the conversation.
+            messages = messages if text is None else [*asked, {"role": "assistant", "content": text}]
+
+
+def _line() -> str | None:
+    """The next line of stdin; None at its end. Ctrl-C leaves a line unsent."""
+    while True:
+        try:
+            return cleaned(input("> " if sys.stdin.isatty() else ""), False, "stdin")
+        except EOFError:
+            return None
+        except UnicodeDecodeError:
+            raise UserError("stdin is not UTF-8 text: convert it first") from None
+        except KeyboardInterrupt:
+            log(f"\n{_WORDS}")
+
+
+def _print_answer(
+    answers: Answers, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
+) -> str | None:
+    """Print an answer as it comes; what came before Ctrl-C counts, None means that it was refused."""
+    pieces, writer = list[str](), AnswerWriter(sys.stdout)
+    try:
+        with contextlib.closing(answers.stream(messages, sampling)) as stream:
+            for piece in stream:
+                pieces.append(piece)
+                writer.write(piece)
+    except KeyboardInterrupt:
+        log(" [interrupted]")
+    except UserError as error:
+        log(f"error: {error}. /clear begins anew")
+        return None
+    writer.end()
+    return "".join(pieces)

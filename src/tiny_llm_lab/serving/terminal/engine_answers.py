@@ -1,0 +1,48 @@
+"""Answers of an engine in this process."""
+
+import itertools
+import signal
+from collections.abc import Generator, Mapping, Sequence
+from types import FrameType
+
+from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.types import SamplingParams, Tokenizer
+from tiny_llm_lab.types.scheduling.serving import Engine
+
+
+class EngineAnswers:
+    """One request at a time; what a conversation has in common with its last turn is in the prefix cache."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self._engine, self._tokenizer = engine, tokenizer
+        self._numbers = itertools.count()
+
+    def stream(
+        self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
+    ) -> Generator[str, None, None]:
+        """Yield the answer to a conversation piece by piece.
+
+        Ctrl-C takes effect between two steps, as KeyboardInterrupt, so that the engine keeps its cache.
+        Raises UserError for a conversation that is too long.
+        """
+        name, engine = f"turn-{next(self._numbers)}", self._engine
+        engine.add(name, as_chat(self._tokenizer, messages), sampling)
+        is_interrupted = False
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            nonlocal is_interrupted
+            is_interrupted = True
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            while engine.has_requests and not is_interrupted:
+                yield from (output.text for output in engine.step())
+        finally:
+            signal.signal(signal.SIGINT, before)
+            engine.abort(name)
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Give the engine's memory back."""
+        self._engine.release()

@@ -1,0 +1,1 @@
+"""What a model computes with: weights, caches, operators and shapes."""

@@ -1,0 +1,168 @@
+"""Checkpoints, tokenizers, models and their caches."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import mlx.core as mx
+
+from tiny_llm_lab.types.computing.kernel_ops import KernelOps
+from tiny_llm_lab.types.computing.paged import PagedCache, PagedLayer
+from tiny_llm_lab.types.computing.rope_scaling import RopeScaling
+from tiny_llm_lab.types.computing.weight import Weight
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The architecture of one Qwen checkpoint, under the names of its `config.json`."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int  # the longest text that can be served, rope_scaling included
+    tie_word_embeddings: bool
+    qkv_bias: bool  # Qwen2: q, k and v projections carry a bias
+    qk_norm: bool  # Qwen3: queries and keys are RMS-normalised per head
+    num_experts: int = 0  # of a mixture of experts; 0: every layer's feed-forward is dense
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0  # of one expert; dense layers have intermediate_size
+    norm_topk_prob: bool = False  # whether the weights of a token's experts sum to one
+    decoder_sparse_step: int = 1  # every so many layers have experts
+    mlp_only_layers: tuple[int, ...] = ()  # these have none
+    rope_scaling: RopeScaling | None = None  # None: rotary positions as they are
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the feed-forward of `layer`, counted from 0, is a mixture of experts."""
+        is_step = (layer + 1) % self.decoder_sparse_step == 0
+        return self.num_experts > 0 and is_step and layer not in self.mlp_only_layers
+
+
+class Detokenizer(Protocol):
+    """Turns token ids into text one at a time, holding back bytes that are not yet a character."""
+
+    def add_token(self, token: int) -> None: ...
+    def finalize(self) -> None: ...
+    @property
+    def last_segment(self) -> str:
+        """The text that became final since this property was last read."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """What a solution may ask of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+    @property
+    def detokenizer(self) -> Detokenizer:
+        """A new detokenizer at every read."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> set[int]:
+        """Every token that ends a text (Qwen declares two)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model folder; `weights` keeps the checkpoint's own parameter names."""
+
+    name: str
+    path: Path
+    config: ModelConfig
+    weights: Mapping[str, Weight]
+    tokenizer: Tokenizer
+    dtype: mx.Dtype
+
+
+class KvCache(Protocol):
+    """The stored keys and values of one layer."""
+
+    @property
+    def offset(self) -> int | list[int]:
+        """Tokens stored: one number, or one per row of a batch."""
+        ...
+
+    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each."""
+        ...
+
+    def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
+        """The mask for `num_new_tokens` tokens that are about to be appended."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back."""
+        ...
+
+
+class RequestKvCache(KvCache, Protocol):
+    """The cache of a single request."""
+
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        """Everything stored: keys and values [1, G, S, D]."""
+        ...
+
+    def materialize(self) -> None:
+        """Compute what is still lazy."""
+        ...
+
+    def rewind(self, n: int) -> None:
+        """Forget the last `n` tokens."""
+        ...
+
+
+class Model(Protocol):
+    """A language model behind the seam."""
+
+    config: ModelConfig
+    ops: KernelOps | None  # what it computes with, and what its caches and samplers use; None: plain arrays
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Sequence[KvCache] | None = None,
+        *,
+        logits_to_keep: int | None = None,
+    ) -> mx.array:
+        """tokens [B, L] int32 at positions offset, ... -> logits [B, L or logits_to_keep, V]."""
+        ...
+
+    def create_kv_cache(self) -> list[RequestKvCache]:
+        """One empty cache per layer, for one request."""
+        ...
+
+
+class PagedModel(Model, Protocol):
+    """A model that takes packed rows of many requests, whose keys and values lie in blocks (week 3)."""
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Sequence[KvCache] | Sequence[PagedLayer] | None = None,
+        *,
+        logits_to_keep: int | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> mx.array:
+        """tokens [T, 1] int32 at positions `offset` [T] -> logits [len(rows), 1, V] of the rows asked for."""
+        ...
+
+    def create_paged_kv_cache(
+        self, num_blocks: int, block_size: int, kv_bits: int | None = None
+    ) -> PagedCache:
+        """Storage for the keys and values of all layers in blocks of `block_size` tokens.
+
+        `kv_bits` 8 stores them in 8 bits, None in the model's dtype.
+        """
+        ...

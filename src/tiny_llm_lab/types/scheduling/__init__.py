@@ -1,0 +1,1 @@
+"""What a scheduler decides with: prompts, plans, steps, drafts and an engine's options."""
