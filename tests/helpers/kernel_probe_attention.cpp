@@ -39,8 +39,8 @@ PROBE sizes(int64_t* out) {
 }
 
 /// query, out [rows, padded], key [kBlock, padded], weights [rows, kBlock]; peak and total are changed.
-PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* total, const int64_t* visible, float* weights,
-                  int64_t num_rows, int64_t first, int64_t padded, float scale, int64_t run) {
+PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* total, const int64_t* visible,
+                  float* weights, int64_t num_rows, int64_t first, int64_t padded, float scale, int64_t run) {
   using namespace tiny_llm::TINY_ISA;
   return what_of([&] {
     AttentionRows rows{};
@@ -57,7 +57,8 @@ PROBE probe_weigh(float* query, float* key, float* out, float* peak, float* tota
 }
 
 /// out [rows, padded] += weights [rows, kBlock] times value [kBlock, padded].
-PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_rows, int64_t padded, int64_t run) {
+PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_rows, int64_t padded,
+                   int64_t run) {
   using namespace tiny_llm::TINY_ISA;
   return what_of([&] {
     AttentionRows rows{};
@@ -67,8 +68,10 @@ PROBE probe_gather(const float* weights, float* value, float* out, int64_t num_r
   });
 }
 
-/// The items of packed requests, of 24 rows at most, as they are taken: out [items, 3] is request, visible, tokens.
-PROBE probe_items(int32_t* starts, int32_t* lengths, int64_t count, int64_t heads, int64_t groups, int64_t* out) {
+/// The items of packed requests, of 24 rows at most, as they are taken: out [items, 3] is request, visible,
+/// tokens.
+PROBE probe_items(int32_t* starts, int32_t* lengths, int64_t count, int64_t heads, int64_t groups,
+                  int64_t* out) {
   using namespace tiny_llm::TINY_ISA;
   return what_of([&] {
     tiny_llm::Requests requests{count, lengths, starts, starts, 0};

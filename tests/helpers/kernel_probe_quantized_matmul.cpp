@@ -7,8 +7,9 @@
 
 #include "thread_pool.h"
 
-/// How often each output [rows, columns] was computed, and how many outputs each of `num_threads` computed. A thread
-/// waits at its first output until all have come to theirs, ten seconds at most: a thread that is missing then has no work.
+/// How often each output [rows, columns] was computed, and how many outputs each of `num_threads` computed. A
+/// thread waits at its first output until all have come to theirs, ten seconds at most: a thread that is
+/// missing then has no work.
 extern "C" __attribute__((visibility("default"))) const char* probe_share(int64_t num_threads, int64_t rows,
                                                                           int64_t columns, int32_t* calls,
                                                                           int32_t* outputs_of) {

@@ -15,8 +15,8 @@ template <typename... Values>
   const uint3 at = self.position_in_threadgroup, group = self.group_in_grid;
   const int length = snprintf(trouble, sizeof trouble, format, values...);
   snprintf(trouble + length, sizeof trouble - length,
-           " [thread (%u, %u, %u) of threadgroup (%u, %u, %u), threadgroup_barrier calls before: %u]", at.x, at.y,
-           at.z, group.x, group.y, group.z, self.num_barriers);
+           " [thread (%u, %u, %u) of threadgroup (%u, %u, %u), threadgroup_barrier calls before: %u]", at.x,
+           at.y, at.z, group.x, group.y, group.z, self.num_barriers);
   give_up();
 }
 
@@ -51,7 +51,8 @@ template <typename T>
 struct DeviceArray : Array<T> {
   using Array<T>::at;
   DeviceArray() = default;
-  DeviceArray(T* first, long long size, const char* name, long long at = 0) : Array<T>{first, size, name, at} {}
+  DeviceArray(T* first, long long size, const char* name, long long at = 0)
+      : Array<T>{first, size, name, at} {}
   template <typename U>
     requires std::is_convertible_v<U*, T*>
   DeviceArray(DeviceArray<U> x) : Array<T>{x.first, x.size, x.name, x.at} {}
@@ -89,7 +90,8 @@ struct DeviceArray : Array<T> {
 
 // --- threadgroup memory ---
 
-// Who touched an element, and when: `group` is the threadgroup's number, since memory starts unwritten in each.
+// Who touched an element, and when: `group` is the threadgroup's number, since memory starts unwritten in
+// each.
 struct Access {
   uint thread = 0, num_barriers = 0, num_simd_barriers = 0;
   uint64_t group = 0;
@@ -108,7 +110,8 @@ struct Cell {
   T value;
   Access written, read, read_as_well;  // at least one of two readers is not the thread that writes
   T get(const char* name, uint index) {
-    if (!written.is_here()) blame("%s[%u] is read and no thread has written it: is a barrier missing?", name, index);
+    if (!written.is_here())
+      blame("%s[%u] is read and no thread has written it: is a barrier missing?", name, index);
     check(written, "reads", "wrote", name, index);
     (read.is_here() && !read.is_ordered() ? read_as_well : read).note();
     return value;
@@ -123,8 +126,11 @@ struct Cell {
   void check(const Access& other, const char* does, const char* did, const char* name, uint index) const {
     if (other.is_ordered()) return;
     const uint3 at = threads[other.thread].position_in_threadgroup;
-    blame("a race: this thread %s %s[%u], which thread (%u, %u, %u) %s (its barriers before: %u) with no barrier "
-          "in between", does, name, index, at.x, at.y, at.z, did, other.num_barriers);
+    blame(
+        "a race: this thread %s %s[%u], which thread (%u, %u, %u) %s (its barriers before: %u) with no "
+        "barrier "
+        "in between",
+        does, name, index, at.x, at.y, at.z, did, other.num_barriers);
   }
 };
 
@@ -136,7 +142,11 @@ struct Element {
   uint index;
   T held() const { return cell->get(name, index); }
   operator T() const { return held(); }
-  operator float() const requires(!std::is_arithmetic_v<T>) { return float(held()); }
+  operator float() const
+    requires(!std::is_arithmetic_v<T>)
+  {
+    return float(held());
+  }
   friend auto operator+(Element a, Element b) { return a.held() + b.held(); }
   friend auto operator-(Element a, Element b) { return a.held() - b.held(); }
   friend auto operator*(Element a, Element b) { return a.held() * b.held(); }
@@ -199,7 +209,11 @@ struct Shared {
   SharedPointer<T> operator+(Index i) {
     return SharedPointer<T>(*this) + i;
   }
-  Element<T> only() requires(sizeof...(AXES) == 0) { return {cells, name, 0}; }
+  Element<T> only()
+    requires(sizeof...(AXES) == 0)
+  {
+    return {cells, name, 0};
+  }
 
  private:
   template <uint AXIS, uint... REST>

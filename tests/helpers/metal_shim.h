@@ -1,15 +1,18 @@
 // Enough of Metal to compile a kernel's body as C++20 and to run it: what a course's kernel is likely to use.
 //
-// Covered: bool, the integers, float, half and bfloat, uint2 and uint3 (fields only); max, min, clamp, exp, exp2,
-//   log, log2, sqrt, rsqrt, abs, fabs, fma, as_type; simd_sum, simd_product, simd_max, simd_min, simd_shuffle,
-//   _xor, _down, _up and simd_broadcast; both barriers with their flags; threadgroup values and arrays of one or
-//   two axes, pointers into threadgroup and device memory.
-// Told, with the thread and the number of its barrier: an index outside a buffer, in threadgroup memory a race
-//   and a read of what no thread of this threadgroup has written. A simdgroup_barrier orders its own lanes, and a
-//   flag without mem_threadgroup orders nothing there. A simd function orders no memory.
-// Not covered: vectors of floats and arithmetic on vectors, atomics, simdgroup matrices, textures, quad functions,
-//   references to threadgroup memory, `auto` for an element of it (name the type instead), races on device memory,
-//   the speed of anything.
+// Covered: bool, the integers, float, half and bfloat, uint2 and uint3 (fields only); max, min, clamp, exp,
+// exp2,
+//   log, log2, sqrt, rsqrt, abs, fabs, fma, as_type; simd_sum, simd_product, simd_max, simd_min,
+//   simd_shuffle, _xor, _down, _up and simd_broadcast; both barriers with their flags; threadgroup values and
+//   arrays of one or two axes, pointers into threadgroup and device memory.
+// Told, with the thread and the number of its barrier: an index outside a buffer, in threadgroup memory a
+// race
+//   and a read of what no thread of this threadgroup has written. A simdgroup_barrier orders its own lanes,
+//   and a flag without mem_threadgroup orders nothing there. A simd function orders no memory.
+// Not covered: vectors of floats and arithmetic on vectors, atomics, simdgroup matrices, textures, quad
+// functions,
+//   references to threadgroup memory, `auto` for an element of it (name the type instead), races on device
+//   memory, the speed of anything.
 //
 // The threads of a threadgroup are fibers that take turns: each runs until it has to wait for others. A
 // simdgroup is 32 neighbouring threads. A thread that has returned takes no part in an exchange, as on a GPU.
@@ -63,7 +66,7 @@ inline Meeting everyone;
 inline uint num_threads, now, num_idle_turns;
 inline ucontext_t outside;
 inline uint64_t group_number;  // of all threadgroups that ever ran, from 1
-inline char trouble[400];  // why the run was given up; empty while all is well
+inline char trouble[400];      // why the run was given up; empty while all is well
 inline void (*body)(const Thread&);
 inline char* stacks;
 
@@ -94,7 +97,8 @@ inline void meet(Meeting& meeting) {
   close_if_complete(meeting);
   while (meeting.number == number) {
     if (++num_idle_turns > 4 * num_threads) {
-      snprintf(trouble, sizeof trouble, "threads wait at a barrier or a simd function for others that never come");
+      snprintf(trouble, sizeof trouble,
+               "threads wait at a barrier or a simd function for others that never come");
       give_up();
     }
     give_way();

@@ -54,9 +54,9 @@ struct Float16 {
   }
   static float decode(uint16_t bits) {
     const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    const float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
-        : exponent == 0               ? ldexpf(float(mantissa), -24)
-                                      : ldexpf(float(1024 + mantissa), exponent - 25);
+    const float size = exponent == 31  ? (mantissa ? NAN : INFINITY)
+                       : exponent == 0 ? ldexpf(float(mantissa), -24)
+                                       : ldexpf(float(1024 + mantissa), exponent - 25);
     return bits & 0x8000 ? -size : size;
   }
 };

@@ -23,7 +23,8 @@ void rms_norm(ThreadPool& threads) {
   Array weight = filled(any_dtype(), {E}), sum = empty(dtype, {M, E}), out = empty(dtype, {M, E});
   bool has_delta = one_in(2);
   judge.begin("rms_norm", dtype);
-  kernels.rms_norm(threads, x.t, has_delta ? delta.t : Tensor{}, weight.t, 1e-6f, has_delta ? sum.t : Tensor{}, out.t);
+  kernels.rms_norm(threads, x.t, has_delta ? delta.t : Tensor{}, weight.t, 1e-6f,
+                   has_delta ? sum.t : Tensor{}, out.t);
   for (int64_t m = 0; m < M; ++m) {
     std::vector<double> row;
     for (int64_t e = 0; e < E; ++e) {
@@ -48,7 +49,8 @@ void conversions(ThreadPool& threads) {
   Array x = empty(dtype, {1, E}), delta = empty(dtype, {1, E}), weight = filled(dtype, {E});
   Array sum = empty(dtype, {1, E}), out = empty(dtype, {1, E});
   for (Array* a : {&x, &delta})
-    for (int64_t i = 0; i < E * bytes_of(dtype); ++i) static_cast<uint8_t*>(a->t.data)[i] = uint8_t(random_bits());
+    for (int64_t i = 0; i < E * bytes_of(dtype); ++i)
+      static_cast<uint8_t*>(a->t.data)[i] = uint8_t(random_bits());
   judge.begin("conversions", dtype);
   kernels.rms_norm(threads, x.t, delta.t, weight.t, 1e-6f, sum.t, out.t);
   for (int64_t e = 0; e < E; ++e) {
@@ -70,7 +72,8 @@ void rope(ThreadPool& threads) {
   std::vector<int32_t> offsets;
   for (int64_t b = 0; b < B; ++b) offsets.push_back(int32_t(whole(0, P - L)));
   judge.begin("rope", dtype);
-  kernels.rope(threads, x.t, has_weight ? weight.t : Tensor{}, 1e-6f, cos.t, sin.t, offsets.data(), traditional, out.t);
+  kernels.rope(threads, x.t, has_weight ? weight.t : Tensor{}, 1e-6f, cos.t, sin.t, offsets.data(),
+               traditional, out.t);
   each(x.t, [&](int64_t b, int64_t l, int64_t h, int64_t d) {
     std::vector<double> head;
     for (int64_t i = 0; i < 2 * half; ++i) head.push_back(x(b, l, h, i));
@@ -163,8 +166,10 @@ int main(int argc, char** argv) {
   StrictPool strict(3), alone(1);
   std::unique_ptr<ThreadPool> pair = make_thread_pool(2), crowd = make_thread_pool(4);
   ThreadPool* pools[] = {&strict, &alone, pair.get(), crowd.get()};
-  void (*operators[])(ThreadPool&) = {linear, linear, linear, attention, paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
-                                rms_norm, conversions, rope, swiglu, embedding, argmax, top_k};
+  void (*operators[])(ThreadPool&) = {linear,          linear,          linear,        attention,
+                                      paged_attention, paged_attention, quantize_rows, quantized_matmul_step,
+                                      rms_norm,        conversions,     rope,          swiglu,
+                                      embedding,       argmax,          top_k};
   for (int64_t call = 0; call < calls; ++call) {
     random_bits.seed(seed + uint64_t(call));  // a failure is repeated alone: fuzz SEED+CALL 1
     ThreadPool& threads = *pools[whole(0, 3)];

@@ -1,4 +1,5 @@
-// What the fuzz driver is made of: arrays in buffers of exactly their size, a strict thread pool, a double-precision judge.
+// What the fuzz driver is made of: arrays in buffers of exactly their size, a strict thread pool, a
+// double-precision judge.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,9 @@ using namespace tiny_llm;
 
 inline std::mt19937_64 random_bits;
 
-inline int64_t whole(int64_t low, int64_t high) { return low + int64_t(random_bits() % uint64_t(high - low + 1)); }
+inline int64_t whole(int64_t low, int64_t high) {
+  return low + int64_t(random_bits() % uint64_t(high - low + 1));
+}
 inline bool one_in(int n) { return whole(1, n) == 1; }
 inline double real() { return double(int64_t(random_bits())) * 0x1p-63; }  // -1 to 1
 template <class T>
@@ -32,9 +35,13 @@ T one_of(std::initializer_list<T> choices) {
 }
 inline DType any_dtype() { return one_of({DType::f32, DType::f16, DType::bf16}); }
 
-inline int bytes_of(DType dtype) { return dtype == DType::i8 ? 1 : dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+inline int bytes_of(DType dtype) {
+  return dtype == DType::i8 ? 1 : dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4;
+}
 /// Half the distance of neighbouring numbers of size one.
-inline double unit(DType dtype) { return dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
+inline double unit(DType dtype) {
+  return dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+}
 inline double smallest(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 0x1p-130; }
 inline double largest(DType dtype) { return dtype == DType::f16 ? 65504.0 : 3.38e38; }
 
@@ -46,7 +53,8 @@ inline double decode(const void* at, DType dtype) {
   if (dtype == DType::bf16) return std::bit_cast<float>(uint32_t(bits) << 16);
   int exponent = bits >> 10 & 31, fraction = bits & 1023;
   double size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                               : exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+                : exponent     ? std::ldexp(1024 + fraction, exponent - 25)
+                               : std::ldexp(fraction, -24);
   return bits & 0x8000 ? -size : size;
 }
 
@@ -58,8 +66,10 @@ inline uint16_t encode16(double x, DType dtype) {
   if (size >= top) return sign | high;
   for (--high; low < high;) {  // the largest that is not above
     uint16_t middle = (low + high + 1) / 2;
-    if (decode(&middle, dtype) <= size) low = middle;
-    else high = middle - 1;
+    if (decode(&middle, dtype) <= size)
+      low = middle;
+    else
+      high = middle - 1;
   }
   uint16_t above = low + 1;
   double below = size - decode(&low, dtype), over = decode(&above, dtype) - size;
@@ -67,8 +77,10 @@ inline uint16_t encode16(double x, DType dtype) {
 }
 
 inline void encode(void* at, DType dtype, double x) {
-  if (dtype == DType::f32) *static_cast<float*>(at) = static_cast<float>(x);
-  else *static_cast<uint16_t*>(at) = encode16(x, dtype);
+  if (dtype == DType::f32)
+    *static_cast<float*>(at) = static_cast<float>(x);
+  else
+    *static_cast<uint16_t*>(at) = encode16(x, dtype);
 }
 
 struct Free {
@@ -93,7 +105,9 @@ struct Array {
     return static_cast<char*>(t.data) + index * bytes_of(t.dtype);
   }
   template <class... Index>
-  double operator()(Index... index) const { return decode(at(index...), t.dtype); }
+  double operator()(Index... index) const {
+    return decode(at(index...), t.dtype);
+  }
 };
 
 /// Rows are whole; unless `packed`, the other dimensions stand in any order, with gaps, and some repeat.
@@ -135,7 +149,9 @@ inline Array filled(DType dtype, std::vector<int64_t> shape, double size = 1.0, 
 }
 
 /// A power of two that leaves float16 its range.
-inline double any_size(DType dtype) { return std::ldexp(1.0, int(dtype == DType::f16 ? whole(-6, 2) : whole(-40, 40))); }
+inline double any_size(DType dtype) {
+  return std::ldexp(1.0, int(dtype == DType::f16 ? whole(-6, 2) : whole(-40, 40)));
+}
 
 /// Every request gets new memory of its exact size, full of NaN, and ends what the slot gave before.
 /// All threads work, one after the other, the caller last.

@@ -6,8 +6,8 @@
 namespace fuzz {
 
 /// A token alone has the same bits as in its chunk: token l of row b, which sees `visible` stored ones.
-inline void check_alone(ThreadPool& threads, const Array& q, const Array& k, const Array& v, const Array& among,
-                        float scale, int64_t b, int64_t l, int32_t visible) {
+inline void check_alone(ThreadPool& threads, const Array& q, const Array& k, const Array& v,
+                        const Array& among, float scale, int64_t b, int64_t l, int32_t visible) {
   Tensor query = q.t, key = k.t, value = v.t;
   query.data = q.at(b, 0, l), key.data = k.at(b), value.data = v.at(b);
   query.shape[0] = query.shape[2] = key.shape[0] = value.shape[0] = 1;
@@ -36,7 +36,8 @@ inline void attention(ThreadPool& threads) {
   }
   for (Array* a : {&k, &v})
     each(a->t, [&](int64_t b, int64_t g, int64_t s, int64_t d) {
-      if (a->t.stride[2] != 0 && s >= lengths[b]) encode(a->at(b, g, s, d), stored, one_in(2) ? NAN : INFINITY);
+      if (a->t.stride[2] != 0 && s >= lengths[b])
+        encode(a->at(b, g, s, d), stored, one_in(2) ? NAN : INFINITY);
     });
   judge.begin("attention", dtype);
   kernels.attention(threads, q.t, k.t, v.t, {B, lengths.data()}, causal, scale, out.t);
@@ -69,9 +70,11 @@ inline void attention(ThreadPool& threads) {
 struct Pool {
   Array numbers, scales;  // scales [blocks, G, size], of 8 bits only
 
-  Pool(ThreadPool& threads, DType dtype, const std::vector<int64_t>& shape, const std::vector<bool>& is_stored) {
+  Pool(ThreadPool& threads, DType dtype, const std::vector<int64_t>& shape,
+       const std::vector<bool>& is_stored) {
     if (dtype == DType::i8) {
-      Array rows = filled(any_dtype(), {shape[0] * shape[1] * shape[2], shape[3]});  // no two alike: equal ones round alike
+      Array rows = filled(
+          any_dtype(), {shape[0] * shape[1] * shape[2], shape[3]});  // no two alike: equal ones round alike
       numbers = empty(dtype, shape), scales = empty(DType::f32, {shape[0], shape[1], shape[2]});
       auto* factors = static_cast<float*>(scales.t.data);
       kernels.quantize_rows(threads, rows.t, static_cast<int8_t*>(numbers.t.data), factors);
@@ -81,7 +84,8 @@ struct Pool {
     }
     const Array& hidden = dtype == DType::i8 ? scales : numbers;
     each(hidden.t, [&](int64_t b, int64_t g, int64_t s, int64_t d) {
-      if (!is_stored[b * shape[2] + s]) encode(hidden.at(b, g, s, d), hidden.t.dtype, one_in(2) ? NAN : INFINITY);
+      if (!is_stored[b * shape[2] + s])
+        encode(hidden.at(b, g, s, d), hidden.t.dtype, one_in(2) ? NAN : INFINITY);
     });
   }
 
@@ -119,19 +123,21 @@ struct Step {
     return static_cast<const int32_t*>(table.get())[r * width + s / size] * size + s % size;
   }
   Requests requests() const {
-    return {int64_t(lengths.size()), lengths.data(), starts.data(), static_cast<const int32_t*>(table.get()), width};
+    return {int64_t(lengths.size()), lengths.data(), starts.data(), static_cast<const int32_t*>(table.get()),
+            width};
   }
 };
 
 /// Row `row` of query head h, of the request that sees the first `visible` of its stored tokens.
-inline void check_row(const Step& step, const Array& q, const Pool& k, const Pool& v, const Array& out, float scale,
-                      int64_t r, int64_t row, int64_t h, int64_t visible) {
+inline void check_row(const Step& step, const Array& q, const Pool& k, const Pool& v, const Array& out,
+                      float scale, int64_t r, int64_t row, int64_t h, int64_t visible) {
   int64_t g = h / (q.t.shape[1] / k.numbers.t.shape[1]), D = q.t.shape[3];
   std::vector<double> scores(visible);
   double peak = -INFINITY, total = 0;
   for (int64_t s = 0; s < visible; ++s) {
     int64_t at = step.slot(r, s);
-    for (int64_t d = 0; d < D; ++d) scores[s] += q(0, h, row, d) * k(at / step.size, g, at % step.size, d) * scale;
+    for (int64_t d = 0; d < D; ++d)
+      scores[s] += q(0, h, row, d) * k(at / step.size, g, at % step.size, d) * scale;
     peak = std::max(peak, scores[s]);
   }
   for (int64_t s = 0; s < visible; ++s) total += scores[s] = std::exp(scores[s] - peak);
@@ -147,7 +153,8 @@ inline void check_row(const Step& step, const Array& q, const Pool& k, const Poo
 
 inline void paged_attention(ThreadPool& threads) {
   DType dtype = any_dtype(), stored = one_in(2) ? DType::i8 : any_dtype();
-  int64_t G = whole(1, 3), H = G * one_of<int64_t>({1, 2, 3, 7, 24}), D = one_of<int64_t>({64, 80, whole(1, 70)});
+  int64_t G = whole(1, 3), H = G * one_of<int64_t>({1, 2, 3, 7, 24}),
+          D = one_of<int64_t>({64, 80, whole(1, 70)});
   Step step;
   int64_t T = step.starts.back();
   float scale = 1.0f / std::sqrt(float(D));
@@ -162,25 +169,30 @@ inline void paged_attention(ThreadPool& threads) {
         check_row(step, q, k, v, out, scale, r, row, h, step.lengths[r] - (step.starts[r + 1] - row) + 1);
 }
 
-/// Rows of any size, subnormal and zero among them; one that holds no number, or an infinite one, has no scale.
+/// Rows of any size, subnormal and zero among them; one that holds no number, or an infinite one, has no
+/// scale.
 inline void quantize_rows(ThreadPool& threads) {
   DType dtype = any_dtype();
   int64_t M = whole(1, 40), D = one_of<int64_t>({1, 64, 80, whole(1, 300)});
   double size = one_of({0.0, dtype == DType::f16 ? 0x1p-22 : 0x1p-140, any_size(dtype)});
   Array x = filled(dtype, {M, D}, size, false), scales = empty(DType::f32, {M});
   Memory numbers = exactly(M * D);
-  if (one_in(4)) encode(x.at(whole(0, M - 1), whole(0, D - 1)), dtype, one_of<double>({NAN, INFINITY, -INFINITY}));
+  if (one_in(4))
+    encode(x.at(whole(0, M - 1), whole(0, D - 1)), dtype, one_of<double>({NAN, INFINITY, -INFINITY}));
   judge.begin("quantize_rows", dtype);
-  kernels.quantize_rows(threads, x.t, static_cast<int8_t*>(numbers.get()), static_cast<float*>(scales.t.data));
+  kernels.quantize_rows(threads, x.t, static_cast<int8_t*>(numbers.get()),
+                        static_cast<float*>(scales.t.data));
   for (int64_t m = 0; m < M; ++m) {
     float peak = 0.0f;
     bool is_finite = true;
-    for (int64_t d = 0; d < D; ++d) is_finite &= std::isfinite(x(m, d)), peak = std::max(peak, float(std::fabs(x(m, d))));
+    for (int64_t d = 0; d < D; ++d)
+      is_finite &= std::isfinite(x(m, d)), peak = std::max(peak, float(std::fabs(x(m, d))));
     float scale = is_finite ? peak / 127.0f : NAN;
     judge.equal(scales(m), scale, "of a scale");
     for (int64_t d = 0; is_finite && d < D; ++d) {
       float want = std::nearbyint(float(x(m, d)) / (scale > 0.0f ? scale : 1.0f));
-      judge.equal(static_cast<int8_t*>(numbers.get())[m * D + d], std::clamp(want, -127.0f, 127.0f), "of a number");
+      judge.equal(static_cast<int8_t*>(numbers.get())[m * D + d], std::clamp(want, -127.0f, 127.0f),
+                  "of a number");
     }
   }
 }

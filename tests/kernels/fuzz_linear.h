@@ -36,9 +36,12 @@ struct AnyMatrix {
   }
 };
 
-inline int64_t any_rows() { return one_in(3) ? one_of<int64_t>({1, 2, 3, 47, 48, 49, 50, 97}) : whole(1, 12); }
+inline int64_t any_rows() {
+  return one_in(3) ? one_of<int64_t>({1, 2, 3, 47, 48, 49, 50, 97}) : whole(1, 12);
+}
 
-inline void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const Array& out, double x_size, const Array* residual = nullptr) {
+inline void check_product(const Array& x, const AnyMatrix& w, const Array* bias, const Array& out,
+                          double x_size, const Array* residual = nullptr) {
   int64_t M = out.t.shape[0], K = w.m.columns;
   std::vector<double> rows, row(K);
   for (int64_t m = 0; m < M; ++m)
@@ -87,12 +90,13 @@ inline void linear(ThreadPool& threads) {
     biases.push_back(filled(any_dtype(), {N}, std::min(4.0, size)));
     outs.push_back(empty(dtype, {M, N}));
     residuals.push_back(filled(any_dtype(), {M, N}, std::min(4.0, size), false));
-    products.push_back({weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
+    products.push_back(
+        {weights[i].m, one_in(2) ? biases[i].t : Tensor{}, outs[i].t, one_in(2) ? residuals[i].t : Tensor{}});
   }
   judge.begin(bits == 0 ? "linear dense" : bits == 4 ? "linear 4 bits" : "linear 8 bits", dtype);
   kernels.linear(threads, x.t, products.data(), count);
-  // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the same way.
-  // A field is up to twice its weight before the bias is added: so are float32's roundings.
+  // 16-bit activations of packed products are rounded to 2^-16 of their group's largest: at worst all the
+  // same way. A field is up to twice its weight before the bias is added: so are float32's roundings.
   double coarser = !bits ? 1.0 : dtype == DType::f32 ? 2.0 : 32 * std::sqrt(double(K));
   for (int i = 0; i < count; ++i)
     check_product(x, weights[i], products[i].bias.data ? &biases[i] : nullptr, outs[i], size * coarser,

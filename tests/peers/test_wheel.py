@@ -30,16 +30,36 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a new environment that has the wheel, its dependencies and a backend of MLX."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    venv.create(folder / "venv", with_pip=True)
-    programs = folder / "venv" / "bin"
-    extras = [f"mlx[cpu]=={version('mlx')}"] if sys.platform == "linux" else []
-    run(programs / "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
-    (wheel,) = folder.glob("tiny_llm-*.whl")
-    run(programs / "pip", "install", "--quiet", str(wheel), *extras)
-    return programs
+    pip = [sys.executable, "-m", "pip", "--python", str(environment(folder / "builder"))]
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    (built,) = folder.glob("tiny_llm-*.whl")
+    return built
+
+
+def environment(folder: Path) -> Path:
+    """The Python of a new, empty environment."""
+    venv.create(folder, with_pip=True)
+    return folder / "bin" / "python"
+
+
+def installed(wheel: Path, folder: Path, extra: str) -> Path:
+    """The programs of a new environment that has the wheel with this extra, and a backend of MLX."""
+    python = environment(folder)
+    backend = [f"mlx[cpu]=={version('mlx')}"] if sys.platform == "linux" else []
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[{extra}]" if extra else str(wheel), *backend)
+    return python.parent
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(wheel, tmp_path_factory.mktemp("base"), "")
+
+
+@pytest.fixture(scope="module")
+def serve(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(wheel, tmp_path_factory.mktemp("serve"), "serve")
 
 
 def run(program: Path, *words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -58,31 +78,31 @@ def run(program: Path, *words: str, stdin: str = "", code: int = 0) -> subproces
     return done
 
 
-def test_an_answer_and_a_conversation(bin_folder: Path) -> None:
-    done = run(bin_folder / "tiny-llm", "run", "--prompt", "Who are you?", "--max-tokens", "12")
+def test_an_answer_and_a_conversation(base: Path) -> None:
+    done = run(base / "tiny-llm", "run", "--prompt", "Who are you?", "--max-tokens", "12")
     assert done.stdout.startswith("I am") and "next: tiny-llm batch-main" in done.stderr
-    done = run(bin_folder / "tiny-llm", "chat", "--max-tokens", "4", stdin="Who are you?\nAnd now?\n")
+    done = run(base / "tiny-llm", "chat", "--max-tokens", "4", stdin="Who are you?\nAnd now?\n")
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_what_needs_the_checkout_says_so(bin_folder: Path) -> None:
-    listed = run(bin_folder / "tiny-llm", "--help").stdout
+def test_what_needs_the_checkout_says_so(base: Path) -> None:
+    listed = run(base / "tiny-llm", "--help").stdout
     assert "tiny-llm serve" in listed and "pdmw" not in listed
     for name in ("test", "book", "check", "stubs"):
-        done = run(bin_folder / "tiny-llm", name, code=2)
+        done = run(base / "tiny-llm", name, code=2)
         assert done.stderr.startswith(f"error: {name} works on the course's files")
 
 
-def test_the_library(bin_folder: Path) -> None:
-    assert "I am" in run(bin_folder / "python", "-c", LIBRARY).stdout
+def test_the_library(base: Path) -> None:
+    assert "I am" in run(base / "python", "-c", LIBRARY).stdout
 
 
 @pytest.fixture
-def address(bin_folder: Path) -> Iterator[str]:
+def address(serve: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([bin_folder / "tiny-llm", "serve", "--port", str(port)])
+    process = subprocess.Popen([serve / "tiny-llm", "serve", "--port", str(port)])
     address, end_s = f"http://127.0.0.1:{port}", time.monotonic() + MINUTES
     try:
         while not answers(f"{address}/health"):
@@ -106,3 +126,48 @@ def test_a_server(address: str) -> None:
     done = httpx2.post(f"{address}/v1/completions", json=body, timeout=MINUTES).raise_for_status().json()
     assert done["usage"]["completion_tokens"] == 4
     assert "tiny_llm:generation_tokens_total" in httpx2.get(f"{address}/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("command", "library", "extra"),
+    [
+        (["serve", "--port", "0"], "fastapi", "serve"),
+        (["batch", "-i", "none.jsonl", "-o", "none.out"], "fastapi", "serve"),
+        (["chat", "--server", "http://127.0.0.1:1"], "httpx2", "serve"),
+        (["bench-serve", "--help"], "httpx2", "serve"),
+        (["bench-chunked-prefill", "--help"], "matplotlib", "measure"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_lacks(
+    base: Path, command: list[str], library: str, extra: str
+) -> None:
+    err = run(base / "tiny-llm", *command, code=2).stderr
+    assert err.startswith(f"error: {library} is not installed: pip install 'WHEEL[{extra}]'")
+    assert err.count("\n") == 1
+
+
+def test_the_starter_is_not_in_the_wheel(base: Path) -> None:
+    find = "import importlib.util as u; print([u.find_spec(n) is None for n in ('tiny_llm', 'tiny_llm_ref')])"
+    assert run(base / "python", "-c", find).stdout == "[True, False]\n"
+    err = run(base / "tiny-llm", "run", "--solution", "mine", code=2).stderr
+    assert err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_what_measures(wheel: Path, tmp_path: Path) -> None:
+    programs = installed(wheel, tmp_path, "measure")
+    assert "step" in run(programs / "tiny-llm", "trace").stdout
+    sizes = ["--prefill-steps", "128", "--repeats", "1", "--out", str(tmp_path / "results")]
+    run(programs / "tiny-llm", "bench-chunked-prefill", *sizes, "--json")
+    assert "bench-serve" in run(programs / "tiny-llm", "bench-serve", "--help").stdout
+
+
+def test_the_course_has_what_it_grades_with(wheel: Path, tmp_path: Path) -> None:
+    programs = installed(wheel, tmp_path, "course")
+    grade = ["-m", "pytest", "-p", "tiny_llm_lab.course.grading.plugin", "--version"]
+    assert "pytest" in run(programs / "python", *grade).stdout
+
+
+def test_ray_serves(wheel: Path, tmp_path: Path) -> None:
+    programs = installed(wheel, tmp_path, "ray")
+    assert "--num-replicas" in run(programs / "tiny-llm", "cluster", "--help").stdout
+    run(programs / "python", "-c", "import tiny_llm_lab.serving.ray_cluster.deployment")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
+from tiny_llm_lab.cli.extras import missing_extra
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.missing_parameter import find_missing
@@ -69,6 +70,8 @@ def _ending(error: BaseException) -> tuple[int, str]:
     match error:
         case UserError():
             return EXIT_USAGE, f"error: {error}"
+        case ModuleNotFoundError() if missing := missing_extra(error):
+            return EXIT_USAGE, f"error: {missing}"
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED, "interrupted"
         case UnwrittenError() | CrashError():

@@ -43,35 +43,60 @@ def test_a_task_that_needs_a_later_one_is_told(tree: Path, other: str, says: str
     assert fault.startswith("task 1.1.1: ") and says in fault
 
 
+def budget_of(root: Path, budget: str, **files: str) -> list[str]:
+    (root / "p").mkdir()
+    (root / "budget.toml").write_text(f'[part]\nfolder = "p"\n{budget}')
+    for name, text in files.items():
+        (root / "p" / name.replace("_", ".")).write_text(text)
+    return list(over_budget(root))
+
+
 def test_what_is_too_long_is_named(tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
     described = 'def described():\n    """' + "\n" * 50 + '"""\n'
-    (tmp_path / "p" / "a.py").write_text("def long():\n" + "    f()\n" * 40 + described)
-    for name in ("b.py", "c.cpp", "d.h", "e.metal", "notes.txt"):
-        (tmp_path / "p" / name).write_text("\n" * 251)
-    assert list(over_budget(tmp_path, ("p",), {})) == [
+    code = "f()\n\n# why\n// why\n"
+    found = budget_of(
+        tmp_path,
+        "lines = 242",
+        a_py="def long():\n" + "    f()\n" * 40 + described,
+        b_py="f()\n\n# why\n" * 200,
+        c_cpp="f();\n\n// why\n" * 200,
+        d_h="f();\n" * 201,
+        e_metal="f();\n" * 201,
+        notes_txt=code * 201,
+    )
+    assert found == [
         "p/a.py:1: long has 41 lines, more than 40",
-        *(f"p/{name}: 251 lines, more than 250: split it by nouns" for name in ("b.py", "c.cpp", "d.h")),
-        "p/e.metal: 251 lines, more than 250: split it by nouns",
+        "p/d.h: 201 lines of code, more than 200: split it by nouns",
+        "p/e.metal: 201 lines of code, more than 200: split it by nouns",
     ]
 
 
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [(200, ""), (199, "cut, or raise it with a reason"), (203, "lower it in budget.toml")],
+)
+def test_a_part_has_a_budget_that_grows_by_an_edit_only(tmp_path: Path, lines: int, says: str) -> None:
+    found = budget_of(tmp_path, f"lines = {lines}", a_py="f()\n" * 200)
+    assert found == ([f"part: 200 lines of code, budget {lines}: {says}"] if says else [])
+
+
 def test_the_list_of_long_files_only_gets_shorter(tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    for name, lines in (("still.py", 300), ("grown.py", 301), ("mended.py", 250)):
-        (tmp_path / "p" / name).write_text("\n" * lines)
-    still_long = {f"p/{name}.py": 300 for name in ("still", "grown", "mended", "gone")}
-    assert list(over_budget(tmp_path, ("p",), still_long)) == [
-        "p/grown.py: 301 lines, more than 300: split it by nouns",
-        "p/mended.py: within 250 lines or gone: take it from the list in budget.py",
-        "p/gone.py: within 250 lines or gone: take it from the list in budget.py",
+    long = "".join(f'"p/{name}.py" = 300\n' for name in ("still", "grown", "cut", "gone"))
+    files = {"still_py": "f()\n" * 300, "grown_py": "f()\n" * 301, "cut_py": "f()\n" * 200}
+    assert budget_of(tmp_path, f"lines = 801\n[long]\n{long}", **files) == [
+        "p/cut.py: 200 lines of code: take it from the long files of budget.toml",
+        "p/grown.py: 301 lines of code, more than 300: split it by nouns",
+        "p/gone.py is gone: take it from budget.toml",
     ]
 
 
 def test_every_step_runs_and_one_failure_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = {"bad": lambda course, args: ["a reason"], "good": lambda course, args: []}
+    steps = {
+        "bad": check.Step("", lambda course, args: ["a reason"]),
+        "good": check.Step("", lambda course, args: []),
+    }
     monkeypatch.setattr(check, "STEPS", steps)
     asked = argparse.Namespace(command="check", only=None, task=None, full=False, no_tests=False)
     assert check.run(asked) == 1
@@ -103,8 +128,8 @@ def test_what_takes_long_runs_when_asked_for(
 
 def test_a_missing_tool_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None)
-    (line,) = check.STEPS["ruff"](load_course(), argparse.Namespace())
-    assert line == "ruff is not installed: run `pdm install`, which brings the development tools"
+    (line,) = check.STEPS["ruff"].complaints(load_course(), argparse.Namespace())
+    assert line == "ruff is not installed: `./pdmw install` brings the development tools"
 
 
 @pytest.mark.parametrize(

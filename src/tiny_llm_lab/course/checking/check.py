@@ -7,6 +7,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from tiny_llm_lab.course.book import command as book
 from tiny_llm_lab.course.checking import audit, budget, soundness
@@ -20,6 +22,7 @@ from tiny_llm_lab.types import UserError
 HELP = "Run all that CI runs: lint, types, starter, tests, book, line budget; with --full the known mistakes."
 
 PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
+_PYTHON = ("src", "tests", "recipes")
 _SHOWN_LINES = 60  # of the output of a tool that failed
 # Tried once more on a machine that says it has a GPU: what switches kernels on, and what asks for the device.
 _ON_A_GPU = (
@@ -31,15 +34,20 @@ _ON_A_GPU = (
 # The thread sanitizer sees a missing fence at once, and on x86 nothing else does.
 _THREADS = ("--isa", "plain", "--sanitizer", "thread", "--calls", "100")
 
-Step = Callable[[Course, argparse.Namespace], Iterable[str]]
+
+@dataclass(frozen=True)
+class Step:
+    """A part of `check`: what holds when it passes, and what finds out."""
+
+    says: str
+    complaints: Callable[[Course, argparse.Namespace], Iterable[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=", ".join(STEPS))
+    steps = "; ".join(f"{name}: {step.says}" for name, step in STEPS.items())
+    parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=steps)
     parser.add_argument("--full", action="store_true", help=f"all tests, and {', '.join(LONG_STEPS)}")
-    parser.add_argument(
-        "--no-tests", action="store_true", help="without the tests, for who has just run them"
-    )
+    parser.add_argument("--no-tests", action="store_true", help="skip the quick tests, after test-ref")
     parser.add_argument("--task", help="try only the known mistakes of this task, and list them all")
 
 
@@ -66,7 +74,7 @@ def _wanted(args: argparse.Namespace) -> list[str]:
 def _passes(name: str, course: Course, args: argparse.Namespace) -> bool:
     start_s = time.perf_counter()
     try:
-        complaints = list(STEPS[name](course, args))
+        complaints = list(STEPS[name].complaints(course, args))
     except UserError as error:
         complaints = [str(error)]
     duration_s = time.perf_counter() - start_s
@@ -103,8 +111,21 @@ def _program(course: Course, *args: str) -> Iterable[str]:
 
 def _tool(course: Course, module: str, *args: str) -> Iterable[str]:
     if importlib.util.find_spec(module) is None:
-        return [f"{module} is not installed: run `pdm install`, which brings the development tools"]
+        return [f"{module} is not installed: `./pdmw install` brings the development tools"]
     return _program(course, "-m", module, *args)
+
+
+def _format(course: Course, args: argparse.Namespace) -> Iterable[str]:
+    yield from _tool(course, "ruff", "format", "--check", *_PYTHON)
+    sources = [
+        str(path)
+        for folder in _PYTHON
+        for pattern in ("*.cpp", "*.h")
+        for path in sorted((course.root / folder).rglob(pattern))
+        if not path.is_relative_to(course.starter)
+    ]
+    program = Path(sys.executable).with_name("clang-format")
+    yield from _output_of_failure(course, [str(program), "--dry-run", "--Werror", *sources])
 
 
 def _output_of_failure(course: Course, command: list[str]) -> list[str]:
@@ -116,21 +137,56 @@ def _output_of_failure(course: Course, command: list[str]) -> list[str]:
 
 
 STEPS: dict[str, Step] = {
-    "ruff": lambda course, _: _tool(course, "ruff", "check", "src", "tests", "recipes"),
-    "mypy": lambda course, _: _tool(course, "mypy", *PACKAGES),
-    "stubs": lambda course, _: (
-        f"src/tiny_llm/{name} is stale: run `pdm run stubs`" for name in stale_files(course)
+    "ruff": Step("lint", lambda course, _: _tool(course, "ruff", "check", *_PYTHON)),
+    "format": Step("Python and C++ are formatted", _format),
+    "mypy": Step("types", lambda course, _: _tool(course, "mypy", *PACKAGES)),
+    "imports": Step(
+        "the rooms of the lab import one way",
+        lambda course, _: _program(
+            course, "-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
+        ),
     ),
-    "manifest": lambda course, _: audit.complaints(course),
-    "starter": lambda course, _: soundness.starter_faults(course),
-    "later-days": lambda course, _: soundness.later_day_faults(course),
-    "tests": lambda course, args: _pytest(course, *(["--full"] if args.full else [])),
-    "gpu": lambda course, _: _pytest(course, "-p", "tests.helpers.claims_gpu", *_ON_A_GPU),
-    "threads": lambda course, _: _program(course, "tests/kernels/sanitize.py", *_THREADS),
-    "book": lambda course, _: book.problems(course),
-    "lines": lambda course, _: budget.over_budget(course.root, (*PACKAGES, "tests")),
-    "mistakes": _mistakes,
-    "lab-mistakes": lambda course, _: _survivors(try_lab_mistakes(course.root, lab_mistakes(course.root))),
-    "kernel-mistakes": lambda course, _: _program(course, "tests/kernels/mistakes.py"),
+    "stubs": Step(
+        "the starter is what the reference makes it",
+        lambda course, _: (f"src/tiny_llm/{name} is stale: ./pdmw run stubs" for name in stale_files(course)),
+    ),
+    "manifest": Step(
+        "course.toml names what there is, and each known mistake changes code",
+        lambda course, _: audit.complaints(course),
+    ),
+    "starter": Step(
+        "every test of the starter is a TODO", lambda course, _: soundness.starter_faults(course)
+    ),
+    "later-days": Step(
+        "each day passes while the code of later days is missing",
+        lambda course, _: soundness.later_day_faults(course),
+    ),
+    "tests": Step(
+        "the quick tests on the reference, with --full all of them",
+        lambda course, args: _pytest(course, *(["--full"] if args.full else [])),
+    ),
+    "gpu": Step(
+        "the model's tests where the machine claims to have a GPU",
+        lambda course, _: _pytest(course, "-p", "tests.helpers.claims_gpu", *_ON_A_GPU),
+    ),
+    "threads": Step(
+        "the kernels under the thread sanitizer",
+        lambda course, _: _program(course, "tests/kernels/sanitize.py", *_THREADS),
+    ),
+    "book": Step(
+        "links, commands, samples, figures and words of the book", lambda course, _: book.problems(course)
+    ),
+    "lines": Step(
+        "files and functions are small, and the project keeps its budget",
+        lambda course, _: budget.over_budget(course.root),
+    ),
+    "mistakes": Step("the tests catch each known mistake of the course", _mistakes),
+    "lab-mistakes": Step(
+        "and each of the lab",
+        lambda course, _: _survivors(try_lab_mistakes(course.root, lab_mistakes(course.root))),
+    ),
+    "kernel-mistakes": Step(
+        "and each of the C++ kernels", lambda course, _: _program(course, "tests/kernels/mistakes.py")
+    ),
 }
 LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes")

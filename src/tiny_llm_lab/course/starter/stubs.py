@@ -39,13 +39,13 @@ def run(args: argparse.Namespace) -> int:
     wanted, stale = starter(course), stale_files(course)
     if args.check:
         for name in stale:
-            print(f"stale: src/tiny_llm/{name}: run `pdm run stubs`", file=sys.stderr)
+            print(f"stale: src/tiny_llm/{name}: ./pdmw run stubs writes it", file=sys.stderr)
         return 1 if stale else 0
     edited = [name for name in stale if not is_untouched(course.starter / name, wanted.get(name))]
     if edited and not args.force:
         raise UserError(
             f"{', '.join(edited)} in src/tiny_llm would be replaced but was edited: "
-            "`pdm run stubs --force` does it and keeps a backup"
+            "`./pdmw run stubs --force` does it and keeps a backup"
         )
     for name in stale:
         path = course.starter / name

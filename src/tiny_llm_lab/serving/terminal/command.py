@@ -21,7 +21,6 @@ from tiny_llm_lab.serving.options.model_options import (
 from tiny_llm_lab.serving.options.prompt_text import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
-from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
 
 HELP = "Talk with a model in the terminal."
@@ -66,6 +65,8 @@ def run(args: Namespace) -> int:
 
 def _answers(args: Namespace) -> Answers:
     if args.server is not None:
+        from tiny_llm_lab.serving.terminal.server_answers import ServerAnswers  # of the extra [serve]
+
         return ServerAnswers(args.server, None if args.model == "default" else args.model)
     loaded = load_from_args(args)
     tokenizer = loaded.checkpoint.tokenizer
