@@ -32,8 +32,8 @@ asyncio.run(main())
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--python", str(environment(folder / "builder"))]
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    python = environment(folder / "builder")
+    run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     (built,) = folder.glob("tiny_llm-*.whl")
     return built
 

@@ -110,6 +110,7 @@ def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library
         f"-DTINY_ISA={isa.name}",
         f"-DTINY_WIDTH={isa.width}",
         f"-I{include}",
+        f"-I{folder}",  # given headers include those of a task
         *extra,
     )
     sources = [*sorted(folder.glob("*.cpp")), CPP / "table.cpp"]
