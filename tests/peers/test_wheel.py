@@ -129,20 +129,18 @@ def test_a_server(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "library", "extra"),
+    ("command", "extra"),
     [
-        (["serve", "--port", "0"], "fastapi", "serve"),
-        (["batch", "-i", "none.jsonl", "-o", "none.out"], "fastapi", "serve"),
-        (["chat", "--server", "http://127.0.0.1:1"], "httpx2", "serve"),
-        (["bench-serve", "--help"], "httpx2", "serve"),
-        (["bench-chunked-prefill", "--help"], "matplotlib", "measure"),
+        (["serve", "--port", "0"], "serve"),
+        (["batch", "-i", "none.jsonl", "-o", "none.out"], "serve"),
+        (["chat", "--server", "http://127.0.0.1:1"], "serve"),
+        (["bench-serve", "--help"], "serve"),
+        (["bench-chunked-prefill", "--help"], "measure"),
     ],
 )
-def test_a_command_names_the_extra_that_it_lacks(
-    base: Path, command: list[str], library: str, extra: str
-) -> None:
+def test_a_command_names_the_extra_that_it_lacks(base: Path, command: list[str], extra: str) -> None:
     err = run(base / "tiny-llm", *command, code=2).stderr
-    assert err.startswith(f"error: {library} is not installed: pip install 'WHEEL[{extra}]'")
+    assert err.startswith("error: ") and f"is not installed: pip install 'WHEEL[{extra}]'" in err
     assert err.count("\n") == 1
 
 

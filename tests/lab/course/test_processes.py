@@ -44,38 +44,12 @@ def graded(tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree: Path, loop: str) -> None:
     edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', loop)
-    done = grade("--time-limit", "1")  # far above what the other tests take on a busy machine
+    done = grade(
+        "-p", "timeout", "--time-limit", "1"
+    )  # far above what the other tests take on a busy machine
     assert "1 failed, 1 deselected, 1 todo" in done.stdout
-    assert "tests/test_sums.py::test_twice of task 1.1.1 did not end within 1 s" in done.stdout
+    assert "Timeout (>1.0s) from pytest-timeout." in done.stdout
     assert "\nsrc/tiny_llm/sums.py:" in done.stdout, "the place of the loop"
-
-
-def test_a_process_that_cannot_be_stopped_ends_with_the_name_of_the_test(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stubborn = "import time\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass"
-    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', stubborn)
-    path = os.pathsep.join([str(tree / "src"), *sys.path])
-    limit = "tiny_llm_lab.course.grading.time_limit"
-    code = f"import pytest, {limit}; {limit}._GRACE_S = 0.5; pytest.main()"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code,
-            "-p",
-            "tiny_llm_lab.course.grading.plugin",
-            "--time-limit",
-            "1",
-            "tests",
-        ],
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "test_twice of task 1.1.1 did not end" in done.stderr
 
 
 def test_a_folder_without_room_for_pytests_cache_keeps_the_result(tree: Path) -> None:

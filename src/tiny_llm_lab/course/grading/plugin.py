@@ -8,13 +8,11 @@ from typing import cast
 
 import pytest
 
-from tiny_llm_lab.course.grading.crash import RunningTest, running_file
 from tiny_llm_lab.course.grading.flags import FLAGS
 from tiny_llm_lab.course.grading.grading import Grader
 from tiny_llm_lab.course.grading.interrupt import Interrupt
 from tiny_llm_lab.course.grading.precompile import precompile
 from tiny_llm_lab.course.grading.selection import LONG, TASK, Selection
-from tiny_llm_lab.course.grading.time_limit import LIMIT_S, OWN_LIMIT, TimeLimit
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.closing import Closing
 from tiny_llm_lab.course.record.recorder import Recorder, is_learners
@@ -27,6 +25,9 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
+# An endless loop fails its test. Compiling the kernels of a day, which is part of a test, takes less.
+_LIMIT_S = 120.0
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiny-llm")
@@ -37,12 +38,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help=f"seconds for each test of mine: {LIMIT_S:.0f}, 0 = none",
+        help=f"seconds for each test of mine, as --timeout of pytest-timeout: {_LIMIT_S:.0f}, 0 = none",
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its limit
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in (TASK, LONG, OWN_LIMIT):
+    limit_s = config.getoption("--time-limit")
+    if limit_s is None and config.getoption("--solution") == "mine":
+        limit_s = _LIMIT_S
+    if limit_s is not None and config.getoption("timeout", None) is None:
+        config.option.timeout = limit_s
+    for marker in (TASK, LONG):
         config.addinivalue_line("markers", marker)
     # A week's tests grade the Python they name; those of the C++ kernels switch them on themselves.
     os.environ[native.VARIABLE] = config.getoption("--kernels") or os.environ.get(native.VARIABLE, "off")
@@ -53,12 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
         selection = Selection(config, course)
     except UserError as error:
         raise pytest.UsageError(str(error)) from None
-    for plugin in (selection, Grader(config, selection), TimeLimit(config, selection), Interrupt()):
+    for plugin in (selection, Grader(config, selection), Interrupt()):
         config.pluginmanager.register(plugin)
     if not is_worker(config):
-        file = running_file(os.environ)
-        if file is not None:
-            config.pluginmanager.register(RunningTest(selection, file))
         is_inside_trial = multiprocessing.parent_process() is not None  # of a known mistake
         if not is_inside_trial and is_learners(course, selection.solution):
             config.pluginmanager.register(Recorder(config, selection))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tiny_llm_lab.course.grading.crash import outlived
 from tiny_llm_lab.course.grading.flags import FLAGS
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.types import UserError
@@ -35,14 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-    """Become pytest; for the learner's package, in a child that this process outlives."""
+    """Become pytest."""
     course = load_course()
     command = graded_command(course, args)
     os.chdir(course.root)
     sys.stdout.flush()
     sys.stderr.flush()
-    own = environment()
-    os.execve(command[0], command, outlived(own) if args.command == "test" else own)
+    os.execve(command[0], command, environment())
 
 
 def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
@@ -93,18 +91,11 @@ def _path(arg: str) -> Path | None:
 
 def pytest_command(solution: str) -> list[str]:
     """pytest on the repository's tests; naming the plugin twice (pyproject.toml does too) is harmless."""
-    # The stack of a crash shows pytest, and none of the learner's C++.
-    quiet = ("-p", "no:faulthandler") if solution == "mine" else ()
-    return [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tiny_llm_lab.course.grading.plugin",
-        *quiet,
-        "--solution",
-        solution,
-    ]
+    # A loop in C++ does not come back to Python, where --time-limit would end it: then the process ends.
+    last = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
+    plugins = ("-p", "timeout", "-p", "tiny_llm_lab.course.grading.plugin")
+    limits = last if solution == "mine" else ()
+    return [sys.executable, "-m", "pytest", *plugins, *limits, "--solution", solution]
 
 
 def environment(source: Path = _SOURCE) -> dict[str, str]:
