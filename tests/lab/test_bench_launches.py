@@ -1,24 +1,19 @@
-"""bench-kernels --op launches and memory: what a step starts and takes beside mlx-lm, on any machine."""
+"""How many operators a step starts, and what memory a chunk takes, compared with mlx-lm, on any machine."""
 
-import json
 from functools import cache
 
 import mlx.core as mx
 import pytest
-
-from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.cli.dispatch import main
-from tiny_llm_lab.measure.bench.kernels import command
-from tiny_llm_lab.measure.bench.kernels.launch_table import (
+from recipes.measurements.launch_table import (
     MODELS,
     OWN_KERNEL,
     counted,
-    launch_sections,
     steps_of,
 )
-from tiny_llm_lab.measure.bench.kernels.launches import launches
-from tiny_llm_lab.measure.bench.kernels.memory import NAMES, memory_of
-from tiny_llm_lab.measure.bench.report import table_lines
+from recipes.measurements.launches import launches
+from recipes.measurements.prefill_memory import NAMES, memory_of
+
+from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.types import Checkpoint
 
 DECODES, MIXED, CHUNK = "engine: 8 decodes", "engine: 8 decodes and a chunk", "engine: chunk"
@@ -107,24 +102,3 @@ def test_attention_takes_nothing_that_grows_with_what_is_stored(long_checkpoint:
     assert long <= 1.05 * short
     short, long = peaks("off")
     assert long > 3 * short, "the bound is one that plain arrays break"
-
-
-def test_the_table_is_80_columns_wide() -> None:
-    sections = list(launch_sections())
-    assert len(sections) == len(MODELS)
-    for section in sections:
-        lines = [section.title, *table_lines(section, 80), *section.notes]
-        assert max(map(len, lines)) <= 80
-        assert len(list(table_lines(section, 80))) == 1 + len(section.rows), "one part"
-
-
-def test_the_command_says_it_in_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sections = list(launch_sections())[:1]
-    monkeypatch.setitem(command._COUNTED, "launches", lambda: sections)
-    assert main(["bench-kernels", "--op", "launches", "--json"]) == 0
-    (section,) = json.loads(capsys.readouterr().out)["sections"]
-    first = section["rows"][0]
-    assert (first["name"], first["metrics"]["mlx layer"]["median"]) == ("1 decode", 17)
-    assert section["data"] == {"model": "qwen2.5", "bits": 16}

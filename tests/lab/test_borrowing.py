@@ -87,9 +87,7 @@ def test_tests_grade_nothing_that_is_borrowed(
     assert "tests grade your own files: leave out --borrow" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command", ["main", "batch-main", "trace", "chat", "serve", "simulate", "eval-recall"]
-)
+@pytest.mark.parametrize("command", ["main", "batch-main", "trace", "chat", "serve", "simulate"])
 def test_commands_that_run_a_solution_borrow(command: str, capsys: Capture) -> None:
     assert main([command, "--help"]) == 0
     assert "--borrow FILE" in capsys.readouterr().out

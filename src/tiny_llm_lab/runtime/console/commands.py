@@ -62,7 +62,6 @@ GROUPS: Final = {
         "bench-chunked-prefill": "tiny_llm_lab.measure.bench.chunked.command",
         "bench-engine": "tiny_llm_lab.measure.bench.engine.command",
         "bench-kernels": "tiny_llm_lab.measure.bench.kernels.command",
-        "eval-recall": "tiny_llm_lab.cli.eval_recall",
     },
     "Change the course": {
         "stubs": "tiny_llm_lab.course.starter.stubs",

@@ -8,8 +8,6 @@ import mlx.core as mx
 
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.kernels.comparison import KernelComparison, measured
-from tiny_llm_lab.measure.bench.kernels.launch_table import launch_sections
-from tiny_llm_lab.measure.bench.kernels.memory import memory_sections
 from tiny_llm_lab.measure.bench.kernels.variants import attention, products
 from tiny_llm_lab.measure.bench.report import Report
 from tiny_llm_lab.runtime import native
@@ -20,19 +18,16 @@ from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Measure the variants of the kernels: limit, oracle, MLX, the steps, the reference, yours."
-OPS: Final = ("qmm", "attention", "launches", "memory", "all")
-_OPS_HELP: Final = (
-    "quantized matmul, attention, or all of it (default: all), in seconds; of the reference, before and now, "
-    "and of mlx-lm: launches, the operators that a step starts, or memory, what a chunk takes"
-)
-_COUNTED: Final = {"launches": launch_sections, "memory": memory_sections}
+OPS: Final = ("qmm", "attention", "all")
 # New tokens and those stored before them: decoding, and a chunk of a prompt.
 _ATTENTIONS: Final = ((1, 512), (1, 2048), (128, 512))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--solution", choices=["mine", "ref"], default="ref", help="mine adds your kernels")
-    parser.add_argument("--op", choices=OPS, default="all", help=_OPS_HELP)
+    parser.add_argument(
+        "--op", choices=OPS, default="all", help="quantized matmul, attention, or all of it (default: all)"
+    )
     parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
     about = "of the kernels on a CPU (default: %(default)s)"
     parser.add_argument("--threads", type=at_least_one, default=usable_cores(), metavar="N", help=about)
@@ -40,8 +35,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.op in _COUNTED:
-        return _count(args)
     rows, report, facts = row_counts(args.rows), Report(args.json), host_facts()
     on_cpu = mx.default_device() == mx.cpu
     if on_cpu:
@@ -51,14 +44,6 @@ def run(args: Namespace) -> int:
         report.add(measured(compared, args.threads if on_cpu else None))
     settings = {"solution": args.solution, "op": args.op, "rows": rows, "threads": args.threads}
     report.end("kernels", settings, facts)
-    return 0
-
-
-def _count(args: Namespace) -> int:
-    report, facts = Report(args.json), host_facts()
-    for section in _COUNTED[args.op]():
-        report.add(section)
-    report.end("kernels", {"op": args.op}, facts)
     return 0
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import mlx.core as mx
+from recipes.measurements.launches import fused
+from recipes.measurements.show import show
 
-from tiny_llm_lab.measure.bench.kernels.launches import fused
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
@@ -89,3 +90,7 @@ def _built(name: str, checkpoint: Checkpoint) -> Any:
     llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
     ops = MlxOps(widens=False) if name == "mlx" else None
     return llm.QwenModel(checkpoint.config, checkpoint.weights, ops=ops)
+
+
+if __name__ == "__main__":
+    show("memory", memory_sections())

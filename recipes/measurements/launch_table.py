@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import mlx.core as mx
 from mlx_lm.models.cache import BatchKVCache
+from recipes.measurements.launches import launches, one_attention
+from recipes.measurements.show import show
 
-from tiny_llm_lab.measure.bench.kernels.launches import launches, one_attention
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
@@ -163,3 +164,7 @@ def _prefilled(model: Any, num_tokens: int) -> Any:
 
 def _tokens(rows: int, new: int) -> mx.array:
     return mx.array([[1] * new] * rows, mx.int32)
+
+
+if __name__ == "__main__":
+    show("launches", launch_sections())

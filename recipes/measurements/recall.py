@@ -1,4 +1,4 @@
-"""`eval-recall`: how often an answer about notes in the prompt is right to the letter."""
+"""`python -m recipes.measurements.recall`: how often an answer about notes in the prompt is right, word by word."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
-from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.serving.options.chat_template import as_chat
@@ -22,14 +21,12 @@ from tiny_llm_lab.serving.options.model_options import (
 )
 from tiny_llm_lab.types import Completion, DoneEvent, Event, SamplingParams, UserError
 
-HELP = "Measure how many questions about held-out facts in the prompt are answered to the letter."
 # An answer takes nine tokens and its end; a model that says more is wrong anyway.
 ANSWER_TOKENS: Final = 16
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
-    add_borrow(parser)
     add_kernel_arguments(parser)
     for flag, kind, default, about in (
         ("--seed", int, 0, "which questions are drawn"),
@@ -105,3 +102,9 @@ def _answer(loaded: Loaded, questions: list[RecallQuestion], args: Namespace) ->
             sampling=SamplingParams(max_tokens=ANSWER_TOKENS),
             on_event=on_event,
         )
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    run(parser.parse_args())
