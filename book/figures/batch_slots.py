@@ -8,7 +8,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from tiny_llm_lab import SamplingParams, load_checkpoint
-from tiny_llm_lab.types import Checkpoint, Model
+from tiny_llm_lab.types import Arrival, BatchSettings, Checkpoint, Model, Prompt
 from tiny_llm_ref.generate.batch_generator import BatchGenerator
 from tiny_llm_ref.generate.request import Request
 from tiny_llm_ref.models.qwen import build_model
@@ -41,7 +41,8 @@ def draw() -> str:
 
 def served(model: Model, checkpoint: Checkpoint, may_join: Callable[[int], bool]) -> History:
     """Who was in which row in every decode step; `may_join` is told how many requests are active."""
-    run = BatchGenerator(model, checkpoint.tokenizer, [], batch_size=ROWS, async_scheduling=False)
+    settings = BatchSettings(batch_size=ROWS, async_scheduling=False)
+    run = BatchGenerator(model, checkpoint.tokenizer, [], settings)
     waiting, names, history = list(ANSWERS), list(ANSWERS), []
     while waiting or run.decode_requests:
         if may_join(len(run.decode_requests)):
@@ -56,10 +57,10 @@ def served(model: Model, checkpoint: Checkpoint, may_join: Callable[[int], bool]
 def _join(run: BatchGenerator, model: Model, checkpoint: Checkpoint, index: int) -> None:
     """Compute a prompt in one piece and give it a row: what day 2.7 does in chunks."""
     sampling = SamplingParams(max_tokens=list(ANSWERS.values())[index], ignore_eos=True)
-    request = Request(model, checkpoint.tokenizer, "Who are you?", prompt_idx=index, sampling=sampling)
+    request = Request(model, checkpoint.tokenizer, Arrival(index, Prompt("Who are you?", sampling), 0.0))
     logits = model(mx.array([request.prefill_tokens]), 0, request.kv_cache, logits_to_keep=1)
     request.offset = len(request.prefill_tokens)
-    request.accept(int(request.sample(logits[:, -1], request.offset).item()))
+    request.answer.accept(int(request.sample(logits[:, -1], request.offset).item()))
     for batch_layer, layer in zip(run.kv_cache, request.kv_cache, strict=True):
         batch_layer.add_request(layer)
     run.decode_requests.append(request)

@@ -1,4 +1,4 @@
-"""`python -m recipes.measurements.recall`: how often an answer about notes in the prompt is right, word by word."""
+"""How often an answer about notes in the prompt is right, word by word: python -m recipes.measurements.recall."""
 
 import json
 from argparse import ArgumentParser, Namespace

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tests.helpers.phases import arrival_of
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.types import SamplingParams
@@ -14,7 +15,7 @@ def make_core(llm: Any, model: Any, config: Any = None, **kwargs: Any) -> Any:
     class Core(llm.EngineCore):  # type: ignore[misc]
         def add(self, name: str, tokens: Sequence[int], sampling: SamplingParams) -> Any:
             limit = min(self.scheduler.max_num_tokens, model.config.max_position_embeddings)
-            answer = llm.Answer(ByteTokenizer(), tokens, sampling, limit)
+            answer = llm.Answer(ByteTokenizer(), arrival_of(tokens, sampling), tokens, limit)
             request = llm.RequestState(llm.TokenSequence(name, tokens), answer)
             self.admit(request)
             return request

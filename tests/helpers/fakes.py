@@ -219,4 +219,4 @@ def prefill_by_hand(model: Any, request: Any) -> None:
     """What `try_prefill` will do on day 2.7, in one piece."""
     logits = model(mx.array([request.prefill_tokens]), 0, request.kv_cache, logits_to_keep=1)
     request.offset = len(request.prefill_tokens)
-    request.accept(int(request.sample(logits[:, -1], request.offset).item()))
+    request.answer.accept(int(request.sample(logits[:, -1], request.offset).item()))

@@ -10,6 +10,7 @@ from tests.helpers.fuzz_models import FuzzTokenizer
 from tests.helpers.toy import ByteDetokenizer, random_array
 
 from tiny_llm_lab.types import (
+    Arrival,
     Completion,
     DoneEvent,
     Event,
@@ -122,7 +123,7 @@ def is_near_tie(llm: Any, model: Any, prompt: Prompt, got: Outcome, want: Outcom
     )
     tokens = [*prompt.content, *want.token_ids[:length]]
     logits = model(mx.array([tokens]), logits_to_keep=1)[:, -1]
-    answer = llm.Answer(FuzzTokenizer(), prompt.content, prompt.sampling, len(tokens) + 1)
+    answer = llm.Answer(FuzzTokenizer(), Arrival(0, prompt, 0.0), prompt.content, len(tokens) + 1)
     own = [llm.Penalties(prompt.sampling, prompt.content, answer.end_token_ids)]
     sampler = llm.Sampler(prompt.sampling)
     noisy = (logits + _NOISE * random_array(i, *logits.shape) for i in range(50))

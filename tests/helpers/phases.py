@@ -3,7 +3,7 @@
 from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import Prompt, SamplingParams
+from tiny_llm_lab.types import Arrival, BatchSettings, Prompt, SamplingParams
 
 CHUNK_S, DECODE_S = 2.0, 0.25
 
@@ -14,6 +14,10 @@ def text_of(length, seed=0):
 
 def limited(prompt, max_tokens, **settings):
     return Prompt(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True), **settings)
+
+
+def arrival_of(prompt, sampling=SamplingParams(), prompt_idx=0, arrival_s=0.0):
+    return Arrival(prompt_idx, Prompt(prompt, sampling), arrival_s)
 
 
 def timed_model(clock, **settings):
@@ -28,7 +32,9 @@ def timed_model(clock, **settings):
 def run_phases(llm, prompts, model=None, **settings):
     """The three phases over and over, until no work is left: task 2.7.7 by hand."""
     settings = {"clock": FakeClock(), "max_seq_len": 512, "async_scheduling": False, **settings}
-    run = llm.BatchGenerator(model or FakeModel(), ByteTokenizer(), prompts, **settings)
+    run = llm.BatchGenerator(
+        model or FakeModel(), ByteTokenizer(), prompts, BatchSettings().updated(**settings)
+    )
     for _ in range(2000):
         if not run.has_work_remaining():
             run.release()

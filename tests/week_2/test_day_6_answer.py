@@ -2,6 +2,7 @@
 
 import pytest
 from tests.helpers.fakes import FakeClock
+from tests.helpers.phases import arrival_of
 from tests.helpers.toy import EOS, SECOND_EOS, ByteTokenizer
 
 from tiny_llm_lab.types import Completion, DoneEvent, PrefillEvent, SamplingParams, Timing, TokenEvent
@@ -9,17 +10,10 @@ from tiny_llm_lab.types import Completion, DoneEvent, PrefillEvent, SamplingPara
 pytestmark = pytest.mark.task("2.6.2")
 
 
-def answer_to(llm, prompt=b"hello", max_seq_len=100, *, arrival_s=None, clock=None, idx=0, **sampling):
+def answer_to(llm, prompt=b"hello", max_seq_len=100, *, arrival_s=0.0, clock=None, idx=0, **sampling):
     """An answer of which no token is known yet."""
-    return llm.Answer(
-        ByteTokenizer(),
-        list(prompt),
-        SamplingParams(**sampling),
-        max_seq_len,
-        prompt_idx=idx,
-        arrival_s=arrival_s,
-        clock=clock or FakeClock(),
-    )
+    arrival = arrival_of(prompt, SamplingParams(**sampling), idx, arrival_s)
+    return llm.Answer(ByteTokenizer(), arrival, list(prompt), max_seq_len, clock or FakeClock())
 
 
 def feed(answer, tokens):
@@ -46,7 +40,7 @@ def test_an_answer_counts_its_tokens(llm):
 
 def test_an_answer_does_not_change_the_prompt_of_its_caller(llm):
     prompt = list(b"hello")
-    answer = llm.Answer(ByteTokenizer(), prompt, SamplingParams(), 100)
+    answer = llm.Answer(ByteTokenizer(), arrival_of(prompt), prompt, 100)
     prompt.append(0)
     assert answer.prompt_token_ids == list(b"hello")
 
@@ -149,18 +143,6 @@ def test_a_completion_sums_it_up(llm):
     timing = Timing(0.5, (1.0, 2.0))
     assert answer.completion() == Completion(7, 5, (97, 98), "ab", "length", timing)
     assert answer.completion().timing.ttft_s == 0.5
-
-
-def test_an_answer_without_an_arrival_arrives_now(llm):
-    clock = FakeClock(start=8.0)
-    answer = answer_to(llm, clock=clock)
-    clock.now = 9.0
-    feed(answer, [EOS])
-    assert answer.completion().timing == Timing(8.0)
-
-
-def test_an_arrival_at_time_zero_is_an_arrival(llm):
-    assert answer_to(llm, clock=FakeClock(start=8.0), arrival_s=0.0).last_token_s == 0.0
 
 
 def test_last_token_s_is_the_time_of_the_newest_token(llm):

@@ -3,29 +3,30 @@
 import mlx.core as mx
 import pytest
 from tests.helpers.fakes import FakeClock, FakeModel, prefill_by_hand
+from tests.helpers.phases import arrival_of
 from tests.helpers.tolerance import active_bytes
 from tests.helpers.toy import EOS, SECOND_EOS, ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams, TokenEvent, UserError
+from tiny_llm_lab.types import BatchSettings, DoneEvent, Prompt, SamplingParams, TokenEvent, UserError
 
 TOKENIZER = ByteTokenizer()
 
 
 def generator(llm, model, prompts=(), batch_size=4, **settings):
     settings = {"clock": FakeClock(), "async_scheduling": False, **settings}
-    return llm.BatchGenerator(model, TOKENIZER, list(prompts), batch_size=batch_size, **settings)
+    settings = BatchSettings(batch_size=batch_size).updated(**settings)
+    return llm.BatchGenerator(model, TOKENIZER, list(prompts), settings)
 
 
 def admit(llm, run, model, idx, prompt, **sampling):
     """A request that has been prefilled by hand takes a row of the batch."""
-    request = llm.Request(
-        model, TOKENIZER, prompt, 128, idx, sampling=SamplingParams(**sampling), clock=FakeClock()
-    )
+    arrival = arrival_of(prompt, SamplingParams(**sampling), idx)
+    request = llm.Request(model, TOKENIZER, arrival, clock=FakeClock())
     prefill_by_hand(model, request)
     for whole, layer in zip(run.kv_cache, request.kv_cache, strict=True):
         whole.add_request(layer)
     request.release()
-    request.take_events()
+    request.answer.take_events()
     run.decode_requests.append(request)
     return request
 
@@ -86,7 +87,7 @@ def test_decode_phase_is_one_forward_for_all(llm):
         assert call.offset == [3 + step, 1 + step, 13 + step]
         assert call.logits_to_keep == 1
     for request, prompt in zip(run.decode_requests, prompts, strict=True):
-        assert request.token_ids == model.answer_to(prompt.encode(), 6)
+        assert request.answer.token_ids == model.answer_to(prompt.encode(), 6)
         assert request.offset == len(prompt) + 5
 
 

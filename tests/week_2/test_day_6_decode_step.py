@@ -3,6 +3,7 @@
 import mlx.core as mx
 import pytest
 from tests.helpers.fakes import FakeModel, prefill_by_hand
+from tests.helpers.phases import arrival_of
 from tests.helpers.toy import ByteTokenizer
 
 from tiny_llm_lab.types import SamplingParams
@@ -21,7 +22,7 @@ def test_a_decode_step_is_one_forward_for_all(llm):
             whole.add_request(layer)
     tokens = [request.next_token for request in requests]
     del model.calls[:]
-    step = llm.DecodeStep(model, kv_cache, requests)
+    step = llm.DecodeStep.launch(model, kv_cache, requests)
     [call] = model.calls
     assert call.tokens == [[token] for token in tokens]
     assert (call.offset, call.logits_to_keep) == ([3, 1, 13], 1)
@@ -37,10 +38,10 @@ def test_a_decode_step_draws_for_the_position_of_the_new_token(llm):
     model, prompt = FakeModel(), [97, 98, 99]
     for seed in range(8):
         sampling = SamplingParams(temperature=2.0, seed=seed)
-        request = llm.Request(model, TOKENIZER, prompt, sampling=sampling)
+        request = llm.Request(model, TOKENIZER, arrival_of(prompt, sampling))
         prefill_by_hand(model, request)
-        logits = model(mx.array([[*prompt, *request.token_ids]]), logits_to_keep=1)[:, -1]
-        got = llm.DecodeStep(model, request.kv_cache, [request]).read()
+        logits = model(mx.array([[*prompt, *request.answer.token_ids]]), logits_to_keep=1)[:, -1]
+        got = llm.DecodeStep.launch(model, request.kv_cache, [request]).read()
         at = {position: request.sample(logits, position).tolist() for position in (3, 4, 5)}
         assert got == at[4], (
             f"seed {seed}: 3 tokens of the prompt and 1 of the answer are known, so the new token is at "
@@ -53,16 +54,16 @@ def test_every_row_of_a_decode_step_is_drawn_by_its_own_sampler(llm):
     def drawn(seeds):
         model = FakeModel()
         requests = [
-            llm.Request(model, TOKENIZER, "abc", sampling=SamplingParams(temperature=2.0, seed=seed))
+            llm.Request(model, TOKENIZER, arrival_of("abc", SamplingParams(temperature=2.0, seed=seed)))
             for seed in seeds
         ]
         kv_cache = [llm.BatchingKvCache(len(seeds)) for _ in range(model.config.num_hidden_layers)]
         for request in requests:
             prefill_by_hand(model, request)
-            request.token_ids[-1] = 97  # the same past for all
+            request.answer.token_ids[-1] = 97  # the same past for all
             for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
                 whole.add_request(layer)
-        return llm.DecodeStep(model, kv_cache, requests).read()
+        return llm.DecodeStep.launch(model, kv_cache, requests).read()
 
     alone = [drawn([seed])[0] for seed in range(6)]
     assert drawn(range(6)) == alone and len(set(alone)) > 2

@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.helpers.ahead import assert_same_events, steps_of, streamed, told, watched
 from tests.helpers.fakes import FakeClock, FakeModel, live_requests
-from tests.helpers.phases import limited, run_all, text_of
+from tests.helpers.phases import arrival_of, limited, run_all, text_of
 from tests.helpers.toy import ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams
@@ -50,14 +50,16 @@ def test_a_token_that_nobody_has_read_goes_into_the_next_step(llm):
         request.try_prefill()
         for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
             whole.add_request(layer)
-    step = llm.DecodeStep(model, kv_cache, requests)
+    step = llm.DecodeStep.launch(model, kv_cache, requests)
     behind = step.launch_next(requests)
     assert [request.offset for request in requests] == [3, 1], "nothing is recorded before a step is read"
     assert (model.calls[-1].tokens, model.calls[-1].offset) == ([[t] for t in step.read()], [4, 2])
     for each in (step, behind):
         for request, token in zip(each.requests, each.read(), strict=True):
             request.decode_done(token)
-    assert [request.token_ids for request in requests] == [model.answer_to(p, 3) for p in (b"abc", b"x")]
+    assert [request.answer.token_ids for request in requests] == [
+        model.answer_to(p, 3) for p in (b"abc", b"x")
+    ]
 
 
 @pytest.mark.parametrize("case", ["other rows", "another order", "last by max_tokens", "last by max_seq_len"])
@@ -66,7 +68,7 @@ def test_nothing_is_launched_when(llm, case):
     most, room = {"last by max_tokens": (2, 9), "last by max_seq_len": (None, 4)}.get(case, (None, 9))
     requests = [
         llm.Request(
-            model, ByteTokenizer(), prompt, max_seq_len=room, sampling=SamplingParams(max_tokens=most)
+            model, ByteTokenizer(), arrival_of(prompt, SamplingParams(max_tokens=most)), max_seq_len=room
         )
         for prompt in ("abc", "xyz")
     ]
@@ -75,7 +77,7 @@ def test_nothing_is_launched_when(llm, case):
         request.try_prefill()
         for whole, layer in zip(kv_cache, request.kv_cache, strict=True):
             whole.add_request(layer)
-    step = llm.DecodeStep(model, kv_cache, requests)
+    step = llm.DecodeStep.launch(model, kv_cache, requests)
     num_calls = len(model.calls)
     now = {"other rows": requests[:1], "another order": requests[::-1]}.get(case, requests)
     assert step.launch_next(now) is None

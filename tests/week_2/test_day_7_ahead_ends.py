@@ -8,7 +8,7 @@ from tests.helpers.fragile import BrokenError
 from tests.helpers.phases import limited, run_all
 from tests.helpers.toy import EOS, ByteTokenizer
 
-from tiny_llm_lab.types import Prompt, SamplingParams, TokenEvent
+from tiny_llm_lab.types import BatchSettings, Prompt, SamplingParams, TokenEvent
 
 pytestmark = pytest.mark.task("2.7.9")
 
@@ -50,9 +50,7 @@ def test_a_step_under_way_serves_no_request_that_comes_later(llm):
         model,
         ByteTokenizer(),
         [Prompt("ab"), Prompt("cd", SamplingParams(max_tokens=4))],
-        batch_size=1,
-        clock=clock,
-        async_scheduling=True,
+        BatchSettings(batch_size=1, clock=clock, async_scheduling=True),
     )
     num_idle = 0
     while run.has_work_remaining():
@@ -104,7 +102,7 @@ def test_memory_comes_back_with_a_step_under_way(llm, failure):
 def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, monkeypatch, device, chosen, is_ahead):
     model = FakeModel()
     monkeypatch.setattr(mx, "default_device", lambda: getattr(mx, device))
-    run = llm.BatchGenerator(model, ByteTokenizer(), [], async_scheduling=chosen)
+    run = llm.BatchGenerator(model, ByteTokenizer(), [], BatchSettings(async_scheduling=chosen))
     assert run.async_scheduling is is_ahead
     log = watched(llm, monkeypatch, model)
     sampling = SamplingParams(max_tokens=4, ignore_eos=True)

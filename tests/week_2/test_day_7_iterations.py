@@ -5,7 +5,7 @@ from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.phases import CHUNK_S, DECODE_S, limited, run_all, run_phases, text_of, timed_model
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import DoneEvent, PrefillEvent, PrefillMetrics, Prompt, SamplingParams
+from tiny_llm_lab.types import BatchSettings, DoneEvent, PrefillEvent, PrefillMetrics, Prompt, SamplingParams
 
 # Metrics
 
@@ -63,9 +63,9 @@ def test_rows_never_exceed_the_prompts(llm, monkeypatch, num_prompts, batch_size
     made = []
     generator = llm.BatchGenerator.__init__
 
-    def look(self, *args, **settings):
-        generator(self, *args, **settings)
-        made.append(settings["batch_size"])
+    def look(self, *args):
+        generator(self, *args)
+        made.append(self.settings.batch_size)
 
     monkeypatch.setattr(llm.BatchGenerator, "__init__", look)
     run_all(llm, [limited(text_of(3, i), 2) for i in range(num_prompts)], batch_size=batch_size)
@@ -108,7 +108,9 @@ def test_a_refused_prompt_tells_the_number_of_its_tokens(llm):
 def test_waiting_for_an_arrival_is_one_short_sleep(llm, monkeypatch):
     clock = FakeClock()
     clock.take_over(monkeypatch, llm.BatchGenerator)
-    run = llm.BatchGenerator(FakeModel(), ByteTokenizer(), [Prompt("a", arrival_s=2.0)], clock=clock)
+    run = llm.BatchGenerator(
+        FakeModel(), ByteTokenizer(), [Prompt("a", arrival_s=2.0)], BatchSettings(clock=clock)
+    )
     run.wait_for_arrival()
     (nap,) = clock.naps
     assert 0 < nap <= 0.1, "short: an interrupt must not wait"

@@ -9,7 +9,7 @@ from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.tolerance import EXACT, assert_close
 from tests.helpers.toy import ByteTokenizer, random_array
 
-from tiny_llm_lab.types import Prompt, SamplingParams
+from tiny_llm_lab.types import BatchSettings, Prompt, SamplingParams
 
 LAYERS = 6
 
@@ -123,10 +123,7 @@ def watched_run(llm, prompts, batch_size, prefill_step):
         model,
         ByteTokenizer(),
         prompts,
-        batch_size=batch_size,
-        prefill_step=prefill_step,
-        max_seq_len=2000,
-        clock=FakeClock(),
+        BatchSettings(batch_size=batch_size, prefill_step=prefill_step, max_seq_len=2000, clock=FakeClock()),
     )
     watch, shares = Watch(run.kv_cache), []
     while run.has_work_remaining():

@@ -5,13 +5,17 @@ from tests.helpers.batch_run import TOKENIZER, limited, text_of
 from tests.helpers.fakes import FakeClock, FakeModel, live_requests
 from tests.helpers.toy import EOS
 
-from tiny_llm_lab.types import Prompt
+from tiny_llm_lab.types import BatchSettings, Prompt
+
+
+def settings_of(**settings):
+    return BatchSettings(clock=FakeClock(), **settings)
 
 
 @pytest.mark.task("2.7.4")
 def test_prefill_phase_computes_one_chunk(llm):
     model = FakeModel()
-    run = llm.BatchGenerator(model, TOKENIZER, [limited(text_of(10), 3)], prefill_step=4, clock=FakeClock())
+    run = llm.BatchGenerator(model, TOKENIZER, [limited(text_of(10), 3)], settings_of(prefill_step=4))
     for offset in (4, 8, 10):
         assert run.handle_prefill_phase() is True
         assert run.pending_prefill_request.offset == offset
@@ -31,7 +35,7 @@ def test_prefill_phase_computes_one_chunk(llm):
 def test_prefill_phase_waits_for_a_free_slot(llm):
     model = FakeModel()
     prompts = [limited("a", 3), limited("b", 3)]
-    run = llm.BatchGenerator(model, TOKENIZER, prompts, batch_size=1, clock=FakeClock())
+    run = llm.BatchGenerator(model, TOKENIZER, prompts, settings_of(batch_size=1))
     run.handle_prefill_phase()
     run.move_prefill_to_decode()
     assert run.handle_prefill_phase() is False
@@ -45,7 +49,9 @@ def test_prefill_phase_waits_for_a_free_slot(llm):
 @pytest.mark.task("2.7.4")
 def test_prefill_phase_waits_for_an_arrival(llm):
     clock = FakeClock(start=5.0)
-    run = llm.BatchGenerator(FakeModel(), TOKENIZER, [Prompt("abc", arrival_s=2.0)], clock=clock)
+    run = llm.BatchGenerator(
+        FakeModel(), TOKENIZER, [Prompt("abc", arrival_s=2.0)], BatchSettings(clock=clock)
+    )
     clock.now = 6.9
     assert run.handle_prefill_phase() is False
     clock.now = 7.1
@@ -55,7 +61,7 @@ def test_prefill_phase_waits_for_an_arrival(llm):
 @pytest.mark.task("2.7.4")
 def test_request_that_ends_with_its_first_token_takes_no_row(llm):
     model = FakeModel({"abc": [EOS]})
-    run = llm.BatchGenerator(model, TOKENIZER, ["abc"], clock=FakeClock())
+    run = llm.BatchGenerator(model, TOKENIZER, ["abc"], settings_of())
     run.handle_prefill_phase()
     assert run.move_prefill_to_decode() is True
     assert (run.decode_requests, run.pending_prefill_request) == ([], None)

@@ -4,6 +4,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers.batch_run import TOKENIZER, UNCHUNKED, kinds, text_of
 from tests.helpers.fakes import FakeClock, FakeModel
+from tests.helpers.phases import arrival_of
 from tests.helpers.tolerance import F32_MODEL, assert_close, peak_bytes
 from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_array, random_tokens, toy_model
 
@@ -31,8 +32,8 @@ def test_chunked_prefill_computes_every_token_once_in_order(llm, length, step):
     assert [call.offset for call in model.calls] == starts
     assert [call.length for call in model.calls] == [min(step, length - start) for start in starts]
     assert [token for call in model.calls for token in call.tokens[0]] == list(prompt.encode())
-    assert request.token_ids == model.answer_to(prompt.encode(), 1)
-    assert request.next_token == request.token_ids[0]
+    assert request.answer.token_ids == model.answer_to(prompt.encode(), 1)
+    assert request.next_token == request.answer.token_ids[0]
 
 
 @pytest.mark.task("2.7.3")
@@ -76,13 +77,13 @@ def test_chunked_prefill_samples_only_after_the_last_chunk(llm):
     request.sample = lambda *args: draws.append((request.offset, args[1])) or sample(*args)
     for _ in range(2):
         request.try_prefill()
-        assert (request.next_token, request.token_ids, request.text()) == (None, [], "")
-        assert (request.is_prefill_done, request.is_done) == (False, False)
+        assert (request.next_token, request.answer.token_ids, request.answer.text()) == (None, [], "")
+        assert (request.is_prefill_done, request.answer.is_done) == (False, False)
     assert draws == []
     request.try_prefill()
     positions = [position for _, position in draws]
     assert positions == [9], "one draw, at the position behind the 9 tokens of the prompt"
-    assert (request.is_prefill_done, len(request.token_ids)) == (True, 1)
+    assert (request.is_prefill_done, len(request.answer.token_ids)) == (True, 1)
 
 
 @pytest.mark.task("2.7.3")
@@ -92,20 +93,20 @@ def test_chunked_prefill_cannot_go_on_after_the_end(llm, length):
     request = llm.Request(model, TOKENIZER, text_of(length), 4)
     while not request.is_prefill_done:
         request.try_prefill()
-    num_calls, tokens = len(model.calls), list(request.token_ids)
+    num_calls, tokens = len(model.calls), list(request.answer.token_ids)
     with pytest.raises(ValueError):
         request.try_prefill()
-    assert (len(model.calls), request.offset, request.token_ids) == (num_calls, length, tokens)
+    assert (len(model.calls), request.offset, request.answer.token_ids) == (num_calls, length, tokens)
 
 
 @pytest.mark.task("2.7.3")
 def test_chunked_prefill_reports_every_chunk(llm):
     clock = FakeClock()
     model = FakeModel(before_call=lambda call: clock.sleep(call.length))
-    request = llm.Request(model, TOKENIZER, text_of(10), 4, 6, clock=clock)
+    request = llm.Request(model, TOKENIZER, arrival_of(text_of(10), prompt_idx=6), 4, clock=clock)
     for _ in range(3):
         request.try_prefill()
-    events = request.take_events()
+    events = request.answer.take_events()
     assert kinds(events) == "PrefillEvent PrefillEvent PrefillEvent TokenEvent"
     assert {event.prompt_idx for event in events} == {6}
     assert [event.num_computed_tokens for event in events[:3]] == [4, 8, 10]
@@ -120,8 +121,8 @@ def test_chunked_prefill_may_end_with_an_end_token(llm, end):
     request = llm.Request(FakeModel({prompt: [end]}), TOKENIZER, prompt, 4)
     while not request.is_prefill_done:
         request.try_prefill()
-    assert (request.is_done, request.finish_reason, request.token_ids) == (True, "stop", [])
-    assert kinds(request.take_events()) == "PrefillEvent PrefillEvent PrefillEvent DoneEvent"
+    assert (request.answer.finish_reason, request.answer.token_ids) == ("stop", [])
+    assert kinds(request.answer.take_events()) == "PrefillEvent PrefillEvent PrefillEvent DoneEvent"
 
 
 @pytest.mark.task("2.7.3")
@@ -129,11 +130,13 @@ def test_chunked_prefill_may_end_with_an_end_token(llm, end):
 def test_chunked_prefill_of_a_prompt_that_fills_the_cache(llm, settings, is_done):
     max_seq_len, max_tokens = settings
     sampling = SamplingParams(max_tokens=max_tokens)
-    request = llm.Request(FakeModel(), TOKENIZER, text_of(9), 4, max_seq_len=max_seq_len, sampling=sampling)
+    request = llm.Request(
+        FakeModel(), TOKENIZER, arrival_of(text_of(9), sampling), 4, max_seq_len=max_seq_len
+    )
     while not request.is_prefill_done:
         request.try_prefill()
-    assert len(request.token_ids) == 1
-    assert (request.is_done, request.finish_reason) == (is_done, "length" if is_done else None)
+    assert len(request.answer.token_ids) == 1
+    assert (request.answer.is_done, request.answer.finish_reason) == (is_done, "length" if is_done else None)
 
 
 @pytest.mark.task("2.7.3")
@@ -158,11 +161,14 @@ def test_chunked_prefill_stores_what_one_pass_stores(llm, config, step):
 def test_chunked_prefill_does_not_move_the_draws(llm):
     def draws(step):
         sampling = SamplingParams(temperature=1.0, seed=4)
-        request = llm.Request(FakeModel(), TOKENIZER, text_of(20), step, sampling=sampling)
+        request = llm.Request(FakeModel(), TOKENIZER, arrival_of(text_of(20), sampling), step)
         while not request.is_prefill_done:
             request.try_prefill()
         rows = [random_array(i, 1, 258) for i in range(5)]
-        return [*request.token_ids, *(request.sample(row, 21 + i).item() for i, row in enumerate(rows))]
+        return [
+            *request.answer.token_ids,
+            *(request.sample(row, 21 + i).item() for i, row in enumerate(rows)),
+        ]
 
     for step in (1, 6):
         assert draws(step) == draws(UNCHUNKED), f"a prompt in chunks of {step} == the same in one chunk"

@@ -228,11 +228,14 @@ def test_no_policy_changes_an_answer(llm, served, seed):
 @pytest.mark.task("2.8.6")
 def test_a_run_begins_without_the_prompts_of_the_one_before(llm):
     clock, policy = FakeClock(), llm.PrefillScheduler(long_tokens=0)
-    policy.begin(Arrivals([limited("aa", 2), limited("bb", 2)], clock=clock), 2, clock)
-    assert policy.pop(0).prompt_idx == 0 and policy.num_waiting == 1
-    policy.begin(Arrivals([limited("cc", 2)], clock=clock), 2, clock)
-    assert policy.pop(0).prompt.content == "cc", "the prompt that waited in the run before is forgotten"
-    assert policy.pop(0) is None
+    policy.begin(2, clock)
+    first = policy.select_prefill(Arrivals([limited("aa", 2), limited("bb", 2)], clock=clock), None, 0)
+    assert first.prompt_idx == 0 and policy.num_waiting == 1
+    policy.begin(2, clock)
+    arrivals = Arrivals([limited("cc", 2)], clock=clock)
+    chosen = policy.select_prefill(arrivals, None, 0)
+    assert chosen.prompt.content == "cc", "the prompt that waited in the run before is forgotten"
+    assert policy.select_prefill(arrivals, None, 0) is None
 
 
 @pytest.mark.task("2.8.6")

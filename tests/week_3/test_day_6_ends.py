@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.helpers.phases import arrival_of
 from tests.helpers.serving import make_engine
 from tests.helpers.toy import EOS, VOCAB, ByteTokenizer, random_tokens, toy_model
 
@@ -22,7 +23,7 @@ def model(llm):
 
 
 def text_of(llm, sampling, tokens):
-    answer = llm.Answer(ByteTokenizer(), [1], sampling, 100)
+    answer = llm.Answer(ByteTokenizer(), arrival_of([1], sampling), [1], 100)
     for token in tokens:
         if not answer.is_done:
             answer.accept(token)

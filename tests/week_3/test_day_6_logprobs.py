@@ -5,6 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.phases import arrival_of
 from tests.helpers.serving import logprobs_of, make_engine, mixed_prompts
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
@@ -85,7 +86,7 @@ def test_only_what_was_asked_for_and_only_what_is_shown(llm, model):
     logits, drawn = random_array(1, 2, VOCAB), mx.array([98, 99])
     for asked, wanted in ((0, [(98, ())]), (None, [])):
         sampling = replace(FOREVER, max_tokens=1, logprobs=asked)
-        answer = llm.Answer(ByteTokenizer(), [97], sampling, 64, arrival_s=0.0, clock=lambda: 0.0)
+        answer = llm.Answer(ByteTokenizer(), arrival_of([97], sampling), [97], 64)
         request = llm.RequestState(llm.TokenSequence("r", [97]), answer)
         scores = request.score(logits, drawn)
         assert bool(scores) == bool(wanted), "scores are for requests that ask"

@@ -10,6 +10,7 @@ from tests.helpers.tolerance import as_float64, assert_close
 from tests.helpers.toy import EOS, SECOND_EOS, VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
 
 from tiny_llm_lab.types import (
+    Arrival,
     Prompt,
     SamplingParams,
     SchedulerConfig,
@@ -107,7 +108,7 @@ def test_ends_outside_the_logits_are_left_alone(llm):
 def alone(llm, model, prompt):
     """The answer of a loop that knows nothing of steps: one forward pass over the whole text a token."""
     sampler = llm.Sampler(prompt.sampling)
-    ends = llm.Answer(ByteTokenizer(), prompt.content, prompt.sampling, 1000).end_token_ids
+    ends = llm.Answer(ByteTokenizer(), Arrival(0, prompt, 0.0), prompt.content, 1000).end_token_ids
     own = [llm.Penalties(prompt.sampling, prompt.content, ends)] if prompt.sampling.changes_logits else []
     tokens: list[int] = []
     while len(tokens) < prompt.sampling.max_tokens:

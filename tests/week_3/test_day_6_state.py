@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.phases import arrival_of
 from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import ByteTokenizer, random_array
 
@@ -10,9 +11,8 @@ from tiny_llm_lab.types import PrefillEvent, SamplingParams, TokenEvent
 
 
 def state_of(llm, prompt=b"abcdef", **sampling):
-    tokens, params = list(prompt), SamplingParams(**sampling)
-    sequence = llm.TokenSequence("r", tokens)
-    return llm.RequestState(sequence, llm.Answer(ByteTokenizer(), tokens, params, 64, arrival_s=0.0))
+    tokens, arrival = list(prompt), arrival_of(prompt, SamplingParams(**sampling))
+    return llm.RequestState(llm.TokenSequence("r", tokens), llm.Answer(ByteTokenizer(), arrival, tokens, 64))
 
 
 def advance(request, num_new, sampled=()):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+from tests.helpers.phases import arrival_of
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 from tiny_llm_lab.types import PrefillEvent, SamplingParams, StepPlan, TokenEvent
@@ -18,10 +19,8 @@ def a_request(llm, prompt, sampling, max_seq_len=64):
     ticks = iter(range(10, 100))
     tokens = ByteTokenizer().encode(prompt) if isinstance(prompt, str) else prompt
     sequence = llm.TokenSequence("r", tokens, 2, 3.0, "batch")
-    answer = llm.Answer(
-        ByteTokenizer(), tokens, sampling, max_seq_len, prompt_idx=4, arrival_s=3.0,
-        clock=lambda: float(next(ticks)),
-    )  # fmt: skip
+    arrival = arrival_of(tokens, sampling, 4, 3.0)
+    answer = llm.Answer(ByteTokenizer(), arrival, tokens, max_seq_len, lambda: float(next(ticks)))
     return llm.RequestState(sequence, answer)
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from tiny_llm_lab.types import Clock, Completion, Event, SamplingParams, Tokenizer
+from tiny_llm_lab.types import Arrival, Clock, Completion, Event, Tokenizer
 
 
 class Answer:
@@ -12,15 +12,12 @@ class Answer:
     def __init__(
         self,
         tokenizer: Tokenizer,
+        arrival: Arrival,
         prompt_token_ids: Sequence[int],
-        sampling: SamplingParams,
         max_seq_len: int,
-        *,
-        prompt_idx: int = 0,
-        arrival_s: float | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """Start an answer to a prompt of at most `max_seq_len` tokens; `arrival_s` None means now.
+        """Start an answer to `arrival`, whose prompt has `prompt_token_ids`, at most `max_seq_len`.
 
         `max_seq_len` is the most tokens that the KV cache holds for the request. The newest token is never
         stored, so prompt and answer may have one token more. Sets prompt_token_ids, sampling, max_seq_len,

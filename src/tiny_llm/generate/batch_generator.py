@@ -1,19 +1,8 @@
 """The state of one batch: prompts that wait, one in prefill, and those that decode together."""
 
-import time
 from collections.abc import Sequence
 
-from tiny_llm_lab.types import (
-    ChunkPolicy,
-    Clock,
-    Completion,
-    EventCallback,
-    Model,
-    PrefillMetrics,
-    Prompt,
-    SamplingParams,
-    Tokenizer,
-)
+from tiny_llm_lab.types import BatchSettings, Completion, Model, Prompt, Tokenizer
 
 
 class BatchGenerator:
@@ -24,36 +13,27 @@ class BatchGenerator:
         model: Model,
         tokenizer: Tokenizer,
         prompts: Sequence[str | Sequence[int] | Prompt],
-        *,
-        max_seq_len: int = 512,
-        batch_size: int = 5,
-        prefill_step: int | None = 128,
-        prefill_memory: int | None = None,
-        chunk_policy: ChunkPolicy | None = None,
-        metrics: PrefillMetrics | None = None,
-        sampling: SamplingParams = SamplingParams(),
-        on_event: EventCallback | None = None,
-        async_scheduling: bool | None = None,
-        clock: Clock = time.perf_counter,
+        settings: BatchSettings,
     ) -> None:
-        """Queue the prompts by arrival; compute nothing. For the arguments see `batch_generate`.
+        """Queue the prompts by arrival and begin a run of settings.prefill_policy; compute nothing.
 
-        Sets request_queue (the `Arrivals` that have not started), pending_prefill_request (None or the one
-        request in prefill), decode_requests (the active ones, in the order of the batch cache's rows) and
-        kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
+        Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (None or
+        the one request in prefill), decode_requests (the active ones, in the order of the batch cache's rows)
+        and kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
+        Raises UserError as `BatchSettings.require_valid` does.
         """
         raise NotImplementedError("task 2.6.4")
 
     def has_work_remaining(self) -> bool:
-        """True while any request waits, is in prefill, paused or decodes."""
+        """True while any request waits, in the queue or with the policy, is in prefill or decodes."""
         raise NotImplementedError("task 2.6.4")
 
     def handle_prefill_phase(self) -> bool:
-        """Compute one chunk of the pending request; without one, start the next that has arrived.
+        """Compute one chunk of the prompt that the prefill policy selects; returns whether anything was done.
 
-        A request starts only while fewer than batch_size decode, so that a slot is free when it is ready. A
-        prompt that cannot be served ends with a completion as `Arrival.refused` makes it. A chunk policy may
-        set its size; 0 pauses the prefill while requests decode. Returns whether anything was done.
+        A policy is not asked while batch_size requests decode, so that a slot is free when a prompt is ready.
+        A prompt that cannot be served ends with a completion as `Arrival.refused` makes it. The size of the
+        chunk is `next_chunk_size`; 0 leaves it out. chunk_policy and metrics are told of it.
         """
         raise NotImplementedError("task 2.7.4")
 

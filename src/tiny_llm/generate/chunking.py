@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 
+from tiny_llm_lab.types import BatchSettings, ModelConfig
+
 
 def chunk_spans(prompt_len: int, prefill_step: int, start: int = 0) -> Iterator[tuple[int, int]]:
     """Cut tokens `start` to `prompt_len` into chunks of `prefill_step`; the last one may be shorter.
@@ -42,6 +44,16 @@ def select_optimal_chunk_size(
     and cache together). Raises ValueError when the memory does not hold one token.
     """
     raise NotImplementedError("task 2.7.5")
+
+
+def next_chunk_size(settings: BatchSettings, config: ModelConfig, prompt_len: int, num_decoding: int) -> int:
+    """The most tokens of the next chunk of a prompt while `num_decoding` requests decode; 0 pauses it.
+
+    The base is settings.prefill_step; where that is None, `select_optimal_chunk_size` chooses it for
+    settings.prefill_memory bytes. settings.chunk_policy may change it, given the share of batch_size slots
+    that decode. It may pause only while requests decode: otherwise a chunk has 1 token or more.
+    """
+    raise NotImplementedError("task 2.7.4")
 
 
 class AdaptiveChunker:

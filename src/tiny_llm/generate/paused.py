@@ -1,5 +1,6 @@
 """Prompts that are paused between two chunks: how long they wait, in which form, and what they may hold."""
 
+import sys
 from dataclasses import dataclass
 
 from tiny_llm_lab.types import Arrival, Prefill
@@ -10,11 +11,11 @@ from .priority import MAX_WAIT_S
 
 @dataclass
 class PausedPrefill:
-    """One paused prompt; `packed` are its layers in 8 bits, None where they are as they were."""
+    """One paused prompt; `packed` are its layers in 8 bits, none where they are as they were."""
 
     prefill: Prefill
     arrival: Arrival
-    packed: list[PackedKv] | None = None
+    packed: list[PackedKv]
 
     @property
     def nbytes(self) -> int:
@@ -32,13 +33,13 @@ class PausedPrefills:
         max_pauses: int = 8,
         max_wait_s: float = MAX_WAIT_S,
         kv_bits: int | None = None,
-        limit_bytes: int | None = None,
+        limit_bytes: int = sys.maxsize,
     ) -> None:
         """Nothing is paused. Raises UserError when `kv_bits` is neither None nor 8.
 
         A prompt gives way while more than `long_tokens` of its tokens are left, at most `max_pauses` times,
         and not once it is overdue by `max_wait_s`. `kv_bits` 8 (from task 2.8.4 on) packs the cache of a
-        paused prompt. `limit_bytes` (from task 2.8.5 on) bounds what all of them store; None = no bound.
+        paused prompt. `limit_bytes` (from task 2.8.5 on) bounds what all of them store.
         Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most that was stored at a time.
         """
         raise NotImplementedError("task 2.8.3")

@@ -30,20 +30,19 @@ class PrefillScheduler:
         """Prompts that have arrived and not begun, and prompts that are paused."""
         raise NotImplementedError("task 2.8.6")
 
-    def begin(self, arrivals: Arrivals, batch_size: int, clock: Clock) -> None:
-        """A run over these prompts begins, with `batch_size` rows; whatever was before is forgotten."""
+    def begin(self, batch_size: int, clock: Clock) -> None:
+        """A run with `batch_size` rows begins; whatever was before is forgotten."""
         raise NotImplementedError("task 2.8.6")
 
-    def pause(self, prefill: Prefill) -> bool:
-        """Pause the running prefill if an interactive prompt would begin next and this one gives way."""
-        raise NotImplementedError("task 2.8.6")
+    def select_prefill(
+        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
+    ) -> Prefill | Arrival | None:
+        """Whose chunk is next; `arrivals` that have come are taken from the queue.
 
-    def resume(self, num_decoding: int) -> Prefill | None:
-        """The most urgent paused prompt, if `may_start` lets it go on."""
-        raise NotImplementedError("task 2.8.6")
-
-    def pop(self, num_decoding: int) -> Arrival | None:
-        """The most urgent prompt that has arrived, if `may_start` lets it begin."""
+        A running prefill goes on, or is paused if an interactive prompt would begin next and it gives way.
+        Without one the most urgent paused prompt goes on, if `may_start` lets it. Otherwise, and after a
+        pause, the most urgent prompt begins, if `may_start` lets it.
+        """
         raise NotImplementedError("task 2.8.6")
 
     def release(self) -> None:

@@ -1,37 +1,42 @@
-"""One request of week 2: an answer, and the KV cache in which its prompt is computed chunk by chunk."""
+"""One request of week 2: its answer, and the KV cache in which its prompt is computed chunk by chunk."""
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from tiny_llm_lab.types import Clock, Event, KvCache, Model, SamplingParams, Tokenizer
+import mlx.core as mx
 
-from .answer import Answer
+from tiny_llm_lab.types import Arrival, Clock, Event, KvCache, Model, SamplingParams, Tokenizer
 
 
-class Request(Answer):
-    """An answer with a KV cache of its own; `offset` tokens of prompt and answer are in that cache."""
+class Request:
+    """An answer and a KV cache of its own, in which `offset` tokens of prompt and answer are."""
 
     def __init__(
         self,
         model: Model,
         tokenizer: Tokenizer,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Arrival,
         prefill_max_step: int = 128,
-        prompt_idx: int = 0,
         *,
         max_seq_len: int | None = None,
-        sampling: SamplingParams = SamplingParams(),
-        arrival_s: float | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """Tokenize `prompt` (token ids are taken as they are) and create an empty cache; compute nothing.
 
-        `prefill_max_step` is the most tokens one `try_prefill` computes, `max_seq_len` the most tokens
-        the cache may hold (None = the model's own limit). Sets, besides what `Answer` sets, model,
-        prefill_tokens, prefill_max_step, kv_cache, offset = 0, and sample, its `Sampler`.
+        An `Arrival` as `prompt` brings its number, arrival and sampling parameters; otherwise the prompt is
+        number 0, arrives now and is answered greedily. `prefill_max_step` is the most tokens one
+        `try_prefill` computes, `max_seq_len` the most tokens the cache may hold (None = the model's own
+        limit). Sets model, answer (its `Answer`), prompt_idx, prefill_tokens, prefill_max_step, kv_cache,
+        offset = 0, and sample, its `Sampler`.
         Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
         vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
         """
+        raise NotImplementedError("task 2.6.3")
+
+    @property
+    def next_token(self) -> int | None:
+        """The newest token of the answer, which the model has not seen yet; None before the first."""
         raise NotImplementedError("task 2.6.3")
 
     @property
@@ -44,14 +49,14 @@ class Request(Answer):
 
         Appends the chunk to the cache at `offset`, materialises the cache and advances `offset`. Only
         the last chunk computes logits, for its last position alone, and samples the first token from
-        them, which `accept` then receives. Raises ValueError when the prompt is already computed.
+        them, which the answer then accepts. Raises ValueError when the prompt is already computed.
         """
         raise NotImplementedError("task 2.7.3")
 
     def decode_done(self, token: int) -> None:
         """Record a decode step: `next_token` is in the cache now and `token` was sampled after it.
 
-        Advances `offset` by one, then does what `accept(token)` does.
+        Advances `offset` by one; the answer accepts the token.
         """
         raise NotImplementedError("task 2.6.3")
 
@@ -60,14 +65,20 @@ class Request(Answer):
         raise NotImplementedError("task 2.6.3")
 
 
+@dataclass(frozen=True, eq=False)
 class DecodeStep:
-    """One token for each of several requests, which the device computes from the construction on."""
+    """One token for each of several requests: launched, and read when it is needed."""
 
-    def __init__(self, model: Model, kv_cache: Sequence[KvCache], requests: Sequence[Request]) -> None:
+    model: Model
+    kv_cache: Sequence[KvCache]  # row i of every layer belongs to requests[i]
+    requests: list[Request]
+    sampled: mx.array  # [B] uint32, lazily
+
+    @classmethod
+    def launch(cls, model: Model, kv_cache: Sequence[KvCache], requests: Sequence[Request]) -> "DecodeStep":
         """Launch one forward pass over the newest token of every request; do not wait for it.
 
-        Row i of `kv_cache` belongs to requests[i]. Sets model, kv_cache, requests (a copy) and sampled [B]
-        uint32, lazily.
+        Row i of `kv_cache` belongs to requests[i]. The step holds a copy of `requests` and changes none.
         """
         raise NotImplementedError("task 2.6.3")
 
@@ -76,11 +87,11 @@ class DecodeStep:
         raise NotImplementedError("task 2.6.3")
 
     def launch_next(self, requests: Sequence[Request]) -> "DecodeStep | None":
-        """Launch the step behind this one, which is not read yet; None when that is not certain.
+        """Launch the step that follows this one, which is not read yet; None when that is not certain.
 
         `requests` decode now. The next step is certain when they are those of this step, row by row, and no
-        limit makes the token that one of them samples here its last. An answer that ends here by surprise
-        has a row in the next step all the same, whose token is to be dropped.
+        limit makes the token that one of them samples here its last. A request that ends here with an end
+        token or a stop string still has a row in the next step; its token is discarded.
         """
         raise NotImplementedError("task 2.7.9")
 

@@ -1,24 +1,21 @@
 """The one switch: whose code do the commands, benchmarks and tests run?"""
 
 import importlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, Unpack, cast
 
 from tiny_llm_lab.types import (
+    BatchKeywords,
     Checkpoint,
     ChunkPolicy,
-    Clock,
     Completion,
     DraftGate,
     Event,
-    EventCallback,
     Model,
     PagedModel,
+    PausingPolicy,
     PrefillCounts,
-    PrefillMetrics,
-    PrefillPolicy,
     Prompt,
     Proposer,
     SamplingParams,
@@ -53,18 +50,7 @@ class Solution(Protocol):
         model: Model,
         tokenizer: Tokenizer,
         prompts: Sequence[str | Sequence[int] | Prompt],
-        *,
-        max_seq_len: int = 512,
-        batch_size: int = 5,
-        prefill_step: int | None = 128,
-        prefill_memory: int | None = None,
-        chunk_policy: ChunkPolicy | None = None,
-        prefill_policy: PrefillPolicy | None = None,
-        metrics: PrefillMetrics | None = None,
-        sampling: SamplingParams = ...,
-        on_event: EventCallback | None = None,
-        async_scheduling: bool | None = None,
-        clock: Clock = time.perf_counter,
+        **keywords: Unpack[BatchKeywords],
     ) -> list[Completion]: ...
 
 
@@ -73,7 +59,7 @@ class LoopPolicies(Protocol):
 
     AdaptiveChunker: Callable[[float], ChunkPolicy]
     ChunkedPrefillMetrics: Callable[[], PrefillCounts]
-    PrefillScheduler: Callable[..., PrefillPolicy]
+    PrefillScheduler: Callable[..., PausingPolicy]
 
 
 class Scheduling(Protocol):

@@ -44,6 +44,7 @@ from tiny_llm_lab.types.request import (
 from tiny_llm_lab.types.sampling import MAX_LOGPROBS, SamplingParams
 from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals, report_refused
 from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
+from tiny_llm_lab.types.scheduling.batch import BatchKeywords, BatchSettings, ReportRefused
 from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, PrefillCounts, PrefillMetrics
 from tiny_llm_lab.types.scheduling.draft import Draft, DraftGate, DraftSampler, Proposer
 from tiny_llm_lab.types.scheduling.engine import (
@@ -56,7 +57,7 @@ from tiny_llm_lab.types.scheduling.engine import (
     StepStats,
     TokenLogprobs,
 )
-from tiny_llm_lab.types.scheduling.prefill import PausedCounts, Prefill, PrefillPolicy
+from tiny_llm_lab.types.scheduling.prefill import PausingPolicy, Prefill, PrefillPolicy
 from tiny_llm_lab.types.scheduling.step_time import (
     StepCoefficients,
     StepSample,
@@ -70,6 +71,8 @@ __all__ = [
     "PRIORITY_CLASSES",
     "Arrival",
     "Arrivals",
+    "BatchKeywords",
+    "BatchSettings",
     "Checkpoint",
     "ChunkPolicy",
     "Clock",
@@ -94,7 +97,7 @@ __all__ = [
     "Offsets",
     "OnStep",
     "PagedModel",
-    "PausedCounts",
+    "PausingPolicy",
     "Policy",
     "Prefill",
     "PrefillCounts",
@@ -106,6 +109,7 @@ __all__ = [
     "Proposer",
     "QuantizationMode",
     "QuantizedWeights",
+    "ReportRefused",
     "RequestKvCache",
     "RopeScaling",
     "Rotary",

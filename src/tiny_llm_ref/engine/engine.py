@@ -86,15 +86,8 @@ class Engine(EngineCore):
             request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class
         )
         sequence.skip_reading_prefix_cache = prompt.sampling.prompt_logprobs is not None
-        answer = Answer(
-            self.tokenizer,
-            tokens,
-            prompt.sampling,
-            min(self.scheduler.max_num_tokens, positions),
-            prompt_idx=arrival.prompt_idx,
-            arrival_s=arrival.arrival_s,
-            clock=lambda: self.step_end_s,
-        )
+        limit = min(self.scheduler.max_num_tokens, positions)
+        answer = Answer(self.tokenizer, arrival, tokens, limit, lambda: self.step_end_s)
         request = RequestState(sequence, answer, self.model.ops, prompt.processors)
         self.admit(request)
         self._num_added += 1

@@ -4,13 +4,13 @@ import time
 from collections.abc import Sequence
 
 from tiny_llm_lab.types import (
+    Arrival,
     Clock,
     Completion,
     DoneEvent,
     Event,
     FinishReason,
     PrefillEvent,
-    SamplingParams,
     Timing,
     TokenEvent,
     Tokenizer,
@@ -25,15 +25,12 @@ class Answer:
     def __init__(
         self,
         tokenizer: Tokenizer,
+        arrival: Arrival,
         prompt_token_ids: Sequence[int],
-        sampling: SamplingParams,
         max_seq_len: int,
-        *,
-        prompt_idx: int = 0,
-        arrival_s: float | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """Start an answer to a prompt of at most `max_seq_len` tokens; `arrival_s` None means now.
+        """Start an answer to `arrival`, whose prompt has `prompt_token_ids`, at most `max_seq_len`.
 
         `max_seq_len` is the most tokens that the KV cache holds for the request. The newest token is never
         stored, so prompt and answer may have one token more. Sets prompt_token_ids, sampling, max_seq_len,
@@ -42,13 +39,11 @@ class Answer:
         From task 3.6.9 on: end_token_ids hold sampling.stop_token_ids as well.
         """
         self.prompt_token_ids = list(prompt_token_ids)
-        self.sampling = sampling
-        self.max_seq_len = max_seq_len
-        self.prompt_idx = prompt_idx
+        self.sampling = sampling = arrival.prompt.sampling
+        self.max_seq_len, self.prompt_idx = max_seq_len, arrival.prompt_idx
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
-        self._clock = clock
-        self._arrival_s = clock() if arrival_s is None else arrival_s
+        self._clock, self._arrival_s = clock, arrival.arrival_s
         self._token_s: list[float] = []
         self._events: list[Event] = []
         eos = frozenset() if sampling.ignore_eos else frozenset(tokenizer.eos_token_ids)

@@ -1,34 +1,26 @@
 """The state of one batch: prompts that wait, one in prefill, and those that decode together."""
 
-import sys
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from tiny_llm_lab.types import (
     Arrival,
     Arrivals,
-    ChunkPolicy,
-    Clock,
+    BatchSettings,
     Completion,
     DoneEvent,
     Event,
-    EventCallback,
     Model,
-    ModelConfig,
-    PrefillMetrics,
-    PrefillPolicy,
     Prompt,
-    SamplingParams,
     Tokenizer,
     UserError,
     is_async_scheduling,
     prompt_token_ids,
-    refuse_processors,
 )
 
 from ..cache.kv_cache import BatchingKvCache, reserve_ahead
-from .chunking import select_optimal_chunk_size
+from .chunking import next_chunk_size
 from .request import DecodeStep, Request
 
 
@@ -40,79 +32,63 @@ class BatchGenerator:
         model: Model,
         tokenizer: Tokenizer,
         prompts: Sequence[str | Sequence[int] | Prompt],
-        *,
-        max_seq_len: int = 512,
-        batch_size: int = 5,
-        prefill_step: int | None = 128,
-        prefill_memory: int | None = None,
-        chunk_policy: ChunkPolicy | None = None,
-        prefill_policy: PrefillPolicy | None = None,
-        metrics: PrefillMetrics | None = None,
-        sampling: SamplingParams = SamplingParams(),
-        on_event: EventCallback | None = None,
-        async_scheduling: bool | None = None,
-        clock: Clock = time.perf_counter,
+        settings: BatchSettings,
     ) -> None:
-        """Queue the prompts by arrival; compute nothing. For the arguments see `batch_generate`.
+        """Queue the prompts by arrival and begin a run of settings.prefill_policy; compute nothing.
 
-        Sets request_queue (the `Arrivals` that have not started), pending_prefill_request (None or the one
-        request in prefill), decode_requests (the active ones, in the order of the batch cache's rows) and
-        kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
+        Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (None or
+        the one request in prefill), decode_requests (the active ones, in the order of the batch cache's rows)
+        and kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
+        Raises UserError as `BatchSettings.require_valid` does.
         """
-        if batch_size < 1 or (prefill_step is not None and prefill_step < 1):
-            raise UserError("prefill_step and batch_size must be 1 or more")
-        limit = model.config.max_position_embeddings
-        if not 1 <= max_seq_len <= limit:
-            raise UserError(f"max_seq_len must be 1 to {limit} for this model, not {max_seq_len}")
-        self.model, self.tokenizer = model, tokenizer
-        self.max_seq_len, self.batch_size, self.prefill_step = max_seq_len, batch_size, prefill_step
-        self.prefill_memory = sys.maxsize if prefill_memory is None else prefill_memory
-        self.chunk_policy, self.prefill_policy, self.metrics = chunk_policy, prefill_policy, metrics
+        settings.require_valid(model.config)
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.pending_prefill_request: Request | None = None
         self.decode_requests: list[Request] = []
         self.kv_cache = [
-            BatchingKvCache(batch_size, max_seq_len, headroom=i, ops=model.ops)
+            BatchingKvCache(settings.batch_size, settings.max_seq_len, headroom=i, ops=model.ops)
             for i in range(model.config.num_hidden_layers)
         ]
+        self.async_scheduling = is_async_scheduling(settings.async_scheduling)
         self._completions: list[Completion] = []
-        self._on_event, self._clock = on_event, clock
-        self.async_scheduling = is_async_scheduling(async_scheduling)
         self._inflight: DecodeStep | None = None  # launched, and not yet read
-        self.request_queue = Arrivals(prompts, sampling, clock)
-        if prefill_policy is not None:
-            prefill_policy.begin(self.request_queue, batch_size, clock)
+        self.request_queue = Arrivals(prompts, settings.sampling, settings.clock)
+        settings.prefill_policy.begin(settings.batch_size, settings.clock)
 
     def has_work_remaining(self) -> bool:
-        """True while any request waits, is in prefill, paused or decodes."""
-        kept = self.prefill_policy is not None and self.prefill_policy.num_waiting
-        return bool(self.request_queue or kept or self.pending_prefill_request or self.decode_requests)
+        """True while any request waits, in the queue or with the policy, is in prefill or decodes."""
+        waiting = self.request_queue or self.settings.prefill_policy.num_waiting
+        return bool(waiting or self.pending_prefill_request or self.decode_requests)
 
     def handle_prefill_phase(self) -> bool:
-        """Compute one chunk of the pending request; without one, start the next that has arrived.
+        """Compute one chunk of the prompt that the prefill policy selects; returns whether anything was done.
 
-        A request starts only while fewer than batch_size decode, so that a slot is free when it is ready. A
-        prompt that cannot be served ends with a completion as `Arrival.refused` makes it. A chunk policy may
-        set its size; 0 pauses the prefill while requests decode. Returns whether anything was done.
-        From task 2.8.6 on: a prefill policy may pause it too, and chooses who goes on or starts.
+        A policy is not asked while batch_size requests decode, so that a slot is free when a prompt is ready.
+        A prompt that cannot be served ends with a completion as `Arrival.refused` makes it. The size of the
+        chunk is `next_chunk_size`; 0 leaves it out. chunk_policy and metrics are told of it.
         """
-        self._change_prefill()
-        if self.pending_prefill_request is None and not self._start_next():
+        settings, num_decoding = self.settings, len(self.decode_requests)
+        if num_decoding == settings.batch_size:
             return False
-        request = self.pending_prefill_request
+        chosen = settings.prefill_policy.select_prefill(
+            self.request_queue, self.pending_prefill_request, num_decoding
+        )
+        request = self._start(chosen) if isinstance(chosen, Arrival) else cast(Request | None, chosen)
+        self.pending_prefill_request = request
         if request is None:
-            return True
-        request.prefill_max_step = self._chunk_size(request)
-        if request.prefill_max_step == 0:
+            return chosen is not None  # a prompt that was refused is progress
+        num_prompt_tokens = len(request.prefill_tokens)
+        size = next_chunk_size(settings, self.model.config, num_prompt_tokens, num_decoding)
+        if size == 0:
             return False
-        start_s = self._clock()
+        request.prefill_max_step = size
+        start_s = settings.clock()
         num_tokens = request.try_prefill()
-        reserve_ahead(self.kv_cache, len(request.prefill_tokens), request.offset)
-        seconds = self._clock() - start_s
-        if self.chunk_policy is not None:
-            self.chunk_policy.record_chunk(num_tokens, seconds)
-        if self.metrics is not None:
-            self.metrics.record_prefill_chunk(seconds, num_tokens)
-        self._publish(request.take_events())
+        reserve_ahead(self.kv_cache, num_prompt_tokens, request.offset)
+        seconds = settings.clock() - start_s
+        settings.chunk_policy.record_chunk(num_tokens, seconds)
+        settings.metrics.record_prefill_chunk(seconds, num_tokens)
+        self._publish(request.answer.take_events())
         return True
 
     def handle_decode_phase(self) -> bool:
@@ -124,16 +100,15 @@ class BatchGenerator:
         """
         if not self.decode_requests:
             return False
-        start_s = self._clock()
-        step = self._inflight or DecodeStep(self.model, self.kv_cache, self.decode_requests)
+        start_s = self.settings.clock()
+        step = self._inflight or DecodeStep.launch(self.model, self.kv_cache, self.decode_requests)
         self._inflight = self._launch_next(step)
         tokens = dict(zip(step.requests, step.read(), strict=True))
-        if self.metrics is not None:
-            self.metrics.record_decode_step(self._clock() - start_s)
+        self.settings.metrics.record_decode_step(self.settings.clock() - start_s)
         for request in self.decode_requests:  # some may have left since the step was launched, or joined
             if request in tokens:
                 request.decode_done(tokens[request])
-                self._publish(request.take_events())
+                self._publish(request.answer.take_events())
         self._remove_ended()
         return True
 
@@ -146,7 +121,7 @@ class BatchGenerator:
         if request is None or not request.is_prefill_done:
             return False
         self.pending_prefill_request = None
-        if not request.is_done:
+        if not request.answer.is_done:
             for batch_layer, layer in zip(self.kv_cache, request.kv_cache, strict=True):
                 batch_layer.add_request(layer)
             self.decode_requests.append(request)
@@ -167,58 +142,19 @@ class BatchGenerator:
             layer.release()
         if self.pending_prefill_request is not None:
             self.pending_prefill_request.release()
-        if self.prefill_policy is not None:
-            self.prefill_policy.release()
+        self.settings.prefill_policy.release()
 
-    def _change_prefill(self) -> None:
-        policy, pending = self.prefill_policy, self.pending_prefill_request
-        if policy is not None and pending is None:
-            self.pending_prefill_request = cast(Request | None, policy.resume(len(self.decode_requests)))
-        elif policy is not None and pending is not None and policy.pause(pending):
-            self.pending_prefill_request = None
-
-    def _next_arrival(self) -> Arrival | None:
-        policy = self.prefill_policy
-        return self.request_queue.pop() if policy is None else policy.pop(len(self.decode_requests))
-
-    def _start_next(self) -> bool:
-        if len(self.decode_requests) == self.batch_size or (arrival := self._next_arrival()) is None:
-            return False
-        prompt, num_tokens = arrival.prompt, 0
+    def _start(self, arrival: Arrival) -> Request | None:
+        num_tokens = 0
         try:
-            tokens = prompt_token_ids(self.tokenizer, prompt.content, self.model.config)
+            tokens = prompt_token_ids(self.tokenizer, arrival.prompt.content, self.model.config)
             num_tokens = len(tokens)
-            refuse_processors(prompt.sampling, prompt.processors)
-            self.pending_prefill_request = Request(
-                self.model,
-                self.tokenizer,
-                tokens,
-                prompt_idx=arrival.prompt_idx,
-                max_seq_len=self.max_seq_len,
-                sampling=prompt.sampling,
-                arrival_s=arrival.arrival_s,
-                clock=self._clock,
-            )
+            arrival = replace(arrival, prompt=replace(arrival.prompt, content=tokens))
+            limit, clock = self.settings.max_seq_len, self.settings.clock
+            return Request(self.model, self.tokenizer, arrival, max_seq_len=limit, clock=clock)
         except UserError as error:
             self._publish([DoneEvent(arrival.refused(error, num_tokens))])
-        return True
-
-    def _chunk_size(self, request: Request) -> int:
-        """The most tokens of the next chunk; 0 pauses the prefill, which only decodes can be reason for."""
-        num_active = len(self.decode_requests)
-        base = self.prefill_step
-        if base is None:
-            base = select_optimal_chunk_size(
-                len(request.prefill_tokens),
-                self.prefill_memory,
-                num_active,
-                batch_size=self.batch_size,
-                bytes_per_token=_bytes_per_token(self.model.config),
-            )
-        if self.chunk_policy is None:
-            return base
-        size = self.chunk_policy.select_chunk_size(base, num_active / self.batch_size)
-        return size if num_active else max(1, size)
+            return None
 
     def _launch_next(self, step: DecodeStep) -> DecodeStep | None:
         prefill = self.pending_prefill_request
@@ -228,7 +164,7 @@ class BatchGenerator:
     def _remove_ended(self) -> None:
         # From the last row down: the row that fills a gap has been looked at already.
         for row in reversed(range(len(self.decode_requests))):
-            if self.decode_requests[row].is_done:
+            if self.decode_requests[row].answer.is_done:
                 for layer in self.kv_cache:
                     layer.remove_request(row)
                 self.decode_requests[row] = self.decode_requests[-1]
@@ -240,11 +176,4 @@ class BatchGenerator:
         for event in events:
             if isinstance(event, DoneEvent):
                 self._completions.append(event.completion)
-            if self._on_event is not None:
-                self._on_event(event)
-
-
-def _bytes_per_token(config: ModelConfig) -> int:
-    """What a token of a chunk takes at most: keys and values of all layers, activations of one, float32."""
-    kv = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-    return 4 * (kv + config.hidden_size + 2 * config.intermediate_size)
+            self.settings.on_event(event)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 
+from tiny_llm_lab.types import BatchSettings, ModelConfig
+
 # Chunk sizes of the table in `select_optimal_chunk_size`.
 _BUSY_CHUNK, _DEFAULT_CHUNK, _LONG_PROMPT_CHUNK = 64, 128, 256
 _LONG_PROMPT = 2048
@@ -70,6 +72,24 @@ def select_optimal_chunk_size(
     if room < 1:
         raise ValueError(f"{available_memory} bytes do not hold one token of {bytes_per_token} bytes")
     return min(wanted, room)
+
+
+def next_chunk_size(settings: BatchSettings, config: ModelConfig, prompt_len: int, num_decoding: int) -> int:
+    """The most tokens of the next chunk of a prompt while `num_decoding` requests decode; 0 pauses it.
+
+    The base is settings.prefill_step; where that is None, `select_optimal_chunk_size` chooses it for
+    settings.prefill_memory bytes. settings.chunk_policy may change it, given the share of batch_size slots
+    that decode. It may pause only while requests decode: otherwise a chunk has 1 token or more.
+    """
+    base = settings.prefill_step or select_optimal_chunk_size(
+        prompt_len,
+        settings.prefill_memory,
+        num_decoding,
+        batch_size=settings.batch_size,
+        bytes_per_token=_bytes_per_token(config),
+    )
+    size = settings.chunk_policy.select_chunk_size(base, num_decoding / settings.batch_size)
+    return size if num_decoding else max(1, size)
 
 
 class AdaptiveChunker:
@@ -160,6 +180,12 @@ class ChunkedPrefillMetrics:
         if self.decode_requests_served == 0:
             return float("inf")
         return self.prefill_chunks_processed / self.decode_requests_served
+
+
+def _bytes_per_token(config: ModelConfig) -> int:
+    """What a token of a chunk takes at most: keys and values of all layers, activations of one, float32."""
+    kv = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return 4 * (kv + config.hidden_size + 2 * config.intermediate_size)
 
 
 def _moved_towards(value: float, average: float | None) -> float:

@@ -1,5 +1,6 @@
 """Prompts that are paused between two chunks: how long they wait, in which form, and what they may hold."""
 
+import sys
 from collections import Counter
 from dataclasses import dataclass
 
@@ -11,19 +12,17 @@ from .priority import MAX_WAIT_S, is_overdue, urgency
 
 @dataclass
 class PausedPrefill:
-    """One paused prompt; `packed` are its layers in 8 bits, None where they are as they were."""
+    """One paused prompt; `packed` are its layers in 8 bits, none where they are as they were."""
 
     prefill: Prefill
     arrival: Arrival
-    packed: list[PackedKv] | None = None
+    packed: list[PackedKv]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the keys and values that it stores, room for more not counted."""
-        if self.packed is not None:
+        if self.packed or self.prefill.offset == 0:
             return sum(layer.nbytes for layer in self.packed)
-        if self.prefill.offset == 0:
-            return 0
         return sum(part.nbytes for layer in self.prefill.kv_cache for part in layer.fetch())
 
 
@@ -37,13 +36,13 @@ class PausedPrefills:
         max_pauses: int = 8,
         max_wait_s: float = MAX_WAIT_S,
         kv_bits: int | None = None,
-        limit_bytes: int | None = None,
+        limit_bytes: int = sys.maxsize,
     ) -> None:
         """Nothing is paused. Raises UserError when `kv_bits` is neither None nor 8.
 
         A prompt gives way while more than `long_tokens` of its tokens are left, at most `max_pauses` times,
         and not once it is overdue by `max_wait_s`. `kv_bits` 8 (from task 2.8.4 on) packs the cache of a
-        paused prompt. `limit_bytes` (from task 2.8.5 on) bounds what all of them store; None = no bound.
+        paused prompt. `limit_bytes` (from task 2.8.5 on) bounds what all of them store.
         Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most that was stored at a time.
         """
         if kv_bits not in (None, 8):
@@ -83,29 +82,24 @@ class PausedPrefills:
 
         Its cache stays with it: in 8 bits where kv_bits says so, and unless `evict` drops it.
         """
-        packed = [PackedKv(layer) for layer in prefill.kv_cache] if self.kv_bits is not None else None
+        packed = [PackedKv(layer) for layer in prefill.kv_cache if self.kv_bits]
         self.entries.append(PausedPrefill(prefill, arrival, packed))
         self._pauses_of[prefill.prompt_idx] += 1
         self.num_pauses += 1
-        if self.limit_bytes is not None:
+        if self.nbytes > self.limit_bytes:
             self.evict()
         self.peak_bytes = max(self.peak_bytes, self.nbytes)
 
     def peek(self, now_s: float) -> Arrival | None:
         """The paused prompt that is the most urgent by `urgency`; None when none is paused."""
-        arrivals = (entry.arrival for entry in self.entries)
-        return min(arrivals, key=lambda each: urgency(each, now_s, self.max_wait_s), default=None)
+        return next((entry.arrival for entry in self._by_urgency(now_s)), None)
 
     def resume(self, now_s: float) -> Prefill:
         """Take the most urgent prompt out, ready for a chunk at its offset. Raises IndexError without one."""
-        arrival = self.peek(now_s)
-        if arrival is None:
-            raise IndexError("no prompt is paused")
-        [entry] = [each for each in self.entries if each.arrival == arrival]
+        entry = self._by_urgency(now_s)[0]
         self.entries.remove(entry)
-        if entry.packed is not None:
-            for packed, layer in zip(entry.packed, entry.prefill.kv_cache, strict=True):
-                packed.restore(layer)
+        for packed, layer in zip(entry.packed, entry.prefill.kv_cache, strict=False):  # none or all
+            packed.restore(layer)
         self._resumed_at[entry.prefill.prompt_idx] = entry.prefill.offset
         return entry.prefill
 
@@ -115,10 +109,10 @@ class PausedPrefills:
         First goes the one that is the cheapest to compute again, with the fewest tokens computed; of equal
         ones the first arrival. A prompt that loses its cache stays paused and begins again at offset 0.
         """
-        while self.limit_bytes is not None and self.nbytes > self.limit_bytes:
+        while self.nbytes > self.limit_bytes:
             holding = [entry for entry in self.entries if entry.nbytes]
             entry = min(holding, key=lambda each: (each.prefill.offset, each.arrival.arrival_s))
-            entry.packed = None
+            entry.packed.clear()
             entry.prefill.release()
             entry.prefill.offset = 0
             self.num_evictions += 1
@@ -128,3 +122,6 @@ class PausedPrefills:
         for entry in self.entries:
             entry.prefill.release()
         self.entries.clear()
+
+    def _by_urgency(self, now_s: float) -> list[PausedPrefill]:
+        return sorted(self.entries, key=lambda each: urgency(each.arrival, now_s, self.max_wait_s))

@@ -1,16 +1,19 @@
-"""One request of week 2: an answer, and the KV cache in which its prompt is computed chunk by chunk."""
+"""One request of week 2: its answer, and the KV cache in which its prompt is computed chunk by chunk."""
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import mlx.core as mx
 
 from tiny_llm_lab.types import (
+    Arrival,
     Clock,
     Event,
     KvCache,
     Model,
+    Prompt,
     SamplingParams,
     Tokenizer,
     UserError,
@@ -25,30 +28,29 @@ from .chunking import chunk_spans
 from .sampler import Sampler, sample_rows
 
 
-class Request(Answer):
-    """An answer with a KV cache of its own; `offset` tokens of prompt and answer are in that cache."""
+class Request:
+    """An answer and a KV cache of its own, in which `offset` tokens of prompt and answer are."""
 
     def __init__(
         self,
         model: Model,
         tokenizer: Tokenizer,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Arrival,
         prefill_max_step: int = 128,
-        prompt_idx: int = 0,
         *,
         max_seq_len: int | None = None,
-        sampling: SamplingParams = SamplingParams(),
-        arrival_s: float | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """Tokenize `prompt` (token ids are taken as they are) and create an empty cache; compute nothing.
 
-        `prefill_max_step` is the most tokens one `try_prefill` computes, `max_seq_len` the most tokens
-        the cache may hold (None = the model's own limit). Sets, besides what `Answer` sets, model,
-        prefill_tokens, prefill_max_step, kv_cache, offset = 0, and sample, its `Sampler`.
+        An `Arrival` as `prompt` brings its number, arrival and sampling parameters; otherwise the prompt is
+        number 0, arrives now and is answered greedily. `prefill_max_step` is the most tokens one
+        `try_prefill` computes, `max_seq_len` the most tokens the cache may hold (None = the model's own
+        limit). Sets model, answer (its `Answer`), prompt_idx, prefill_tokens, prefill_max_step, kv_cache,
+        offset = 0, and sample, its `Sampler`.
         Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
         vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
-        From task 3.6.9 on: UserError also for sampling that `refuse_processors` leaves to the engine.
+        From task 3.6.9 on: UserError also for what `refuse_processors` leaves to the engine.
         """
         if prefill_max_step < 1:
             raise UserError(f"prefill_step must be 1 or more, not {prefill_max_step}")
@@ -56,18 +58,21 @@ class Request(Answer):
         max_seq_len = limit if max_seq_len is None else max_seq_len
         if not 1 <= max_seq_len <= limit:
             raise UserError(f"max_seq_len must be 1 to {limit} for this model, not {max_seq_len}")
-        refuse_processors(sampling)
-        tokens = prompt_token_ids(tokenizer, prompt, model.config)
+        arrival = prompt if isinstance(prompt, Arrival) else Arrival(0, Prompt(prompt), clock())
+        sampling = arrival.prompt.sampling
+        refuse_processors(sampling, arrival.prompt.processors)
+        tokens = prompt_token_ids(tokenizer, arrival.prompt.content, model.config)
         require_room(len(tokens), max_seq_len, "max_seq_len")
-        super().__init__(
-            tokenizer, tokens, sampling, max_seq_len, prompt_idx=prompt_idx, arrival_s=arrival_s, clock=clock
-        )
-        self.model = model
-        self.prefill_tokens = tokens
-        self.prefill_max_step = prefill_max_step
-        self.kv_cache = model.create_kv_cache()
-        self.offset = 0
+        self.answer = Answer(tokenizer, arrival, tokens, max_seq_len, clock)
+        self.model, self.prompt_idx = model, arrival.prompt_idx
+        self.prefill_tokens, self.prefill_max_step = tokens, prefill_max_step
+        self.kv_cache, self.offset = model.create_kv_cache(), 0
         self.sample = Sampler(sampling, model.ops)
+
+    @property
+    def next_token(self) -> int | None:
+        """The newest token of the answer, which the model has not seen yet; None before the first."""
+        return self.answer.next_token
 
     @property
     def is_prefill_done(self) -> bool:
@@ -79,7 +84,7 @@ class Request(Answer):
 
         Appends the chunk to the cache at `offset`, materialises the cache and advances `offset`. Only
         the last chunk computes logits, for its last position alone, and samples the first token from
-        them, which `accept` then receives. Raises ValueError when the prompt is already computed.
+        them, which the answer then accepts. Raises ValueError when the prompt is already computed.
         """
         if self.is_prefill_done:
             raise ValueError("the prompt is already computed")
@@ -94,18 +99,18 @@ class Request(Answer):
         self.offset = end
         # Before the event: reading the token is what computes the rest of the last chunk.
         token = cast(int, self.sample(logits[:, -1], end).item()) if is_last else None
-        self.prefilled(end)
+        self.answer.prefilled(end)
         if token is not None:
-            self.accept(token)
+            self.answer.accept(token)
         return end - start
 
     def decode_done(self, token: int) -> None:
         """Record a decode step: `next_token` is in the cache now and `token` was sampled after it.
 
-        Advances `offset` by one, then does what `accept(token)` does.
+        Advances `offset` by one; the answer accepts the token.
         """
         self.offset += 1
-        self.accept(token)
+        self.answer.accept(token)
 
     def release(self) -> None:
         """Give the cache's memory back; may be called twice."""
@@ -113,45 +118,51 @@ class Request(Answer):
             layer.release()
 
 
+@dataclass(frozen=True, eq=False)
 class DecodeStep:
-    """One token for each of several requests, which the device computes from the construction on."""
+    """One token for each of several requests: launched, and read when it is needed."""
 
-    def __init__(
-        self,
+    model: Model
+    kv_cache: Sequence[KvCache]  # row i of every layer belongs to requests[i]
+    requests: list[Request]
+    sampled: mx.array  # [B] uint32, lazily
+
+    @classmethod
+    def launch(
+        cls,
         model: Model,
         kv_cache: Sequence[KvCache],
         requests: Sequence[Request],
         previous: "DecodeStep | None" = None,
-    ) -> None:
+    ) -> "DecodeStep":
         """Launch one forward pass over the newest token of every request; do not wait for it.
 
-        Row i of `kv_cache` belongs to requests[i]. Sets model, kv_cache, requests (a copy) and sampled [B]
-        uint32, lazily.
-        From task 2.7.9 on: `previous` is the step in front, of the same requests and still unread: each takes
+        Row i of `kv_cache` belongs to requests[i]. The step holds a copy of `requests` and changes none.
+        From task 2.7.9 on: `previous` is the last step, of the same requests and still unread: each takes
         the token that it samples there, one position further on.
         """
-        self.model, self.kv_cache, self.requests = model, kv_cache, list(requests)
-        num_pending = 0 if previous is None else 1  # tokens of each request that are not known yet
         known = [request.next_token for request in requests]
         tokens = mx.array(known) if previous is None else previous.sampled.astype(mx.int32)
+        num_pending = 0 if previous is None else 1  # tokens of each request that are not known yet
         logits = model(tokens[:, None], kv_cache[0].offset, kv_cache, logits_to_keep=1)[:, -1]
-        parts = [(request.sample, request.num_tokens + num_pending, 1) for request in requests]
-        self.sampled: mx.array = sample_rows(logits, parts)
-        mx.async_eval(self.sampled)
+        parts = [(request.sample, request.answer.num_tokens + num_pending, 1) for request in requests]
+        sampled = sample_rows(logits, parts)
+        mx.async_eval(sampled)
+        return cls(model, kv_cache, list(requests), sampled)
 
     def read(self) -> list[int]:
         """Wait for the step; the token of every request."""
         return cast(list[int], self.sampled.tolist())
 
     def launch_next(self, requests: Sequence[Request]) -> "DecodeStep | None":
-        """Launch the step behind this one, which is not read yet; None when that is not certain.
+        """Launch the step that follows this one, which is not read yet; None when that is not certain.
 
         `requests` decode now. The next step is certain when they are those of this step, row by row, and no
-        limit makes the token that one of them samples here its last. An answer that ends here by surprise
-        has a row in the next step all the same, whose token is to be dropped.
+        limit makes the token that one of them samples here its last. A request that ends here with an end
+        token or a stop string still has a row in the next step; its token is discarded.
         """
-        is_certain = self.requests == requests and all(each.max_draft_tokens > 0 for each in requests)
-        return DecodeStep(self.model, self.kv_cache, requests, previous=self) if is_certain else None
+        is_certain = self.requests == requests and all(r.answer.max_draft_tokens > 0 for r in requests)
+        return self.launch(self.model, self.kv_cache, requests, self) if is_certain else None
 
 
 def stream_generate(
@@ -170,16 +181,17 @@ def stream_generate(
     does so on a GPU. The events are the same. Raises UserError for a prompt or setting that cannot be
     served. The cache is given back when the iterator ends or is closed.
     """
-    request = Request(model, tokenizer, prompt, prefill_step, max_seq_len=max_seq_len, sampling=sampling)
+    arrival = Arrival(0, Prompt(prompt, sampling), time.perf_counter())
+    request = Request(model, tokenizer, arrival, prefill_step, max_seq_len=max_seq_len)
     ahead: DecodeStep | None = None  # launched, and not yet read
     try:
-        while not request.is_done:
+        while not request.answer.is_done:
             if not request.is_prefill_done:
                 request.try_prefill()
             else:
-                step = ahead or DecodeStep(model, request.kv_cache, [request])
+                step = ahead or DecodeStep.launch(model, request.kv_cache, [request])
                 ahead = step.launch_next([request]) if is_async_scheduling(async_scheduling) else None
                 request.decode_done(*step.read())
-            yield from request.take_events()
+            yield from request.answer.take_events()
     finally:
         request.release()

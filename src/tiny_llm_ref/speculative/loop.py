@@ -1,10 +1,11 @@
 """Speculative decoding for one request: draft several tokens, verify them in one forward pass."""
 
+import time
 from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Event, Model, Proposer, SamplingParams, Tokenizer
+from tiny_llm_lab.types import Arrival, Event, Model, Prompt, Proposer, SamplingParams, Tokenizer
 
 from ..generate.request import Request
 from .stats import SpecDecodeStats
@@ -30,17 +31,18 @@ def speculative_generate(
     end, and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts. The caches of
     both models are given back when the iterator ends or is closed.
     """
-    request = Request(model, tokenizer, prompt, prefill_step, max_seq_len=max_seq_len, sampling=sampling)
+    arrival = Arrival(0, Prompt(prompt, sampling), time.perf_counter())
+    request = Request(model, tokenizer, arrival, prefill_step, max_seq_len=max_seq_len)
     drafter = Drafter(request.sample, coupled)
     counted = SpecDecodeStats() if stats is None else stats
     request_id = f"request-{id(request)}"
     try:
-        while not request.is_done:
+        while not request.answer.is_done:
             if not request.is_prefill_done:
                 request.try_prefill()
             else:
                 _step(request, proposer, request_id, drafter, counted)
-            yield from request.take_events()
+            yield from request.answer.take_events()
     finally:
         proposer.forget(request_id)
         request.release()
@@ -49,8 +51,8 @@ def speculative_generate(
 def _step(
     request: Request, proposer: Proposer, request_id: str, drafter: Drafter, stats: SpecDecodeStats
 ) -> None:
-    known = [*request.prefill_tokens, *request.token_ids]
-    draft = proposer.propose(known, request_id, drafter).cut(request.max_draft_tokens)
+    known = [*request.prefill_tokens, *request.answer.token_ids]
+    draft = proposer.propose(known, request_id, drafter).cut(request.answer.max_draft_tokens)
     draft = draft.within(request.model.config.vocab_size)
     tokens = mx.array([[known[-1], *draft.token_ids]])
     logits = request.model(tokens, request.offset, request.kv_cache)[0]
@@ -61,7 +63,7 @@ def _step(
     stats.observe(len(draft.token_ids), len(certain) - 1)
     stored = request.offset + tokens.shape[1]
     for token in certain:
-        if not request.is_done:
+        if not request.answer.is_done:
             request.decode_done(token)
     for layer in request.kv_cache:
         layer.rewind(stored - request.offset)

@@ -5,7 +5,7 @@ Its own loops, masks, caches and kernels; ours are the prompts' arrivals, the li
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import mlx.core as mx
 from mlx_lm import sample_utils
@@ -16,7 +16,8 @@ from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.types import (
     Arrival,
     Arrivals,
-    Clock,
+    BatchKeywords,
+    BatchSettings,
     Completion,
     DoneEvent,
     Event,
@@ -78,36 +79,31 @@ def batch_generate(
     model: Model,
     tokenizer: Tokenizer,
     prompts: Sequence[str | Sequence[int] | Prompt],
-    *,
-    max_seq_len: int = 512,
-    batch_size: int = 5,
-    prefill_step: int = 128,
-    sampling: SamplingParams = SamplingParams(),
-    on_event: EventCallback | None = None,
-    async_scheduling: bool | None = None,
-    clock: Clock = time.perf_counter,
+    **keywords: Unpack[BatchKeywords],
 ) -> list[Completion]:
     """Answer every prompt with mlx-lm's `BatchGenerator`; one completion per prompt, in prompt order.
 
     It computes several prompts at once, each at most `prefill_step` tokens further between two decode
     steps. Limits, errors and events are those of the seam; see `batch_generate` of the reference.
-    `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front.
+    `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front. Nor do
+    policies and metrics.
     """
-    arrivals = Arrivals(prompts, sampling, clock)
-    check_limits(model.config, max_seq_len, batch_size, prefill_step)
+    settings = BatchSettings().updated(**keywords)
+    settings.require_valid(model.config)
+    arrivals = Arrivals(prompts, settings.sampling, settings.clock)
     generator = BatchGenerator(
         _network(model),
-        completion_batch_size=batch_size,
-        prefill_batch_size=batch_size,
-        prefill_step_size=prefill_step,
+        completion_batch_size=settings.batch_size,
+        prefill_batch_size=settings.batch_size,
+        prefill_step_size=settings.prefill_step or 128,
         stream=_stream(),
     )
-    run = _BatchRun(generator, on_event)
+    run = _BatchRun(generator, settings.on_event)
     try:
         while arrivals or run.active:
             # mlx-lm counts prompts in prefill and in decode apart: unasked, it takes more than batch_size.
-            while len(run.active) < batch_size and (arrival := arrivals.pop()) is not None:
-                _begin(run, arrival, tokenizer, model.config, max_seq_len, clock)
+            while len(run.active) < settings.batch_size and (arrival := arrivals.pop()) is not None:
+                _begin(run, arrival, tokenizer, model.config, settings)
             if run.active:
                 run.step()
             else:
@@ -122,14 +118,13 @@ def _begin(
     arrival: Arrival,
     tokenizer: Tokenizer,
     config: ModelConfig,
-    max_seq_len: int,
-    clock: Clock,
+    settings: BatchSettings,
 ) -> None:
     num_tokens = 0
     try:
         tokens = prompt_token_ids(tokenizer, arrival.prompt.content, config)
         num_tokens = len(tokens)
-        run.add(Answer(arrival, tokens, tokenizer, max_seq_len, clock))
+        run.add(Answer(arrival, tokens, tokenizer, settings.max_seq_len, settings.clock))
     except UserError as error:
         run.tell(DoneEvent(arrival.refused(error, num_tokens)))
 
@@ -137,7 +132,7 @@ def _begin(
 class _BatchRun:
     """One call of `batch_generate`: the answers that mlx-lm works on, and those that ended."""
 
-    def __init__(self, generator: BatchGenerator, on_event: EventCallback | None) -> None:
+    def __init__(self, generator: BatchGenerator, on_event: EventCallback) -> None:
         self.active: dict[int, Answer] = {}  # by mlx-lm's uid
         self.completions: list[Completion] = []
         self._generator, self._on_event = generator, on_event
@@ -172,8 +167,7 @@ class _BatchRun:
         """Keep a completion, and pass every event on."""
         if isinstance(event, DoneEvent):
             self.completions.append(event.completion)
-        if self._on_event is not None:
-            self._on_event(event)
+        self._on_event(event)
 
 
 def _network(model: Model) -> Any:

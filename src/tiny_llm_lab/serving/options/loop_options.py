@@ -7,7 +7,7 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.solution import LoopPolicies, load_loop_policies
-from tiny_llm_lab.types import PrefillCounts, PrefillPolicy, UserError
+from tiny_llm_lab.types import PausingPolicy, PrefillCounts, UserError
 
 CHUNK_POLICIES: Final = ("fixed", "table", "adaptive")
 TARGET_MS: Final = 50.0
@@ -51,7 +51,7 @@ class LoopSettings:
     arguments: dict[str, Any]
     shown: dict[str, Any]
     counts: PrefillCounts | None = None
-    scheduler: PrefillPolicy | None = None
+    scheduler: PausingPolicy | None = None
 
     def as_json(self) -> dict[str, Any] | None:
         """What was counted; None when there was no chunk."""

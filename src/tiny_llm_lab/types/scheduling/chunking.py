@@ -1,4 +1,4 @@
-"""What `batch_generate` asks of a chunk policy, and tells a counter of chunks."""
+"""What week 2's loop asks of a chunk policy, and tells a counter of chunks."""
 
 from typing import Protocol
 
@@ -15,11 +15,31 @@ class ChunkPolicy(Protocol):
         ...
 
 
+class FixedChunks:
+    """The `ChunkPolicy` of a loop that is given none: every chunk has the configured size."""
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
+        return base_chunk_size
+
+    def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
+        pass
+
+
 class PrefillMetrics(Protocol):
     """Counts chunks and decode steps; times are seconds."""
 
     def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None: ...
     def record_decode_step(self, decode_time: float) -> None: ...
+
+
+class NoMetrics:
+    """`PrefillMetrics` that count nothing."""
+
+    def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None:
+        pass
+
+    def record_decode_step(self, decode_time: float) -> None:
+        pass
 
 
 class PrefillCounts(PrefillMetrics, Protocol):

@@ -1,4 +1,4 @@
-"""What `batch_generate` asks of a prefill policy: which prompt is computed next, and which one gives way."""
+"""What week 2's loop asks of a prefill policy: whose prompt is computed next."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -22,6 +22,49 @@ class Prefill(Protocol):
     def release(self) -> None: ...
 
 
+class PrefillPolicy(Protocol):
+    """Chooses whose prompt is computed next."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts that the policy has taken from the queue and that are not being computed."""
+        ...
+
+    def begin(self, batch_size: int, clock: Clock) -> None:
+        """A run with `batch_size` rows begins; whatever was before is forgotten."""
+        ...
+
+    def select_prefill(
+        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
+    ) -> Prefill | Arrival | None:
+        """Whose chunk is next, while `num_decoding` rows are taken.
+
+        `running`, another prefill that goes on, or a prompt that begins; None when no prompt may begin.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give back the memory of every prefill that the policy keeps."""
+        ...
+
+
+class FirstComeFirstServed:
+    """The `PrefillPolicy` of a loop that is given none: one prompt after the other, in order of arrival."""
+
+    num_waiting = 0
+
+    def begin(self, batch_size: int, clock: Clock) -> None:
+        pass
+
+    def select_prefill(
+        self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
+    ) -> Prefill | Arrival | None:
+        return running or arrivals.pop()
+
+    def release(self) -> None:
+        pass
+
+
 class PausedCounts(Protocol):
     """How often prompts of a run were paused, and what their caches held."""
 
@@ -30,33 +73,8 @@ class PausedCounts(Protocol):
     peak_bytes: int
 
 
-class PrefillPolicy(Protocol):
-    """Orders the prompts of one run, and keeps those that are paused between two of their chunks."""
+class PausingPolicy(PrefillPolicy, Protocol):
+    """A policy that pauses prefills (day 2.8), with what it has counted."""
 
     @property
     def paused(self) -> PausedCounts: ...
-
-    @property
-    def num_waiting(self) -> int:
-        """Prompts that have arrived and not begun, and prompts that are paused."""
-        ...
-
-    def begin(self, arrivals: Arrivals, batch_size: int, clock: Clock) -> None:
-        """A run over these prompts begins, with `batch_size` rows; whatever was before is forgotten."""
-        ...
-
-    def pause(self, prefill: Prefill) -> bool:
-        """Whether the running prefill gives way now; if so, it is kept until `resume` returns it."""
-        ...
-
-    def resume(self, num_decoding: int) -> Prefill | None:
-        """A paused prompt that goes on now, ready for its next chunk; None when none does."""
-        ...
-
-    def pop(self, num_decoding: int) -> Arrival | None:
-        """A prompt that begins now; None when none may. `num_decoding` rows are taken."""
-        ...
-
-    def release(self) -> None:
-        """Give the memory of every paused prompt back."""
-        ...

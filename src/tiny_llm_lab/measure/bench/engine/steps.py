@@ -10,7 +10,7 @@ from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig, ex
 from tiny_llm_lab.measure.bench.harness import Variant, Versus, time_variants, timed_section
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
 from tiny_llm_lab.runtime.steps.shapes import chunk, decodes
-from tiny_llm_lab.types import Prompt, SchedulerConfig
+from tiny_llm_lab.types import BatchSettings, Prompt, SchedulerConfig
 
 # Aims of a mixed step over its chunk alone, and of the engine's speed over that of dense rows.
 _MIXED_AIM, _PAGED_AIM = Aim(at_most=1.15), Aim(at_least=0.95)
@@ -77,10 +77,12 @@ def _dense(config: BenchConfig, length: int) -> Any:
         config.model,
         config.checkpoint.tokenizer,
         [Prompt(tokens, sampling) for tokens in config.prompts(config.streams, config.context)],
-        max_seq_len=length,
-        batch_size=config.streams,
-        prefill_step=_PREFILL_STEP,
-        async_scheduling=False,  # as the engine beside it: each step is timed to its end
+        BatchSettings(
+            max_seq_len=length,
+            batch_size=config.streams,
+            prefill_step=_PREFILL_STEP,
+            async_scheduling=False,  # as the engine beside it: each step is timed to its end
+        ),
     )
     while len(dense.decode_requests) < config.streams:
         dense.handle_prefill_phase()

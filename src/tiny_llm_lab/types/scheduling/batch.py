@@ -1,0 +1,78 @@
+"""The settings of `batch_generate`, as its keywords and as one object."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
+
+from tiny_llm_lab.types.computing.model import ModelConfig
+from tiny_llm_lab.types.errors import UserError
+from tiny_llm_lab.types.request import Clock, Completion, DoneEvent, Event, EventCallback
+from tiny_llm_lab.types.sampling import SamplingParams
+from tiny_llm_lab.types.scheduling.arrivals import report_refused
+from tiny_llm_lab.types.scheduling.chunking import ChunkPolicy, FixedChunks, NoMetrics, PrefillMetrics
+from tiny_llm_lab.types.scheduling.prefill import FirstComeFirstServed, PrefillPolicy
+
+
+class BatchKeywords(TypedDict, total=False):
+    """The keywords of `batch_generate`: the fields of `BatchSettings`."""
+
+    max_seq_len: int
+    batch_size: int
+    prefill_step: int | None
+    prefill_memory: int | None
+    chunk_policy: ChunkPolicy | None
+    prefill_policy: PrefillPolicy | None
+    metrics: PrefillMetrics | None
+    sampling: SamplingParams
+    on_event: EventCallback | None
+    async_scheduling: bool | None
+    clock: Clock
+
+
+def ignore_event(event: Event) -> None:
+    """An `on_event` that does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings:
+    """How week 2's loop runs; each default does nothing special."""
+
+    max_seq_len: int = 512  # the most tokens that are stored for one request
+    batch_size: int = 5  # the most requests that hold cache memory
+    prefill_step: int | None = 128  # tokens of a chunk; None: by `select_optimal_chunk_size`
+    prefill_memory: int = sys.maxsize  # bytes that a chunk may take, where prefill_step is None
+    chunk_policy: ChunkPolicy = field(default_factory=FixedChunks)  # may change the size of every chunk
+    prefill_policy: PrefillPolicy = field(default_factory=FirstComeFirstServed)  # whose chunk is next
+    metrics: PrefillMetrics = field(default_factory=NoMetrics)  # is told of chunks and decode steps
+    sampling: SamplingParams = SamplingParams()  # of prompts that bring none of their own
+    on_event: EventCallback = ignore_event  # is called with every chunk, token and end as it happens
+    async_scheduling: bool | None = None  # launch a decode step before the last one is read; None: on a GPU
+    clock: Clock = time.perf_counter
+
+    def updated(self, **keywords: Unpack[BatchKeywords]) -> "BatchSettings":
+        """These settings with `keywords` in their place. None means what is here, except for prefill_step."""
+        given = {name: each for name, each in keywords.items() if each is not None or name == "prefill_step"}
+        return BatchSettings(**{**vars(self), **given})
+
+    def require_valid(self, config: ModelConfig) -> None:
+        """Raise UserError for a number that is out of range for a model of `config`."""
+        if self.batch_size < 1 or (self.prefill_step is not None and self.prefill_step < 1):
+            raise UserError("prefill_step and batch_size must be 1 or more")
+        limit = config.max_position_embeddings
+        if not 1 <= self.max_seq_len <= limit:
+            raise UserError(f"max_seq_len must be 1 to {limit} for this model, not {self.max_seq_len}")
+
+
+class ReportRefused:
+    """An `on_event` that says on stderr, once the last of `num_prompts` has ended, how many were refused."""
+
+    def __init__(self, num_prompts: int) -> None:
+        self._num_prompts = num_prompts
+        self._completions: list[Completion] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, DoneEvent):
+            self._completions.append(event.completion)
+            if len(self._completions) == self._num_prompts:
+                report_refused(sorted(self._completions, key=lambda each: each.prompt_idx))
