@@ -1,4 +1,4 @@
-"""How often an answer about notes in the prompt is right, word by word: python -m recipes.measurements.recall."""
+"""How often an answer about notes in the prompt is right, word by word: `recipes.measurements.recall`."""
 
 import json
 from argparse import ArgumentParser, Namespace

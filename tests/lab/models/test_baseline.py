@@ -229,3 +229,9 @@ def test_the_weights_are_those_that_mlx_lm_reads_itself(name: str) -> None:
     theirs = dict(tree_flatten(own.parameters()))
     assert ours.keys() == theirs.keys()
     assert all(mx.array_equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize("name", ["prefill_policy", "chunk_policy", "metrics", "prefill_memory"])
+def test_what_mlx_lm_cannot_do_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=name):
+        run(engine("mlx-lm"), ["Hi"], **{name: 1})

@@ -33,6 +33,8 @@ from tiny_llm_lab.types import (
 
 __all__ = ["batch_generate", "build_model", "stream_generate"]
 
+_UNUSED = ("prefill_memory", "chunk_policy", "prefill_policy", "metrics")
+
 Sampler = Callable[[mx.array], mx.array]
 
 
@@ -85,9 +87,11 @@ def batch_generate(
 
     It computes several prompts at once, each at most `prefill_step` tokens further between two decode
     steps. Limits, errors and events are those of the seam; see `batch_generate` of the reference.
-    `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front. Nor do
-    policies and metrics.
+    `async_scheduling` changes nothing: mlx-lm always begins a step before it reads the one in front. Raises
+    UserError for policies and metrics: mlx-lm asks none.
     """
+    if unused := [name for name, given in keywords.items() if name in _UNUSED and given is not None]:
+        raise UserError(f"mlx-lm schedules by itself: leave out {unused[0]}")
     settings = BatchSettings().updated(**keywords)
     settings.require_valid(model.config)
     arrivals = Arrivals(prompts, settings.sampling, settings.clock)
