@@ -11,7 +11,7 @@ from tests.helpers.serving import serve
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.measure.corpus.chatml import render_prompt
 from tiny_llm_lab.measure.corpus.recall import recall_questions
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 CONFIGS = {
     "defaults": (SchedulerConfig(), {}),
@@ -60,7 +60,7 @@ def answers(engine, prompts, order, neighbours=()):
     arrivals = {i: place // 2 for place, i in enumerate(order)}
     aborts = {first + i: i for i in range(len(neighbours))}
     done = serve(engine, [*prompts, *neighbours], arrivals, aborts)
-    assert engine.scheduler.pool.num_free == engine.scheduler.pool.num_blocks, "all blocks are back"
+    assert engine.core.scheduler.pool.num_free == engine.core.scheduler.pool.num_blocks, "all blocks are back"
     return [done[i].token_ids for i in range(first)]
 
 
@@ -68,7 +68,8 @@ def answers(engine, prompts, order, neighbours=()):
 def test_no_schedule_changes_an_answer(llm, served, name):
     checkpoint, model, prompts, wanted = served
     config, settings = CONFIGS[name]
-    engine = llm.Engine(model, checkpoint.tokenizer, config, **({"num_blocks": 256} | settings))
+    options = EngineOptions(**({"num_blocks": 256} | settings))
+    engine = llm.Engine(model, checkpoint.tokenizer, config, options)
     order = list(range(len(prompts)))
     random.Random(name).shuffle(order)
     neighbours = [Prompt([9] * 90, SamplingParams(max_tokens=30, ignore_eos=True)) for _ in range(2)]
@@ -80,8 +81,8 @@ def test_no_schedule_changes_an_answer(llm, served, name):
 def test_no_class_changes_an_answer(llm, served, policy):
     checkpoint, model, prompts, wanted = served
     config = SchedulerConfig(max_num_batched_tokens=200, max_num_seqs=2, max_model_len=400, policy=policy)
-    engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=13)
-    probe = ScheduleProbe(engine.scheduler)
+    engine = llm.Engine(model, checkpoint.tokenizer, config, EngineOptions(13))
+    probe = ScheduleProbe(engine.core.scheduler)
     mixed = [
         replace(prompt, priority_class="batch" if i % 2 == 0 else "interactive")
         for i, prompt in enumerate(prompts)
@@ -98,17 +99,17 @@ def test_no_draft_changes_an_answer(llm, served, speculate):
     checkpoint, model, prompts, wanted = served
     proposer = llm.NgramProposer() if speculate == "ngram" else llm.DraftModelProposer(model)
     config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=16)
-    engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=128, proposer=proposer)
+    engine = llm.Engine(model, checkpoint.tokenizer, config, EngineOptions(128, proposer=proposer))
     got = answers(engine, prompts, range(len(prompts)))
     assert got == [completion.token_ids for completion in wanted]
-    assert engine.spec_stats.num_accepted_tokens > 0, "no draft token was accepted: this test shows nothing"
+    assert engine.core.spec_stats.num_accepted_tokens > 0, "no draft token was accepted: this shows nothing"
 
 
 def test_recall_through_the_engine(llm, served):
     checkpoint, model, _, _ = served
     questions = recall_questions(1, 20, 96, checkpoint.tokenizer.encode)
     config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8, policy="fair")
-    engine = llm.Engine(model, checkpoint.tokenizer, config, num_blocks=64)
+    engine = llm.Engine(model, checkpoint.tokenizer, config, EngineOptions(64))
     for i, question in enumerate(questions):
         engine.add(str(i), render_prompt(question.user), SamplingParams(max_tokens=16))
     texts = {}

@@ -8,7 +8,7 @@ from book.figures.drawing import Drawing
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 import tiny_llm_ref
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepPlan, StepStats
+from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig, StepPlan, StepStats
 
 PROMPTS: Final = {"a": 3, "b": 2, "c": 9}
 BUDGET: Final = 8
@@ -40,7 +40,8 @@ def two_steps() -> list[tuple[StepPlan, list[int], list[int]]]:
         plans.append(plan)
 
     config = SchedulerConfig(max_num_batched_tokens=BUDGET, max_num_seqs=4)
-    engine = tiny_llm_ref.Engine(model, ByteTokenizer(), config, on_step=keep, async_scheduling=False)
+    options = EngineOptions(on_step=keep, async_scheduling=False)
+    engine = tiny_llm_ref.Engine(model, ByteTokenizer(), config, options)
     for name, length in PROMPTS.items():
         prompt = random_tokens(length, length).tolist()
         engine.add(name, prompt, SamplingParams(max_tokens=2, ignore_eos=True))

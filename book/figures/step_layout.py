@@ -4,6 +4,7 @@ from typing import Final
 
 from book.figures.drawing import Drawing
 
+from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_ref import StepLayout
 
 BLOCK_SIZE: Final = 4
@@ -15,7 +16,7 @@ _LEFT, _CELL, _BLOCK = 16, 25, 112
 
 def layout() -> StepLayout:
     """The layout of the step: a decode of a, then a chunk of b."""
-    return StepLayout.of(BLOCK_SIZE, list(REQUESTS.values()))
+    return StepLayout.of(BLOCK_SIZE, [Slice(*each) for each in REQUESTS.values()])
 
 
 def draw() -> str:

@@ -14,7 +14,7 @@ from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import Checkpoint
+from tiny_llm_lab.types import Checkpoint, Slice
 from tiny_llm_lab.types.packages import PACKAGES
 
 MODELS: Final = tuple((base, bits) for base in ("qwen2.5", "qwen3") for bits in (16, 4))
@@ -101,8 +101,8 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
     def paged(model: Any, parts: list[tuple[int, int]], rows: list[int]) -> Step:
         def step() -> list[mx.array]:
             cache = model.create_paged_kv_cache(_BLOCK * (len(parts) + 1), _BLOCK)
-            blocks = [range(_BLOCK * i, _BLOCK * (i + 1)) for i in range(len(parts))]
-            layout = llm.StepLayout.of(_BLOCK, [(b, *part) for b, part in zip(blocks, parts, strict=True)])
+            slices = [Slice(range(_BLOCK * i, _BLOCK * (i + 1)), *part) for i, part in enumerate(parts)]
+            layout = llm.StepLayout.of(_BLOCK, slices)
             num_rows = len(layout.positions)
             return [model(_tokens(num_rows, 1), layout.positions, cache.begin_step(layout), rows=rows)]
 

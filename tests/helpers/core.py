@@ -6,11 +6,11 @@ from typing import Any
 from tests.helpers.phases import arrival_of
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig
 
 
 def make_core(llm: Any, model: Any, config: Any = None, **kwargs: Any) -> Any:
-    """An `EngineCore` with an `add` and a `step`, as an engine has them."""
+    """An `EngineCore` with an `add`, a `step` and a `core`, as an engine has them."""
 
     class Core(llm.EngineCore):  # type: ignore[misc]
         def add(self, name: str, tokens: Sequence[int], sampling: SamplingParams) -> Any:
@@ -20,8 +20,7 @@ def make_core(llm: Any, model: Any, config: Any = None, **kwargs: Any) -> Any:
             self.admit(request)
             return request
 
-        def step(self) -> Any:
-            return self.advance()
+        step = llm.EngineCore.advance
+        core = property(lambda self: self)
 
-    settings = {"num_blocks": 256, "block_size": 16} | kwargs
-    return Core(model, *([] if config is None else [config]), **settings)
+    return Core(model, config or SchedulerConfig(), EngineOptions(**({"num_blocks": 256} | kwargs)))

@@ -32,7 +32,7 @@ class FakeEngine:
     """
 
     def __init__(self, config: SchedulerConfig = SchedulerConfig(), by_hand: bool = False) -> None:
-        self.config = config
+        self.core, self.config = self, config
         self.scheduler = SimpleNamespace(pool=SimpleNamespace(num_blocks=1024, block_size=16))
         self.requests: dict[str, tuple[SamplingParams, int]] = {}
         self.sampling: dict[str, SamplingParams] = {}  # of all requests ever

@@ -18,19 +18,19 @@ def add_five(engine):
         engine.add(f"r{i}", prompt(i), LONG)
     for _ in range(3):
         engine.step()
-    assert (len(engine.scheduler.running), len(engine.scheduler.waiting)) == (2, 3)
+    assert (len(engine.core.scheduler.running), len(engine.core.scheduler.waiting)) == (2, 3)
 
 
 def assert_new(engine, old_scheduler):
     assert not engine.has_requests
     assert engine.step() == [], "no request of before is served"
-    assert (engine.scheduler.running, engine.scheduler.waiting) == ((), ())
-    assert engine.scheduler is not old_scheduler, "its blocks may be half accounted for"
-    pool = engine.scheduler.pool
+    assert (engine.core.scheduler.running, engine.core.scheduler.waiting) == ((), ())
+    assert engine.core.scheduler is not old_scheduler, "its blocks may be half accounted for"
+    pool = engine.core.scheduler.pool
     assert pool.num_free == pool.num_blocks
     for i in range(5):
-        assert not any(map(engine.prefix_cache.find, engine.prefix_cache.keys(prompt(i)))), (
+        assert not any(map(engine.core.prefix_cache.find, engine.core.prefix_cache.keys(prompt(i)))), (
             "nor is any prefix"
         )
-    assert engine.prefix_cache is engine.scheduler.prefix_cache
-    engine.scheduler.check()
+    assert engine.core.prefix_cache is engine.core.scheduler.prefix_cache
+    engine.core.scheduler.check()

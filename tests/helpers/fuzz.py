@@ -125,7 +125,7 @@ class _Run:
         for _ in range(rng.choice((1, 1, 2))):
             self._serve(engine)
         is_plain = self.counts.changed == num_changed  # drafts know nothing of penalties
-        if (stats := engine.engine.spec_stats) is not None:
+        if (stats := engine.engine.core.spec_stats) is not None:
             self.counts.drafted += stats.num_draft_tokens
             self.counts.accepted += stats.num_accepted_tokens
             if is_plain and self.is_exact and self.kv_bits is None and self.proposer_kind == "same model":

@@ -13,6 +13,7 @@ from tiny_llm_lab.types import (
     Arrival,
     Completion,
     DoneEvent,
+    EngineOptions,
     Event,
     PrefillEvent,
     Prompt,
@@ -93,9 +94,7 @@ def answered_by_engine(
     """By an engine that serves nothing else."""
     config = SchedulerConfig(max_model_len=limit)
     num_blocks = -(-limit // block_size)
-    engine = llm.Engine(
-        model, FuzzTokenizer(), config, num_blocks=num_blocks, block_size=block_size, kv_bits=kv_bits
-    )
+    engine = llm.Engine(model, FuzzTokenizer(), config, EngineOptions(num_blocks, block_size, kv_bits))
     (completion,) = engine.generate([prompt], lambda event: None)
     engine.release()
     return outcome_of(completion)

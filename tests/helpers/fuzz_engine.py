@@ -10,7 +10,7 @@ from tests.helpers.fuzz_cases import draw_config
 from tests.helpers.fuzz_loops import ADDED, Served, TickingClock, name_of, prompt_idx_of
 from tests.helpers.fuzz_models import FuzzTokenizer, Watched
 
-from tiny_llm_lab.types import EngineOutput, Event, Prompt, StepPlan, StepStats, UserError
+from tiny_llm_lab.types import EngineOptions, EngineOutput, Event, Prompt, StepPlan, StepStats, UserError
 
 _STEPS = 3000
 
@@ -52,10 +52,7 @@ class EngineUnderTest:
             model,
             FuzzTokenizer(),
             settings.pop("config"),
-            **settings,
-            proposer=proposer,
-            on_step=self._on_step,
-            clock=TickingClock(),
+            EngineOptions(**settings, proposer=proposer, on_step=self._on_step, clock=TickingClock()),
         )
 
     def generate(self, prompts: Sequence[Prompt], spare: Sequence[Prompt], rng: random.Random) -> Served:
@@ -113,19 +110,19 @@ class EngineUnderTest:
         """Whatever happened, nothing is left of it."""
         engine = self.engine
         assert not engine.has_requests, "requests are left"
-        pool = engine.scheduler.pool
+        pool = engine.core.scheduler.pool
         assert pool.num_free == pool.num_blocks, f"{pool.num_free} of {pool.num_blocks} blocks are back"
-        engine.scheduler.check()
-        if engine.prefix_cache is not None:
-            assert not engine.prefix_cache.reservations, "reservations are left"
-            self.counts.cached_tokens += engine.prefix_cache.num_hit_tokens
+        engine.core.scheduler.check()
+        if engine.core.prefix_cache is not None:
+            assert not engine.core.prefix_cache.reservations, "reservations are left"
+            self.counts.cached_tokens += engine.core.prefix_cache.num_hit_tokens
         if self.proposer is not None:
             assert not self.proposer.live, f"{self.proposer.live} ended and their drafts are remembered"
 
     def _reconfigure(self, rng: random.Random) -> None:
-        config = self.engine.config
+        config = self.engine.core.config
         drawn = draw_config(rng, config.max_model_len)
-        self.engine.reconfigure(replace(drawn, policy=config.policy))
+        self.engine.core.reconfigure(replace(drawn, policy=config.policy))
         # A step that was launched ahead keeps the budget that it was planned with.
         self.budget = max(self.budget, drawn.max_num_batched_tokens)
         self.counts.reconfigured += 1
@@ -157,8 +154,8 @@ class EngineUnderTest:
         self.counts.preempted += len(plan.preempted)
         assert self.num_steps % _STEPS, "the engine does not come to an end"
         assert plan.total_num_scheduled_tokens <= self.budget, "a step beyond its budget"
-        self.engine.scheduler.check()
-        for each in self.engine.scheduler.waiting:
+        self.engine.core.scheduler.check()
+        for each in self.engine.core.scheduler.waiting:
             assert not each.block_ids and not each.num_computed_tokens, "a request that waits holds blocks"
             assert not each.spec_token_ids, "a request that waits keeps a draft"
         if self.num_steps == self.crash_at:

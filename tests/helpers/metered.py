@@ -33,7 +33,7 @@ class Metered:
             on_step=lambda plan, stats: self.metrics.stepped(self.engine, plan, stats),
             **options,
         )
-        self.metrics.started(self.engine, self.engine.config)
+        self.metrics.started(self.engine, self.engine.core.config)
 
     def add(self, name: str, prompt: list[int], max_tokens: int, ignore_eos: bool = True) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)

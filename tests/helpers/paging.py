@@ -7,6 +7,8 @@ import numpy as np
 from tests.helpers import oracle
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.types.computing.paged import Slice
+
 # What a step computes: stored tokens of each request, with the new ones, and how many are new.
 STEPS = [
     ([1], [1]),
@@ -54,8 +56,8 @@ class Requests:
 
     def __init__(self, llm, lengths, sizes, block_size=4, H=4, G=2, D=8, dtype=mx.float32, seed=1):
         self.ids, num_blocks = scattered_blocks(seed, block_size, lengths)
-        parts = [(ids, n - new, new) for ids, n, new in zip(self.ids, lengths, sizes, strict=True)]
-        self.layout = llm.StepLayout.of(block_size, parts)
+        slices = [Slice(ids, n - new, new) for ids, n, new in zip(self.ids, lengths, sizes, strict=True)]
+        self.layout = llm.StepLayout.of(block_size, slices)
         self.q, self.k, self.v = (
             [random_array(10 * i + r, heads, n, D, dtype=dtype) for r, n in enumerate(lengths)]
             for i, heads in enumerate((H, G, G))

@@ -20,7 +20,7 @@ from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.cli.engine_stats import EngineStats
 from tiny_llm_lab.runtime import native, ranks
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 _ROOT = Path(__file__).parents[2]
 NUM_TOKENS = 12
@@ -112,7 +112,8 @@ def _of_engine(llm: Any, model: Any, tokenizer: Any, name: str) -> dict[str, Any
     config, settings = ENGINES[name]
     proposer = llm.NgramProposer() if name == "drafts" else None
     stats = EngineStats()
-    engine = llm.Engine(model, tokenizer, config, block_size=8, proposer=proposer, on_step=stats, **settings)
+    options = EngineOptions(block_size=8, proposer=proposer, on_step=stats, **settings)
+    engine = llm.Engine(model, tokenizer, config, options)
     done = engine.generate(_prompts())
     assert all(each.error is None for each in done), [each.error for each in done]
     counts = {f"{name}: {what}": np.array(number or 0.0) for what, number in stats.as_json(engine).items()}

@@ -7,6 +7,7 @@ from typing import Any
 from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Completion, DoneEvent, Event, Prompt, SamplingParams, TokenLogprobs
+from tiny_llm_lab.types.scheduling.serving import EngineOptions, SchedulerConfig
 
 LONG = SamplingParams(max_tokens=8, ignore_eos=True)
 
@@ -55,15 +56,15 @@ def serve(
             if output.completion is not None:
                 assert int(output.request_id) not in done, "a request ends once"
                 done[int(output.request_id)] = output.completion
-        engine.scheduler.check()
+        engine.core.scheduler.check()
         step += 1
         assert step < 5000, "the engine does not come to an end"
     return done
 
 
 def make_engine(llm: Any, model: Any, config: Any = None, **kwargs: Any) -> Any:
-    settings = {"num_blocks": 256, "block_size": 16} | kwargs
-    return llm.Engine(model, ByteTokenizer(), *([] if config is None else [config]), **settings)
+    options = EngineOptions(**({"num_blocks": 256} | kwargs))
+    return llm.Engine(model, ByteTokenizer(), config or SchedulerConfig(), options)
 
 
 def idx_of(event: Event) -> int:

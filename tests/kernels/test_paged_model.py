@@ -16,6 +16,8 @@ from tests.kernels.test_invariance import (
     on_every_copy,
 )
 
+from tiny_llm_lab.types.computing.paged import Slice
+
 __all__ = ["copy", "kernels_on"]
 
 TEXT = "Seven boats lie at the quay, and none of them is blue. The river rises in the hills. " * 9
@@ -47,13 +49,13 @@ class Engine:
         self.done = [0] * len(prompts)
 
     def step(self, sizes, wanted=None):
-        parts, tokens = [], []
+        slices, tokens = [], []
         for r, new in enumerate(sizes):
             if new := min(new, len(self.prompts[r]) - self.done[r]):
-                parts.append((self.ids[r], self.done[r], new))
+                slices.append(Slice(self.ids[r], self.done[r], new))
                 tokens += self.prompts[r][self.done[r] : self.done[r] + new]
                 self.done[r] += new
-        layout = self.llm.StepLayout.of(self.block_size, parts)
+        layout = self.llm.StepLayout.of(self.block_size, slices)
         layers = self.cache.begin_step(layout)
         return self.model(mx.array(tokens)[:, None], layout.positions, layers, rows=wanted)
 
@@ -138,7 +140,7 @@ def test_a_step_of_the_model_changes_the_pools_in_place(llm, kernels_on, rows):
     cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, ops=model.ops)
 
     def step(at):
-        layout = llm.StepLayout.of(32, [([9, 4], at, 8)])
+        layout = llm.StepLayout.of(32, [Slice([9, 4], at, 8)])
         tokens = mx.array(prompt[at : at + 8])[:, None]
         mx.eval(model(tokens, layout.positions, cache.begin_step(layout), rows=rows))
 

@@ -7,6 +7,8 @@ from tests.helpers.toy import random_array
 from tests.kernels.test_invariance import copy, in_both_dtypes, kernels_on, model_of, on_every_copy
 from tests.kernels.test_paged_model import TEXT, Engine
 
+from tiny_llm_lab.types.computing.paged import Slice
+
 __all__ = ["copy", "kernels_on"]
 
 SCHEDULES = [
@@ -101,7 +103,7 @@ def test_a_step_of_8_bits_changes_the_pools_in_place(llm, kernels_on):
     cache = llm.PagedKvCache(model.config, 4096, 32, mx.bfloat16, kv_bits=8, ops=model.ops)
 
     def step(at):
-        layout = llm.StepLayout.of(32, [([9, 4], at, 8)])
+        layout = llm.StepLayout.of(32, [Slice([9, 4], at, 8)])
         tokens = mx.array(prompt[at : at + 8])[:, None]
         mx.eval(model(tokens, layout.positions, cache.begin_step(layout)), cache.pools)
 

@@ -49,7 +49,7 @@ def test_prompts_of_text_and_of_tokens_are_served_together() -> None:
 
 
 def num_output_tokens(engine: Engine) -> list[int]:
-    return [len(sequence.output_token_ids) for sequence in engine.scheduler.running]
+    return [len(sequence.output_token_ids) for sequence in engine.core.scheduler.running]
 
 
 def test_a_loop_that_is_left_ends_its_request() -> None:

@@ -17,6 +17,7 @@ from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.serving.options.engine_options import build_engine, engine_settings
 from tiny_llm_lab.types import SchedulerConfig, UserError
 from tiny_llm_lab.types.packages import PACKAGES
+from tiny_llm_ref.engine.core import EngineCore
 
 Capture = pytest.CaptureFixture[str]
 
@@ -72,10 +73,10 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
         settings,
     )
     # A block takes 2 * 2 layers * 2 heads * 24 numbers * 8 tokens * 4 bytes = 6144.
-    assert (engine.kv_cache.num_blocks, engine.kv_cache.block_size) == (10, 8)
-    assert engine.scheduler.config == settings.config
-    assert engine.prefix_cache is None
-    assert engine.spec_stats is not None
+    assert (engine.core.kv_cache.num_blocks, engine.core.kv_cache.block_size) == (10, 8)
+    assert engine.core.scheduler.config == settings.config
+    assert engine.core.prefix_cache is None
+    assert engine.core.spec_stats is not None
 
 
 def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
@@ -87,8 +88,8 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
     checkpoint = toy_checkpoint()
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=2)
-    assert engine.kv_cache.num_blocks == 2 * 63, "no more than two requests of 1,000 tokens can fill"
-    assert engine.spec_stats is engine.budget_controller is None
+    assert engine.core.kv_cache.num_blocks == 2 * 63, "no more than two requests of 1,000 tokens can fill"
+    assert engine.core.spec_stats is engine.core.options.budget_controller is None
 
 
 def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
@@ -97,7 +98,7 @@ def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
     checkpoint = toy_checkpoint()
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=1)
-    assert engine.async_scheduling
+    assert engine.core.async_scheduling
     for flags in (("--speculate", "ngram"), ("--itl-slo-ms", "50")):
         with pytest.raises(UserError, match="leave out"):
             engine_settings(parse(batch_main, "--engine", "--async-scheduling", *flags), limit=1000)
@@ -131,8 +132,8 @@ def test_blocks_of_8_bits_are_smaller_and_so_more(capsys: Capture) -> None:
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings)
     # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 16 tokens: 3584 bytes, not 12,288.
-    assert engine.kv_cache.num_blocks == 18
-    assert engine.kv_cache.keys[0].dtype == mx.int8
+    assert engine.core.kv_cache.num_blocks == 18
+    assert engine.core.kv_cache.keys[0].dtype == mx.int8
 
 
 @pytest.mark.usefixtures("toy")
@@ -187,15 +188,15 @@ def test_a_prompt_that_does_not_fit_fails_alone(prompts: str, capsys: Capture) -
 def test_ctrl_c_still_prints_what_there_is(
     prompts: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, step = [], tiny_llm_ref.Engine.advance
+    steps, step = [], EngineCore.advance
 
-    def interrupted(engine: Any) -> Any:
+    def interrupted(core: Any) -> Any:
         steps.append(1)
         if len(steps) == 3:
             raise KeyboardInterrupt
-        return step(engine)
+        return step(core)
 
-    monkeypatch.setattr(tiny_llm_ref.Engine, "advance", interrupted)
+    monkeypatch.setattr(EngineCore, "advance", interrupted)
     assert cli.main(["batch-main", "--prompts", prompts, "--engine", "--max-tokens", "9"]) == 130
     assert "interrupted" in capsys.readouterr().out
 

@@ -24,7 +24,7 @@ def test_the_slo_reaches_the_engine() -> None:
     checkpoint = toy_checkpoint()
     model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
     engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=1)
-    assert engine.budget_controller.policy.itl_slo_s == 0.05
+    assert engine.core.options.budget_controller.policy.itl_slo_s == 0.05
 
 
 def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None:
@@ -32,7 +32,7 @@ def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None
         NgramProposer=lambda num_tokens: num_tokens,
         DraftModelProposer=lambda model, num_tokens, vocab_size: num_tokens,
         DraftGate=object,
-        Engine=lambda *_, **options: options["proposer"],
+        Engine=lambda *given: given[-1].proposer,
     )
     checkpoint = toy_checkpoint()
     model = tiny_llm_ref.build_model(checkpoint)

@@ -17,7 +17,7 @@ from tiny_llm_lab.measure.bench.engine.drafts import (
     drafts,
 )
 from tiny_llm_lab.measure.bench.report import Section
-from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams
+from tiny_llm_lab.types import Clock, EngineOptions, EngineOutput, SamplingParams
 
 QUESTION = Text(QUOTED, ["Where?"], SamplingParams())
 Step = tuple[list[int], int, int, float]
@@ -29,6 +29,7 @@ class Scripted:
     def __init__(self, *steps: Step, reason: str = "stop", has_stats: bool = True) -> None:
         self.steps, self.reason, self.left, self.now_s = steps, reason, 0, 0.0
         stats = SimpleNamespace(num_draft_tokens=0, num_accepted_tokens=0)
+        self.core = self
         self.spec_stats = stats if has_stats else None
 
     def add(self, *_: Any) -> None:
@@ -139,14 +140,14 @@ def test_an_answer_that_is_not_the_same_each_time_is_named(scripted: Any) -> Non
 
 
 def test_sides_are_every_length_and_the_gate() -> None:
-    made: list[dict[str, Any]] = []
+    made: list[EngineOptions] = []
 
     class Llm:
         NgramProposer = SimpleNamespace
         DraftGate = SimpleNamespace
 
         @staticmethod
-        def Engine(*_: Any, **options: Any) -> Any:  # noqa: N802
+        def Engine(model: Any, tokenizer: Any, config: Any, options: EngineOptions) -> Any:  # noqa: N802
             made.append(options)
             return SimpleNamespace(release=lambda: None)
 
@@ -155,5 +156,5 @@ def test_sides_are_every_length_and_the_gate() -> None:
     stack: Any = SimpleNamespace(callback=lambda release: None)
     names = [side.name for side in module.sides_of(config, QUESTION, stack)]
     assert names == [PLAIN, *(f"k = {k}" for k in LENGTHS), f"k = 4{GATED}", f"k = 8{GATED}"]
-    assert [each["proposer"].num_tokens if "proposer" in each else 0 for each in made] == [0, *LENGTHS, 4, 8]
-    assert ["draft_gate" in each for each in made] == [False] * 8 + [True] * 2
+    assert [each.proposer.num_tokens if each.proposer else 0 for each in made] == [0, *LENGTHS, 4, 8]
+    assert [each.draft_gate is not None for each in made] == [False] * 8 + [True] * 2

@@ -109,7 +109,7 @@ def test_a_recorded_sample_needs_its_results() -> None:
         ("`engine/core.py` `EngineCore.advance`", None),
         ("`engine/engine.py` `Engine.generate`, `Engine`", None),
         ("the folder `trace/`: `svg.py`", None),
-        ("`Engine.advance` is inherited, `TINY_LLM_CACHE` is read", None),
+        ("`StepRecorder.failed` is inherited, `TINY_LLM_CACHE` is read", None),
         ("`engine/gone.py`", "there is no file engine/gone.py"),
         ("`trace/`: `gone.py`", "there is no file gone.py"),
         ("`no_such_function`", "there is no no_such_function"),

@@ -107,8 +107,8 @@ def test_a_run_has_every_token_and_every_chunk(schedule: Schedule, sizes: list[i
 @pytest.mark.parametrize("schedule", [Schedule(32), Schedule(budget=999)])
 def test_a_run_is_a_step_ahead_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch, schedule: Schedule) -> None:
     asked: list[bool | None] = []
-    for module in ("generate.batch_generator", "engine.core"):
-        monkeypatch.setattr(f"tiny_llm_ref.{module}.is_async_scheduling", asked.append)
+    for module in ("tiny_llm_ref.generate.batch_generator", "tiny_llm_lab.types.scheduling.serving"):
+        monkeypatch.setattr(f"{module}.is_async_scheduling", asked.append)
     for chosen in (None, True, False):
         measure(replace(spec(schedule), async_scheduling=chosen))
         assert asked == [chosen] * 2, "the warm-up as well"

@@ -197,7 +197,7 @@ def test_neither_the_probe_nor_chunks_change_an_answer(threshold: int) -> None:
     answers = []
     for config, is_watched in [(configs[0], False), (configs[1], False), (configs[1], True)]:
         engine = make_engine(llm, model, config)
-        probe = ScheduleProbe(engine.scheduler) if is_watched else None
+        probe = ScheduleProbe(engine.core.scheduler) if is_watched else None
         done = serve(engine, mixed_prompts())
         answers.append({i: completion.token_ids for i, completion in done.items()})
         if probe is not None:

@@ -7,11 +7,13 @@ import pytest
 from tests.helpers.tolerance import active_bytes
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab.types.computing.paged import Slice
+
 MiB = 2**20
 
 
 def layout(llm, block_size, *parts):
-    return llm.StepLayout.of(block_size, parts)
+    return llm.StepLayout.of(block_size, [Slice(*part) for part in parts])
 
 
 @pytest.mark.task("3.1.2")

@@ -10,6 +10,8 @@ from tests.helpers.paging import STEPS, Requests
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, peak_bytes, rounding
 from tests.helpers.toy import QWEN3, random_array
 
+from tiny_llm_lab.types.computing.paged import Slice
+
 
 @pytest.mark.task("3.2.1")
 @pytest.mark.parametrize("block_size", [1, 3, 16, 32, 64])
@@ -49,7 +51,7 @@ def test_attention_over_pages_takes_a_scale(llm, scale):
 @pytest.mark.task("3.2.1")
 def test_requests_may_share_blocks(llm):
     prefix, own = [5, 0], [[2], [7]]
-    layout = llm.StepLayout.of(4, [([*prefix, *last], 9, 1) for last in own])
+    layout = llm.StepLayout.of(4, [Slice([*prefix, *last], 9, 1) for last in own])
     keys, values = random_array(1, 8, 2, 4, 8), random_array(2, 8, 2, 4, 8)
     q = random_array(3, 2, 4, 1, 8)
     got = llm.PagedAttention(layout)(q, keys, values)
@@ -91,7 +93,7 @@ def test_a_layer_stores_and_attends(llm, lengths, sizes, block_size):
 @pytest.mark.task("3.2.1")
 def test_a_layer_stands_where_its_rows_stand(llm):
     cache = llm.PagedKvCache(QWEN3, 8, 4)
-    layers = cache.begin_step(llm.StepLayout.of(4, [([7, 2], 2, 5), ([5], 3, 1)]))
+    layers = cache.begin_step(llm.StepLayout.of(4, [Slice([7, 2], 2, 5), Slice([5], 3, 1)]))
     assert [layer.offset for layer in layers] == [[2, 3, 4, 5, 6, 3]] * 2
 
 
@@ -115,7 +117,7 @@ def test_a_step_changes_the_pools_in_place(llm):
     mx.eval(q, k)
 
     def step(at):
-        layout = llm.StepLayout.of(32, [([9], at, 1), ([4], at, 2)])
+        layout = llm.StepLayout.of(32, [Slice([9], at, 1), Slice([4], at, 2)])
         for layer in cache.begin_step(layout):
             mx.eval(layer.attend(q, k, k))
 

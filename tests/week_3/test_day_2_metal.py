@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.paging import Requests
 from tests.helpers.tolerance import F32, assert_close, rounding
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import Slice, UserError
 
 
 def rows_of(layout):
@@ -46,7 +46,7 @@ def test_paged_attention_metal_of_16_bits(llm, metal, dtype):
 
 @pytest.mark.task("3.2.4")
 def test_paged_attention_metal_rejects_what_it_cannot_do(llm, metal, monkeypatch):
-    layout = llm.StepLayout.of(4, [([0], 0, 1)])
+    layout = llm.StepLayout.of(4, [Slice([0], 0, 1)])
     pool = mx.zeros((1, 2, 4, 8))
     with pytest.raises(UserError):
         llm.paged_attention_metal(mx.zeros((1, 3, 1, 8)), pool, pool, *rows_of(layout))

@@ -8,6 +8,7 @@ from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import QWEN2, random_tokens, toy_model
 
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.types.computing.paged import Slice
 
 
 def in_one_piece(model, tokens):
@@ -26,13 +27,13 @@ class Paged:
 
     def step(self, sizes, rows=None):
         """Compute sizes[r] more tokens of each request r: logits of all rows, or of `rows`."""
-        parts, tokens = [], []
+        slices, tokens = [], []
         for r, new in enumerate(sizes):
             if new:
-                parts.append((self.ids[r], self.done[r], new))
+                slices.append(Slice(self.ids[r], self.done[r], new))
                 tokens.append(self.prompts[r][self.done[r] : self.done[r] + new])
                 self.done[r] += new
-        layout = self.llm.StepLayout.of(self.block_size, parts)
+        layout = self.llm.StepLayout.of(self.block_size, slices)
         layers = self.cache.begin_step(layout)
         logits = self.model(mx.concatenate(tokens)[:, None], layout.positions, layers, rows=rows)
         mx.eval(logits)

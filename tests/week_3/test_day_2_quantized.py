@@ -11,7 +11,7 @@ from tests.helpers.paging import packed_rows, scattered_blocks
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, peak_bytes, rounding
 from tests.helpers.toy import QWEN3, random_array, random_tokens, toy_model
 
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import Slice, UserError
 
 pytestmark = pytest.mark.task("3.2.5")
 
@@ -125,13 +125,13 @@ class Step:
 
     def attend(self, done, sizes, scale=None):
         """`sizes[r]` more tokens of each request behind `done[r]`: [T, 1, H * D]."""
-        parts = [(ids, at, new) for ids, at, new in zip(self.ids, done, sizes, strict=True) if new]
+        slices = [Slice(ids, at, new) for ids, at, new in zip(self.ids, done, sizes, strict=True) if new]
         upto = [at + new for at, new in zip(done, sizes, strict=True)]
         tensors = (
             packed_rows([t[:, :n] for t, n in zip(tokens, upto, strict=True)], sizes)
             for tokens in (self.q, self.k, self.v)
         )
-        layer = self.cache.begin_step(self.llm.StepLayout.of(self.block_size, parts))[1]
+        layer = self.cache.begin_step(self.llm.StepLayout.of(self.block_size, slices))[1]
         out = layer.attend(*tensors, scale)
         mx.eval(out, self.cache.pools)
         return out
@@ -221,7 +221,7 @@ def test_a_step_of_8_bits_changes_the_pools_in_place(llm):
     mx.eval(q, k)
 
     def step(at):
-        layers = cache.begin_step(llm.StepLayout.of(32, [([9], at, 1), ([4], at, 2)]))
+        layers = cache.begin_step(llm.StepLayout.of(32, [Slice([9], at, 1), Slice([4], at, 2)]))
         mx.eval([layer.attend(q, k, k) for layer in layers], cache.pools)
 
     for at in range(3):
@@ -234,7 +234,7 @@ def test_a_model_remembers_8_bits(llm):
     model, tokens = toy_model(llm), random_tokens(3, 40)
     cache = model.create_paged_kv_cache(12, 4, kv_bits=8)
     assert cache.keys[0].dtype == mx.int8
-    layout = llm.StepLayout.of(4, [(list(range(10)), 0, 40)])
+    layout = llm.StepLayout.of(4, [Slice(range(10), 0, 40)])
     got = model(tokens[:, None], layout.positions, cache.begin_step(layout))[:, 0]
     want = as_float64(model(tokens[None])[0])
     off = np.abs(as_float64(got) - want)

@@ -9,6 +9,8 @@ from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, roundi
 from tests.helpers.toy import random_array
 from tests.week_3.test_day_2_quantized import STEPS, Step, restored, whole_numbers
 
+from tiny_llm_lab.types.computing.paged import Slice
+
 pytestmark = pytest.mark.task("3.2.5")
 
 
@@ -35,8 +37,8 @@ def test_kernel_does_not_hide_what_is_no_number(kernels, bad):
 def paged(llm, kernels, step):
     """The step's attention by the kernel, over pools that MLX has filled."""
     step.run()
-    parts = [(ids, n - new, new) for ids, n, new in zip(step.ids, step.lengths, step.sizes, strict=True)]
-    at, cache = llm.StepLayout.of(step.block_size, parts), step.cache
+    slices = [Slice(ids, n - k, k) for ids, n, k in zip(step.ids, step.lengths, step.sizes, strict=True)]
+    at, cache = llm.StepLayout.of(step.block_size, slices), step.cache
     rows = [q[:, q.shape[1] - new :] for q, new in zip(step.q, step.sizes, strict=True)]
     q = mx.concatenate(rows, axis=1).transpose(1, 0, 2)[:, :, None]
     where = (at.query_starts, at.lengths, at.block_tables, q.shape[-1] ** -0.5)

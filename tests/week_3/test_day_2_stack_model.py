@@ -8,6 +8,7 @@ from tests.helpers.toy import random_tokens
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.packages import PACKAGES
 
 
@@ -112,7 +113,7 @@ def test_pages_have_the_same_bits_with_and_without_a_stack(llm, model, dtype, ro
         ids, num_blocks = scattered_blocks(2, 4, [20, 9])
         cache = m.create_paged_kv_cache(num_blocks, 4, kv_bits)
         for parts in ([(ids[0], 0, 13), (ids[1], 0, 2)], [(ids[0], 13, 6), (ids[1], 2, 1)]):
-            layout = llm.StepLayout.of(4, parts)
+            layout = llm.StepLayout.of(4, [Slice(*part) for part in parts])
             tokens = random_tokens(3, layout.query_starts[-1])[:, None]
             logits = m(tokens, layout.positions, cache.begin_step(layout), rows=rows)
             made.append((logits, cache.pools))

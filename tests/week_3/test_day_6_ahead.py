@@ -1,9 +1,11 @@
 """Day 3.6: a step that begins before the tokens of the one in front are read, and changes no answer."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
+from tests.helpers.fragile import Fragile
 from tests.helpers.serving import make_engine, mixed_prompts, serve
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
@@ -20,16 +22,14 @@ def model(llm):
     return toy_model(llm)
 
 
-class Counted:
+class Counted(Fragile):
     """A model that counts its forward passes."""
 
-    def __init__(self, model):
-        self.model, self.config, self.ops, self.num_calls = model, model.config, model.ops, 0
-        self.create_paged_kv_cache, self.create_kv_cache = model.create_paged_kv_cache, model.create_kv_cache
+    num_calls = 0
 
     def __call__(self, *args, **kwargs):
         self.num_calls += 1
-        return self.model(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
 
 
 def decoding(llm, name, num_prompt=5, num_output=2, **fields):
@@ -40,29 +40,29 @@ def decoding(llm, name, num_prompt=5, num_output=2, **fields):
 # What is certain
 
 
-def test_every_request_takes_one_token_in_the_order_of_the_plan(llm):
-    running = [decoding(llm, "a"), decoding(llm, "b", 9, 1)]
-    assert list(llm.plan_next_step(StepPlan({"b": 1, "a": 1}), running, 0).items()) == [("b", 1), ("a", 1)]
-    last_chunk = llm.TokenSequence("c", list(range(9)), num_computed_tokens=4)
-    assert llm.plan_next_step(StepPlan({"a": 1, "c": 5}), [running[0], last_chunk], 0) == {"a": 1, "c": 1}
-    assert llm.plan_next_step(StepPlan({}), [], 0) == {}
+def is_certain(llm, sequences, counts, running=None, waiting=(), max_draft_tokens=1):
+    answer = SimpleNamespace(max_draft_tokens=max_draft_tokens)
+    requests = [SimpleNamespace(sequence=each, answer=answer, processors=()) for each in sequences]
+    plan = StepPlan({each.request_id: count for each, count in zip(sequences, counts, strict=True)})
+    queue = SimpleNamespace(running=list(sequences if running is None else running), waiting=list(waiting))
+    return llm.may_launch_early(SimpleNamespace(plan=plan, requests=requests), queue)
 
 
-@pytest.mark.parametrize("case", ["waits", "not in the plan", "chunk goes on", "draft"])
-def test_nothing_is_certain_when(llm, case):
-    running = [decoding(llm, "a"), decoding(llm, "b")]
-    plan, num_waiting = {"a": 1, "b": 1}, 0
-    if case == "waits":
-        num_waiting = 1
-    elif case == "not in the plan":
-        running.append(decoding(llm, "c"))
-    elif case == "chunk goes on":
-        running[1] = llm.TokenSequence("b", list(range(9)), num_computed_tokens=4)
-        plan["b"] = 4
-    else:
-        running[1].spec_token_ids = [1]
-        plan["b"] = 2
-    assert llm.plan_next_step(StepPlan(plan), running, num_waiting) == {}
+def test_the_next_step_is_certain_of_decodes_and_last_chunks(llm):
+    a, b = decoding(llm, "a"), decoding(llm, "b", 9, 1)
+    assert is_certain(llm, [a, b], [1, 1], running=[b, a])
+    assert is_certain(llm, [a, llm.TokenSequence("c", list(range(9)), num_computed_tokens=4)], [1, 5])
+
+
+def test_nothing_is_certain_when(llm):
+    a, b, c = (decoding(llm, name) for name in "abc")
+    assert not is_certain(llm, [a, b], [1, 1], waiting=[c])
+    assert not is_certain(llm, [a, b], [1, 1], running=[a, b, c]), "one that runs has nothing in the step"
+    assert not is_certain(llm, [a, b], [1, 1], running=[a, decoding(llm, "b")]), "the id is used again"
+    assert not is_certain(llm, [a, b], [1, 1], max_draft_tokens=0), "the token under way is the last"
+    assert not is_certain(llm, [a, decoding(llm, "b", spec_token_ids=[1])], [1, 2]), "a draft"
+    chunk = llm.TokenSequence("b", list(range(9)), num_computed_tokens=4)
+    assert not is_certain(llm, [a, chunk], [1, 4]), "and the chunk is not the last"
 
 
 def a_scheduler(llm, num_blocks=64, block_size=4, lengths=(3, 6, 9), **config):
@@ -133,7 +133,7 @@ def test_answers_are_those_of_week_2(llm, model, config, settings):
     arrivals = {i: 3 * i for i in range(count)}
     done = serve(engine, [*PROMPTS, *neighbours], arrivals, {count: 3, count + 1: 8, count + 2: 15})
     assert [done[i].token_ids for i in range(count)] == [each.token_ids for each in wanted]
-    assert engine.scheduler.pool.num_free == engine.scheduler.pool.num_blocks
+    assert engine.core.scheduler.pool.num_free == engine.core.scheduler.pool.num_blocks
 
 
 def test_the_next_step_begins_before_this_one_is_told(llm, model):
@@ -149,7 +149,7 @@ def test_the_next_step_begins_before_this_one_is_told(llm, model):
     usual = make_engine(llm, counted := Counted(model), async_scheduling=False)
     usual.add("a", [97, 98], LONG)
     usual.step()
-    assert counted.num_calls == 1 and not usual.async_scheduling
+    assert counted.num_calls == 1 and not usual.core.async_scheduling
 
 
 def test_an_answer_that_ends_by_surprise_takes_nothing_from_others(llm, model):
@@ -206,12 +206,12 @@ def test_an_arrival_waits_for_the_step_under_way_only(llm, model):
 @pytest.mark.parametrize(("device", "chosen"), [("cpu", None), ("gpu", None), ("cpu", True), ("gpu", False)])
 def test_a_gpu_is_kept_busy_unless_asked_otherwise(llm, model, monkeypatch, device, chosen):
     monkeypatch.setattr(mx, "default_device", lambda: getattr(mx, device))
-    is_ahead = make_engine(llm, model, async_scheduling=chosen).async_scheduling
+    is_ahead = make_engine(llm, model, async_scheduling=chosen).core.async_scheduling
     assert is_ahead is (device == "gpu" if chosen is None else chosen)
 
 
 def test_paced_steps_need_the_tokens_first(llm, model):
-    assert not make_engine(llm, model, budget_controller=object(), **AHEAD).async_scheduling
+    assert not make_engine(llm, model, budget_controller=object(), **AHEAD).core.async_scheduling
 
 
 def test_an_error_ends_the_step_under_way(llm, model):
@@ -222,6 +222,6 @@ def test_an_error_ends_the_step_under_way(llm, model):
     counted.model = None
     with pytest.raises(TypeError):
         engine.step()
-    assert not engine.has_requests and engine.scheduler.pool.num_free == 256
+    assert not engine.has_requests and engine.core.scheduler.pool.num_free == 256
     counted.model = model
     assert serve(engine, [Prompt([97, 98], LONG)])[0].finish_reason == "length"

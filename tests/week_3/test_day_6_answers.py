@@ -41,7 +41,7 @@ def test_the_same_completions_as_batch_generate(llm, model, monkeypatch):
     wanted = llm.batch_generate(model, ByteTokenizer(), mixed_prompts(), batch_size=2)
     assert words(done) == words(wanted)
     assert not engine.has_requests
-    assert engine.scheduler.pool.num_free == 256
+    assert engine.core.scheduler.pool.num_free == 256
 
 
 @pytest.mark.task("3.6.6")
@@ -94,7 +94,7 @@ def test_chunks_that_are_computed_again_are_not_told_again(llm, model):
     # Twelve blocks hold two answers of 90 tokens, and eight tokens a step never a whole prompt.
     small = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=4)
     engine = make_engine(llm, model, small, num_blocks=12, block_size=16, enable_prefix_caching=False)
-    probe = ScheduleProbe(engine.scheduler)
+    probe = ScheduleProbe(engine.core.scheduler)
     engine.generate(prompts, note)
     assert probe.preempted, "or nothing is computed again"
     for chunks in told.values():
@@ -169,7 +169,7 @@ def test_an_interrupt_leaves_no_request_behind(llm, model):
     with pytest.raises(KeyboardInterrupt):
         engine.generate([Prompt([97], FOREVER), Prompt([98], FOREVER)], interrupt)
     assert not engine.has_requests
-    assert engine.scheduler.pool.num_free == 256
+    assert engine.core.scheduler.pool.num_free == 256
     engine.add("another", [97])
     with pytest.raises(ValueError, match="requests"):
         engine.generate([[97]])

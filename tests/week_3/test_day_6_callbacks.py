@@ -70,8 +70,8 @@ def run_with(engine, prompts, when, act):
     assert [each.prompt_idx for each in done] == list(range(len(prompts))), "one completion for each prompt"
     assert sorted(idx for idx in listener.ends() if idx < len(prompts)) == list(range(len(prompts)))
     assert not engine.has_requests
-    assert engine.scheduler.pool.num_free == engine.scheduler.pool.num_blocks
-    engine.scheduler.check()
+    assert engine.core.scheduler.pool.num_free == engine.core.scheduler.pool.num_blocks
+    engine.core.scheduler.check()
     return done, listener
 
 

@@ -17,7 +17,7 @@ def test_no_answer_depends_on_the_class(llm, policy):
     sampling = SamplingParams(max_tokens=20, ignore_eos=True)
     setting = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3, max_model_len=70, policy=policy)
     engine = make_engine(llm, model, setting, num_blocks=12, block_size=8)
-    probe, answers = ScheduleProbe(engine.scheduler), {}
+    probe, answers = ScheduleProbe(engine.core.scheduler), {}
     for i, prompt in enumerate(prompts):
         engine.add(str(i), prompt, sampling, priority_class="batch" if i % 2 == 0 else "interactive")
         for output in [*engine.step(), *engine.step()]:

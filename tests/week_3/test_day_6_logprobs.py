@@ -165,7 +165,7 @@ def test_a_cached_prompt_and_a_preempted_one_are_scored_once(llm, model):
     found = []
     while engine.has_requests:
         found += [each for each in engine.step() if each.request_id == "asks"]
-    assert engine.scheduler.pool.num_free == 8
+    assert engine.core.scheduler.pool.num_free == 8
     assert_close(
         [each.logprob for each in found[0].prompt_logprobs[1:]],
         [each.logprob for each in want[1:]],

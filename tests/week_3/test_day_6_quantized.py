@@ -30,17 +30,17 @@ def alone(llm, model, prompts):
 )
 def test_answers_of_8_bits_are_those_of_each_alone(llm, model, config):
     engine = make_engine(llm, model, config, kv_bits=8)
-    assert engine.kv_cache.keys[0].dtype == mx.int8
+    assert engine.core.kv_cache.keys[0].dtype == mx.int8
     done, wanted = serve(engine, PROMPTS), alone(llm, model, PROMPTS)
     assert [done[i].token_ids for i in range(len(PROMPTS))] == wanted
-    assert engine.prefix_cache.num_hit_tokens > 0, "nothing was shared: this test shows too little"
+    assert engine.core.prefix_cache.num_hit_tokens > 0, "nothing was shared: this test shows too little"
 
 
 def test_a_preempted_request_of_8_bits_goes_on_as_before(llm, model):
     settings = SamplingParams(max_tokens=60, ignore_eos=True)
     prompts = [Prompt(random_tokens(i, 30).tolist(), settings) for i in range(4)]
     engine = make_engine(llm, model, num_blocks=12, block_size=16, kv_bits=8)
-    probe = ScheduleProbe(engine.scheduler)
+    probe = ScheduleProbe(engine.core.scheduler)
     done = serve(engine, prompts)
     assert probe.preempted, "blocks never ran out: this test shows nothing"
     assert [done[i].token_ids for i in range(4)] == alone(llm, model, prompts)

@@ -137,9 +137,9 @@ def test_answers_stay_the_same_whatever_is_changed_between_steps(llm, seed, is_a
     while engine.has_requests:
         if rng.random() < 0.4:
             drawn = vars(draw_config(rng, 200)) | {"policy": first.policy}
-            engine.reconfigure(SchedulerConfig(**drawn))
+            engine.core.reconfigure(SchedulerConfig(**drawn))
         found |= {each.request_id: each.completion for each in engine.step() if each.completion is not None}
-        engine.scheduler.check()
+        engine.core.scheduler.check()
         num_steps += 1
         assert num_steps < 2000, "the engine does not come to an end"
     for i, each in enumerate(want):
@@ -151,9 +151,9 @@ def test_a_long_prompt_is_served_when_chunking_is_turned_off_while_others_come_a
     engine = make_engine(llm, toy_model(llm), CHUNKED)
     short = SamplingParams(max_tokens=4, ignore_eos=True)
     engine.add("long", random_tokens(1, 60).tolist(), short)
-    engine.reconfigure(SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=8, max_model_len=64))
+    engine.core.reconfigure(SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=8, max_model_len=64))
     engine.step()
-    engine.reconfigure(WHOLE)
+    engine.core.reconfigure(WHOLE)
     for i in range(12):
         engine.add(f"short {i}", random_tokens(i, 12).tolist(), short)
         if any(each.request_id == "long" for each in engine.step()):
@@ -165,5 +165,5 @@ def test_a_long_prompt_is_served_when_chunking_is_turned_off_while_others_come_a
 def test_a_controller_keeps_its_chunks(llm):
     engine = make_engine(llm, toy_model(llm), CHUNKED, budget_controller=object())
     with pytest.raises(UserError):
-        engine.reconfigure(WHOLE)
-    assert engine.config == CHUNKED
+        engine.core.reconfigure(WHOLE)
+    assert engine.core.config == CHUNKED

@@ -73,7 +73,7 @@ def test_the_budget_of_a_step_is_the_policys(llm):
     model = toy_model(llm)
     engine = make_engine(llm, model, budget_controller=llm.BudgetController(RecordingPolicy(budget=7)))
     prompts = mixed_prompts()
-    probe = ScheduleProbe(engine.scheduler)
+    probe = ScheduleProbe(engine.core.scheduler)
     done = serve(engine, prompts)
     assert max(plan.total_num_scheduled_tokens for plan in probe.plans) == 7
     wanted = llm.batch_generate(model, ByteTokenizer(), prompts, batch_size=1)
@@ -91,7 +91,7 @@ def test_a_real_policy_paces_a_real_engine(llm):
     engine.add("reader", [97], SamplingParams(max_tokens=30, ignore_eos=True))
     engine.step()
     engine.add("long", random_tokens(1, 300).tolist(), SamplingParams(max_tokens=1, ignore_eos=True))
-    probe = ScheduleProbe(engine.scheduler)
+    probe = ScheduleProbe(engine.core.scheduler)
     for _ in range(6):
         engine.step()
     computed = [step.get("long") for step in probe.steps]

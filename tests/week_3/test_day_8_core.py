@@ -37,7 +37,7 @@ class Repeater:
 def test_a_failed_step_forgets_every_draft(llm, model):
     fragile, proposer = Fragile(model), Repeater()
     engine = make_engine(llm, fragile, TWO_AT_A_TIME, proposer=proposer)
-    old = engine.scheduler
+    old = engine.core.scheduler
     add_five(engine)
     assert proposer.known == {"r0", "r1"}
     fragile.error = BrokenError()
@@ -52,7 +52,7 @@ def test_a_failed_step_forgets_every_draft(llm, model):
 def test_a_forget_that_raises_does_not_keep_the_rest_behind(llm, model, fails_for):
     fragile, proposer = Fragile(model), Repeater(fails_for)
     engine = make_engine(llm, fragile, TWO_AT_A_TIME, proposer=proposer)
-    old = engine.scheduler
+    old = engine.core.scheduler
     add_five(engine)
     fragile.error = BrokenError()
     with pytest.raises((BrokenError, LookupError)):

@@ -33,7 +33,7 @@ def test_every_accepted_token_has_its_own(llm):
     known = [*prompt.content, *(each.token_id for each in alone)]
     engine = make_engine(llm, model, proposer=Prompter(known))
     drafted = logprobs_of(engine, prompt)
-    assert engine.spec_stats.num_accepted_tokens > 3, "no draft token was accepted: this test shows nothing"
+    assert engine.core.spec_stats.num_accepted_tokens > 3, "no draft token was accepted: this shows nothing"
     assert [each.token_id for each in drafted] == [each.token_id for each in alone]
     assert_close([each.logprob for each in drafted], [each.logprob for each in alone], F32_MODEL)
 
@@ -88,9 +88,9 @@ def test_looked_up_drafts_change_no_answer_on_text_that_repeats(llm, sampling, i
         proposer = llm.NgramProposer(num_tokens=num_tokens)
         engine = make_engine(llm, model, proposer=proposer, **options)
         assert serve(engine, [prompt])[0].token_ids == plain
-        assert engine.spec_stats.num_draft_tokens > 0, "nothing was drafted: this test shows nothing"
+        assert engine.core.spec_stats.num_draft_tokens > 0, "nothing was drafted: this test shows nothing"
 
 
 def test_drafts_need_the_tokens_first(llm):
     engine = make_engine(llm, toy_model(llm), proposer=Prompter([]), async_scheduling=True)
-    assert not engine.async_scheduling
+    assert not engine.core.async_scheduling

@@ -55,7 +55,7 @@ def run(llm, fixed_s, row_s, is_right, num_requests=1, max_tokens=80, gate=True)
     assert {i: each.token_ids for i, each in served.items()} == {
         i: each.token_ids for i, each in plain.items()
     }
-    return engine.spec_stats
+    return engine.core.spec_stats
 
 
 def test_the_engine_stops_drafting_what_is_never_accepted(llm):

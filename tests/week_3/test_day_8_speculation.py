@@ -44,7 +44,7 @@ def counters(stats):
 
 
 def test_an_engine_without_a_proposer_counts_nothing(llm, model):
-    assert make_engine(llm, model).spec_stats is None
+    assert make_engine(llm, model).core.spec_stats is None
 
 
 def test_the_engine_counts_drafts_and_accepted_tokens(llm, model):
@@ -66,14 +66,14 @@ def test_the_engine_counts_drafts_and_accepted_tokens(llm, model):
     assert list(serve(engine, [prompt])[0].token_ids) == answer
     # 1 -> 2 accepted, the bonus is token 4; 4 -> 1 and a replacement: 6; 6 -> replaced: 7; 7 -> 3 and 11.
     assert [len(each) for each in proposer.drafts] == [2, 3, 3, 3]
-    assert counters(engine.spec_stats) == (4, 11, 6, [3, 2, 1])
+    assert counters(engine.core.spec_stats) == (4, 11, 6, [3, 2, 1])
 
 
 def test_an_empty_draft_is_no_draft_of_the_engine(llm, model):
     prompt = Prompt(random_tokens(2, 20).tolist(), LONG)
     engine = make_engine(llm, model, proposer=Scripted(20, lambda done: ()))
     assert list(serve(engine, [prompt])[0].token_ids) == plain(llm, model, prompt)
-    assert counters(engine.spec_stats) == (0, 0, 0, [])
+    assert counters(engine.core.spec_stats) == (0, 0, 0, [])
 
 
 def test_tokens_that_max_tokens_cuts_off_are_not_drafted(llm, model):
@@ -82,7 +82,7 @@ def test_tokens_that_max_tokens_cuts_off_are_not_drafted(llm, model):
     engine = make_engine(llm, model, proposer=Scripted(20, lambda done: [*answer[done:], *[0] * 9][:9]))
     assert list(serve(engine, [prompt])[0].token_ids) == answer
     # One token from the prompt, nine and a bonus from the first draft, and the last one needs no draft.
-    assert counters(engine.spec_stats) == (1, 9, 9, [1] * 9)
+    assert counters(engine.core.spec_stats) == (1, 9, 9, [1] * 9)
 
 
 @pytest.mark.parametrize("outside", [VOCAB, VOCAB + 100, 2**31, -1])
@@ -94,16 +94,16 @@ def test_a_draft_ends_before_a_token_outside_the_vocabulary(llm, model, outside)
         llm, model, proposer=Scripted(20, lambda done: [*answer[done : done + 1], outside, 5])
     )
     widest = []
-    launch = engine.scheduler.schedule
+    launch = engine.core.scheduler.schedule
 
     def look(*args):
-        widest.extend(token for each in engine.scheduler.running for token in each.spec_token_ids)
+        widest.extend(token for each in engine.core.scheduler.running for token in each.spec_token_ids)
         return launch(*args)
 
-    engine.scheduler.schedule = look
+    engine.core.scheduler.schedule = look
     assert list(serve(engine, [prompt])[0].token_ids) == answer
     assert set(widest) <= set(answer)
-    assert engine.spec_stats.num_draft_tokens == engine.spec_stats.num_accepted_tokens > 0
+    assert engine.core.spec_stats.num_draft_tokens == engine.core.spec_stats.num_accepted_tokens > 0
 
 
 # One draw per position, with a draft or without
@@ -131,4 +131,4 @@ def test_steps_with_and_without_a_draft_draw_alike(llm, model, settings, every):
 
     engine = make_engine(llm, model, proposer=Scripted(20, draft))
     assert list(serve(engine, [prompt])[0].token_ids) == answer
-    assert engine.spec_stats.num_accepted_tokens > 0
+    assert engine.core.spec_stats.num_accepted_tokens > 0

@@ -10,7 +10,7 @@ from tests.helpers.tolerance import EXACT, F32, F32_MODEL, as_float64, assert_cl
 from tests.helpers.toy import QWEN2, QWEN3, ByteTokenizer, random_array, random_tokens, toy_checkpoint
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.types import QuantizedWeights, UserError
+from tiny_llm_lab.types import EngineOptions, QuantizedWeights, UserError
 
 # Sharding the weights
 
@@ -121,8 +121,8 @@ def test_what_a_rank_holds(llm):
 @pytest.mark.parametrize("kv_bits", [None, 8])
 def test_the_pages_of_a_rank_hold_its_kv_heads(llm, kv_bits):
     model = llm.build_model(llm.shard_checkpoint(toy_checkpoint(QWEN3), 1, 2))
-    engine = llm.Engine(model, ByteTokenizer(), num_blocks=3, block_size=8, kv_bits=kv_bits)
-    assert {pool.shape[:3] for pool in engine.kv_cache.pools} == {(3, 1, 8)}, "[num_blocks, G, block_size]"
+    engine = llm.Engine(model, ByteTokenizer(), options=EngineOptions(3, 8, kv_bits))
+    assert {each.shape[:3] for each in engine.core.kv_cache.pools} == {(3, 1, 8)}, "blocks, G, block_size"
 
 
 @pytest.mark.task("3.9.3")

@@ -1,9 +1,6 @@
 """The engine's core: plan a step, launch it, read it, commit it."""
 
-import time
-
-from tiny_llm_lab.types import Clock, DraftGate, OnStep, PagedModel, Proposer, SchedulerConfig
-from tiny_llm_lab.types.scheduling.serving import BudgetController
+from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig
 
 from .request_state import RequestState
 
@@ -15,31 +12,16 @@ class EngineCore:
         self,
         model: PagedModel,
         config: SchedulerConfig = SchedulerConfig(),
-        *,
-        num_blocks: int = 512,
-        block_size: int = 16,
-        kv_bits: int | None = None,
-        enable_prefix_caching: bool = True,
-        proposer: Proposer | None = None,
-        budget_controller: BudgetController | None = None,
-        draft_gate: DraftGate | None = None,
-        async_scheduling: bool | None = None,
-        on_step: OnStep | None = None,
-        clock: Clock = time.perf_counter,
+        options: EngineOptions = EngineOptions(),
     ) -> None:
-        """Allocate `num_blocks` blocks of `block_size` tokens for keys and values; no requests yet.
+        """Allocate the blocks for keys and values; no requests yet.
 
-        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` (from task 3.8.6 on) drafts
-        tokens for decodes (None: no speculation), and `draft_gate` (from task 3.8.7 on) chooses the drafts
-        that are verified (None: all). `budget_controller` (from task 3.7.3 on) chooses every step's token
-        budget (None: always config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches
-        a step of decodes before the tokens of the step before are read, None does so on a GPU; a proposer or
-        a controller needs these tokens and turns it off, as processors do in the steps of their
-        requests. `on_step` is called after every step with its plan and `StepStats`. Sets config, scheduler,
-        kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling and step_end_s, the time on
-        `clock` at which the tokens of the last step were read (0.0 before the first). Raises UserError for a
-        controller together with chunk_grid or without chunked prefill: its budget may be smaller than any
-        chunk that the scheduler could then take.
+        `EngineOptions` (tiny_llm_lab.types) says what its fields mean, and which of them are of later tasks.
+        An option that is left out is replaced by what tiny_llm_lab.types.scheduling.defaults has for it; a proposer
+        makes a `Speculation`, whose gate is the draft_gate or `AllDrafts`. Sets model, config, options,
+        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling (whether steps may
+        be launched early), and step_end_s, the time on the options' clock at which the tokens of the last
+        step were read (0.0 before the first). Raises UserError as `EngineOptions.require_chunks`.
         """
         raise NotImplementedError("task 3.6.3")
 

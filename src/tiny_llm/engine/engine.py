@@ -1,10 +1,10 @@
 """The engine: text and tokens in, text and events out, whatever else is served in the same steps."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from tiny_llm_lab.types import (
     Completion,
+    EngineOptions,
     EngineOutput,
     EventCallback,
     LogitsProcessor,
@@ -15,22 +15,24 @@ from tiny_llm_lab.types import (
     SchedulerConfig,
     Tokenizer,
 )
-from tiny_llm_lab.types.scheduling.serving import EngineOptions
-
-from .core import EngineCore
 
 
-class Engine(EngineCore):
-    """An `EngineCore` that takes prompts and returns text."""
+class Engine:
+    """Takes prompts and returns text; its core computes."""
 
     def __init__(
         self,
         model: PagedModel,
         tokenizer: Tokenizer,
         config: SchedulerConfig = SchedulerConfig(),
-        **options: Unpack[EngineOptions],
+        options: EngineOptions = EngineOptions(),
     ) -> None:
-        """An engine without requests; `options` are the keyword arguments of `EngineCore`."""
+        """No requests yet. Sets tokenizer and core, an `EngineCore` of the other arguments."""
+        raise NotImplementedError("task 3.6.5")
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request waits or runs."""
         raise NotImplementedError("task 3.6.5")
 
     def add(
@@ -57,10 +59,18 @@ class Engine(EngineCore):
     def step(self) -> list[EngineOutput]:
         """Compute one step, in one forward pass and one evaluation; return what is new.
 
-        All tokens of a step have one time, its `step_end_s`. There is an output for each request that got a
-        token; that of a request which has now ended, and has left the engine, has a completion. Returns []
-        without requests. When anything raises, all requests are dropped, as in `EngineCore.advance`.
+        All tokens of a step have one time, the core's `step_end_s`. There is an output for each request that
+        got a token; that of a request which has now ended, and has left the engine, has a completion. Returns
+        [] without requests. When anything raises, all requests are dropped, as in `EngineCore.advance`.
         """
+        raise NotImplementedError("task 3.6.5")
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request, whatever its state; False when there is none."""
+        raise NotImplementedError("task 3.6.5")
+
+    def release(self) -> None:
+        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
         raise NotImplementedError("task 3.6.5")
 
     def generate(

@@ -70,10 +70,10 @@ class Scheduler:
         raise NotImplementedError("task 3.4.2")
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
+        """Plan the step after `plan`, not committed yet, where it is certain (from task 3.6.8 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
-        allocated; None when `plan_next_step` is not certain of it, or it exceeds the budget or free blocks.
+        allocated; None, and nothing is changed, when it exceeds the budget or the free blocks.
         """
         raise NotImplementedError("task 3.6.8")
 

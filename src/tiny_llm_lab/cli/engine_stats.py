@@ -19,7 +19,7 @@ class EngineStats:
 
     def as_json(self, engine: Engine) -> dict[str, Any]:
         """The counters, with those of `engine`; a share is None where there was nothing to share."""
-        cache, spec = engine.prefix_cache, engine.spec_stats
+        cache, spec = engine.core.prefix_cache, engine.core.spec_stats
         asked = cache.num_query_tokens if cache is not None else 0
         return {
             "num_steps": self.num_steps,
@@ -33,7 +33,7 @@ class EngineStats:
         """The same for people."""
         values = self.as_json(engine)
         shares = (values["prefix_hit_rate"], values["acceptance_rate"])
-        hits, accepted = map(_percent, shares, (engine.prefix_cache, engine.spec_stats))
+        hits, accepted = map(_percent, shares, (engine.core.prefix_cache, engine.core.spec_stats))
         return (
             f"{self.num_steps} steps · {self.num_prompt_tokens} prompt tokens computed · "
             f"prefix cache hit rate {hits} · preemptions {self.num_preemptions} · acceptance rate {accepted}"

@@ -15,6 +15,7 @@ from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import (
     Completion,
+    EngineOptions,
     EventCallback,
     OnStep,
     Prompt,
@@ -45,7 +46,7 @@ class LLM:
 
         `config` None: `SchedulerConfig` for at most 4,096 tokens a request. `kv_cache_memory` bounds the keys
         and values: "512M", "2G", a share such as "0.5" of what is free, or "auto", which is half of it and on
-        a CPU 1 GiB at most. The rest as in a solution's `Engine`. Raises UserError for a model or a setting
+        a CPU 1 GiB at most. The rest as in `EngineOptions`. Raises UserError for a model or a setting
         that cannot be served.
         """
         package = load_serving(solution)
@@ -61,12 +62,14 @@ class LLM:
             built,
             self.checkpoint.tokenizer,
             config,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            enable_prefix_caching=enable_prefix_caching,
-            proposer=proposer,
-            async_scheduling=async_scheduling,
-            on_step=on_step,
+            EngineOptions(
+                num_blocks=num_blocks,
+                block_size=block_size,
+                enable_prefix_caching=enable_prefix_caching,
+                proposer=proposer,
+                async_scheduling=async_scheduling,
+                on_step=on_step,
+            ),
         )
 
     def generate(

@@ -22,6 +22,7 @@ from tiny_llm_lab.types.computing.model import (
     RequestKvCache,
     Tokenizer,
 )
+from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitude
 from tiny_llm_lab.types.computing.weight import QuantizationMode, QuantizedWeights, Weight
 from tiny_llm_lab.types.errors import UserError
@@ -58,6 +59,7 @@ from tiny_llm_lab.types.scheduling.engine import (
     TokenLogprobs,
 )
 from tiny_llm_lab.types.scheduling.prefill import PausingPolicy, Prefill, PrefillPolicy
+from tiny_llm_lab.types.scheduling.serving import EngineOptions
 from tiny_llm_lab.types.scheduling.step_time import (
     StepCoefficients,
     StepSample,
@@ -83,6 +85,7 @@ __all__ = [
     "Draft",
     "DraftGate",
     "DraftSampler",
+    "EngineOptions",
     "EngineOutput",
     "Event",
     "EventCallback",
@@ -115,6 +118,7 @@ __all__ = [
     "Rotary",
     "SamplingParams",
     "SchedulerConfig",
+    "Slice",
     "StepCoefficients",
     "StepMode",
     "StepPlan",

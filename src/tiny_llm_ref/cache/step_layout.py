@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.computing.paged import Slice
+
 
 @dataclass(frozen=True, eq=False)
 class StepLayout:
@@ -20,8 +22,8 @@ class StepLayout:
     block_tables: mx.array  # [R, longest] int32: the blocks of each request, with zeros behind the last
 
     @classmethod
-    def of(cls, block_size: int, parts: Sequence[tuple[Sequence[int], int, int]]) -> "StepLayout":
-        """The layout of requests (block_ids, num_computed_tokens, num_new_tokens), in the order of the rows.
+    def of(cls, block_size: int, slices: Sequence[Slice]) -> "StepLayout":
+        """The layout of a slice of each request, in the order of the rows.
 
         Token t of a request is stored in its block t // block_size, at place t % block_size. Blocks after
         the last token's are allowed and left out of the tables. Raises ValueError when the blocks of a
@@ -30,7 +32,7 @@ class StepLayout:
         positions: list[int] = []
         slots: list[int] = []
         starts, lengths, tables = [0], [], []
-        for block_ids, computed, new in parts:
+        for block_ids, computed, new in slices:
             length = computed + new
             used = -(-length // block_size)
             if computed < 0 or new < 1 or used > len(block_ids):

@@ -49,9 +49,9 @@ class KVCacheManager:
         holders that can be preempted; a block with no other holder counts as free.
         """
         num_needed = self.num_blocks_to_finish(sequence)
-        if self.prefix_cache is None or sequence.skip_reading_prefix_cache:
+        if not self.prefix_cache or sequence.skip_reading_prefix_cache:
             return 0, num_needed, False
-        if (match := self._matches.get(sequence.request_id)) is None:
+        if not (match := self._matches.get(sequence.request_id)):
             is_counted = sequence.num_preemptions == 0
             match = PrefixMatch(self.prefix_cache, sequence.token_ids, is_counted, sequence.rank)
             self._matches[sequence.request_id] = match
@@ -91,7 +91,7 @@ class KVCacheManager:
         preemption as cached. Does nothing while the computed tokens end inside a block.
         """
         match, size = self._matches.get(sequence.request_id), self.pool.block_size
-        if match is None or match.is_past_sharing or sequence.num_computed_tokens % size:
+        if not match or match.is_past_sharing or sequence.num_computed_tokens % size:
             return False
         blocks = match.acquire()
         sequence.block_ids += blocks
@@ -105,7 +105,7 @@ class KVCacheManager:
 
     def register(self, sequence: TokenSequence) -> None:
         """Enter the blocks that the sequence's computed tokens have filled into the prefix cache."""
-        if (match := self._matches.get(sequence.request_id)) is not None:
+        if match := self._matches.get(sequence.request_id):
             size = self.pool.block_size
             for i in range(match.num_blocks, sequence.num_computed_tokens // size):
                 match.register(sequence.tokens_between(i * size, (i + 1) * size), sequence.block_ids[i])

@@ -1,28 +1,18 @@
 """The engine's core: plan a step, launch it, read it, commit it."""
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from tiny_llm_lab.types import (
-    Clock,
-    DraftGate,
-    OnStep,
-    PagedModel,
-    Proposer,
-    SchedulerConfig,
-    StepStats,
-    UserError,
-    is_async_scheduling,
-)
-from tiny_llm_lab.types.scheduling.serving import BudgetController
+from tiny_llm_lab.types import EngineOptions, PagedModel, SchedulerConfig, StepStats
+from tiny_llm_lab.types.scheduling.defaults import AllDrafts, FixedBudget, NoSpeculation, ignore_step
 
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
+from .next_step import may_launch_early
 from .request_state import RequestState
 from .scheduler import Scheduler
 from .speculation import Speculation
-from .step import EngineStep
+from .step import InflightStep, launch
 
 
 class EngineCore:
@@ -32,52 +22,35 @@ class EngineCore:
         self,
         model: PagedModel,
         config: SchedulerConfig = SchedulerConfig(),
-        *,
-        num_blocks: int = 512,
-        block_size: int = 16,
-        kv_bits: int | None = None,
-        enable_prefix_caching: bool = True,
-        proposer: Proposer | None = None,
-        budget_controller: BudgetController | None = None,
-        draft_gate: DraftGate | None = None,
-        async_scheduling: bool | None = None,
-        on_step: OnStep | None = None,
-        clock: Clock = time.perf_counter,
+        options: EngineOptions = EngineOptions(),
     ) -> None:
-        """Allocate `num_blocks` blocks of `block_size` tokens for keys and values; no requests yet.
+        """Allocate the blocks for keys and values; no requests yet.
 
-        `kv_bits` 8 stores them in 8 bits (None: in the model's dtype). `proposer` (from task 3.8.6 on) drafts
-        tokens for decodes (None: no speculation), and `draft_gate` (from task 3.8.7 on) chooses the drafts
-        that are verified (None: all). `budget_controller` (from task 3.7.3 on) chooses every step's token
-        budget (None: always config.max_num_batched_tokens). `async_scheduling` (from task 3.6.8 on) launches
-        a step of decodes before the tokens of the step before are read, None does so on a GPU; a proposer or
-        a controller needs these tokens and turns it off, as processors do in the steps of their
-        requests. `on_step` is called after every step with its plan and `StepStats`. Sets config, scheduler,
-        kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling and step_end_s, the time on
-        `clock` at which the tokens of the last step were read (0.0 before the first). Raises UserError for a
-        controller together with chunk_grid or without chunked prefill: its budget may be smaller than any
-        chunk that the scheduler could then take.
+        `EngineOptions` (tiny_llm_lab.types) says what its fields mean, and which of them are of later tasks.
+        An option that is left out is replaced by what tiny_llm_lab.types.scheduling.defaults has for it; a proposer
+        makes a `Speculation`, whose gate is the draft_gate or `AllDrafts`. Sets model, config, options,
+        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling (whether steps may
+        be launched early), and step_end_s, the time on the options' clock at which the tokens of the last
+        step were read (0.0 before the first). Raises UserError as `EngineOptions.require_chunks`.
         """
-        _require_chunks(config, budget_controller)
-        self.model, self.config = model, config
-        self.budget_controller = budget_controller
-        self._speculation: Speculation | None = None
-        if proposer is not None:
-            self._speculation = Speculation(proposer, draft_gate, model.config.vocab_size, clock)
-        self.spec_stats = None if self._speculation is None else self._speculation.stats
-        needs_tokens = proposer is not None or budget_controller is not None
-        self.async_scheduling = is_async_scheduling(async_scheduling) and not needs_tokens
-        self._cache_shape = (num_blocks, block_size, kv_bits)
-        self._enable_prefix_caching = enable_prefix_caching
-        self._on_step, self._clock = on_step, clock
+        options.require_chunks(config)
+        self.model, self.config, self.options = model, config, options
+        self._budget = options.budget_controller or FixedBudget()
+        self._on_step = options.on_step or ignore_step
+        self._speculation: Speculation | NoSpeculation = NoSpeculation()
+        if options.proposer:
+            gate, vocab_size = options.draft_gate or AllDrafts(), model.config.vocab_size
+            self._speculation = Speculation(options.proposer, gate, vocab_size, options.clock)
+        self.spec_stats = self._speculation.stats
+        self.async_scheduling = options.is_ahead
         self.step_end_s = 0.0
         self._requests: dict[str, RequestState] = {}
-        self._inflight: EngineStep | None = None  # launched, and not yet read
+        self._inflight: InflightStep | None = None  # launched, and not yet read
         self._lay_out()
 
     def reconfigure(self, config: SchedulerConfig) -> None:
         """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure` and `__init__`."""
-        _require_chunks(config, self.budget_controller)
+        self.options.require_chunks(config)
         self.scheduler.reconfigure(config)
         self.config = config
 
@@ -101,11 +74,11 @@ class EngineCore:
             return []
         try:
             step = self._inflight or self._launch()
-            self._inflight = self._launch_next(step) if self.async_scheduling else None
+            is_early = self.async_scheduling and may_launch_early(step, self.scheduler.queue)
+            self._inflight = self._launch_next(step) if is_early else None
             sampled = step.read()
-            self.step_end_s = end_s = self._clock()
-            if self.budget_controller is not None:
-                self.budget_controller.record(step.parts, end_s - step.start_s)
+            self.step_end_s = end_s = self.options.clock()
+            self._budget.record(step.slices, end_s - step.start_s)
             return self._commit(step, sampled, end_s)
         except BaseException:
             self._fail()
@@ -116,17 +89,16 @@ class EngineCore:
 
         An answer that has not ended ends with finish_reason "abort".
         """
-        request = self._requests.pop(request_id, None)
-        if request is None:
+        if request_id not in self._requests:
             return False
+        request = self._requests.pop(request_id)
         if not request.answer.is_done:
             request.answer.abort()
         self.scheduler.abort(request_id)
         if not self._requests:
             self._inflight = None  # serves no request any more
             self.scheduler.check()
-        if self._speculation is not None:
-            self._speculation.forget(request_id)
+        self._speculation.forget(request_id)
         return True
 
     def abort_all(self) -> None:
@@ -142,11 +114,11 @@ class EngineCore:
 
     def _lay_out(self) -> None:
         """Empty blocks, and a scheduler over them."""
-        num_blocks, block_size, kv_bits = self._cache_shape
-        pool = BlockPool(num_blocks, block_size)
-        self.prefix_cache = PrefixCache(pool) if self._enable_prefix_caching else None
+        shape = self.options
+        pool = BlockPool(shape.num_blocks, shape.block_size)
+        self.prefix_cache = PrefixCache(pool) if shape.enable_prefix_caching else None
         self.scheduler = Scheduler(self.config, pool, self.prefix_cache)
-        self.kv_cache = self.model.create_paged_kv_cache(num_blocks, block_size, kv_bits)
+        self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
 
     def _fail(self) -> None:
         """Drop all requests, and replace blocks that a step may have left half accounted for."""
@@ -155,46 +127,37 @@ class EngineCore:
         self._lay_out()
         with ExitStack() as stack:
             for name in requests:
-                if self._speculation is not None:
-                    stack.callback(self._speculation.forget, name)
+                stack.callback(self._speculation.forget, name)
 
-    def _launch(self) -> EngineStep:
+    def _launch(self) -> InflightStep:
         """Plan a step from all that is known, and launch it."""
-        if self._speculation is not None:
-            decoding = [each for each in self.scheduler.running if each.is_decoding]
-            self._speculation.draft([self._requests[each.request_id] for each in decoding])
-        budget = None
-        if self.budget_controller is not None:
-            budget = self.budget_controller.token_budget(
-                self._clock(), self.scheduler, lambda name: self._requests[name].answer.last_token_s
-            )
-        start_s = self._clock()
+        self._speculation.draft(self._requests[each.request_id] for each in self.scheduler.running)
+        start_s = self.options.clock()
+        budget = self._budget.token_budget(start_s, self.scheduler, self._last_token_s)
         plan = self.scheduler.schedule(budget)
         requests = [self._requests[name] for name in plan.num_scheduled_tokens]
-        return EngineStep(self.model, self.kv_cache, plan, requests, start_s)
+        return launch(self.model, self.kv_cache, plan, requests, start_s)
 
-    def _launch_next(self, step: EngineStep) -> EngineStep | None:
-        """Launch the next step while `step` is running, if it will have the same requests."""
-        if any(each.processors or each.answer.max_draft_tokens <= 0 for each in step.requests):
-            return None  # a last token is under way, or one that processors need
+    def _launch_next(self, step: InflightStep) -> InflightStep | None:
+        """Launch the next step, of the same requests, while `step` is running; None without room for it."""
         plan = self.scheduler.schedule_next(step.plan)
-        if plan is None:
+        if not plan:
             return None
-        return EngineStep(self.model, self.kv_cache, plan, step.requests, self._clock(), previous=step)
+        return launch(self.model, self.kv_cache, plan, step.requests, self.options.clock(), step)
+
+    def _last_token_s(self, request_id: str) -> float:
+        return self._requests[request_id].answer.last_token_s
 
     def _commit(
-        self, step: EngineStep, sampled: Mapping[RequestState, list[int]], end_s: float
+        self, step: InflightStep, sampled: Mapping[RequestState, list[int]], end_s: float
     ) -> list[RequestState]:
         """Record a step for all requests but those that were aborted while it was computed."""
         served = [each for each in step.requests if self._requests.get(each.sequence.request_id) is each]
         accepted = {}
-        if self._speculation is not None:
-            self._speculation.observe_step(step.plan, sampled, end_s)
+        self._speculation.observe_step(step.plan, sampled.values(), end_s)
         for request in served:
             if request in sampled:
-                tokens = sampled[request]
-                if self._speculation is not None:
-                    tokens = self._speculation.accepted(request, tokens)
+                tokens = self._speculation.accepted(request, sampled[request])
                 accepted[request.sequence.request_id] = tokens
                 request.accept(tokens, step.scores.get(request, ()))
         self.scheduler.commit(step.plan, accepted)
@@ -202,22 +165,17 @@ class EngineCore:
             request.committed()
             if request.answer.is_done:
                 self.abort(request.sequence.request_id)
-        if self._on_step is not None:
-            self._on_step(step.plan, self._stats(step, end_s))
+        self._on_step(step.plan, self._stats(step, end_s))
         return served
 
-    def _stats(self, step: EngineStep, end_s: float) -> StepStats:
-        scheduler = self.scheduler
+    def _stats(self, step: InflightStep, end_s: float) -> StepStats:
+        queue = self.scheduler.queue
         num_prompt_tokens = sum(
-            min(new, max(0, len(request.sequence.prompt_token_ids) - computed))
-            for request, (_, computed, new) in zip(step.requests, step.parts, strict=True)
+            min(at.num_new, num_prompt - at.num_computed)
+            for request, at in zip(step.requests, step.slices, strict=True)
+            if (num_prompt := len(request.sequence.prompt_token_ids)) > at.num_computed
         )
-        num_running, num_waiting = len(scheduler.running), len(scheduler.waiting)
+        num_free = self.scheduler.pool.num_free
         return StepStats(
-            step.start_s, end_s, num_prompt_tokens, num_running, num_waiting, scheduler.pool.num_free
+            step.start_s, end_s, num_prompt_tokens, len(queue.running), len(queue.waiting), num_free
         )
-
-
-def _require_chunks(config: SchedulerConfig, controller: BudgetController | None) -> None:
-    if controller is not None and (config.chunk_grid or not config.enable_chunked_prefill):
-        raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")

@@ -1,12 +1,12 @@
 """The engine: text and tokens in, text and events out, whatever else is served in the same steps."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from tiny_llm_lab.types import (
     Arrival,
     Arrivals,
     Completion,
+    EngineOptions,
     EngineOutput,
     EventCallback,
     LogitsProcessor,
@@ -21,7 +21,6 @@ from tiny_llm_lab.types import (
     require_room,
     require_usable,
 )
-from tiny_llm_lab.types.scheduling.serving import EngineOptions
 
 from ..generate.answer import Answer
 from .core import EngineCore
@@ -30,21 +29,26 @@ from .run import PromptRun
 from .sequence import TokenSequence
 
 
-class Engine(EngineCore):
-    """An `EngineCore` that takes prompts and returns text."""
+class Engine:
+    """Takes prompts and returns text; its core computes."""
 
     def __init__(
         self,
         model: PagedModel,
         tokenizer: Tokenizer,
         config: SchedulerConfig = SchedulerConfig(),
-        **options: Unpack[EngineOptions],
+        options: EngineOptions = EngineOptions(),
     ) -> None:
-        """An engine without requests; `options` are the keyword arguments of `EngineCore`."""
-        super().__init__(model, config, **options)
+        """No requests yet. Sets tokenizer and core, an `EngineCore` of the other arguments."""
+        self.core = EngineCore(model, config, options)
         self.tokenizer = tokenizer
         self._num_added = 0
         self._run: PromptRun | None = None  # of the call of `generate` that is under way
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request waits or runs."""
+        return self.core.has_requests
 
     def add(
         self,
@@ -65,7 +69,7 @@ class Engine(EngineCore):
         logits of its tokens, in their order, behind its own `Penalties`. Raises UserError, and changes
         nothing, for a request that can never be served, or whose id is in use.
         """
-        tokens = prompt_token_ids(self.tokenizer, prompt, self.model.config)
+        tokens = prompt_token_ids(self.tokenizer, prompt, self.core.model.config)
         asked = Prompt(
             tokens,
             sampling,
@@ -74,34 +78,42 @@ class Engine(EngineCore):
             processors=tuple(processors),
         )
         number = self._num_added if prompt_idx is None else prompt_idx
-        self._start(
-            request_id, Arrival(number, asked, self._clock() if arrival_s is None else arrival_s), tokens
-        )
+        arrived_s = self.core.options.clock() if arrival_s is None else arrival_s
+        self._start(request_id, Arrival(number, asked, arrived_s), tokens)
 
     def _start(self, request_id: str, arrival: Arrival, tokens: Sequence[int]) -> None:
-        prompt, positions = arrival.prompt, self.model.config.max_position_embeddings
+        prompt, core = arrival.prompt, self.core
+        positions = core.model.config.max_position_embeddings
         require_room(len(tokens), positions, "the model's max_position_embeddings")
-        require_usable(prompt.sampling, prompt.processors, self.model.config.vocab_size)
+        require_usable(prompt.sampling, prompt.processors, core.model.config.vocab_size)
         sequence = TokenSequence(
             request_id, tokens, prompt.priority, arrival.arrival_s, prompt.priority_class
         )
         sequence.skip_reading_prefix_cache = prompt.sampling.prompt_logprobs is not None
-        limit = min(self.scheduler.max_num_tokens, positions)
-        answer = Answer(self.tokenizer, arrival, tokens, limit, lambda: self.step_end_s)
-        request = RequestState(sequence, answer, self.model.ops, prompt.processors)
-        self.admit(request)
+        limit = min(core.scheduler.max_num_tokens, positions)
+        answer = Answer(self.tokenizer, arrival, tokens, limit, lambda: core.step_end_s)
+        request = RequestState(sequence, answer, core.model.ops, prompt.processors)
+        core.admit(request)
         self._num_added += 1
-        if self._run is not None:
+        if self._run:
             self._run.started(request)
 
     def step(self) -> list[EngineOutput]:
         """Compute one step, in one forward pass and one evaluation; return what is new.
 
-        All tokens of a step have one time, its `step_end_s`. There is an output for each request that got a
-        token; that of a request which has now ended, and has left the engine, has a completion. Returns []
-        without requests. When anything raises, all requests are dropped, as in `EngineCore.advance`.
+        All tokens of a step have one time, the core's `step_end_s`. There is an output for each request that
+        got a token; that of a request which has now ended, and has left the engine, has a completion. Returns
+        [] without requests. When anything raises, all requests are dropped, as in `EngineCore.advance`.
         """
-        return [request.output() for request in self.advance() if request.has_output]
+        return [request.output() for request in self.core.advance() if request.has_output]
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request, whatever its state; False when there is none."""
+        return self.core.abort(request_id)
+
+    def release(self) -> None:
+        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
+        self.core.release()
 
     def generate(
         self, prompts: Sequence[str | Sequence[int] | Prompt], on_event: EventCallback | None = None
@@ -119,22 +131,22 @@ class Engine(EngineCore):
         if self.has_requests:
             raise ValueError("the engine has requests already: step it until they end, or abort them")
         self._num_added = max(self._num_added, len(prompts))
-        run = self._run = PromptRun(Arrivals(prompts, clock=self._clock), on_event)
+        run = self._run = PromptRun(Arrivals(prompts, clock=self.core.options.clock), on_event)
         try:
             while run.arrivals or self.has_requests:
                 run.start_arrived(self._start_arrival)
-                run.publish(self.advance())
+                run.publish(self.core.advance())
                 if not self.has_requests:
                     run.arrivals.wait()
         finally:
             self._run = None
-            self.abort_all()
+            self.core.abort_all()
         return run.completions()
 
     def _start_arrival(self, arrival: Arrival) -> Completion | None:
         num_tokens = 0
         try:
-            tokens = prompt_token_ids(self.tokenizer, arrival.prompt.content, self.model.config)
+            tokens = prompt_token_ids(self.tokenizer, arrival.prompt.content, self.core.model.config)
             num_tokens = len(tokens)
             self._start(str(arrival.prompt_idx), arrival, tokens)
         except UserError as error:

@@ -1,22 +1,23 @@
-"""A step that can be planned before the one in front of it is computed."""
+"""A step that can be launched before the tokens of the one in front of it are read."""
 
-from collections.abc import Sequence
-
-from tiny_llm_lab.types import StepPlan
-
-from .sequence import TokenSequence
+from .request_queue import RequestQueue
+from .step import InflightStep
 
 
-def plan_next_step(plan: StepPlan, running: Sequence[TokenSequence], num_waiting: int) -> dict[str, int]:
-    """The tokens of the step after `plan`, {request id: 1} in the plan's order; empty when not certain.
+def may_launch_early(step: InflightStep, queue: RequestQueue) -> bool:
+    """Whether all of the next step is certain but its input tokens, while `step` is not read yet.
 
-    `running` are the admitted sequences; `plan` is launched but not committed. Its tokens are unknown, but
-    the next step is certain if every running sequence is in `plan`, finishes its known tokens there without
-    a draft, and none waits to be admitted.
+    Each request of `step` then takes one token, the one that `step` samples. It is certain if none waits to
+    be admitted, the running sequences are those of `step` and have all known tokens computed there, without a
+    draft, no answer ends with the token under way, whatever that is, and no request has processors (from
+    task 3.6.9 on), which need it.
     """
-    counts = plan.num_scheduled_tokens
-    is_certain = num_waiting == 0 and len(counts) == len(running)
-    for sequence in running:
-        num_computed = sequence.num_computed_tokens + counts.get(sequence.request_id, 0)
-        is_certain &= num_computed == sequence.num_tokens
-    return dict.fromkeys(counts, 1) if is_certain else {}
+    counts = step.plan.num_scheduled_tokens
+    sequences = {each.sequence for each in step.requests}
+    is_same = not queue.waiting and sequences == set(queue.running)
+    return is_same and all(
+        not each.processors
+        and each.answer.max_draft_tokens > 0
+        and each.sequence.num_computed_tokens + counts[each.sequence.request_id] == each.sequence.num_tokens
+        for each in step.requests
+    )

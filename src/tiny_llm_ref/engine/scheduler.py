@@ -8,7 +8,6 @@ from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError, require_roo
 from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
 from .block_manager import KVCacheManager
-from .next_step import plan_next_step
 from .request_queue import RequestQueue
 from .sequence import TokenSequence
 from .token_budget import TokenBudget, validate_chunk_grid
@@ -114,20 +113,18 @@ class Scheduler:
         return StepPlan(step.assigned, tuple(victim.request_id for victim in self._preempted))
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step after `plan`, which is not committed yet (from task 3.6.8 on).
+        """Plan the step after `plan`, not committed yet, where it is certain (from task 3.6.8 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
-        allocated; None when `plan_next_step` is not certain of it, or it exceeds the budget or free blocks.
+        allocated; None, and nothing is changed, when it exceeds the budget or the free blocks.
         """
         running = self.queue.running
-        assigned = plan_next_step(plan, running, len(self.queue.waiting))
-        is_within = len(assigned) <= self.config.max_num_batched_tokens
-        if not assigned or not is_within or not self._manager.extend(running):
+        if len(running) > self.config.max_num_batched_tokens or not self._manager.extend(running):
             return None
         if self.config.policy == "priority":
             self.queue.next_step()
         self._last_kind = "decode"
-        return StepPlan(assigned)
+        return StepPlan(dict.fromkeys(plan.num_scheduled_tokens, 1))
 
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
         """Record a forward pass: the planned tokens are computed, and new ones were sampled.
@@ -139,22 +136,21 @@ class Scheduler:
         """
         for request_id, num_new in plan.num_scheduled_tokens.items():
             sequence = self._sequences.get(request_id)
-            if sequence is not None and sequence.block_ids:
+            if sequence and sequence.block_ids:
                 sequence.advance(num_new, sampled.get(request_id, ()))
                 self._manager.register(sequence)
 
     def finish(self, request_id: str) -> None:
         """End a running sequence and free its blocks. Raises ValueError when it does not run."""
-        sequence = self._sequences.get(request_id)
-        if sequence is None or self.queue.is_waiting(sequence):
+        if request_id not in self._sequences or self.queue.is_waiting(self._sequences[request_id]):
             raise ValueError(f"request {request_id!r} does not run")
         self.abort(request_id)
 
     def abort(self, request_id: str) -> bool:
         """End a sequence, running or waiting, and free its blocks; False when there is none."""
-        sequence = self._sequences.pop(request_id, None)
-        if sequence is None:
+        if request_id not in self._sequences:
             return False
+        sequence = self._sequences.pop(request_id)
         self.queue.remove(sequence)
         self._manager.release(sequence)
         return True

@@ -27,7 +27,7 @@ class DraftGate:
         self._num_steps = self._num_requests = 0
         self._typical: float | None = None  # accepted tokens of a draft, of any request
         self._accepted: dict[str, float] = {}
-        self._moments: tuple[float, ...] | None = None  # averages of r, t, r * r and r * t over steps
+        self._moments: tuple[float, ...] = ()  # averages of r, t, r * r and r * t over steps
 
     def begin_step(self, num_requests: int) -> None:
         """Begin to choose the drafts of a step, in which `num_requests` decode."""
@@ -77,7 +77,7 @@ class DraftGate:
 
     def _line(self) -> tuple[float, float] | None:
         """a and b by least squares, neither below 0; None while all steps had one size."""
-        if self._moments is None:
+        if not self._moments:
             return None
         rows, seconds, squares, products = self._moments
         variance = squares - rows * rows

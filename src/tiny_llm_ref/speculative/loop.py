@@ -34,7 +34,7 @@ def speculative_generate(
     arrival = Arrival(0, Prompt(prompt, sampling), time.perf_counter())
     request = Request(model, tokenizer, arrival, prefill_step, max_seq_len=max_seq_len)
     drafter = Drafter(request.sample, coupled)
-    counted = SpecDecodeStats() if stats is None else stats
+    counted = stats or SpecDecodeStats()
     request_id = f"request-{id(request)}"
     try:
         while not request.answer.is_done:

@@ -100,7 +100,7 @@ class DraftModelProposer:
         computed = self._computed.get(request_id or "") or _Computed(self.model)
         if request_id is not None:
             self._computed[request_id] = computed
-        logits = computed.catch_up(token_ids)
+        drawn_by, logits = sampler or _Likeliest(), computed.catch_up(token_ids)
         draft: list[int] = []
         probs: list[mx.array] = []
         for position in range(len(token_ids), len(token_ids) + min(self.num_tokens, room)):
@@ -109,7 +109,7 @@ class DraftModelProposer:
                     break  # one of the rows that only the verifying model has
                 logits = computed.append(draft[-1:])
             fitted = self._fitted(logits)
-            token, row = _likeliest(fitted) if sampler is None else sampler.draft(fitted, position)
+            token, row = drawn_by.draft(fitted, position)
             draft.append(token)
             probs += [] if row is None else [row]
         return Draft(tuple(draft), mx.stack(probs) if probs else None)
@@ -190,8 +190,9 @@ def _matching(token_ids: Sequence[int], place: int, most: int) -> int:
     return length
 
 
-def _likeliest(logits: mx.array) -> tuple[int, None]:
-    return cast(int, mx.argmax(logits, axis=-1).item()), None
+class _Likeliest:
+    def draft(self, logits: mx.array, position: int) -> tuple[int, None]:
+        return cast(int, mx.argmax(logits, axis=-1).item()), None
 
 
 def _checked(num_tokens: int) -> int:

@@ -34,7 +34,7 @@ def test_an_engine_streams_and_remembers_the_prefix(answers: EngineAnswers, llm:
     assert len(pieces) > 1 and "".join(pieces).startswith("I am")
     longer = [*WHO, {"role": "assistant", "content": "".join(pieces)}, *WHO]
     assert list(answers.stream(longer, SamplingParams(max_tokens=2)))
-    cache = cast(Engine, llm.engine).prefix_cache
+    cache = cast(Engine, llm.engine).core.prefix_cache
     assert cache is not None and cache.num_hit_tokens > 0
 
 

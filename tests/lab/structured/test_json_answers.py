@@ -53,7 +53,7 @@ def test_the_same_answers_with_drafts_and_in_chunks(answers):
     config = SchedulerConfig(max_num_batched_tokens=40, max_num_seqs=16, max_model_len=400)
     with LLM(config=config, proposer=NgramProposer(3, 1, 4), async_scheduling=True) as llm:
         found = llm.generate(PROMPTS)
-        assert llm.engine.spec_stats.num_accepted_tokens > 50
+        assert llm.engine.core.spec_stats.num_accepted_tokens > 50
     assert [each.token_ids for each in found] == [each.token_ids for each in answers]
 
 

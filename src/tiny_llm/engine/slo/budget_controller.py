@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from tiny_llm_lab.types import Slice
+
 from ..scheduler import Scheduler
 from .latency_policy import LatencyPolicy
 
@@ -25,6 +27,6 @@ class BudgetController:
         """
         raise NotImplementedError("task 3.7.3")
 
-    def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None:
-        """Record how long a step over `parts` took, (block_ids, num_computed_tokens, num_new_tokens) each."""
+    def record(self, slices: Sequence[Slice], seconds: float) -> None:
+        """Record how long a step took that computed `slices`."""
         raise NotImplementedError("task 3.7.3")

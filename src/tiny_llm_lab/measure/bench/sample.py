@@ -16,6 +16,7 @@ from tiny_llm_lab.serving.options.loop_options import chunk_arguments
 from tiny_llm_lab.serving.options.model_options import Loaded, load
 from tiny_llm_lab.types import (
     Checkpoint,
+    EngineOptions,
     Event,
     PagedModel,
     SchedulerConfig,
@@ -127,11 +128,13 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
         cast(PagedModel, loaded.model),
         loaded.checkpoint.tokenizer,
         config_of(spec),
-        num_blocks=min(sum(num_blocks), spec.batch_size * max(num_blocks)),
-        block_size=_BLOCK_SIZE,
-        enable_prefix_caching=False,
-        async_scheduling=spec.async_scheduling,
-        on_step=lambda plan, stats: steps.append((plan, stats)),
+        EngineOptions(
+            num_blocks=min(sum(num_blocks), spec.batch_size * max(num_blocks)),
+            block_size=_BLOCK_SIZE,
+            enable_prefix_caching=False,
+            async_scheduling=spec.async_scheduling,
+            on_step=lambda plan, stats: steps.append((plan, stats)),
+        ),
     )
     try:
         completions = engine.generate(prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed))

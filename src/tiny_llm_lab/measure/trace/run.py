@@ -7,7 +7,7 @@ from functools import cache
 from tiny_llm_lab.measure.trace.requests import TraceRequest
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
 from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.types import Checkpoint, Policy, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Checkpoint, EngineOptions, Policy, SamplingParams, SchedulerConfig, UserError
 
 _BLOCK_SIZE = 16
 
@@ -75,10 +75,12 @@ def trace_run(
         package.build_model(checkpoint),
         checkpoint.tokenizer,
         config,
-        num_blocks=max(1, num_blocks),
-        block_size=_BLOCK_SIZE,
-        enable_prefix_caching=False,
-        on_step=lambda plan, _: steps.append(dict(plan.num_scheduled_tokens)),
+        EngineOptions(
+            num_blocks=max(1, num_blocks),
+            block_size=_BLOCK_SIZE,
+            enable_prefix_caching=False,
+            on_step=lambda plan, _: steps.append(dict(plan.num_scheduled_tokens)),
+        ),
     )
     vocabulary, draw = range(3, min(2000, checkpoint.config.vocab_size)), random.Random(0)
     queue = sorted(requests, key=lambda request: request.arrival_step)

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 
 from tiny_llm_lab.runtime.steps.shapes import Step, blocks_of
+from tiny_llm_lab.types.computing.paged import Slice
 
 
 class StepRunner:
@@ -32,15 +33,15 @@ class StepRunner:
 
     def run(self, step: Step) -> list[int]:
         """Lay out and compute a step as the engine does, and read the drawn tokens."""
-        parts, rows, first, num_rows = [], [], 0, 0
+        slices, rows, first, num_rows = [], [], 0, 0
         for part in step:
             count = blocks_of((part,), self.block_size)
-            parts.append((range(first, first + count), part.stored, part.new))
+            slices.append(Slice(range(first, first + count), part.stored, part.new))
             first += count
             num_rows += part.new
             if part.is_drawn:
                 rows.append(num_rows - 1)
-        layout = self.llm.StepLayout.of(self.block_size, parts)
+        layout = self.llm.StepLayout.of(self.block_size, slices)
         layers = self.cache.begin_step(layout)
         tokens = mx.array(self._tokens[:num_rows])[:, None]
         logits = self.model(tokens, layout.positions, layers, rows=rows)[:, -1]

@@ -147,7 +147,7 @@ class AsyncEngine:
         """Schedule by `config` from the next step on. Raises UserError for what it cannot take."""
 
         def command(engine: Engine) -> None:
-            engine.reconfigure(config)
+            engine.core.reconfigure(config)
             self._thread.started(engine)
 
         await self.run(command)

@@ -72,13 +72,13 @@ async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener]
     if not isinstance(tokenizer, CheckpointTokenizer):
         raise UserError(f"{settings.model} has no tokenizer that a server can use: choose another model")
     config = loaded.model.config
-    pool = await engine.run(lambda running: running.scheduler.pool)
+    pool = await engine.run(lambda running: running.core.scheduler.pool)
     return RunningModel(
         engine=engine,
         tokenizer=tokenizer,
         grammars=Grammars(tokenizer, config.vocab_size),
         model=config,
-        config=await engine.run(lambda running: running.config),
+        config=await engine.run(lambda running: running.core.config),
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
         block_bytes=block_bytes(config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits),

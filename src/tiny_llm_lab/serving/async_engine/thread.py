@@ -90,7 +90,7 @@ class EngineThread:
 
     def started(self, engine: Engine) -> None:
         """To be called by a command when the engine is ready, or has another configuration."""
-        self._tell(lambda listener: listener.started(engine, engine.config))
+        self._tell(lambda listener: listener.started(engine, engine.core.config))
 
     def abort(self, request_id: str) -> "Future[bool]":
         """Drop a request before the next step; False when it has ended."""

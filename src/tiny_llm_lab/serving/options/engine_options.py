@@ -19,7 +19,7 @@ from tiny_llm_lab.runtime.solution import Serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.serving.options.model_options import add_async_scheduling
 from tiny_llm_lab.types import Model, OnStep, PagedModel, Proposer, SchedulerConfig, Tokenizer, UserError
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_lab.types.scheduling.serving import Engine, EngineOptions
 
 LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
@@ -198,13 +198,11 @@ def build_engine(
 ) -> Engine:
     """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
 
-    `draft` is the model that settings.draft_model names.
-
-    However much memory is allowed, it gets no more blocks than its requests can fill: those that run at a
-    time, or `num_requests` when there will never be more.
+    `draft` is the model that settings.draft_model names. However much memory is allowed, it gets no more
+    blocks than its requests can fill: those that run at a time, or `num_requests` when there will never be
+    more.
     """
-    size, config = settings.block_size, settings.config
-    kv_bits = settings.kv_bits
+    size, config, kv_bits = settings.block_size, settings.config, settings.kv_bits
     num_blocks = engine_num_blocks(
         model.config, dtype, size, config, settings.kv_cache_memory, kv_bits, num_requests
     )
@@ -216,15 +214,17 @@ def build_engine(
         cast(PagedModel, model),
         tokenizer,
         config,
-        num_blocks=num_blocks,
-        block_size=size,
-        kv_bits=kv_bits,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        proposer=_proposer(llm, model, settings, draft),
-        budget_controller=controller,
-        draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
-        async_scheduling=settings.async_scheduling,
-        on_step=on_step,
+        EngineOptions(
+            num_blocks,
+            size,
+            kv_bits,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            proposer=_proposer(llm, model, settings, draft),
+            budget_controller=controller,
+            draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
+            async_scheduling=settings.async_scheduling,
+            on_step=on_step,
+        ),
     )
 
 

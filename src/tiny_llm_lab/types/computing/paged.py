@@ -1,9 +1,17 @@
 """Keys and values in blocks: what a step of packed rows needs of them."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import mlx.core as mx
+
+
+class Slice(NamedTuple):
+    """What a step computes of one request: `num_new` tokens behind the `num_computed` first ones."""
+
+    block_ids: Sequence[int]  # where its keys and values are: those of token t in block t // block_size
+    num_computed: int
+    num_new: int
 
 
 class StepLayout(Protocol):

@@ -1,12 +1,17 @@
 """What the lab may call on the scheduler and the engine of a solution."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import Protocol
 
 from tiny_llm_lab.types.computing.model import PagedModel, Tokenizer
+from tiny_llm_lab.types.computing.paged import Slice
+from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.logits import LogitsProcessor
 from tiny_llm_lab.types.request import Clock, Completion, EventCallback, PriorityClass, Prompt
 from tiny_llm_lab.types.sampling import SamplingParams
+from tiny_llm_lab.types.scheduling.async_scheduling import is_async_scheduling
 from tiny_llm_lab.types.scheduling.draft import DraftGate, Proposer
 from tiny_llm_lab.types.scheduling.engine import EngineOutput, OnStep, SchedulerConfig, StepPlan
 from tiny_llm_lab.types.scheduling.step_time import StepTimeError
@@ -100,7 +105,7 @@ class BudgetController(Protocol):
     def token_budget(
         self, now_s: float, scheduler: SchedulerState, last_token_s: Callable[[str], float]
     ) -> int | None: ...
-    def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None: ...
+    def record(self, slices: Sequence[Slice], seconds: float) -> None: ...
 
 
 class PrefixCacheStats(Protocol):
@@ -121,11 +126,9 @@ class SpecStats(Protocol):
     def acceptance_rate(self) -> float | None: ...
 
 
-class Engine(Protocol):
-    """Serves many requests on one model, a step at a time."""
+class EngineCore(Protocol):
+    """What an engine computes with."""
 
-    @property
-    def has_requests(self) -> bool: ...
     @property
     def config(self) -> SchedulerConfig: ...
     @property
@@ -134,6 +137,17 @@ class Engine(Protocol):
     def prefix_cache(self) -> PrefixCacheStats | None: ...
     @property
     def spec_stats(self) -> SpecStats | None: ...
+
+    def reconfigure(self, config: SchedulerConfig) -> None: ...
+
+
+class Engine(Protocol):
+    """Serves many requests on one model, a step at a time."""
+
+    @property
+    def core(self) -> EngineCore: ...
+    @property
+    def has_requests(self) -> bool: ...
 
     def add(
         self,
@@ -147,8 +161,6 @@ class Engine(Protocol):
         prompt_idx: int | None = None,
         processors: Sequence[LogitsProcessor] = (),
     ) -> None: ...
-    def reconfigure(self, config: SchedulerConfig) -> None: ...
-
     def step(self) -> list[EngineOutput]: ...
     def abort(self, request_id: str) -> bool: ...
 
@@ -159,19 +171,34 @@ class Engine(Protocol):
     def release(self) -> None: ...
 
 
-class EngineOptions(TypedDict, total=False):
-    """The keyword arguments of an engine, which has the defaults."""
+@dataclass(frozen=True)
+class EngineOptions:
+    """What an engine is built from besides model, tokenizer and `SchedulerConfig`: fixed while it lives."""
 
-    num_blocks: int
-    block_size: int
-    kv_bits: int | None
-    enable_prefix_caching: bool
-    proposer: Proposer | None
-    budget_controller: BudgetController | None
-    draft_gate: DraftGate | None
-    async_scheduling: bool | None
-    on_step: OnStep | None
-    clock: Clock
+    num_blocks: int = 512  # of the KV cache
+    block_size: int = 16  # tokens of a block
+    kv_bits: int | None = None  # of a stored number: 8, or None for those of the model's dtype
+    enable_prefix_caching: bool = True
+    proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.8.6 on); None: nothing is
+    # Chooses the token budget of every step (from task 3.7.3 on); None: always max_num_batched_tokens.
+    budget_controller: BudgetController | None = None
+    draft_gate: DraftGate | None = None  # chooses the drafts that are verified (task 3.8.7); None: all are
+    # A step of decodes is launched before the one in front is read (from task 3.6.8 on); None: on a GPU.
+    async_scheduling: bool | None = None
+    on_step: OnStep | None = None  # called after every step with its plan and its `StepStats`
+    clock: Clock = time.perf_counter
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether steps may be launched early: not with a proposer or a controller, which need tokens."""
+        needs_tokens = self.proposer is not None or self.budget_controller is not None
+        return is_async_scheduling(self.async_scheduling) and not needs_tokens
+
+    def require_chunks(self, config: SchedulerConfig) -> None:
+        """Raise UserError for a controller whose budget may be below every chunk that `config` allows."""
+        is_paced = self.budget_controller is not None
+        if is_paced and (config.chunk_grid or not config.enable_chunked_prefill):
+            raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")
 
 
 class MakeEngine(Protocol):
@@ -182,5 +209,5 @@ class MakeEngine(Protocol):
         model: PagedModel,
         tokenizer: Tokenizer,
         config: SchedulerConfig = ...,
-        **options: Unpack[EngineOptions],
+        options: EngineOptions = ...,
     ) -> Engine: ...

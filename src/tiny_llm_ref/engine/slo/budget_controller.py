@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from tiny_llm_lab.types import attention_tokens
+from tiny_llm_lab.types import Slice, attention_tokens
 
 from ..scheduler import Scheduler
 from ..sequence import TokenSequence, clamp_new_tokens
@@ -41,11 +41,11 @@ class BudgetController:
                 room -= prefills[-1].num_new
         return self.policy.token_budget(now_s, decodes, prefills) if prefills else None
 
-    def record(self, parts: Sequence[tuple[Sequence[int], int, int]], seconds: float) -> None:
-        """Record how long a step over `parts` took, (block_ids, num_computed_tokens, num_new_tokens) each."""
-        num_tokens = sum(new for _, _, new in parts)
-        attention = sum(attention_tokens(computed, new) for _, computed, new in parts)
-        kv_read = sum(computed + new for _, computed, new in parts)
+    def record(self, slices: Sequence[Slice], seconds: float) -> None:
+        """Record how long a step took that computed `slices`."""
+        num_tokens = sum(each.num_new for each in slices)
+        attention = sum(attention_tokens(each.num_computed, each.num_new) for each in slices)
+        kv_read = sum(each.num_computed + each.num_new for each in slices)
         if num_tokens and seconds > 0:  # a coarse clock may not see a step
             self.policy.model.record(num_tokens, attention, kv_read, seconds)
 

@@ -59,12 +59,15 @@ class LatencyPolicy:
         fit in every step, however late the decodes are. Raises ValueError when an SLO is not above 0,
         `safety` below 1 or the floor below 1.
         """
-        slos = [itl_slo_s] + ([] if ttft_slo_s is None else [ttft_slo_s])
-        if min(slos) <= 0 or (safety is not None and safety < 1) or min_prefill_tokens < 1:
+        self.itl_slo_s = itl_slo_s
+        self.ttft_slo_s = math.inf if ttft_slo_s is None else ttft_slo_s
+        if (
+            min(itl_slo_s, self.ttft_slo_s) <= 0
+            or (safety is not None and safety < 1)
+            or min_prefill_tokens < 1
+        ):
             raise ValueError("SLOs must be above 0, safety and min_prefill_tokens 1 or more")
         self.model = model
-        self.itl_slo_s = itl_slo_s
-        self.ttft_slo_s = ttft_slo_s
         self.safety = safety
         self.min_prefill_tokens = min_prefill_tokens
 
@@ -133,9 +136,9 @@ class LatencyPolicy:
         return step_s
 
 
-def _slack_s(now_s: float, since_s: Sequence[float], slo_s: float | None) -> float:
-    """Seconds until `slo_s` (None = never) have passed since the first of `since_s`."""
-    return math.inf if slo_s is None else min(since_s, default=math.inf) + slo_s - now_s
+def _slack_s(now_s: float, since_s: Sequence[float], slo_s: float) -> float:
+    """Seconds until `slo_s` have passed since the first of `since_s`; infinite without one."""
+    return min(since_s, default=math.inf) + slo_s - now_s
 
 
 def _by_class(works: Sequence[_Work]) -> tuple[list[_Work], list[_Work]]:

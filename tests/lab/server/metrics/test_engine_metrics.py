@@ -113,7 +113,7 @@ def test_drafts_are_counted() -> None:
     served.add("a", [97, 98, 99] * 5, max_tokens=12)
     served.run()
     num_steps = int(served.clock.now)
-    totals, stats = served.metrics.totals(), served.engine.spec_stats
+    totals, stats = served.metrics.totals(), served.engine.core.spec_stats
     assert totals.spec_decode_num_drafts == stats.num_drafts > 0
     assert totals.spec_decode_num_draft_tokens == stats.num_draft_tokens
     assert totals.spec_decode_num_accepted_tokens == stats.num_accepted_tokens

@@ -16,7 +16,7 @@ from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import Step
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.model_options import load_from_args, model_name
-from tiny_llm_lab.types import Checkpoint, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types import Checkpoint, EngineOptions, SamplingParams, SchedulerConfig, UserError
 
 BLOCK_SIZE: Final = 16
 _NEEDED: Final = ("Engine", "BatchGenerator", "Scheduler", "PrefixCache", "StepLayout", "StepTimeModel")
@@ -88,11 +88,9 @@ class BenchConfig:
         config = SchedulerConfig(
             max_num_batched_tokens=streams * self.context, max_num_seqs=streams, max_model_len=length
         )
-        shape = {"num_blocks": streams * -(-length // BLOCK_SIZE), "block_size": BLOCK_SIZE}
-        tokenizer = self.checkpoint.tokenizer
-        engine = self.llm.Engine(
-            self.model, tokenizer, config, enable_prefix_caching=False, **shape, **others
-        )
+        num_blocks = streams * -(-length // BLOCK_SIZE)
+        options = EngineOptions(num_blocks, BLOCK_SIZE, enable_prefix_caching=False, **others)
+        engine = self.llm.Engine(self.model, self.checkpoint.tokenizer, config, options)
         for number, tokens in enumerate(self.prompts(streams, self.context)):
             engine.add(str(number), tokens, exactly(length - self.context))
         engine.step()  # all prompts in one step, so that all requests have equally many tokens

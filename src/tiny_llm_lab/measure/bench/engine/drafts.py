@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.bench.report import NO_AIM, Aim, Column, Metrics, Rati
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import Clock, EngineOptions, EngineOutput, SamplingParams, SchedulerConfig
 
 PLAIN: Final = "no drafts"
 GATED: Final = ", gated"
@@ -86,7 +86,7 @@ class Side:
         )
 
     def _drafted(self) -> Counter[str]:
-        stats = self.engine.spec_stats
+        stats = self.engine.core.spec_stats
         known = (stats.num_draft_tokens, stats.num_accepted_tokens) if stats else (0, 0)
         return Counter(dict(zip(("drafted", "accepted"), known, strict=True)))
 
@@ -136,9 +136,7 @@ def sides_of(config: BenchConfig, text: Text, stack: ExitStack) -> list[Side]:
             config.model,
             config.checkpoint.tokenizer,
             SchedulerConfig(max_num_seqs=1, max_model_len=length),
-            num_blocks=(len(text.prompts) + 1) * -(-length // BLOCK_SIZE),
-            block_size=BLOCK_SIZE,
-            **options,
+            EngineOptions((len(text.prompts) + 1) * -(-length // BLOCK_SIZE), BLOCK_SIZE, **options),
         )
         stack.callback(engine.release)
         sides.append(Side(name, engine))

@@ -26,7 +26,7 @@ class LiveControls:
         asked for counts again when it is on. Raises UserError for a budget that the engine cannot take.
         """
         async with self._lock:
-            now = await engine.run(lambda running: running.config)
+            now = await engine.run(lambda running: running.core.config)
             is_chunked = (
                 now.enable_chunked_prefill if enable_chunked_prefill is None else enable_chunked_prefill
             )

@@ -70,13 +70,13 @@ class StepRecorder(SilentListener):
         if plan.preempted:
             self._decoding.difference_update(plan.preempted)
         # A request without a number was aborted while the step ran.
-        scheduler, numbers, decoding = engine.scheduler, self._numbers, self._decoding
+        scheduler, numbers, decoding = engine.core.scheduler, self._numbers, self._decoding
         size = scheduler.pool.block_size
         event = {
             "type": "step",
             "start_ms": round(1000 * (stats.start_s - self._zero_s), 3),
             "end_ms": round(1000 * (stats.end_s - self._zero_s), 3),
-            "budget": engine.config.max_num_batched_tokens,
+            "budget": engine.core.config.max_num_batched_tokens,
             "parts": [
                 (numbers[name], count, name in decoding)
                 for name, count in plan.num_scheduled_tokens.items()

@@ -59,13 +59,13 @@ class EngineMetrics(SilentListener):
         return self._cache_config.copy()
 
     def started(self, engine: Engine, config: SchedulerConfig) -> None:
-        pool = engine.scheduler.pool
+        pool = engine.core.scheduler.pool
         with self._lock:
             self._engine = engine
             self._cache_config = {
                 "block_size": str(pool.block_size),
                 "num_gpu_blocks": str(pool.num_blocks),  # vLLM's name, whatever the device
-                "enable_prefix_caching": str(engine.prefix_cache is not None),
+                "enable_prefix_caching": str(engine.core.prefix_cache is not None),
             }
             self._totals.max_num_batched_tokens = config.max_num_batched_tokens
             self._totals.max_num_seqs = config.max_num_seqs
@@ -83,7 +83,7 @@ class EngineMetrics(SilentListener):
             self._step_end_s = stats.end_s
             totals.num_requests_running = stats.num_running
             totals.num_requests_waiting = stats.num_waiting
-            totals.kv_cache_usage_perc = 1 - stats.num_free_blocks / engine.scheduler.pool.num_blocks
+            totals.kv_cache_usage_perc = 1 - stats.num_free_blocks / engine.core.scheduler.pool.num_blocks
             totals.num_preemptions += len(plan.preempted)
             totals.prompt_tokens_computed += stats.num_prompt_tokens
             totals.iteration_tokens_total.observe(plan.total_num_scheduled_tokens)
@@ -92,8 +92,8 @@ class EngineMetrics(SilentListener):
                 for name in self._unscheduled.intersection(plan.num_scheduled_tokens):
                     self._live[name].scheduled_s = stats.start_s
                     self._unscheduled.discard(name)
-            self._observe_prefix_cache(engine.prefix_cache)
-            if (spec := engine.spec_stats) is not None:
+            self._observe_prefix_cache(engine.core.prefix_cache)
+            if (spec := engine.core.spec_stats) is not None:
                 totals.spec_decode_num_drafts = spec.num_drafts
                 totals.spec_decode_num_draft_tokens = spec.num_draft_tokens
                 totals.spec_decode_num_accepted_tokens = spec.num_accepted_tokens
@@ -119,7 +119,7 @@ class EngineMetrics(SilentListener):
 
     def _observe_queues(self) -> None:
         if self._engine is not None:
-            scheduler = self._engine.scheduler
+            scheduler = self._engine.core.scheduler
             self._totals.num_requests_running = len(scheduler.running)
             self._totals.num_requests_waiting = len(scheduler.waiting)
             self._totals.kv_cache_usage_perc = 1 - scheduler.pool.num_free / scheduler.pool.num_blocks
