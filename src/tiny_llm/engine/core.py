@@ -17,11 +17,11 @@ class EngineCore:
         """Allocate the blocks for keys and values; no requests yet.
 
         `EngineOptions` (tiny_llm_lab.types) says what its fields mean, and which of them are of later tasks.
-        An option that is left out is replaced by what tiny_llm_lab.types.scheduling.defaults has for it; a proposer
-        makes a `Speculation`, whose gate is the draft_gate or `AllDrafts`. Sets model, config, options,
-        scheduler, kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling (whether steps may
-        be launched early), and step_end_s, the time on the options' clock at which the tokens of the last
-        step were read (0.0 before the first). Raises UserError as `EngineOptions.require_chunks`.
+        types/scheduling/defaults.py has an object for each option that is left out; a proposer makes a
+        `Speculation`, whose gate is the draft_gate or `AllDrafts`. Sets model, config, options, scheduler,
+        kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling (whether steps may be
+        launched early), and step_end_s, the time on the options' clock at which the tokens of the last step
+        were read (0.0 before the first). Raises UserError as `EngineOptions.require_chunks`.
         """
         raise NotImplementedError("task 3.6.3")
 
