@@ -14,7 +14,7 @@ from tiny_llm_ref.layers.attention import causal_mask, scaled_dot_product_attent
 from tiny_llm_ref.layers.basics import linear
 from tiny_llm_ref.layers.layer_norm import RMSNorm
 from tiny_llm_ref.layers.positional_encoding import RoPE
-from tiny_llm_ref.models.qwen import QwenTransformerBlock
+from tiny_llm_ref.models.qwen import QwenModel
 
 TEXT: Final = "Mira keeps the map in the attic. Owen keeps the key in the shed. Mira keeps the map in the"
 LAYER, HEAD = 1, 2
@@ -27,16 +27,17 @@ def attention_weights(text: str, layer: int, head: int) -> tuple[list[str], list
     config, tokens = checkpoint.config, checkpoint.tokenizer.encode(text)
     dims, eps = config.head_dim, config.rms_norm_eps
     rope = RoPE(dims, len(tokens), config.rope_theta)
-    x = array_of(checkpoint.weights, "model.embed_tokens.weight")[mx.array(tokens)][None]
-    for i in range(layer):
-        x = QwenTransformerBlock(config, layer_weights(checkpoint.weights, i), rope)(x)
+    model = QwenModel(config, checkpoint.weights)
+    x = model.embed_tokens(mx.array([tokens]))
+    for before in model.layers[:layer]:
+        x = before(x, [0])
     own = layer_weights(checkpoint.weights, layer)
     x = RMSNorm(config.hidden_size, array_of(own, "input_layernorm.weight"), eps)(x)
 
     def heads(name: str) -> mx.array:
         out = linear(x, own[f"self_attn.{name}_proj.weight"]).reshape(1, len(tokens), -1, dims)
         norm = RMSNorm(dims, array_of(own, f"self_attn.{name}_norm.weight"), eps)
-        return rope(norm(out)).transpose(0, 2, 1, 3)
+        return rope(norm(out), [0]).transpose(0, 2, 1, 3)
 
     query, key = heads("q"), heads("k")
     shared = mx.repeat(key, query.shape[1] // key.shape[1], axis=1)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from tiny_llm_lab import SamplingParams, load_checkpoint
-from tiny_llm_lab.types import Arrival, BatchSettings, Checkpoint, Model, Prompt
+from tiny_llm_lab.types import Arrival, BatchSettings, Checkpoint, Model, Prompt, Wanted
 from tiny_llm_ref.generate.batch_generator import BatchGenerator
 from tiny_llm_ref.generate.request import Request
-from tiny_llm_ref.models.qwen import build_model
+from tiny_llm_ref.models.build import build_model
 
 from .drawing import Drawing
 
@@ -58,7 +58,7 @@ def _join(run: BatchGenerator, model: Model, checkpoint: Checkpoint, index: int)
     """Compute a prompt in one piece and give it a row: what day 2.7 does in chunks."""
     sampling = SamplingParams(max_tokens=list(ANSWERS.values())[index], ignore_eos=True)
     request = Request(model, checkpoint.tokenizer, Arrival(index, Prompt("Who are you?", sampling), 0.0))
-    logits = model(mx.array([request.prefill_tokens]), 0, request.kv_cache, logits_to_keep=1)
+    logits = model(mx.array([request.prefill_tokens]), 0, request.kv_cache, wanted=Wanted(last=1))
     request.offset = len(request.prefill_tokens)
     request.answer.accept(int(request.sample(logits[:, -1], request.offset).item()))
     for batch_layer, layer in zip(run.kv_cache, request.kv_cache, strict=True):

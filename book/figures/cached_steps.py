@@ -6,7 +6,7 @@ from functools import partial
 import mlx.core as mx
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.types import KvCache, Model, TokenEvent
+from tiny_llm_lab.types import KvCache, Model, TokenEvent, Wanted
 from tiny_llm_ref import build_model, simple_generate, simple_generate_with_kv_cache
 
 from .drawing import Drawing
@@ -33,10 +33,11 @@ class Recorder:
         tokens: mx.array,
         offset: int = 0,
         cache: Sequence[KvCache] | None = None,
-        logits_to_keep: int | None = None,
+        *,
+        wanted: Wanted,
     ) -> mx.array:
         self.spans.append((offset, offset + tokens.shape[1]))
-        return self.model(tokens, offset, cache, logits_to_keep=logits_to_keep)
+        return self.model(tokens, offset, cache, wanted=wanted)
 
 
 def spans(loop: Loop) -> list[tuple[int, int]]:

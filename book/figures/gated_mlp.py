@@ -6,13 +6,12 @@ The token is the last of a short text, the model is the default model.
 from typing import Final
 
 import mlx.core as mx
-from book.figures.attention_scores import array_of, layer_weights
+from book.figures.attention_scores import layer_weights
 from book.figures.drawing import Drawing
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_ref.layers.basics import linear, silu
-from tiny_llm_ref.layers.positional_encoding import RoPE
-from tiny_llm_ref.models.qwen import QwenTransformerBlock
+from tiny_llm_ref.models.qwen import QwenModel
 
 TEXT: Final = "Mira keeps the brass compass"
 LAYER, FULL = 2, 2.0  # FULL is drawn in full colour
@@ -23,13 +22,13 @@ def vectors() -> dict[str, list[float]]:
     """The vectors of the last token, from the residual stream to what the MLP returns."""
     checkpoint = load_checkpoint("default")
     config, tokens = checkpoint.config, checkpoint.tokenizer.encode(TEXT)
-    rope = RoPE(config.head_dim, len(tokens), config.rope_theta)
-    x = array_of(checkpoint.weights, "model.embed_tokens.weight")[mx.array(tokens)][None]
-    for i in range(LAYER):
-        x = QwenTransformerBlock(config, layer_weights(checkpoint.weights, i), rope)(x)
+    model = QwenModel(config, checkpoint.weights)
+    x = model.embed_tokens(mx.array([tokens]))
+    for before in model.layers[:LAYER]:
+        x = before(x, [0])
     own = layer_weights(checkpoint.weights, LAYER)
-    block = QwenTransformerBlock(config, own, rope)
-    x = x + block.self_attn(block.input_layernorm(x))
+    block = model.layers[LAYER]
+    x = x + block.mixer(block.input_layernorm(x), [0])
     normed = block.post_attention_layernorm(x)
     gate, up = (linear(normed, own[f"mlp.{name}_proj.weight"]) for name in ("gate", "up"))
     steps = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_ref import build_model
+from tiny_llm_ref.models.qwen import QwenModel
 
 from .drawing import Drawing
 
@@ -28,9 +28,9 @@ class Shapes:
 def shapes() -> Shapes:
     """Shapes of the reference's first layer, from its weights and from what it returns."""
     checkpoint = load_checkpoint("default", device="cpu")
-    model, tokens = build_model(checkpoint), checkpoint.tokenizer.encode(PROMPT)
+    model, tokens = QwenModel(checkpoint.config, checkpoint.weights), checkpoint.tokenizer.encode(PROMPT)
     x = model.embed_tokens(mx.array([tokens]))
-    assert model.layers[0](x).shape == model.layers[0].self_attn(x).shape == x.shape
+    assert model.layers[0](x, [0]).shape == model.layers[0].mixer(x, [0]).shape == x.shape
     batch, length, _ = x.shape
     dim = checkpoint.config.head_dim
     rows = {name: weight.shape[0] for name, weight in checkpoint.weights.items() if "layers.0." in name}

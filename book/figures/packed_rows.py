@@ -8,7 +8,7 @@ from book.figures.drawing import Drawing
 from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
 
 import tiny_llm_ref
-from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig, StepPlan, StepStats
+from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig, StepPlan, StepStats, Wanted
 
 PROMPTS: Final = {"a": 3, "b": 2, "c": 9}
 BUDGET: Final = 8
@@ -26,9 +26,9 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def __call__(self, tokens: Any, positions: list[int], layers: Any, *, rows: list[int]) -> Any:
-        self.calls.append((list(positions), list(rows)))
-        return self.model(tokens, positions, layers, rows=rows)
+    def __call__(self, tokens: Any, positions: list[int], layers: Any, *, wanted: Wanted) -> Any:
+        self.calls.append((list(positions), list(wanted.rows or ())))
+        return self.model(tokens, positions, layers, wanted=wanted)
 
 
 def two_steps() -> list[tuple[StepPlan, list[int], list[int]]]:

@@ -11,7 +11,7 @@ import mlx.core as mx
 from book.figures.drawing import Drawing
 
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
-from tiny_llm_lab.types import Event, PrefillEvent, PrefillPolicy, Prompt, SamplingParams, TokenEvent
+from tiny_llm_lab.types import Event, PrefillEvent, PrefillPolicy, Prompt, SamplingParams, TokenEvent, Wanted
 from tiny_llm_ref.cache.kv_cache import TinyKvFullCache
 from tiny_llm_ref.generate.batch import batch_generate
 from tiny_llm_ref.generate.prefill_scheduler import PrefillScheduler
@@ -54,12 +54,12 @@ class CountingModel:
         return [TinyKvFullCache()]
 
     def __call__(
-        self, tokens: mx.array, offset: object, cache: list[TinyKvFullCache], logits_to_keep: int
+        self, tokens: mx.array, offset: object, cache: list[TinyKvFullCache], wanted: Wanted
     ) -> mx.array:
         self._clock.now += tokens.size
         batch, length = tokens.shape
         cache[0].update_and_fetch(*[mx.zeros((batch, 1, length, 1))] * 2)
-        return mx.zeros((batch, logits_to_keep, self.config.vocab_size))
+        return mx.zeros((batch, wanted.last, self.config.vocab_size))
 
 
 def trace(policy: PrefillPolicy | None) -> tuple[list[Span], list[float]]:

@@ -20,7 +20,7 @@ def partners(*, is_traditional: bool) -> list[int]:
     """Which dimension each dimension is turned with: where a 1 leaks to."""
     rope, partner = RoPE(DIMS, 2, traditional=is_traditional), []
     for dim, one in enumerate(mx.eye(DIMS)):
-        turned = rope(one.reshape(1, 1, 1, DIMS), 1).flatten().tolist()
+        turned = rope(one.reshape(1, 1, 1, DIMS), [1]).flatten().tolist()
         partner.append(next(i for i, x in enumerate(turned) if i != dim and x != 0))
     return partner
 

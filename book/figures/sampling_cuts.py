@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.types import Wanted
 from tiny_llm_ref import build_model
 from tiny_llm_ref.generate.sampler import truncated_logits
 
@@ -37,7 +38,7 @@ def cuts() -> Cuts:
     """What the reference makes of the model's scores behind PROMPT."""
     checkpoint = load_checkpoint("default", device="cpu")
     tokens = mx.array([checkpoint.tokenizer.encode(PROMPT)])
-    logits = build_model(checkpoint)(tokens, logits_to_keep=1)[0, -1]
+    logits = build_model(checkpoint)(tokens, wanted=Wanted(last=1))[0, -1]
     best = mx.argsort(-logits)[:SHOWN]
     chances = {}
     for temperature in TEMPERATURES:

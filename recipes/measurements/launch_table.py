@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from tiny_llm_lab.runtime.baselines.mlx_lm_model import MlxLmModel, build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import Checkpoint, Slice
+from tiny_llm_lab.types import Checkpoint, Slice, Wanted
 from tiny_llm_lab.types.packages import PACKAGES
 
 MODELS: Final = tuple((base, bits) for base in ("qwen2.5", "qwen3") for bits in (16, 4))
@@ -84,9 +85,7 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
         return _of_mlx_lm(build_model(checkpoint))
     llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
 
-    def model_on(ops: MlxOps | None) -> Any:
-        return llm.QwenModel(checkpoint.config, checkpoint.weights, ops=ops)
-
+    model_on = partial(_model_on, llm, checkpoint)
     model = model_on(None if name == "off" else MlxOps(widens=False, reads_hidden=False))
     decodes, chunk = [(stored, 1) for stored in _STORED], [(_CHUNK_BEHIND, _CHUNK)]
 
@@ -104,7 +103,8 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
             slices = [Slice(range(_BLOCK * i, _BLOCK * (i + 1)), *part) for i, part in enumerate(parts)]
             layout = llm.StepLayout.of(_BLOCK, slices)
             num_rows = len(layout.positions)
-            return [model(_tokens(num_rows, 1), layout.positions, cache.begin_step(layout), rows=rows)]
+            layers, wanted = cache.begin_step(layout), Wanted(rows=rows)
+            return [model(_tokens(num_rows, 1), layout.positions, layers, wanted=wanted)]
 
         return step
 
@@ -119,6 +119,11 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
         "engine: 8 decodes and a chunk": paged(model, decodes + chunk, eight),
     }
     return steps if name == "mlx" else {step: make for step, make in steps.items() if step != OWN_KERNEL}
+
+
+def _model_on(llm: Any, checkpoint: Checkpoint, ops: MlxOps | None) -> Any:
+    parts = (checkpoint.config, checkpoint.weights)
+    return llm.QwenModel(*parts) if ops is None else llm.OpsModel(*parts, ops)
 
 
 def _of_mlx_lm(model: MlxLmModel) -> dict[str, Step]:
@@ -149,7 +154,7 @@ def _of_mlx_lm(model: MlxLmModel) -> dict[str, Step]:
 def _alone(model: Any, new: int) -> Step:
     def step() -> list[mx.array]:
         cache = _prefilled(model, _CHUNK_BEHIND)
-        return [model(_tokens(1, new), _CHUNK_BEHIND, cache, logits_to_keep=1)]
+        return [model(_tokens(1, new), _CHUNK_BEHIND, cache, wanted=Wanted(last=1))]
 
     return step
 

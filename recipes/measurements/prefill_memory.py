@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.baselines.mlx_lm_model import build_model
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import Checkpoint
+from tiny_llm_lab.types import Checkpoint, Wanted
 from tiny_llm_lab.types.packages import PACKAGES
 
 NAMES: Final = ("off", "mlx", "mlx-lm")
@@ -78,7 +78,7 @@ def memory_of(name: str, checkpoint: Checkpoint, stored: int, new: int, room: in
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     with fused() if is_fused else nullcontext():
-        logits = model(tokens, stored, caches, logits_to_keep=1)
+        logits = model(tokens, stored, caches, wanted=Wanted(last=1))
     mx.eval(logits, [(cache.keys, cache.values) for cache in caches])
     peak = mx.get_peak_memory() - before
     return Memory(sum(cache.keys.nbytes + cache.values.nbytes for cache in caches), peak)
@@ -88,8 +88,8 @@ def _built(name: str, checkpoint: Checkpoint) -> Any:
     if name == "mlx-lm":
         return build_model(checkpoint)
     llm: Any = TaskNames(importlib.import_module(PACKAGES["ref"]))
-    ops = MlxOps(widens=False) if name == "mlx" else None
-    return llm.QwenModel(checkpoint.config, checkpoint.weights, ops=ops)
+    parts = (checkpoint.config, checkpoint.weights)
+    return llm.OpsModel(*parts, MlxOps(widens=False)) if name == "mlx" else llm.QwenModel(*parts)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from .generate.prefill_scheduler import PrefillScheduler
 from .generate.request import Request, stream_generate
 from .generate.sampler import Sampler
 from .generate.simple import simple_generate, simple_generate_with_kv_cache
+from .models.build import build_model
 from .models.parallel import build_parallel_model
-from .models.qwen import build_model
 from .speculative.draft_gate import DraftGate
 from .speculative.loop import speculative_generate
 from .speculative.proposers import DraftModelProposer, NgramProposer

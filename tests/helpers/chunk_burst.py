@@ -31,9 +31,9 @@ class CostModel(FakeModel):
         super().__init__(num_layers=1, max_position_embeddings=8192, before_call=self._take_time)
         self._clock = clock
 
-    def __call__(self, tokens: Any, offset: Any = 0, cache: Any = None, logits_to_keep: Any = None) -> Any:
+    def __call__(self, tokens: Any, offset: Any = 0, cache: Any = None, **wanted: Any) -> Any:
         self.calls.clear()
-        return super().__call__(tokens, offset, cache, logits_to_keep)
+        return super().__call__(tokens, offset, cache, **wanted)
 
     def _take_time(self, call: Call) -> None:
         batch = len(call.tokens)

@@ -9,6 +9,8 @@ import numpy as np
 from tests.helpers.fake_clock import FakeClock as FakeClock
 from tests.helpers.toy import QWEN3
 
+from tiny_llm_lab.types import Wanted
+
 LETTERS = range(97, 123)
 NONSENSE = ord("!")
 
@@ -19,7 +21,7 @@ class Call:
 
     tokens: list[list[int]]
     offset: int | list[int]
-    logits_to_keep: int | None
+    last: int  # tokens whose logits were wanted
     batched: bool
 
     @property
@@ -35,6 +37,9 @@ class FakeCache:
         self.released = 0
         self._log, self._layer = log, layer
         self._stored: tuple[mx.array, mx.array] | None = None
+
+    def offsets(self, num_rows: int) -> list[int]:
+        return [self.offset] * num_rows
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         if self._stored is not None:
@@ -109,25 +114,26 @@ class FakeModel:
         tokens: mx.array,
         offset: int | list[int] = 0,
         cache: Sequence[Any] | None = None,
-        logits_to_keep: int | None = None,
+        *,
+        wanted: Wanted = Wanted(),
     ) -> mx.array:
         batch, length = tokens.shape
         batched = cache is not None and not isinstance(cache[0], FakeCache)
-        call = Call(np.array(tokens).tolist(), offset, logits_to_keep, batched)
+        call = Call(np.array(tokens).tolist(), offset, wanted.last, batched)
         self.calls.append(call)
         assert len(self.calls) < 10_000, "the model was called 10,000 times: does this run ever end?"
         self.log.append("forward")
         if self.before_call is not None:
             self.before_call(call)
-        if cache is not None and cache[0].offset != offset:
-            raise ValueError(f"offset {offset} does not match a cache of {cache[0].offset} tokens")
-        offsets = [offset] * batch if isinstance(offset, int) else offset
+        offsets = [offset] * batch if isinstance(offset, int) else list(offset)
+        if cache is not None and cache[0].offsets(batch) != offsets:
+            raise ValueError(f"offset {offset} does not match a cache of {cache[0].offsets(batch)} tokens")
         positions = np.array(offsets)[:, None] + np.arange(length)
         key = mx.array(np.array(tokens), dtype=mx.float32)[:, None, :, None]
         value = mx.array(positions, dtype=mx.float32)[:, None, :, None]
         mask = "causal" if cache is None else cache[0].attention_mask(length)
         stored = [(key, value)] if cache is None else [layer.update_and_fetch(key, value) for layer in cache]
-        kept = length if logits_to_keep is None else min(logits_to_keep, length)
+        kept = min(wanted.last, length)
         rows = [
             [self._row(stored, mask, b, i, length) for i in range(length - kept, length)]
             for b in range(batch)
@@ -217,6 +223,6 @@ def live_requests(model: FakeModel) -> int:
 
 def prefill_by_hand(model: Any, request: Any) -> None:
     """What `try_prefill` will do on day 2.7, in one piece."""
-    logits = model(mx.array([request.prefill_tokens]), 0, request.kv_cache, logits_to_keep=1)
+    logits = model(mx.array([request.prefill_tokens]), 0, request.kv_cache, wanted=Wanted(last=1))
     request.offset = len(request.prefill_tokens)
     request.answer.accept(int(request.sample(logits[:, -1], request.offset).item()))

@@ -20,6 +20,7 @@ from tiny_llm_lab.types import (
     SchedulerConfig,
     TokenEvent,
     UserError,
+    Wanted,
 )
 
 # How far a logit may move when plain MLX computes a row in company: sums of some hundred float32 products.
@@ -121,7 +122,7 @@ def is_near_tie(llm: Any, model: Any, prompt: Prompt, got: Outcome, want: Outcom
         min(len(got.token_ids), len(want.token_ids)),
     )
     tokens = [*prompt.content, *want.token_ids[:length]]
-    logits = model(mx.array([tokens]), logits_to_keep=1)[:, -1]
+    logits = model(mx.array([tokens]), wanted=Wanted(last=1))[:, -1]
     answer = llm.Answer(FuzzTokenizer(), Arrival(0, prompt, 0.0), prompt.content, len(tokens) + 1)
     own = [llm.Penalties(prompt.sampling, prompt.content, answer.end_token_ids)]
     sampler = llm.Sampler(prompt.sampling)

@@ -15,7 +15,7 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.measure.corpus.chatml import render_prompt
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import SamplingParams, Wanted
 
 OTHERS = (2, 7, 8, 9, 64, 129)
 PACKAGE = "tiny_llm_ref"
@@ -198,7 +198,7 @@ def test_logits_over_batches(llm, kernels_on, threads, model_dtype):
         for picked in ([0, 1], [8, 3, 5], list(range(9)), [4] * 3):
             got = model(rows[mx.array(picked)])
             assert_same_bits(got, want[mx.array(picked)], f"rows {picked}, {num} threads")
-        last = model(rows, logits_to_keep=1)
+        last = model(rows, wanted=Wanted(last=1))
         assert_same_bits(last, want[:, -1:], f"only the last logits, {num} threads")
 
 

@@ -16,6 +16,7 @@ from tests.kernels.test_invariance import (
     on_every_copy,
 )
 
+from tiny_llm_lab.types import Wanted
 from tiny_llm_lab.types.computing.paged import Slice
 
 __all__ = ["copy", "kernels_on"]
@@ -57,7 +58,7 @@ class Engine:
                 self.done[r] += new
         layout = self.llm.StepLayout.of(self.block_size, slices)
         layers = self.cache.begin_step(layout)
-        return self.model(mx.array(tokens)[:, None], layout.positions, layers, rows=wanted)
+        return self.model(mx.array(tokens)[:, None], layout.positions, layers, wanted=Wanted(rows=wanted))
 
     def run(self, steps):
         """All prompts through, in steps of these sizes: their logits [L, V]."""
@@ -127,8 +128,9 @@ def test_rows_of_a_batch(llm, kernels_on):
     tokens = mx.array([tokenizer.encode(TEXT)[17 * i : 17 * i + 40] for i in range(5)])
     want = model(tokens)
     for rows in ([], [3], [4, 0, 2]):
-        assert_same_bits(model(tokens, rows=rows), want[mx.array(rows, mx.int32)], f"rows {rows}")
-        last = model(tokens, logits_to_keep=2, rows=rows)
+        chosen = model(tokens, wanted=Wanted(rows=rows))
+        assert_same_bits(chosen, want[mx.array(rows, mx.int32)], f"rows {rows}")
+        last = model(tokens, wanted=Wanted(2, rows))
         assert_same_bits(last, want[mx.array(rows, mx.int32), -2:], f"the last two tokens of rows {rows}")
 
 
@@ -142,7 +144,7 @@ def test_a_step_of_the_model_changes_the_pools_in_place(llm, kernels_on, rows):
     def step(at):
         layout = llm.StepLayout.of(32, [Slice([9, 4], at, 8)])
         tokens = mx.array(prompt[at : at + 8])[:, None]
-        mx.eval(model(tokens, layout.positions, cache.begin_step(layout), rows=rows))
+        mx.eval(model(tokens, layout.positions, cache.begin_step(layout), wanted=Wanted(rows=rows)))
 
     step(0)
     mx.synchronize()

@@ -7,6 +7,8 @@ from tests.helpers.tolerance import EXACT, F32_MODEL, assert_close, peak_bytes
 from tests.helpers.toy import packed_model, random_array, random_tokens
 from tests.week_2.conftest import kernels_on
 
+from tiny_llm_lab.types import Wanted
+
 __all__ = ["kernels_on"]
 
 
@@ -71,7 +73,7 @@ def test_room_may_hold_any_numbers_or_none(llm, kernels_on, odd_layer):
             for row, length in enumerate([*lengths, 0]):
                 stored[row, :, length:] = mx.nan
     new = mx.concatenate([row[:, -1:] for row in tokens])
-    got = model(new, lengths, batch, logits_to_keep=1)
+    got = model(new, lengths, batch, wanted=Wanted(last=1))
     for row, length in enumerate(lengths):
         want = model(tokens[row][:, : length + 1])[:, -1:]
         assert_close(got[row : row + 1], want, F32_MODEL, what=f"row {row}")

@@ -18,7 +18,7 @@ from tiny_llm_lab.course.book.page import Page
 from tiny_llm_lab.course.book.pages import days_table, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import KvCache, PrefillEvent, Prompt, SamplingParams, TokenEvent
+from tiny_llm_lab.types import KvCache, PrefillEvent, Prompt, SamplingParams, TokenEvent, Wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = "week2-07-chunked-prefill.md"
@@ -177,13 +177,11 @@ class CountingModel:
     def __init__(self) -> None:
         self.num_tokens = 0
 
-    def __call__(
-        self, tokens: mx.array, offset: object, cache: list[KvCache], logits_to_keep: int | None = None
-    ) -> mx.array:
+    def __call__(self, tokens: mx.array, offset: object, cache: list[KvCache], *, wanted: Wanted) -> mx.array:
         self.num_tokens += tokens.size
         zeros = mx.zeros((tokens.shape[0], 1, tokens.shape[1], 1))
         cache[0].update_and_fetch(zeros, zeros)
-        return mx.zeros((tokens.shape[0], logits_to_keep or 0, 8))
+        return mx.zeros((tokens.shape[0], wanted.last, 8))
 
     def create_kv_cache(self) -> list[KvCache]:
         return [TaskNames(cast(ModuleType, load_solution("ref"))).TinyKvFullCache()]

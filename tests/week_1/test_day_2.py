@@ -24,12 +24,32 @@ ANGLES = Tolerance(2e-4, 2e-4)
 
 @pytest.mark.task("1.2.1")
 @pytest.mark.parametrize("traditional", [False, True])
-@pytest.mark.parametrize(("L", "D", "offset"), [(1, 2, 0), (5, 8, 0), (7, 6, 3), (3, 24, 20)])
-def test_rope(llm, traditional, L, D, offset):
-    x = random_array(1, 2, L, 3, D)
+@pytest.mark.parametrize(
+    ("L", "D", "offsets"),
+    [(1, 2, [0, 0]), (5, 8, [0]), (7, 6, [3, 3]), (3, 24, [20]), (1, 8, [3, 0, 17]), (4, 8, [3, 0, 17])],
+)
+def test_rope(llm, traditional, L, D, offsets):
+    x = random_array(1, len(offsets), L, 3, D)
     rope = llm.RoPE(D, 32, traditional=traditional)
-    want = oracle.rope(x, [offset, offset], traditional=traditional)
-    assert_close(rope(x, offset), want, F32, legend="[B, L, H, D]", dtype=mx.float32)
+    want = oracle.rope(x, offsets, traditional=traditional)
+    assert_close(rope(x, offsets), want, F32, legend="[B, L, H, D]", dtype=mx.float32)
+
+
+@pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("offsets", [[], [1, 2], [1, 2, 3, 4], [1], [-1, 0, 0], [0, 7, 0]])
+def test_rope_rejects_offsets_that_do_not_fit(llm, offsets):
+    with pytest.raises(ValueError):
+        llm.RoPE(4, 8)(mx.ones((3, 2, 1, 4)), offsets)
+
+
+@pytest.mark.task("1.2.1")
+@pytest.mark.parametrize("offsets", [[0, 700], [700, 0]], ids=["last-row-ahead", "first-row-ahead"])
+def test_rope_knows_the_positions_of_the_row_that_is_furthest(llm, offsets):
+    rope, x = llm.RoPE(8, 704), random_array(14, 2, 4, 1, 8)
+    assert_close(rope(x, offsets), oracle.rope(x, offsets), ANGLES, legend="[B, L, H, D]")
+    for outside in (offsets[0] or -1, offsets[1] or -1), [offset + bool(offset) for offset in offsets]:
+        with pytest.raises(ValueError):
+            rope(x, list(outside))
 
 
 @pytest.mark.task("1.2.1")
@@ -39,22 +59,22 @@ def test_rope_agrees_with_mlx(llm, traditional):
     want = mx.fast.rope(
         x.transpose(0, 2, 1, 3), 16, traditional=traditional, base=1e6, scale=1.0, offset=5
     ).transpose(0, 2, 1, 3)
-    got = llm.RoPE(16, 64, base=1_000_000, traditional=traditional)(x, 5)
+    got = llm.RoPE(16, 64, base=1_000_000, traditional=traditional)(x, [5, 5])
     assert_close(got, want)
 
 
 @pytest.mark.task("1.2.1")
 def test_rope_far_out(llm):
     x = random_array(3, 1, 2, 1, 32)
-    got = llm.RoPE(32, 2000, base=1_000_000)(x, 1998)
+    got = llm.RoPE(32, 2000, base=1_000_000)(x, [1998])
     assert_close(got, oracle.rope(x, [1998], base=1e6), ANGLES)
 
 
 @pytest.mark.task("1.2.1")
 def test_rope_pairs_halves_unless_traditional(llm):
     x = mx.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
-    assert_close(llm.RoPE(4, 8)(x, 1)[0, 0, 0, 1], 0.0, what="dimension 1, paired with 3")
-    traditional = llm.RoPE(4, 8, traditional=True)(x, 1)
+    assert_close(llm.RoPE(4, 8)(x, [1])[0, 0, 0, 1], 0.0, what="dimension 1, paired with 3")
+    traditional = llm.RoPE(4, 8, traditional=True)(x, [1])
     assert_close(traditional[0, 0, 0, 2], 0.0, what="dimension 2, paired with 3 when traditional")
     assert abs(as_float64(traditional)[0, 0, 0, 1]) > 0.5
 
@@ -62,7 +82,7 @@ def test_rope_pairs_halves_unless_traditional(llm):
 @pytest.mark.task("1.2.1")
 def test_rope_leaves_position_0_and_every_length_alone(llm):
     x = random_array(4, 1, 6, 2, 8)
-    got = llm.RoPE(8, 16)(x)
+    got = llm.RoPE(8, 16)(x, [0])
     assert_close(got[:, 0], x[:, 0])
     assert_close(mx.linalg.norm(got, axis=-1), mx.linalg.norm(x, axis=-1))
 
@@ -71,17 +91,17 @@ def test_rope_leaves_position_0_and_every_length_alone(llm):
 def test_rope_scores_depend_on_the_distance_alone(llm):
     rope = llm.RoPE(16, 64)
     q, k = random_array(5, 1, 1, 1, 16), random_array(6, 1, 1, 1, 16)
-    near = mx.sum(rope(q, 7) * rope(k, 3))
-    far = mx.sum(rope(q, 47) * rope(k, 43))
+    near = mx.sum(rope(q, [7]) * rope(k, [3]))
+    far = mx.sum(rope(q, [47]) * rope(k, [43]))
     assert_close(near, far, ANGLES)
-    assert_close(mx.sum(rope(q, 9) * rope(k, 9)), mx.sum(q * k))
+    assert_close(mx.sum(rope(q, [9]) * rope(k, [9])), mx.sum(q * k))
 
 
 @pytest.mark.task("1.2.1")
 def test_rope_at_an_offset_continues(llm):
     rope, x = llm.RoPE(8, 32), random_array(7, 2, 10, 2, 8)
-    whole = rope(x)
-    assert_close(mx.concatenate([rope(x[:, :4]), rope(x[:, 4:], 4)], axis=1), whole)
+    whole = rope(x, [0, 0])
+    assert_close(mx.concatenate([rope(x[:, :4], [0, 0]), rope(x[:, 4:], [4, 4])], axis=1), whole)
 
 
 @pytest.mark.task("1.2.1")
@@ -89,7 +109,7 @@ def test_rope_at_an_offset_continues(llm):
 def test_rope_turns_16_bits_in_32(llm, dtype):
     x = random_array(8, 1, 4, 2, 16, dtype=dtype)
     # Position 1001 is 1000 in bfloat16, so angles in 16 bits would be off by a radian.
-    got = llm.RoPE(16, 1024)(x, 1000)
+    got = llm.RoPE(16, 1024)(x, [1000])
     # Only the result is rounded.
     assert_close(got, oracle.rope(x, [1000]), rounding(dtype, 1), dtype=dtype)
 
@@ -100,9 +120,8 @@ def test_rope_turns_16_bits_in_32(llm, dtype):
 def test_rope_of_16_bits_is_rounded_once(llm, dtype, traditional):
     x = random_array(10, 2, 6, 3, 16, dtype=dtype)
     once = Tolerance(rounding(dtype, 0.51).rtol, 1e-5)
-    assert_close(
-        llm.RoPE(16, 32, traditional=traditional)(x, 4), oracle.rope(x, [4, 4], traditional=traditional), once
-    )
+    got = llm.RoPE(16, 32, traditional=traditional)(x, [4, 4])
+    assert_close(got, oracle.rope(x, [4, 4], traditional=traditional), once)
 
 
 @pytest.mark.task("1.2.1")
@@ -113,7 +132,7 @@ def test_rope_of_a_checkpoint_that_stretches_its_positions(llm, traditional):
     plain = llm.RoPE(8, 64, traditional=traditional)
     # Four times as slow: position 40 is what position 10 was.
     want = 1.5 * oracle.rope(x[:, :1], [10], traditional=traditional)
-    assert_close(rope(x[:, :1], 40), want, ANGLES)
+    assert_close(rope(x[:, :1], [40]), want, ANGLES)
     assert (rope.magnitude, plain.magnitude) == (1.5, 1.0)
     assert (rope.base, plain.base) == (None, 10000)
     assert_close(rope.periods, 4 * plain.periods)
@@ -131,13 +150,13 @@ def test_rope_rejects_an_odd_dimension(llm):
 @pytest.mark.task("1.2.1")
 def test_rope_knows_its_last_position(llm):
     rope, x = llm.RoPE(4, 8), random_array(9, 1, 3, 1, 4)
-    assert_close(rope(x, 5), oracle.rope(x, [5]))
+    assert_close(rope(x, [5]), oracle.rope(x, [5]))
     with pytest.raises(ValueError):
-        rope(x, 6)
+        rope(x, [6])
     with pytest.raises(ValueError):
-        rope(x, -1)
+        rope(x, [-1])
     with pytest.raises(ValueError):
-        rope(x[:, :1], -1)
+        rope(x[:, :1], [-1])
 
 
 @pytest.mark.task("1.2.1")
@@ -146,7 +165,7 @@ def test_rope_computes_what_is_served_and_not_all_that_could_be(llm):
     before, x = active_bytes(), random_array(11, 1, 100, 2, 128)
     mx.eval(x)
     rope = llm.RoPE(128, 1_010_000)
-    assert peak_bytes(lambda: rope(x, 900)) < 4 * 2**20, "for the positions up to 1,000"
+    assert peak_bytes(lambda: rope(x, [900])) < 4 * 2**20, "for the positions up to 1,000"
     assert active_bytes() - before < 4 * 2**20
 
 
@@ -156,11 +175,11 @@ def test_rope_computes_what_is_served_and_not_all_that_could_be(llm):
 def test_rope_is_the_same_whatever_was_served_before(llm, seq_len, dims):
     x = random_array(12, 1, 1, 2, dims)
     grown, fresh = llm.RoPE(dims, seq_len), llm.RoPE(dims, seq_len)
-    last = fresh(x, seq_len - 1)
+    last = fresh(x, [seq_len - 1])
     for position in [*range(0, seq_len, max(1, seq_len // 9)), seq_len - 1]:
         cos, sin = grown.tables(position + 1)
         assert cos.shape == sin.shape and cos.shape[0] >= position + 1 and cos.shape[1] == dims // 2
-        assert_close(grown(x, position), fresh(x, position), EXACT, what=f"position {position}")
-    assert_close(grown(x, seq_len - 1), last, EXACT)
+        assert_close(grown(x, [position]), fresh(x, [position]), EXACT, what=f"position {position}")
+    assert_close(grown(x, [seq_len - 1]), last, EXACT)
     with pytest.raises(ValueError):
         grown.tables(seq_len + 1)

@@ -18,7 +18,7 @@ from tests.helpers.toy import (
     toy_weights,
 )
 
-from tiny_llm_lab.types import RopeScaling
+from tiny_llm_lab.types import ALL, RopeScaling, Wanted
 
 CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 
@@ -63,7 +63,7 @@ def test_qwen_attention(llm, config, B, L):
     layer, weights = attention_layer(llm, config)
     x = random_array(10, B, L, config.hidden_size)
     want = qwen_oracle.attention(config, weights, x)
-    assert_close(layer(x), want, F32_MODEL, legend="[B, L, E]", dtype=mx.float32)
+    assert_close(layer(x, [0] * B), want, F32_MODEL, legend="[B, L, E]", dtype=mx.float32)
 
 
 @pytest.mark.task("1.5.2")
@@ -72,7 +72,7 @@ def test_the_norms_of_heads_have_the_configured_eps(llm):
     layer, weights = attention_layer(llm, config)
     x = random_array(13, 1, 6, config.hidden_size)
     # Large enough to be seen: with the default of RMSNorm the scores would be twice as large.
-    assert_close(layer(x), qwen_oracle.attention(config, weights, x), F32_MODEL, legend="[B, L, E]")
+    assert_close(layer(x, [0]), qwen_oracle.attention(config, weights, x), F32_MODEL, legend="[B, L, E]")
 
 
 @pytest.mark.task("1.5.2")
@@ -80,7 +80,7 @@ def test_the_norms_of_heads_have_the_configured_eps(llm):
 def test_qwen_attention_can_be_unmasked(llm, config):
     layer, _ = attention_layer(llm, config)
     x = random_array(11, 1, 5, config.hidden_size)
-    hidden_past, seen_past = layer(x, mask="causal"), layer(x, mask=None)
+    hidden_past, seen_past = layer(x, [0], mask="causal"), layer(x, [0], mask=None)
     assert_close(hidden_past[:, -1], seen_past[:, -1], F32_MODEL, what="the last row, which sees everything")
     assert np.abs(as_float64(hidden_past) - as_float64(seen_past))[:, 0].max() > 1e-2
 
@@ -90,8 +90,18 @@ def test_qwen_attention_can_be_unmasked(llm, config):
 def test_qwen_attention_depends_on_distances_alone(llm, config):
     layer, weights = attention_layer(llm, config)
     x = random_array(12, 1, 6, config.hidden_size)
-    assert_close(layer(x, 9), qwen_oracle.attention(config, weights, x, offset=9), F32_MODEL)
-    assert_close(layer(x, 9), layer(x, 0), F32_MODEL)
+    assert_close(layer(x, [9]), qwen_oracle.attention(config, weights, x, offset=9), F32_MODEL)
+    assert_close(layer(x, [9]), layer(x, [0]), F32_MODEL)
+
+
+@pytest.mark.task("1.5.2")
+@CONFIGS
+@pytest.mark.parametrize("keep", [1, 3, 6])
+def test_attention_of_kept_tokens_reads_their_rows_of_a_mask(llm, config, keep):
+    layer, _ = attention_layer(llm, config)
+    x, mask = random_array(14, 1, 6, config.hidden_size), llm.causal_mask(6, 6, mx.float32)
+    got, what = layer(x, [0], mask=mask, wanted=Wanted(keep)), "tokens whose rows of the mask are the last"
+    assert_close(got, layer(x, [0])[:, -keep:], F32_MODEL, what=what)
 
 
 @pytest.mark.task("1.5.2")
@@ -99,28 +109,32 @@ def test_qwen_attention_turns_by_the_order_of_the_tokens(llm):
     layer, _ = attention_layer(llm, QWEN2)
     x = random_array(13, 1, 3, QWEN2.hidden_size)
     swapped = x[:, mx.array([1, 0, 2])]
-    difference = np.abs(as_float64(layer(x)) - as_float64(layer(swapped)))[:, 2].max()
+    difference = np.abs(as_float64(layer(x, [0])) - as_float64(layer(swapped, [0])))[:, 2].max()
     assert difference > 1e-3, "the last token does not depend on the order of those before it"
+
+
+def block_of(llm, config, seed):
+    weights = layer_weights(config, np.random.default_rng(seed))
+    mlp = llm.QwenMLP(*(weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
+    return llm.QwenTransformerBlock(config, weights, attention_layer(llm, config, seed)[0], mlp), weights
 
 
 @pytest.mark.task("1.5.3")
 @CONFIGS
 @pytest.mark.parametrize(("B", "L"), [(1, 1), (2, 5)])
 def test_qwen_block(llm, config, B, L):
-    weights = layer_weights(config, np.random.default_rng(1))
-    block = llm.QwenTransformerBlock(config, weights, llm.RoPE(config.head_dim, 64, config.rope_theta))
+    block, weights = block_of(llm, config, seed=1)
     x = random_array(20, B, L, config.hidden_size)
     want = qwen_oracle.block(config, weights, x)
-    assert_close(block(x), want, F32_MODEL, legend="[B, L, E]", dtype=mx.float32)
+    assert_close(block(x, [0] * B), want, F32_MODEL, legend="[B, L, E]", dtype=mx.float32)
 
 
 @pytest.mark.task("1.5.3")
 def test_qwen_block_adds_to_a_large_residual(llm):
     # What a block adds has the size of its weights, not of its input: both paths are normalised.
-    weights = layer_weights(QWEN3, np.random.default_rng(2))
-    block = llm.QwenTransformerBlock(QWEN3, weights, llm.RoPE(QWEN3.head_dim, 64, QWEN3.rope_theta))
+    block, weights = block_of(llm, QWEN3, seed=2)
     x = random_array(21, 1, 4, QWEN3.hidden_size) * 100
-    added = as_float64(block(x)) - as_float64(x)
+    added = as_float64(block(x, [0])) - as_float64(x)
     want = qwen_oracle.block(QWEN3, weights, x) - as_float64(x)
     assert_close(added, want, rtol_of_large(100))
 
@@ -156,17 +170,17 @@ def test_qwen_model_keeps_rows_apart(llm):
 
 @pytest.mark.task("1.5.4")
 @CONFIGS
-@pytest.mark.parametrize("keep", [1, 2, 7, 9, None])
+@pytest.mark.parametrize("keep", [1, 2, 7, 9, ALL])
 def test_qwen_model_keeps_the_last_logits(llm, config, keep):
     model, tokens = toy_model(llm, config), random_tokens(33, 2, 7)
-    want = as_float64(model(tokens))[:, -7 if keep is None else -min(keep, 7) :]
-    assert_close(model(tokens, logits_to_keep=keep), want, F32_MODEL, legend="[B, n, V]")
+    want = as_float64(model(tokens))[:, -min(keep, 7) :]
+    assert_close(model(tokens, wanted=Wanted(last=keep)), want, F32_MODEL, legend="[B, n, V]")
 
 
 @pytest.mark.task("1.5.4")
 @CONFIGS
 def test_qwen_model_can_keep_no_logits(llm, config):
-    assert toy_model(llm, config)(random_tokens(34, 2, 7), logits_to_keep=0).shape == (2, 0, 258)
+    assert toy_model(llm, config)(random_tokens(34, 2, 7), wanted=Wanted(last=0)).shape == (2, 0, 258)
 
 
 @pytest.mark.task("1.5.4")
@@ -174,7 +188,7 @@ def test_qwen_model_spends_nothing_on_other_logits(llm):
     wide = replace(QWEN3, vocab_size=32 * 1024)
     model, tokens = toy_model(llm, wide), random_tokens(35, 1, 64)
     all_logits = 64 * wide.vocab_size * 4
-    assert peak_bytes(lambda: model(tokens, logits_to_keep=1)) < all_logits / 4
+    assert peak_bytes(lambda: model(tokens, wanted=Wanted(last=1))) < all_logits / 4
 
 
 @pytest.mark.task("1.5.4")
@@ -187,7 +201,6 @@ def test_qwen_model_reads_its_shape_from_the_configuration(llm):
     model = llm.build_model(checkpoint)
     assert model.config == config
     assert_close(model(tokens), qwen_oracle.logits(config, checkpoint.weights, tokens), F32_MODEL)
-    # Other operators than the plain ones round differently.
     is_plain = getattr(model, "ops", None) is None
     want = model(tokens)
     assert_close(llm.QwenModel(config, checkpoint.weights)(tokens), want, EXACT if is_plain else F32_MODEL)
@@ -224,7 +237,7 @@ def test_qwen_model_stretches_positions_as_configured(llm):
     still = replace(QWEN3, num_hidden_layers=1, rope_scaling=RopeScaling("linear", 1e9, 1024))
     swapped = mx.array([[7, 3, 9, 5]]), mx.array([[9, 7, 3, 5]])
     model = toy_model(llm, still)
-    one, other = (model(tokens, logits_to_keep=1) for tokens in swapped)
+    one, other = (model(tokens, wanted=Wanted(last=1)) for tokens in swapped)
     assert_close(one, other, F32_MODEL)
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from tests.helpers.fakes import FakeModel
 from tests.helpers.tolerance import F32_MODEL, assert_close
-from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, random_array, random_tokens, toy_model
+from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, random_tokens, toy_model
 
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import SamplingParams, Wanted
 
 CONFIGS = pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
 TOKENIZER = ByteTokenizer()
@@ -54,19 +54,9 @@ def test_model_stores_the_same_keys_and_values_in_any_pieces(llm):
 def test_model_keeps_the_last_logits_and_stores_all_tokens(llm, keep):
     model, tokens = toy_model(llm), random_tokens(22, 1, 9)
     cache = model.create_kv_cache()
-    got = model(tokens, 0, cache, logits_to_keep=keep)
+    got = model(tokens, 0, cache, wanted=Wanted(last=keep))
     assert_close(got, model(tokens)[:, 9 - keep :], F32_MODEL, legend="[B, n, V]")
     assert [layer.offset for layer in cache] == [9, 9]
-
-
-@pytest.mark.task("2.1.2")
-@CONFIGS
-@pytest.mark.parametrize("keep", [1, 3, 6])
-def test_attention_of_kept_tokens_reads_their_rows_of_a_mask(llm, config, keep):
-    layer = toy_model(llm, config).layers[0].self_attn
-    x, mask = random_array(14, 1, 6, config.hidden_size), llm.causal_mask(6, 6, mx.float32)
-    what = f"the last {keep} of 6 tokens, whose rows of the mask are the last {keep}"
-    assert_close(layer(x, mask=mask, keep=keep), layer(x)[:, -keep:], F32_MODEL, what=what)
 
 
 @pytest.mark.task("2.1.2")
@@ -120,7 +110,7 @@ def test_cached_loop_shows_every_token_once(llm, prompt):
 def test_cached_loop_asks_for_no_more_than_the_last_logits(llm):
     model = FakeModel()
     generate(llm, model, "hello", max_tokens=3)
-    assert [call.logits_to_keep for call in model.calls] == [1, 1, 1]
+    assert [call.last for call in model.calls] == [1, 1, 1]
 
 
 @pytest.mark.task("2.1.3")

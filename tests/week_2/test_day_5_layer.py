@@ -3,10 +3,11 @@
 import mlx.core as mx
 import pytest
 from tests.helpers.devices import on_cpu
-from tests.helpers.tolerance import F32, as_float64, assert_close
+from tests.helpers.tolerance import F32, assert_close
 from tests.helpers.toy import random_array
 
 from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.types import ALL, Wanted
 
 
 @pytest.fixture
@@ -26,34 +27,16 @@ def layers(llm, kernels_on):
 
 
 @pytest.mark.task("2.5.6")
-@pytest.mark.parametrize("keep", [None, 3, 1])
+@pytest.mark.parametrize("keep", [ALL, 3, 1])
 @pytest.mark.parametrize(
     "name", ["random:qwen3-shrunk", "random:qwen2.5-shrunk", "random:qwen3-shrunk,bits=4"]
 )
 def test_a_fused_layer_is_the_layer(llm, layers, name, keep):
     plain, fused, size = layers(name)
     past, x = (random_array(seed, 1, length, size) for seed, length in ((1, 5), (2, 4)))
-    caches = [llm.TinyKvFullCache(), llm.TinyKvFullCache(fused.fused.ops)]
-    plain(past, 0, caches[0])
-    fused(past, 0, caches[1])
-    want, got = plain(x, 5, caches[0], keep=keep), fused.fused(x, 5, caches[1], keep)
+    caches = [llm.TinyKvFullCache(), llm.TinyKvFullCache(fused.mixer.ops)]
+    plain(past, [0], caches[0])
+    fused(past, [0], caches[1])
+    want, got = plain(x, [5], caches[0], wanted=Wanted(keep)), fused(x, [5], caches[1], wanted=Wanted(keep))
     assert_close(got, want, F32, legend="[B, keep, E]", dtype=mx.float32)
     assert_close(caches[1].fetch()[0], caches[0].fetch()[0], F32, legend="[B, G, S, D]", dtype=mx.float32)
-
-
-@pytest.mark.task("2.5.6")
-@pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("mask", [None, "causal"])
-def test_a_mask_means_the_same_with_and_without_kernels(layers, length, mask):
-    plain, fused, size = layers("random:qwen3-shrunk")
-    x = random_array(3, 1, length, size)
-    assert_close(fused(x, mask=mask), as_float64(plain(x, mask=mask)), F32, legend="[B, L, E]")
-
-
-@pytest.mark.task("2.5.6")
-def test_a_layer_rejects_masks_that_it_does_not_know(layers):
-    *both, size = layers("random:qwen3-shrunk")
-    for layer in both:
-        for length in (1, 5):
-            with pytest.raises(ValueError):
-                layer(random_array(3, 1, length, size), mask="full")

@@ -85,7 +85,7 @@ def test_decode_phase_is_one_forward_for_all(llm):
         call = model.calls[-1]
         assert call.tokens == [[token] for token in before]
         assert call.offset == [3 + step, 1 + step, 13 + step]
-        assert call.logits_to_keep == 1
+        assert call.last == 1
     for request, prompt in zip(run.decode_requests, prompts, strict=True):
         assert request.answer.token_ids == model.answer_to(prompt.encode(), 6)
         assert request.offset == len(prompt) + 5

@@ -6,7 +6,7 @@ from tests.helpers.fakes import FakeModel, prefill_by_hand
 from tests.helpers.phases import arrival_of
 from tests.helpers.toy import ByteTokenizer
 
-from tiny_llm_lab.types import SamplingParams
+from tiny_llm_lab.types import SamplingParams, Wanted
 
 TOKENIZER = ByteTokenizer()
 
@@ -25,7 +25,7 @@ def test_a_decode_step_is_one_forward_for_all(llm):
     step = llm.DecodeStep.launch(model, kv_cache, requests)
     [call] = model.calls
     assert call.tokens == [[token] for token in tokens]
-    assert (call.offset, call.logits_to_keep) == ([3, 1, 13], 1)
+    assert (call.offset, call.last) == ([3, 1, 13], 1)
     wanted = [model.answer_to(prompt.encode(), 2)[1] for prompt in prompts]
     del requests[1:]
     assert step.read() == step.read() == wanted
@@ -40,7 +40,7 @@ def test_a_decode_step_draws_for_the_position_of_the_new_token(llm):
         sampling = SamplingParams(temperature=2.0, seed=seed)
         request = llm.Request(model, TOKENIZER, arrival_of(prompt, sampling))
         prefill_by_hand(model, request)
-        logits = model(mx.array([[*prompt, *request.answer.token_ids]]), logits_to_keep=1)[:, -1]
+        logits = model(mx.array([[*prompt, *request.answer.token_ids]]), wanted=Wanted(last=1))[:, -1]
         got = llm.DecodeStep.launch(model, request.kv_cache, [request]).read()
         at = {position: request.sample(logits, position).tolist() for position in (3, 4, 5)}
         assert got == at[4], (

@@ -7,7 +7,7 @@ from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.phases import arrival_of
 from tests.helpers.toy import EOS, ByteTokenizer, random_array
 
-from tiny_llm_lab.types import SamplingParams, UserError
+from tiny_llm_lab.types import SamplingParams, UserError, Wanted
 
 TOKENIZER = ByteTokenizer()
 
@@ -114,7 +114,7 @@ def test_the_answer_to_an_arrival_has_its_number_and_its_time(llm):
 def test_request_gives_its_cache_back(llm):
     model = FakeModel(num_layers=3)
     request = llm.Request(model, TOKENIZER, "hello")
-    model(mx.array([request.prefill_tokens]), 0, request.kv_cache, logits_to_keep=1)
+    model(mx.array([request.prefill_tokens]), 0, request.kv_cache, wanted=Wanted(last=1))
     assert all(cache.holds_memory for cache in model.caches)
     request.release()
     request.release()

@@ -43,7 +43,7 @@ def test_chunked_prefill_asks_for_one_logit_row_in_all(llm, length, step):
     request = llm.Request(model, TOKENIZER, text_of(length), step)
     while not request.is_prefill_done:
         request.try_prefill()
-    assert [call.logits_to_keep for call in model.calls] == [0] * (len(model.calls) - 1) + [1]
+    assert [call.last for call in model.calls] == [0] * (len(model.calls) - 1) + [1]
 
 
 @pytest.mark.task("2.7.3")

@@ -94,7 +94,7 @@ def test_a_layer_stores_and_attends(llm, lengths, sizes, block_size):
 def test_a_layer_stands_where_its_rows_stand(llm):
     cache = llm.PagedKvCache(QWEN3, 8, 4)
     layers = cache.begin_step(llm.StepLayout.of(4, [Slice([7, 2], 2, 5), Slice([5], 3, 1)]))
-    assert [layer.offset for layer in layers] == [[2, 3, 4, 5, 6, 3]] * 2
+    assert [layer.offsets(6) for layer in layers] == [[2, 3, 4, 5, 6, 3]] * 2
 
 
 @pytest.mark.task("3.2.1")

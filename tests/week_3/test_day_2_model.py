@@ -8,6 +8,7 @@ from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import QWEN2, random_tokens, toy_model
 
 from tiny_llm_lab.runtime import native
+from tiny_llm_lab.types import ALL, Wanted
 from tiny_llm_lab.types.computing.paged import Slice
 
 
@@ -35,7 +36,8 @@ class Paged:
                 self.done[r] += new
         layout = self.llm.StepLayout.of(self.block_size, slices)
         layers = self.cache.begin_step(layout)
-        logits = self.model(mx.concatenate(tokens)[:, None], layout.positions, layers, rows=rows)
+        wanted = Wanted(rows=rows)
+        logits = self.model(mx.concatenate(tokens)[:, None], layout.positions, layers, wanted=wanted)
         mx.eval(logits)
         return logits
 
@@ -99,15 +101,15 @@ def test_rows_whose_logits_are_wanted(llm, rows):
 
 @pytest.mark.task("3.2.2")
 @pytest.mark.parametrize("rows", [[], [2], [2, 0], [0, 1, 2]])
-@pytest.mark.parametrize("keep", [None, 1, 0])
+@pytest.mark.parametrize("keep", [ALL, 1, 0])
 def test_rows_of_a_batch_without_pages(llm, rows, keep):
     model, tokens = toy_model(llm), random_tokens(4, 3, 5)
-    want = as_float64(model(tokens, logits_to_keep=keep))[rows]
-    assert_close(model(tokens, logits_to_keep=keep, rows=rows), want, F32_MODEL, legend="[rows, L, V]")
+    want = as_float64(model(tokens, wanted=Wanted(keep)))[rows]
+    assert_close(model(tokens, wanted=Wanted(keep, rows)), want, F32_MODEL, legend="[rows, L, V]")
     cache = model.create_kv_cache()
-    model(tokens[:, :3], 0, cache, logits_to_keep=0)
-    got = model(tokens[:, 3:], 3, cache, logits_to_keep=keep, rows=rows)
-    assert_close(got, want if keep is not None else want[:, 3:], F32_MODEL, what="with a cache")
+    model(tokens[:, :3], 0, cache, wanted=Wanted(last=0))
+    got = model(tokens[:, 3:], 3, cache, wanted=Wanted(keep, rows))
+    assert_close(got, want if keep < 5 else want[:, 3:], F32_MODEL, what="with a cache")
     batch = [llm.BatchingKvCache(3) for _ in cache]
     for r, length in enumerate((2, 4, 3)):
         one = model.create_kv_cache()
@@ -116,7 +118,7 @@ def test_rows_of_a_batch_without_pages(llm, rows, keep):
             layer.add_request(prefilled)
     one_more = mx.stack([tokens[r, n] for r, n in enumerate((2, 4, 3))])[:, None]
     want = [as_float64(model(tokens[r : r + 1, : n + 1]))[:, -1:] for r, n in enumerate((2, 4, 3))]
-    got = model(one_more, [2, 4, 3], batch, rows=rows)
+    got = model(one_more, [2, 4, 3], batch, wanted=Wanted(rows=rows))
     target = np.concatenate([want[r] for r in rows]) if rows else np.zeros((0, 1, 258))
     assert_close(got, target, F32_MODEL, what="rows of their own lengths")
 

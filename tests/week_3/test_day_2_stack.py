@@ -6,8 +6,11 @@ import mlx.core as mx
 import pytest
 from tests.helpers.toy import random_array
 
+from tiny_llm_lab.types import Wanted
+
 G, D, E = 2, 4, 8
 LAYERS = 3
+WANTED = Wanted(2, [1, 0])
 
 
 @dataclass
@@ -17,20 +20,20 @@ class Recorder:
     is_busy: bool = False
     calls: list = field(default_factory=list)
 
-    def over_rows(self, x, offsets, keys, values, kept, rows):
-        self.calls.append(("rows", x, offsets, list(keys), list(values), kept, rows))
+    def over_rows(self, x, offsets, keys, values, wanted):
+        self.calls.append(("rows", x, offsets, list(keys), list(values), wanted))
         if self.is_busy:
             return None
-        return x[:, :kept], [k + 1 for k in keys], [v + 2 for v in values]
+        return x[:, :1], [k + 1 for k in keys], [v + 2 for v in values]
 
-    def over_new_rows(self, x, kept, rows):
-        self.calls.append(("new rows", x, kept, rows))
+    def over_new_rows(self, x, wanted):
+        self.calls.append(("new rows", x, wanted))
         keys, values = ([mx.full((len(x), G, 8, D), 10 * i + n) for i in range(LAYERS)] for n in (1, 7))
-        return x[:, :kept], keys, values
+        return x[:, :1], keys, values
 
-    def over_pages(self, x, cache, layout, kept, rows):
-        self.calls.append(("pages", x, cache, layout, kept, rows))
-        return x[:, :kept]
+    def over_pages(self, x, cache, layout, wanted):
+        self.calls.append(("pages", x, cache, layout, wanted))
+        return x[:, :1]
 
 
 def numbered(offset, rows, room, cache, dtype=mx.float32):
@@ -58,14 +61,12 @@ def contents(caches):
 
 
 @pytest.mark.task("3.2.6")
-@pytest.mark.parametrize("keep", [None, 0, 1, 2, 3, 7])
-def test_a_request_goes_through_all_layers_at_once(llm, keep):
+def test_a_request_goes_through_all_layers_at_once(llm):
     stack, caches, x = Recorder(), one_request(llm), random_array(1, 1, 3, E)
-    got = llm.stacked(stack, x, caches, keep, None)
-    ((kind, given, offsets, keys, values, kept, rows),) = stack.calls
-    assert (kind, offsets, rows) == ("rows", 5, None)
-    assert kept == (3 if keep is None else min(keep, 3)), "of three tokens"
-    assert mx.array_equal(given, x) and got.shape == (1, kept, E)
+    got = llm.stacked(stack, x, caches, WANTED)
+    ((kind, given, offsets, keys, values, wanted),) = stack.calls
+    assert (kind, offsets, wanted) == ("rows", [5], WANTED)
+    assert mx.array_equal(given, x) and got.shape == (1, 1, E)
     assert [k[0, 0, 0, 0].item() for k in keys] == [0, 10, 20], "keys in the order of the layers"
     assert [v[0, 0, 0, 0].item() for v in values] == [5, 15, 25], "values in the order of the layers"
     assert keys[0].shape == (1, G, 8, D), "the whole storage, with its room"
@@ -75,27 +76,24 @@ def test_a_request_goes_through_all_layers_at_once(llm, keep):
 
 
 @pytest.mark.task("3.2.6")
-@pytest.mark.parametrize(("keep", "rows"), [(None, None), (0, None), (2, [1]), (7, [])])
-def test_the_first_tokens_get_storage_from_the_stack(llm, keep, rows):
+def test_the_first_tokens_get_storage_from_the_stack(llm):
     stack, caches = Recorder(), [llm.TinyKvFullCache() for _ in range(LAYERS)]
     x = random_array(1, 2, 3, E)
-    got = llm.stacked(stack, x, caches, keep, rows)
-    ((kind, given, kept, of),) = stack.calls
-    assert (kind, of) == ("new rows", rows) and mx.array_equal(given, x)
-    assert kept == (3 if keep is None else min(keep, 3)) and got.shape[1] == kept
+    got = llm.stacked(stack, x, caches, WANTED)
+    ((kind, given, wanted),) = stack.calls
+    assert (kind, wanted) == ("new rows", WANTED) and mx.array_equal(given, x) and got.shape == (2, 1, E)
     assert [layer.keys[0, 0, 0, 0].item() for layer in caches] == [1, 11, 21], "what is stored now"
     assert [layer.values[0, 0, 0, 0].item() for layer in caches] == [7, 17, 27]
     assert [layer.offset for layer in caches] == [3, 3, 3]
 
 
 @pytest.mark.task("3.2.6")
-@pytest.mark.parametrize("rows", [None, [], [1], [2, 0]])
-def test_a_batch_goes_through_all_layers_at_once(llm, rows):
+def test_a_batch_goes_through_all_layers_at_once(llm):
     stack, before = Recorder(), [3, 6, 1]
     caches = batch(llm, before)
-    assert llm.stacked(stack, random_array(1, 3, 2, E), caches, None, rows) is not None
-    _, _, offsets, keys, _, kept, given = stack.calls[0]
-    assert (offsets, kept, given) == ([3, 6, 1], 2, rows)
+    assert llm.stacked(stack, random_array(1, 3, 2, E), caches, WANTED) is not None
+    _, _, offsets, keys, _, wanted = stack.calls[0]
+    assert (offsets, wanted) == ([3, 6, 1], WANTED)
     assert keys[0].shape == (4, G, 8, D), "storage may have more rows than the batch"
     assert [layer.offset for layer in caches] == [[5, 8, 3]] * LAYERS
     assert before == [3, 6, 1], "the offsets that others hold stay as they were"
@@ -111,7 +109,7 @@ def test_where_the_layers_go_one_by_one(llm, dtype):
     mixed = [*one_request(llm, dtype=dtype)[:2], object()]
     half = [*one_request(llm, offset=0, dtype=dtype)[:2], llm.TinyKvFullCache()]
     for why, caches in {
-        "no cache": None,
+        "no cache": (),
         "a batch without rows": [llm.BatchingKvCache(1) for _ in range(LAYERS)],
         "a layer without storage": half,
         "no room for three more": one_request(llm, offset=6, dtype=dtype),
@@ -121,21 +119,21 @@ def test_where_the_layers_go_one_by_one(llm, dtype):
         "a layer with a cache of another class": mixed,
     }.items():
         stack = Recorder()
-        has_storage = caches and all(getattr(layer, "keys", None) is not None for layer in caches)
+        has_storage = caches and all(getattr(layer, "keys", mx.array([])).size for layer in caches)
         before = contents(caches) if has_storage else []
-        assert llm.stacked(stack, x, caches, None, None) is None, why
+        assert llm.stacked(stack, x, caches, WANTED) is None, why
         assert stack.calls == [], why
         for layer, (keys, _, offset) in zip(caches or [], before, strict=False):
             assert layer.offset == offset and layer.keys.tolist() == keys, why
     full = one_request(llm, offset=5, dtype=dtype)
-    assert llm.stacked(Recorder(), x, full, None, None) is not None, "just enough room"
+    assert llm.stacked(Recorder(), x, full, WANTED) is not None, "just enough room"
 
 
 @pytest.mark.task("3.2.6")
 @pytest.mark.parametrize("offsets", [[3, 6, 1], [3, 6, 1, 2, 2]])
 def test_a_batch_without_room_or_of_another_size(llm, offsets):
     stack, caches = Recorder(), batch(llm, offsets, rows=5, room=7)
-    assert llm.stacked(stack, random_array(1, 3, 2, E), caches, None, None) is None
+    assert llm.stacked(stack, random_array(1, 3, 2, E), caches, WANTED) is None
     assert stack.calls == [] and [layer.offset for layer in caches] == [offsets] * LAYERS
 
 
@@ -143,7 +141,7 @@ def test_a_batch_without_room_or_of_another_size(llm, offsets):
 def test_storage_that_is_still_computed_stays(llm):
     stack, caches = Recorder(is_busy=True), one_request(llm)
     before = contents(caches)
-    assert llm.stacked(stack, random_array(1, 1, 3, E), caches, None, None) is None
+    assert llm.stacked(stack, random_array(1, 1, 3, E), caches, WANTED) is None
     assert len(stack.calls) == 1, "the stack says that it cannot"
     for layer, (keys, values, offset) in zip(caches, before, strict=True):
         assert layer.offset == offset
@@ -163,10 +161,10 @@ def test_pages_go_through_all_layers_at_once(llm, pool, is_taken):
     stack, cache, layout = Recorder(), Pools(pool), object()
     layers = [llm.PagedLayer(cache, i, layout, None) for i in range(LAYERS)]
     x = random_array(1, 5, 1, E)
-    got = llm.stacked(stack, x, layers, None, [4, 2])
+    got = llm.stacked(stack, x, layers, WANTED)
     if not is_taken:
         assert got is None and stack.calls == []
         return
     ((kind, given, *where),) = stack.calls
     assert kind == "pages" and mx.array_equal(given, x)
-    assert where == [cache, layout, 1, [4, 2]]
+    assert where == [cache, layout, WANTED]

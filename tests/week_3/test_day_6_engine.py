@@ -113,9 +113,9 @@ def test_one_forward_pass_a_step(llm, model):
     calls = []
 
     class Watched(Fragile):
-        def __call__(self, tokens, offset, cache, rows):
-            calls.append((tokens.shape, rows))
-            return model(tokens, offset, cache, rows=rows)
+        def __call__(self, tokens, offset, cache, wanted):
+            calls.append((tokens.shape, wanted.rows))
+            return model(tokens, offset, cache, wanted=wanted)
 
     engine = make_engine(llm, Watched(model), SchedulerConfig(max_num_batched_tokens=64))
     engine.add("a", [1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))

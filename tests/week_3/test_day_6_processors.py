@@ -14,6 +14,7 @@ from tiny_llm_lab.types import (
     Prompt,
     SamplingParams,
     SchedulerConfig,
+    Wanted,
 )
 
 pytestmark = pytest.mark.task("3.6.9")
@@ -113,7 +114,7 @@ def alone(llm, model, prompt):
     tokens: list[int] = []
     while len(tokens) < prompt.sampling.max_tokens:
         text = [*prompt.content, *tokens]
-        row = model(mx.array([text]), logits_to_keep=1)[0, -1]
+        row = model(mx.array([text]), wanted=Wanted(last=1))[0, -1]
         for processor in (*own, *prompt.processors):
             row = processor(row, prompt.content, tokens)
         token = sampler(row[None], len(text)).item()

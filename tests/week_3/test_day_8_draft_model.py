@@ -6,7 +6,7 @@ from tests.helpers.distributions import CUTS
 from tests.helpers.fakes import FakeModel, live_requests
 from tests.helpers.tolerance import F32, assert_close
 
-from tiny_llm_lab.types import SamplingParams, UserError
+from tiny_llm_lab.types import SamplingParams, UserError, Wanted
 
 
 @pytest.mark.task("3.8.3")
@@ -86,7 +86,7 @@ def test_the_draft_model_tells_its_distribution(llm, settings):
     assert draft.probs.shape == (3, model.config.vocab_size)
     sampler = llm.Sampler(sampling)
     for i, row in enumerate(draft.probs):
-        logits = model(mx.array([[*tokens, *draft.token_ids[:i]]]), logits_to_keep=1)[:, -1]
+        logits = model(mx.array([[*tokens, *draft.token_ids[:i]]]), wanted=Wanted(last=1))[:, -1]
         assert_close(row, mx.softmax(sampler.scores(logits), axis=-1)[0], F32, legend="[V]")
         assert row[draft.token_ids[i]].item() > 0
     coupled = llm.DraftModelProposer(model, 3).propose(tokens, "a", llm.Drafter(sampler))

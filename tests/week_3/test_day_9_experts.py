@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import experts, oracle, qwen_oracle
+from tests.helpers.devices import on_cpu
 from tests.helpers.experts import (
     MOE,
     expert_weights,
@@ -18,6 +19,8 @@ from tests.helpers.experts import (
 )
 from tests.helpers.tolerance import EXACT, F32, F32_MODEL, as_float64, assert_close
 from tests.helpers.toy import random_array, random_tokens
+
+from tiny_llm_lab.types import Wanted
 
 # The router
 
@@ -162,6 +165,13 @@ def test_a_model_with_dense_layers_and_layers_of_experts(llm, config):
 def test_experts_with_a_cache_and_rows_of_their_own(llm):
     model, tokens = llm.build_model(moe_checkpoint()), random_tokens(9, 1, 12)
     whole, cache = model(tokens), model.create_kv_cache()
-    model(tokens[:, :11], 0, cache, logits_to_keep=0)
-    got = model(tokens[:, 11:], 11, cache, logits_to_keep=1)
+    model(tokens[:, :11], 0, cache, wanted=Wanted(last=0))
+    got = model(tokens[:, 11:], 11, cache, wanted=Wanted(last=1))
     assert_close(got, whole[:, 11:], F32_MODEL, legend="[B, 1, V]")
+
+
+@pytest.mark.task("3.9.2")
+def test_layers_of_experts_are_in_no_stack(llm):
+    with on_cpu("cpp"):
+        model = llm.build_model(moe_checkpoint())
+    assert not isinstance(model, llm.StackModel)

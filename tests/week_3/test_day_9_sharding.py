@@ -91,9 +91,9 @@ def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, config, size):
     checkpoint, x = checkpoint_of(config), random_array(12, 1, 9, 64)
     parts = [layer_of(llm, llm.shard_checkpoint(checkpoint, each, size)) for each in range(size)]
     whole = layer_of(llm, checkpoint)
-    for name in ("self_attn", "mlp"):
-        got = sum(as_float64(getattr(part, name)(x)) for part in parts)
-        assert_close(got, getattr(whole, name)(x), F32_MODEL, legend="[B, L, E]", what=name)
+    for name, *where in (("mixer", [0]), ("mlp",)):
+        got = sum(as_float64(getattr(part, name)(x, *where)) for part in parts)
+        assert_close(got, getattr(whole, name)(x, *where), F32_MODEL, legend="[B, L, E]", what=name)
 
 
 @pytest.mark.task("3.9.3")
@@ -132,9 +132,9 @@ def test_a_rank_of_a_packed_checkpoint(llm):
     parts = [llm.shard_checkpoint(checkpoint, each, 2) for each in range(2)]
     assert [part.config.intermediate_size for part in parts] == [64, 128]
     x, whole = random_array(13, 1, 5, 64), layer_of(llm, checkpoint)
-    for name in ("self_attn", "mlp"):
-        got = sum(as_float64(getattr(layer_of(llm, part), name)(x)) for part in parts)
-        assert_close(got, getattr(whole, name)(x), F32_MODEL, legend="[B, L, E]", what=name)
+    for name, *where in (("mixer", [0]), ("mlp",)):
+        got = sum(as_float64(getattr(layer_of(llm, part), name)(x, *where)) for part in parts)
+        assert_close(got, getattr(whole, name)(x, *where), F32_MODEL, legend="[B, L, E]", what=name)
     packed_whole = checkpoint.weights["model.layers.0.mlp.down_proj.weight"]
     assert isinstance(packed_whole, QuantizedWeights)
     narrow = load_checkpoint("random:qwen3-shrunk,bits=4,inner=256", dtype="float32")
@@ -181,7 +181,7 @@ def test_the_residual_is_no_part_of_the_sum(llm):
     checkpoint = toy_checkpoint(QWEN3)
     model = llm.QwenModel(QWEN3, checkpoint.weights, all_sum=mx.zeros_like)
     tokens = random_tokens(15, 1, 5)
-    assert_close(model.layers[0](random_array(16, 1, 5, 64)), random_array(16, 1, 5, 64), EXACT)
+    assert_close(model.layers[0](random_array(16, 1, 5, 64), [0]), random_array(16, 1, 5, 64), EXACT)
     want = model.embed_tokens.as_linear(model.norm(model.embed_tokens(tokens)))
     assert_close(model(tokens), want, F32, legend="[B, L, V]")
 

@@ -12,7 +12,11 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self) -> None:
-        """Start empty, with offset = 0. The first update allocates."""
+        """Start with offset = 0, and with keys and values of size 0. The first update allocates."""
+        raise NotImplementedError("task 2.1.1")
+
+    def offsets(self, num_rows: int) -> list[int]:
+        """The tokens stored of each of `num_rows` rows: `offset` of each."""
         raise NotImplementedError("task 2.1.1")
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
@@ -38,6 +42,14 @@ class TinyKvFullCache:
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph outlives the chunk that built it."""
         raise NotImplementedError("task 2.1.1")
+
+    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
+        """Whether the storage is of `dtype` and has room for so many more tokens of `num_rows` rows."""
+        raise NotImplementedError("task 3.2.6")
+
+    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
+        """Take storage [B, G, room, D] that has so many more tokens of every row than this cache."""
+        raise NotImplementedError("task 3.2.6")
 
     def release(self) -> None:
         """Give the memory back; the cache is empty afterwards."""
@@ -81,6 +93,10 @@ class BatchingKvCache:
         """
         raise NotImplementedError("task 2.6.1")
 
+    def offsets(self, num_rows: int) -> list[int]:
+        """The tokens stored of each active row, whatever `num_rows` is."""
+        raise NotImplementedError("task 2.6.1")
+
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
 
@@ -93,6 +109,14 @@ class BatchingKvCache:
     def attention_mask(self, num_new_tokens: int) -> mx.array:
         """A boolean mask [B, 1, L, S] for L tokens about to be appended to every row: True = may be seen."""
         raise NotImplementedError("task 2.6.1")
+
+    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
+        """As in `TinyKvFullCache`; False unless `num_rows` requests are active."""
+        raise NotImplementedError("task 3.2.6")
+
+    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
+        """As in `TinyKvFullCache`. `offset` becomes a new list."""
+        raise NotImplementedError("task 3.2.6")
 
     def release(self) -> None:
         """Give the memory back and forget every request."""

@@ -5,8 +5,10 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps
+from tiny_llm_lab.types import KernelOps, KvStorage
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
+
+from .storage import ARRAYS
 
 
 @dataclass(eq=False)
@@ -17,7 +19,6 @@ class PagedAttention:
     """
 
     layout: StepLayout
-    ops: KernelOps | None = None  # of the model
 
     def __call__(
         self,
@@ -37,17 +38,36 @@ class PagedAttention:
 
 
 @dataclass(eq=False)
+class OpsPagedAttention:
+    """What `PagedAttention` computes, by a model's operators."""
+
+    layout: StepLayout
+    ops: KernelOps
+
+    def __call__(
+        self,
+        q: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        scale: float | None = None,
+        kv_scales: tuple[mx.array, mx.array] | None = None,
+    ) -> mx.array:
+        """As `PagedAttention`."""
+        raise NotImplementedError("task 3.2.1")
+
+
+@dataclass(eq=False)
 class PagedLayer:
     """The pools of one layer in one step."""
 
     cache: PagedCache
     index: int  # the layer's number
     layout: StepLayout
-    attention: PagedAttention  # of `layout`
+    attention: PagedAttention | OpsPagedAttention  # of `layout`
+    storage: KvStorage = ARRAYS
 
-    @property
-    def offset(self) -> list[int]:
-        """[T] the rows' positions."""
+    def offsets(self, num_rows: int) -> list[int]:
+        """The positions [T] of the rows, whatever `num_rows` is."""
         raise NotImplementedError("task 3.2.1")
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:

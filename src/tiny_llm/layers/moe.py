@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, ModelConfig, Weight
+from tiny_llm_lab.types import KernelOps, LayerWeights, ModelConfig, Weight
 
 
 def route(
@@ -43,12 +43,9 @@ class QwenMoE:
     Sparse experts: Shazeer et al. 2017, arXiv 1701.06538, eq. 1.
     """
 
-    def __init__(
-        self, config: ModelConfig, weights: Mapping[str, Weight], ops: KernelOps | None = None
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
         """`weights` hold gate.weight [N, E], and stacked for all experts switch_mlp.gate_proj.weight and
-        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I]. With `ops` the products
-        and the experts are computed by these operators.
+        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
         """
         raise NotImplementedError("task 3.9.2")
 
@@ -57,4 +54,16 @@ class QwenMoE:
 
         Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is made in float32.
         """
+        raise NotImplementedError("task 3.9.2")
+
+
+class OpsMoE:
+    """What `QwenMoE` computes, by a model's operators."""
+
+    def __init__(self, config: ModelConfig, weights: LayerWeights, ops: KernelOps) -> None:
+        """`weights` are those of a layer with a router."""
+        raise NotImplementedError("task 3.9.2")
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """As `QwenMoE`; the operators choose the dtype of the sum."""
         raise NotImplementedError("task 3.9.2")

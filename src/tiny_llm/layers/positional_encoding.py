@@ -1,5 +1,7 @@
 """Rotary positional encoding (Su et al. 2021, RoFormer, arXiv 2104.09864)."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from tiny_llm_lab.types import RopeScaling
@@ -26,11 +28,11 @@ class RoPE:
         """
         raise NotImplementedError("task 1.2.1")
 
-    def __call__(self, x: mx.array, offset: int = 0) -> mx.array:
-        """Rotate x [B, L, H, D]; its first token is at position `offset`.
+    def __call__(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
+        """Rotate x [B, L, H, D]; the first token of row b is at position offsets[b].
 
-        Same shape and dtype as `x`; angles and products in float32. Raises ValueError when a position
-        is negative or reaches seq_len.
+        Same shape and dtype as `x`; angles and products in float32. Raises ValueError when there is not one
+        offset for each row, and when a position is negative or reaches seq_len.
         """
         raise NotImplementedError("task 1.2.1")
 

@@ -1,16 +1,19 @@
 """Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Checkpoint, ModelConfig, RequestKvCache, Weight
+from tiny_llm_lab.types import KernelOps, Mixer, ModelConfig, RequestKvCache, Wanted, Weight
 
+from ..cache.memory import Memory
 from ..cache.paged_kv_cache import PagedKvCache
 from ..layers.attention import Mask
 from ..layers.positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
+AllSum = Callable[[mx.array], mx.array]
+FeedForward = Callable[[mx.array], mx.array]  # of each token alone: [..., E] -> [..., E]
 
 
 class QwenMultiHeadAttention:
@@ -23,12 +26,19 @@ class QwenMultiHeadAttention:
         """
         raise NotImplementedError("task 1.5.2")
 
-    def __call__(self, x: mx.array, offset: int = 0, *, mask: Mask = "causal") -> mx.array:
-        """x [B, L, E] at positions `offset`, ... -> [B, L, E].
+    def __call__(
+        self, x: mx.array, offsets: Sequence[int], *, mask: Mask = "causal", wanted: Wanted = Wanted()
+    ) -> mx.array:
+        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, E], of its last n = `wanted.last` tokens.
 
-        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back.
+        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. All L tokens
+        have keys and values, only the last n have queries; with n of L or more all have.
         """
         raise NotImplementedError("task 1.5.2")
+
+    def create_cache(self) -> RequestKvCache:
+        """An empty `TinyKvFullCache`."""
+        raise NotImplementedError("task 2.1.2")
 
 
 class QwenMLP:
@@ -44,42 +54,50 @@ class QwenMLP:
 
 
 class QwenTransformerBlock:
-    """One layer: attention and feed-forward, each behind a norm and around a residual."""
+    """One layer: a token mixer and a feed-forward, each with a norm before and a residual around it."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
-        """`weights` hold this layer's parameters: self_attn.*, mlp.{gate,up,down}_proj.weight,
-        input_layernorm.weight and post_attention_layernorm.weight [E].
-        """
+    def __init__(self, config: ModelConfig, weights: Weights, mixer: Mixer[Memory], mlp: FeedForward) -> None:
+        """`weights` hold two norms [E]: input_layernorm.weight, post_attention_layernorm.weight."""
         raise NotImplementedError("task 1.5.3")
 
-    def __call__(self, x: mx.array, offset: int = 0, *, mask: Mask = "causal") -> mx.array:
-        """x [B, L, E] -> [B, L, E]: x += attention(norm(x)), then x += mlp(norm(x))."""
+    def __call__(
+        self, x: mx.array, offsets: Sequence[int], *, mask: Mask = "causal", wanted: Wanted = Wanted()
+    ) -> mx.array:
+        """x [B, L, E] at positions `offsets` -> [B, n, E]: x += mixer(norm(x)), then x += mlp(norm(x)).
+
+        Only the last n = `wanted.last` tokens go on after the mixer, or all L.
+        """
         raise NotImplementedError("task 1.5.3")
 
 
 class QwenModel:
-    """A decoder-only Qwen: embedding, layers, final norm and output head."""
+    """A decoder-only Qwen on plain arrays: embedding, layers, final norm and output head."""
+
+    ops: KernelOps | None = None
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. Sets config.
+        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. A layer has
+        self_attn.*, mlp.{gate,up,down}_proj.weight and the norms of its block. Sets config.
         """
         raise NotImplementedError("task 1.5.4")
 
-    def __call__(self, tokens: mx.array, offset: int = 0, *, logits_to_keep: int | None = None) -> mx.array:
+    def __call__(
+        self, tokens: mx.array, offset: int | Sequence[int] = 0, *, wanted: Wanted = Wanted()
+    ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
-        `offset` counts the tokens before these. `logits_to_keep=n` returns only the last n positions,
-        [B, n, V], and computes no logits of the others; 0 is allowed.
+        `offset` counts the tokens before these, of all rows or one number for each. With `wanted.last` = n
+        only the logits of the last n positions are computed, [B, n, V]; 0 is allowed, and so is more than L.
         """
         raise NotImplementedError("task 1.5.4")
 
-    def stack_layers(self) -> None:
-        """From now on compute all layers in one operator where there is one: sets `stack`."""
-        raise NotImplementedError("task 3.2.6")
+    def forward(self, tokens: mx.array, offsets: Sequence[int], *, wanted: Wanted) -> mx.array:
+        """tokens [B, L] at positions offsets[b], ... -> the wanted logits: `__call__` without its checks."""
+        raise NotImplementedError("task 1.5.4")
 
     def create_kv_cache(self) -> list[RequestKvCache]:
-        """One empty `TinyKvFullCache` per layer."""
+        """What each layer's mixer remembers of one request, empty."""
         raise NotImplementedError("task 2.1.2")
 
     def create_paged_kv_cache(
@@ -87,8 +105,3 @@ class QwenModel:
     ) -> PagedKvCache:
         """A `PagedKvCache` for this model's layers, of 8 bits or in its norms' dtype."""
         raise NotImplementedError("task 3.2.2")
-
-
-def build_model(checkpoint: Checkpoint) -> QwenModel:
-    """The model of a loaded checkpoint."""
-    raise NotImplementedError("task 1.5.4")

@@ -2,8 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import Protocol, TypeVar, Unpack, cast
+from typing import Protocol, Unpack, cast
 
 from tiny_llm_lab.types import (
     BatchKeywords,
@@ -24,8 +23,6 @@ from tiny_llm_lab.types import (
 )
 from tiny_llm_lab.types.packages import PACKAGES
 from tiny_llm_lab.types.scheduling import serving
-
-_M = TypeVar("_M")
 
 
 class Solution(Protocol):
@@ -106,14 +103,6 @@ def load_scheduling(name: str = "mine") -> Scheduling:
 def load_serving(name: str = "mine") -> Serving:
     """The same package as `load_solution`, asked for its engine. Raises UserError when it has none."""
     return cast(Serving, _with(Serving, name))
-
-
-def in_one_operator(model: _M) -> _M:
-    """`model`, which from now on computes all its layers in one operator if its solution can."""
-    if stack_layers := getattr(model, "stack_layers", None):
-        with suppress(NotImplementedError):  # until the task is written, the layers go one by one
-            stack_layers()
-    return model
 
 
 def _with(protocol: type, name: str) -> object:

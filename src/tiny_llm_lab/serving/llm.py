@@ -10,7 +10,7 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.kv_memory import AUTO, engine_num_blocks
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.models.first_logits import require_numbers
-from tiny_llm_lab.runtime.solution import in_one_operator, load_serving
+from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import (
@@ -51,7 +51,7 @@ class LLM:
         """
         package = load_serving(solution)
         self.checkpoint = load_checkpoint(model, dtype=dtype)
-        built = in_one_operator(package.build_model(self.checkpoint))
+        built = package.build_model(self.checkpoint)
         require_numbers(built, self.checkpoint, solution)
         limit = min(built.config.max_position_embeddings, SchedulerConfig.max_model_len)
         config = config or SchedulerConfig(max_model_len=limit)

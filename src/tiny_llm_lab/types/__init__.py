@@ -10,8 +10,16 @@ Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H quer
 D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
 """
 
-from tiny_llm_lab.types.computing.kernel_ops import CommonOps, KernelOps, LayerWeights, Offsets, Rotary
+from tiny_llm_lab.types.computing.kernel_ops import (
+    CommonOps,
+    KernelOps,
+    KvStorage,
+    LayerWeights,
+    Offsets,
+    Rotary,
+)
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
+from tiny_llm_lab.types.computing.layers import Layer, Mixer
 from tiny_llm_lab.types.computing.model import (
     Checkpoint,
     Detokenizer,
@@ -22,8 +30,10 @@ from tiny_llm_lab.types.computing.model import (
     RequestKvCache,
     Tokenizer,
 )
+from tiny_llm_lab.types.computing.no_cache import NO_CACHE
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling, yarn_magnitude
+from tiny_llm_lab.types.computing.wanted import ALL, Wanted
 from tiny_llm_lab.types.computing.weight import QuantizationMode, QuantizedWeights, Weight
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.logits import LogitsProcessor, refuse_processors, require_usable
@@ -69,7 +79,9 @@ from tiny_llm_lab.types.scheduling.step_time import (
 from tiny_llm_lab.types.structured_outputs import StructuredOutputs
 
 __all__ = [
+    "ALL",
     "MAX_LOGPROBS",
+    "NO_CACHE",
     "PRIORITY_CLASSES",
     "Arrival",
     "Arrivals",
@@ -92,9 +104,12 @@ __all__ = [
     "FinishReason",
     "KernelOps",
     "KvCache",
+    "KvStorage",
+    "Layer",
     "LayerStack",
     "LayerWeights",
     "LogitsProcessor",
+    "Mixer",
     "Model",
     "ModelConfig",
     "Offsets",
@@ -131,6 +146,7 @@ __all__ = [
     "TokenLogprobs",
     "Tokenizer",
     "UserError",
+    "Wanted",
     "Weight",
     "attention_tokens",
     "is_async_scheduling",

@@ -5,24 +5,30 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, RequestKvCache
+from tiny_llm_lab.types import KernelOps, KvStorage, RequestKvCache
+
+from .storage import ARRAYS
 
 # Storage grows in multiples of this many tokens, and at least doubles.
 _STEP = 64
+_EMPTY = mx.zeros((0, 0, 0, 0))
 
 
 class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self, ops: KernelOps | None = None) -> None:
-        """Start empty, with offset = 0. The first update allocates.
+        """Start with offset = 0, and with keys and values of size 0. The first update allocates.
 
-        From task 2.5.6 on: `ops` write and grow.
+        From task 2.5.6 on: `ops`, where there are any, write and grow in place of `ARRAYS`.
         """
-        self.ops = ops
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.storage: KvStorage = ops or ARRAYS
+        self.keys = self.values = _EMPTY
         self.offset = 0
+
+    def offsets(self, num_rows: int) -> list[int]:
+        """The tokens stored of each of `num_rows` rows: `offset` of each."""
+        return [self.offset] * num_rows
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each, S = offset.
@@ -30,21 +36,16 @@ class TinyKvFullCache:
         Storage grows by doubling, so that n tokens cost O(n) copying in all. Raises ValueError when
         the shapes of `key` and `value` differ or do not continue what is stored.
         """
-        end = self.offset + key.shape[2]
+        offsets, end = self.offsets(len(key)), self.offset + key.shape[2]
         self._reserve(key, value, end)
-        assert self.keys is not None and self.values is not None
-        if self.ops is not None:
-            self.keys = self.ops.append(self.keys, key, self.offset)
-            self.values = self.ops.append(self.values, value, self.offset)
-        else:
-            self.keys[:, :, self.offset : end] = key
-            self.values[:, :, self.offset : end] = value
+        self.keys = self.storage.append(self.keys, key, offsets)
+        self.values = self.storage.append(self.values, value, offsets)
         self.offset = end
         return self.fetch()
 
     def fetch(self) -> tuple[mx.array, mx.array]:
         """Everything stored: keys and values [B, G, S, D]. Raises ValueError when empty."""
-        if self.keys is None or self.values is None:
+        if not self.keys.size:
             raise ValueError("the cache is empty")
         return self.keys[:, :, : self.offset], self.values[:, :, : self.offset]
 
@@ -60,25 +61,33 @@ class TinyKvFullCache:
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph outlives the chunk that built it."""
-        if self.keys is not None:
+        if self.keys.size:
             mx.eval(self.keys, self.values)
+
+    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
+        """Whether the storage is of `dtype` and has room for so many more tokens of `num_rows` rows."""
+        keys, needed = self.keys, self.offset + num_new_tokens
+        return len(keys) == num_rows and keys.dtype == dtype and needed <= keys.shape[2]
+
+    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
+        """Take storage [B, G, room, D] that has so many more tokens of every row than this cache."""
+        self.keys, self.values = keys, values
+        self.offset += num_new_tokens
 
     def release(self) -> None:
         """Give the memory back; the cache is empty afterwards."""
-        self.keys = self.values = None
+        self.keys = self.values = _EMPTY
         self.offset = 0
 
     def _reserve(self, key: mx.array, value: mx.array, needed: int) -> None:
         if key.shape != value.shape:
             raise ValueError(f"key {key.shape} and value {value.shape} differ in shape")
-        batch, groups, _, dim = key.shape
-        if self.keys is not None and (batch, groups, dim) != (*self.keys.shape[:2], self.keys.shape[3]):
+        stored, room = (self.keys, self.values) if self.keys.size else (key, value), self.keys.shape[2]
+        if (*key.shape[:2], key.shape[3]) != (*stored[0].shape[:2], stored[0].shape[3]):
             raise ValueError(f"key {key.shape} does not continue a cache of {self.keys.shape}")
-        room = 0 if self.keys is None else self.keys.shape[2]
         if needed > room:
-            room, used = max(_whole_steps(needed), 2 * room), [self.offset] * batch
-            self.keys = _grown(self.ops, self.keys, key, batch, room, used)
-            self.values = _grown(self.ops, self.values, value, batch, room, used)
+            room, used = max(_whole_steps(needed), 2 * room), self.offsets(len(key))
+            self.keys, self.values = (self.storage.grow(each, len(key), room, used) for each in stored)
 
 
 class BatchingKvCache:
@@ -100,10 +109,10 @@ class BatchingKvCache:
         A row never holds more than `max_seq_len` tokens (None = any).
         From task 2.7.8 on: storage grows `headroom` tokens before it must: not all layers copy in one step.
         """
-        self.ops, self.headroom = ops, headroom
+        self.storage: KvStorage = ops or ARRAYS
+        self.headroom = headroom
         self.max_active_requests, self.max_seq_len = max_active_requests, max_seq_len
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.keys = self.values = _EMPTY
         self.offset: list[int] = []
 
     def reserve(self, num_tokens: int) -> None:
@@ -111,7 +120,7 @@ class BatchingKvCache:
 
         Stores nothing. Does nothing before the first request: the shapes are not known yet.
         """
-        if self.keys is not None and self.values is not None:
+        if self.keys.size:
             self._grow(self.keys, self.values, num_tokens, len(self.offset) + 1)
             mx.eval(self.keys, self.values)
 
@@ -128,7 +137,6 @@ class BatchingKvCache:
         self._require_fit(length)
         # With room for its next token: growing stops the whole batch, and would do so twice.
         self._grow(key, value, length + 1, row + 1)
-        assert self.keys is not None and self.values is not None
         self.keys[row : row + 1, :, :length] = key
         self.values[row : row + 1, :, :length] = value
         mx.eval(self.keys, self.values)
@@ -149,6 +157,10 @@ class BatchingKvCache:
         self.offset[row] = self.offset[last]
         self.offset.pop()
 
+    def offsets(self, num_rows: int) -> list[int]:
+        """The tokens stored of each active row, whatever `num_rows` is."""
+        return self.offset
+
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
         """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
 
@@ -162,15 +174,8 @@ class BatchingKvCache:
         longest = max(self.offset) + new
         self._require_fit(longest)
         self._grow(key, value, longest, batch)
-        assert self.keys is not None and self.values is not None
-        if self.ops is not None:
-            self.keys = self.ops.append(self.keys, key, self.offset)
-            self.values = self.ops.append(self.values, value, self.offset)
-        else:
-            rows = mx.arange(batch)[:, None]
-            columns = mx.array(self.offset)[:, None] + mx.arange(new)
-            self.keys[rows, :, columns] = key.transpose(0, 2, 1, 3)
-            self.values[rows, :, columns] = value.transpose(0, 2, 1, 3)
+        self.keys = self.storage.append(self.keys, key, self.offset)
+        self.values = self.storage.append(self.values, value, self.offset)
         self.offset = [stored + new for stored in self.offset]
         return self.keys[:batch, :, :longest], self.values[:batch, :, :longest]
 
@@ -180,9 +185,19 @@ class BatchingKvCache:
         columns = mx.arange(max(self.offset) + num_new_tokens)
         return (columns <= seen[..., None])[:, None]
 
+    def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
+        """As in `TinyKvFullCache`; False unless `num_rows` requests are active."""
+        keys, needed = self.keys, max(self.offset, default=0) + num_new_tokens
+        return len(self.offset) == num_rows and keys.dtype == dtype and needed <= keys.shape[2]
+
+    def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
+        """As in `TinyKvFullCache`. `offset` becomes a new list."""
+        self.keys, self.values = keys, values
+        self.offset = [stored + num_new_tokens for stored in self.offset]
+
     def release(self) -> None:
         """Give the memory back and forget every request."""
-        self.keys = self.values = None
+        self.keys = self.values = _EMPTY
         self.offset = []
 
     def _require_fit(self, num_tokens: int) -> None:
@@ -190,8 +205,8 @@ class BatchingKvCache:
             raise ValueError(f"{num_tokens} tokens do not fit into rows of max_seq_len {self.max_seq_len}")
 
     def _grow(self, key: mx.array, value: mx.array, num_tokens: int, num_rows: int) -> None:
-        """Storage for so many tokens and rows of the shapes of `key` and `value`, if there is less."""
-        rows, room = (0, 0) if self.keys is None else (self.keys.shape[0], self.keys.shape[2])
+        """Grow storage to at least num_rows x num_tokens, shaped like `key` and `value`."""
+        rows, _, room, _ = self.keys.shape
         limit, most_rows = self.max_seq_len, self.max_active_requests
         wanted, num_rows = num_tokens + self.headroom, min(num_rows, most_rows)
         wanted = wanted if limit is None else min(wanted, limit)
@@ -201,10 +216,9 @@ class BatchingKvCache:
             room = max(_whole_steps(wanted), 2 * room)
             room = room if limit is None else min(room, limit)
         if num_rows > rows:
-            is_free = self.ops is not None and self.ops.has_free_rows
-            rows = most_rows if is_free else min(max(num_rows, 2 * rows), most_rows)
-        self.keys = _grown(self.ops, self.keys, key, rows, room, self.offset)
-        self.values = _grown(self.ops, self.values, value, rows, room, self.offset)
+            rows = most_rows if self.storage.has_free_rows else min(max(num_rows, 2 * rows), most_rows)
+        stored = (self.keys, self.values) if self.keys.size else (key, value)
+        self.keys, self.values = (self.storage.grow(each, rows, room, self.offset) for each in stored)
 
 
 def reserve_ahead(layers: Sequence[BatchingKvCache], num_tokens: int, num_computed_tokens: int) -> None:
@@ -222,26 +236,8 @@ def _whole_steps(num_tokens: int) -> int:
     return -(-num_tokens // _STEP) * _STEP
 
 
-def _grown(
-    ops: KernelOps | None, stored: mx.array | None, like: mx.array, rows: int, room: int, used: Sequence[int]
-) -> mx.array:
-    """Storage [rows, G, room, D] like `like`: what is `used` of the rows of `stored`, and then room.
-
-    C++ kernels do not fill the room: that would take a batch of long rows a second, and none of it is read.
-    """
-    if ops is not None:
-        return ops.grow(like if stored is None else stored, rows, room, list(used))
-    _, groups, _, dim = like.shape
-    grown = mx.zeros((rows, groups, room, dim), like.dtype)
-    if stored is not None and used:
-        old = slice(None, len(used)), slice(None), slice(None, max(used))
-        grown[old] = stored[old]
-    return grown
-
-
-def _moved(stored: mx.array | None, source: int, target: int, used: int) -> mx.array:
+def _moved(stored: mx.array, source: int, target: int, used: int) -> mx.array:
     """`stored` with the `used` tokens of one row copied over those of another, in place."""
-    assert stored is not None
     # A gather owns its memory. A view would share the storage and force a copy of all of it.
     row = stored[:, :, :used][mx.array([source])]
     mx.eval(row)

@@ -7,11 +7,12 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps
+from tiny_llm_lab.types import KernelOps, KvStorage
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
 from ..layers.attention import scaled_dot_product_attention_grouped
-from .kv_quantization import dequantize_rows, quantize_rows
+from .kv_quantization import dequantize_rows
+from .storage import ARRAYS
 
 _Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if these are integers
 
@@ -24,7 +25,6 @@ class PagedAttention:
     """
 
     layout: StepLayout
-    ops: KernelOps | None = None  # of the model
 
     def __call__(
         self,
@@ -40,10 +40,6 @@ class PagedAttention:
         blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
         those of the keys and those of the values [num_blocks, G, block_size] float32.
         """
-        if self.ops is not None:
-            at, factor = self.layout, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-            where = (at.query_starts, at.lengths, at.block_tables)
-            return self.ops.paged_attention(q, keys, values, *where, factor, kv_scales)
         pools = tuple(zip((keys, values), kv_scales or (None, None), strict=True))
         parts = [self._decodes(q, pools, scale)] if self._single else []
         for r in self._several:
@@ -92,17 +88,38 @@ class PagedAttention:
 
 
 @dataclass(eq=False)
+class OpsPagedAttention:
+    """What `PagedAttention` computes, by a model's operators."""
+
+    layout: StepLayout
+    ops: KernelOps
+
+    def __call__(
+        self,
+        q: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        scale: float | None = None,
+        kv_scales: tuple[mx.array, mx.array] | None = None,
+    ) -> mx.array:
+        """As `PagedAttention`."""
+        at, factor = self.layout, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        where = (at.query_starts, at.lengths, at.block_tables)
+        return self.ops.paged_attention(q, keys, values, *where, factor, kv_scales)
+
+
+@dataclass(eq=False)
 class PagedLayer:
     """The pools of one layer in one step."""
 
     cache: PagedCache
     index: int  # the layer's number
     layout: StepLayout
-    attention: PagedAttention  # of `layout`
+    attention: PagedAttention | OpsPagedAttention  # of `layout`
+    storage: KvStorage = ARRAYS
 
-    @property
-    def offset(self) -> list[int]:
-        """[T] the rows' positions."""
+    def offsets(self, num_rows: int) -> list[int]:
+        """The positions [T] of the rows, whatever `num_rows` is."""
         return self.layout.positions
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
@@ -122,19 +139,13 @@ class PagedLayer:
 
     def _store(self, pools: list[mx.array], scales: list[mx.array], rows: mx.array) -> None:
         if scales:
-            ops = self.attention.ops
-            rows, factors = quantize_rows(rows) if ops is None else ops.quantize_rows(rows)
+            rows, factors = self.storage.quantize_rows(rows)
             self._put(scales, factors)
         self._put(pools, rows)
 
     def _put(self, pools: list[mx.array], rows: mx.array) -> None:
-        pool, slots = pools[self.index], self.layout.slots
-        rows = rows.astype(pool.dtype)
-        if self.attention.ops is not None:
-            pools[self.index] = self.attention.ops.append_rows(pool, rows, slots)
-        else:
-            blocks, places = mx.divmod(slots, pool.shape[2])
-            pool[blocks, :, places] = rows[:, :, 0]
+        pool = pools[self.index]
+        pools[self.index] = self.storage.append_rows(pool, rows.astype(pool.dtype), self.layout.slots)
 
 
 def _gathered(

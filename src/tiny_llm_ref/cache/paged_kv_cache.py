@@ -1,5 +1,6 @@
 """Keys and values in pages, the blocks of a pool (PagedAttention, Kwon et al. 2023, arXiv 2309.06180)."""
 
+from functools import partial
 from typing import cast
 
 import mlx.core as mx
@@ -7,7 +8,8 @@ import mlx.core as mx
 from tiny_llm_lab.types import KernelOps, ModelConfig, UserError
 from tiny_llm_lab.types.computing.paged import StepLayout
 
-from .paged_attention import PagedAttention, PagedLayer
+from .paged_attention import OpsPagedAttention, PagedAttention, PagedLayer
+from .storage import ARRAYS
 
 
 class PagedKvCache:
@@ -33,7 +35,9 @@ class PagedKvCache:
         """
         if kv_bits not in (None, 8):
             raise UserError(f"keys and values have 8 bits or, with None, those of the model: not {kv_bits}")
-        self.num_blocks, self.block_size, self.ops = num_blocks, block_size, ops
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.storage = ops or ARRAYS
+        self._attention_over = partial(OpsPagedAttention, ops=ops) if ops else PagedAttention
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         layers = range(config.num_hidden_layers)
         self.keys, self.values = (
@@ -59,8 +63,8 @@ class PagedKvCache:
         `release`.
         """
         self._require(layout)
-        attention = PagedAttention(layout, self.ops)
-        return [PagedLayer(self, i, layout, attention) for i in range(len(self.keys))]
+        attention = self._attention_over(layout)
+        return [PagedLayer(self, i, layout, attention, self.storage) for i in range(len(self.keys))]
 
     def materialize(self) -> None:
         """Compute what is still lazy, so that no graph outlives the step that built it."""

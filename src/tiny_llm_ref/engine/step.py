@@ -6,7 +6,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import PagedModel, StepPlan
+from tiny_llm_lab.types import PagedModel, StepPlan, Wanted
 from tiny_llm_lab.types.computing.paged import PagedCache, Slice
 
 from ..cache.step_layout import StepLayout
@@ -71,7 +71,8 @@ def launch(
     layout = StepLayout.of(kv_cache.block_size, slices)
     layers = kv_cache.begin_step(layout)
     tokens = previous.sampled.astype(mx.int32) if previous else _known_tokens(requests, slices)
-    logits = model(tokens[:, None], layout.positions, layers, rows=rows + prompts.rows)[:, -1]
+    wanted = Wanted(rows=rows + prompts.rows)
+    logits = model(tokens[:, None], layout.positions, layers, wanted=wanted)[:, -1]
     if prompts.rows:
         prompts.score(logits[len(rows) :])
         logits = logits[: len(rows)]

@@ -17,6 +17,7 @@ from tiny_llm_lab.types import (
     SamplingParams,
     Tokenizer,
     UserError,
+    Wanted,
     is_async_scheduling,
     prompt_token_ids,
     refuse_processors,
@@ -92,7 +93,7 @@ class Request:
         start, end = next(chunk_spans(num_tokens, self.prefill_max_step, self.offset))
         is_last = end == num_tokens
         chunk = mx.array([self.prefill_tokens[start:end]])
-        logits = self.model(chunk, start, self.kv_cache, logits_to_keep=int(is_last))
+        logits = self.model(chunk, start, self.kv_cache, wanted=Wanted(last=int(is_last)))
         # MLX is lazy: without this the graphs of all chunks would pile up until the last one.
         for layer in self.kv_cache:
             layer.materialize()
@@ -144,7 +145,8 @@ class DecodeStep:
         known = [request.next_token for request in requests]
         tokens = mx.array(known) if previous is None else previous.sampled.astype(mx.int32)
         num_pending = 0 if previous is None else 1  # tokens of each request that are not known yet
-        logits = model(tokens[:, None], kv_cache[0].offset, kv_cache, logits_to_keep=1)[:, -1]
+        offsets = kv_cache[0].offsets(len(requests))
+        logits = model(tokens[:, None], offsets, kv_cache, wanted=Wanted(last=1))[:, -1]
         parts = [(request.sample, request.answer.num_tokens + num_pending, 1) for request in requests]
         sampled = sample_rows(logits, parts)
         mx.async_eval(sampled)

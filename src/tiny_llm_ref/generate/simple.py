@@ -6,7 +6,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Model, TokenEvent, Tokenizer, prompt_token_ids
+from tiny_llm_lab.types import Model, TokenEvent, Tokenizer, Wanted, prompt_token_ids
 
 from .sampler import Sampler
 from .text_stream import TextStream
@@ -32,7 +32,7 @@ def simple_generate(
 
     def logits_after(token: int | None) -> mx.array:
         tokens.extend([] if token is None else [token])
-        return model(mx.array([tokens]), logits_to_keep=1)
+        return model(mx.array([tokens]), wanted=Wanted(last=1))
 
     return _generate(logits_after, tokenizer, sampler or Sampler(), len(tokens), max_tokens)
 
@@ -56,7 +56,7 @@ def simple_generate_with_kv_cache(
     def logits_after(token: int | None) -> mx.array:
         nonlocal offset
         new = tokens if token is None else [token]
-        logits = model(mx.array([new]), offset, cache, logits_to_keep=1)
+        logits = model(mx.array([new]), offset, cache, wanted=Wanted(last=1))
         offset += len(new)
         return logits
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, ModelConfig, QuantizedWeights, Weight
+from tiny_llm_lab.types import KernelOps, LayerWeights, ModelConfig, QuantizedWeights, Weight
 
 from .basics import linear, silu, softmax
 
@@ -75,14 +75,11 @@ class QwenMoE:
     Sparse experts: Shazeer et al. 2017, arXiv 1701.06538, eq. 1.
     """
 
-    def __init__(
-        self, config: ModelConfig, weights: Mapping[str, Weight], ops: KernelOps | None = None
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
         """`weights` hold gate.weight [N, E], and stacked for all experts switch_mlp.gate_proj.weight and
-        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I]. With `ops` the products
-        and the experts are computed by these operators.
+        switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
         """
-        self.config, self.ops = config, ops
+        self.config = config
         self.gate = weights["gate.weight"]
         self.w_gate, self.w_up, self.w_down = (
             weights[f"switch_mlp.{part}_proj.weight"] for part in ("gate", "up", "down")
@@ -95,12 +92,8 @@ class QwenMoE:
         """
         if x.size == 0:
             return x
-        flat, how = x.reshape(-1, x.shape[-1]), (self.config.num_experts_per_tok, self.config.norm_topk_prob)
-        if self.ops is not None:
-            experts, weights = _largest(self.ops.linear(flat, [self.gate])[0], *how)
-            out = self.ops.expert_mlp(flat, experts, weights, self.w_gate, self.w_up, self.w_down)
-            return out.reshape(x.shape)
-        experts, weights = route(flat, self.gate, *how)
+        flat, config = x.reshape(-1, x.shape[-1]), self.config
+        experts, weights = route(flat, self.gate, config.num_experts_per_tok, config.norm_topk_prob)
         outputs = self._gathered(flat, experts) if _can_gather(x.dtype) else self._one_by_one(flat, experts)
         outputs = outputs.reshape(*experts.shape, -1).astype(mx.float32)
         return mx.sum(outputs * weights[..., None], axis=-2).astype(x.dtype).reshape(x.shape)
@@ -132,6 +125,24 @@ class QwenMoE:
     def _expert(self, expert: int, x: mx.array) -> mx.array:
         gate, up, down = (_of(expert, w) for w in (self.w_gate, self.w_up, self.w_down))
         return linear(silu(linear(x, gate)) * linear(x, up), down)
+
+
+class OpsMoE:
+    """What `QwenMoE` computes, by a model's operators."""
+
+    def __init__(self, config: ModelConfig, weights: LayerWeights, ops: KernelOps) -> None:
+        """`weights` are those of a layer with a router."""
+        self.config, self.weights, self.ops = config, weights, ops
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """As `QwenMoE`; the operators choose the dtype of the sum."""
+        w, config = self.weights, self.config
+        if x.size == 0 or w.router is None:
+            return x
+        flat = x.reshape(-1, x.shape[-1])
+        scores = self.ops.linear(flat, [w.router])[0]
+        chosen = _largest(scores, config.num_experts_per_tok, config.norm_topk_prob)
+        return self.ops.expert_mlp(flat, *chosen, w.gate, w.up, w.down).reshape(x.shape)
 
 
 def _can_gather(dtype: mx.Dtype) -> bool:

@@ -1,5 +1,7 @@
 """Rotary positional encoding (Su et al. 2021, RoFormer, arXiv 2104.09864)."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from tiny_llm_lab.types import RopeScaling
@@ -38,18 +40,16 @@ class RoPE:
         self.magnitude = 1.0 if scaling is None else scaling.magnitude
         self._cos = self._sin = mx.zeros((0, dims // 2))
 
-    def __call__(self, x: mx.array, offset: int | list[int] = 0) -> mx.array:
-        """Rotate x [B, L, H, D]; its first token is at position `offset`.
+    def __call__(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
+        """Rotate x [B, L, H, D]; the first token of row b is at position offsets[b].
 
-        Same shape and dtype as `x`; angles and products in float32. Raises ValueError when a position
-        is negative or reaches seq_len.
-        From task 2.6.1 on: `offset` may be a list; ValueError when it has not one position for each row.
+        Same shape and dtype as `x`; angles and products in float32. Raises ValueError when there is not one
+        offset for each row, and when a position is negative or reaches seq_len.
         """
         batch, length = x.shape[:2]
-        offsets = [offset] if isinstance(offset, int) else offset
-        if not isinstance(offset, int) and len(offset) != batch:
-            raise ValueError(f"{len(offset)} offsets for {batch} rows")
-        if offsets and min(offsets) < 0:
+        if len(offsets) != batch:
+            raise ValueError(f"{len(offsets)} offsets for {batch} rows")
+        if min(offsets, default=0) < 0:
             raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
         cos, sin = self.tables(max(offsets, default=0) + length)
         cos, sin = _at(offsets, length, cos), _at(offsets, length, sin)
@@ -84,9 +84,9 @@ class RoPE:
         return self._cos, self._sin
 
 
-def _at(offsets: list[int], length: int, table: mx.array) -> mx.array:
-    """The rows [1 or B, L, 1, D / 2] of a table at the positions of L tokens behind each offset."""
+def _at(offsets: Sequence[int], length: int, table: mx.array) -> mx.array:
+    """The rows [B, L, 1, D / 2] of a table at the positions of L tokens from each offset on."""
     if len(offsets) == 1:
         return table[None, offsets[0] : offsets[0] + length, None]
-    positions = mx.array(offsets, mx.int32)[:, None] + mx.arange(length)
+    positions = mx.array(list(offsets), mx.int32)[:, None] + mx.arange(length)
     return table[positions][:, :, None]

@@ -8,6 +8,7 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.native import kernels
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
 
+from .ops_model import OpsModel
 from .qwen import QwenModel
 
 Span = tuple[int, int]
@@ -108,11 +109,14 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
-    return QwenModel(part.config, part.weights, kernels(__package__, part.weights), all_sum)
+    ops = kernels(__package__, part.weights)
+    if ops is None:
+        return QwenModel(part.config, part.weights, all_sum)
+    return OpsModel(part.config, part.weights, ops, all_sum)
 
 
 def _all_sum(group: mx.distributed.Group, x: mx.array) -> mx.array:
-    # Without tokens (`logits_to_keep=0`) there is nothing to send.
+    # Without tokens (`Wanted(last=0)`) there is nothing to send.
     return mx.distributed.all_sum(x, group=group) if x.size else x
 
 

@@ -5,7 +5,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import Draft, DraftSampler, Model, RequestKvCache, UserError
+from tiny_llm_lab.types import Draft, DraftSampler, Model, RequestKvCache, UserError, Wanted
 
 # The most tokens that one pass of a draft model computes: a long prompt must not need a long row of scores.
 _CHUNK = 512
@@ -171,7 +171,7 @@ class _Computed:
             chunk = list(token_ids[start : start + _CHUNK])
             is_last = start + _CHUNK >= len(token_ids)
             tokens = mx.array([chunk])
-            logits = self._model(tokens, len(self._tokens), self._cache, logits_to_keep=int(is_last))
+            logits = self._model(tokens, len(self._tokens), self._cache, wanted=Wanted(last=int(is_last)))
             for layer in self._cache:
                 layer.materialize()
             self._tokens += chunk

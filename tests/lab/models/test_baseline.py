@@ -24,6 +24,7 @@ from tiny_llm_lab.types import (
     Timing,
     TokenEvent,
     UserError,
+    Wanted,
 )
 
 Engine = tuple[Solution, Model, Checkpoint]
@@ -205,14 +206,14 @@ def test_the_model_keeps_to_the_seam() -> None:
     tokens = mx.array([[1, 2, 3, 4]])
     whole = model(tokens)
     assert whole.shape == (1, 4, 320)
-    assert model(tokens, logits_to_keep=0).shape == (1, 0, 320)
+    assert model(tokens, wanted=Wanted(last=0)).shape == (1, 0, 320)
     cache = model.create_kv_cache()
     model(tokens[:, :3], 0, cache)
     cache[0].materialize()
     assert cache[0].offset == 3 and cache[0].fetch()[0].shape == (1, 2, 3, 16)
     with pytest.raises(ValueError, match="offset 2 does not match a cache of 3 tokens"):
         model(tokens[:, 3:], 2, cache)
-    last = model(tokens[:, 3:], 3, cache, logits_to_keep=1)
+    last = model(tokens[:, 3:], 3, cache, wanted=Wanted(last=1))
     assert mx.allclose(last[:, -1], whole[:, -1], atol=1e-4)
     cache[0].release()
     assert cache[0].offset == 0

@@ -10,7 +10,7 @@ from tests.helpers.checkpoints import SHRUNK
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
-from tiny_llm_lab.types import Model, SamplingParams
+from tiny_llm_lab.types import Model, SamplingParams, Wanted
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 # To compare the default model too, add "default" here and run the script named below.
@@ -73,7 +73,7 @@ def test_logits_with_a_cache_equal_those_of_mlx_lm(name: str) -> None:
     caches: list[Any] = [model.create_kv_cache() for model in (ref, mlx_lm)]
     for begin, end in ((0, 33), (33, 34), (34, 80)):
         got, want = (
-            model(tokens[:, begin:end], begin, cache, logits_to_keep=1)
+            model(tokens[:, begin:end], begin, cache, wanted=Wanted(last=1))
             for model, cache in zip((ref, mlx_lm), caches, strict=True)
         )
         assert_close(got, want, F32_MODEL, legend="[B, 1, V]")
@@ -115,7 +115,7 @@ def golden(name: str) -> dict[str, np.ndarray]:
 def test_logits_equal_those_of_transformers(name: str, solution: str) -> None:
     recorded = golden(name)
     model = load_solution(solution).build_model(load_checkpoint(name, dtype="float32"))
-    logits = model(mx.array(recorded["prompt"])[None], logits_to_keep=len(recorded["logits"]))
+    logits = model(mx.array(recorded["prompt"])[None], wanted=Wanted(last=len(recorded["logits"])))
     assert_close(logits[0], recorded["logits"], F32_MODEL, legend="[L, V]", what=f"{name}, else run {RECORD}")
 
 

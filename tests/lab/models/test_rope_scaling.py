@@ -13,7 +13,7 @@ from tests.helpers.tolerance import F32, Tolerance, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.models.config.model_config import read_config
-from tiny_llm_lab.types import ModelConfig, RopeScaling, UserError
+from tiny_llm_lab.types import ModelConfig, RopeScaling, UserError, Wanted
 from tiny_llm_ref.layers.positional_encoding import RoPE
 
 Copy = Callable[[str], Path]
@@ -54,7 +54,7 @@ def test_rotations_equal_those_of_mlx_lm(copy: Copy, settings: dict[str, Any]) -
     x = mx.array(np.random.default_rng(0).normal(size=(1, 3, 2, dims)).astype(np.float32))
     for position in (0, 1, 7, 100, 509, config.max_position_embeddings - 3):
         want = theirs(x.transpose(0, 2, 1, 3), offset=position).transpose(0, 2, 1, 3)
-        assert_close(rope(x, position), want, F32 if position < 10 else FAR, what=f"position {position}")
+        assert_close(rope(x, [position]), want, F32 if position < 10 else FAR, what=f"position {position}")
 
 
 @pytest.mark.parametrize("settings", SCALINGS, ids=str)
@@ -75,7 +75,7 @@ def test_periods_and_magnitude_are_what_the_fused_operator_takes(
         offset=200,
         freqs=rope.periods,
     )
-    assert_close(rope(x, 200), fused.transpose(0, 2, 1, 3), FAR)
+    assert_close(rope(x, [200]), fused.transpose(0, 2, 1, 3), FAR)
 
 
 def test_yarn_by_the_formulas_of_the_paper() -> None:
@@ -116,12 +116,12 @@ def test_a_whole_model_equals_that_of_mlx_lm(copy: Copy, name: str, settings: An
     if settings["rope_type"] == "yarn":  # further than the first training
         assert checkpoint.config.max_position_embeddings == 2048
         tokens = mx.concatenate([tokens, tokens[:, :188]], axis=1)
-    got, want = (model(tokens, logits_to_keep=20) for model in (ref, mlx_lm))
+    got, want = (model(tokens, wanted=Wanted(last=20)) for model in (ref, mlx_lm))
     assert_close(got, want, FAR, legend="[B, L, V]")
     edit_json(folder / "config.json", rope_theta=10000.0, **{key: ...})
     plain = load_checkpoint(str(folder), dtype="float32")
-    unscaled = load_solution("ref").build_model(plain)(tokens[:, :512], logits_to_keep=20)
-    scaled = ref(tokens[:, :512], logits_to_keep=20)
+    unscaled = load_solution("ref").build_model(plain)(tokens[:, :512], wanted=Wanted(last=20))
+    scaled = ref(tokens[:, :512], wanted=Wanted(last=20))
     assert float(mx.max(mx.abs(unscaled - scaled)).item()) > 0.1, "the scaling changes nothing"
 
 

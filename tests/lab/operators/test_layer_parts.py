@@ -31,22 +31,16 @@ def test_swiglu(ops: MlxOps, dtype: mx.Dtype) -> None:
 
 @pytest.mark.parametrize("traditional", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 9])
-@pytest.mark.parametrize("offsets", [0, 7, [3], [0, 5, 400], [9, 9, 9]])
+@pytest.mark.parametrize("offsets", [[0], [3], [0, 5, 400], [9, 9, 9]])
 def test_every_row_is_rotated_from_its_own_offset(
-    ops: MlxOps, dtype: mx.Dtype, offsets: int | list[int], length: int, traditional: bool
+    ops: MlxOps, dtype: mx.Dtype, offsets: list[int], length: int, traditional: bool
 ) -> None:
     rope = RoPE(24, 512, base=1000, traditional=traditional)
-    for batch in (1, 3) if isinstance(offsets, int) else (len(offsets),):
-        x = random_array(1, batch, length, 2, 24, dtype=dtype)
-        each = [offsets] * batch if isinstance(offsets, int) else offsets
-        want = oracle.rope(x, each, 1000, traditional).transpose(0, 2, 1, 3)
-        # float32 angles of some hundred radians are right to 2e-5.
-        assert_close(
-            ops.rotated(x, rope, offsets),
-            want,
-            rounding(dtype, 400 if dtype == mx.float32 else 3),
-            dtype=dtype,
-        )
+    x = random_array(1, len(offsets), length, 2, 24, dtype=dtype)
+    want = oracle.rope(x, offsets, 1000, traditional).transpose(0, 2, 1, 3)
+    # float32 angles of some hundred radians are right to 2e-5.
+    tolerance = rounding(dtype, 400 if dtype == mx.float32 else 3)
+    assert_close(ops.rotated(x, rope, offsets), want, tolerance, dtype=dtype)
 
 
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
@@ -57,8 +51,8 @@ def test_scaled_frequencies_are_those_of_the_tables(ops: MlxOps, kind: str) -> N
     assert_close(ops.rotated(x, rope, [5, 300]), want, rounding(mx.float32, 400))
 
 
-@pytest.mark.parametrize("offsets", [-1, 510, [0, 510], [-1, 0]])
-def test_positions_that_the_table_does_not_have(ops: MlxOps, offsets: int | list[int]) -> None:
+@pytest.mark.parametrize("offsets", [[0, 510], [-1, 0]])
+def test_positions_that_the_table_does_not_have(ops: MlxOps, offsets: list[int]) -> None:
     rope, w = RoPE(QWEN3.head_dim, 512), layer(QWEN3)[0]
     with pytest.raises(ValueError, match="positions must lie in 0 to 511"):
         ops.qkv_rope(mx.zeros((2, 3, QWEN3.hidden_size)), w, rope, offsets, 3)

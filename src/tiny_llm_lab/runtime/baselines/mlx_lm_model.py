@@ -15,12 +15,16 @@ from tiny_llm_lab.types import (
     QuantizedWeights,
     RequestKvCache,
     UserError,
+    Wanted,
     yarn_magnitude,
 )
 
 
 class MlxLmKvCache(KVCache):
     """One layer's cache of mlx-lm, for one request, with the methods of the seam that it lacks."""
+
+    def offsets(self, num_rows: int) -> list[int]:
+        return [self.offset] * num_rows
 
     def fetch(self) -> tuple[mx.array, mx.array]:
         return cast(tuple[mx.array, mx.array], self.keys_and_values())
@@ -52,19 +56,19 @@ class MlxLmModel:
     def __call__(
         self,
         tokens: mx.array,
-        offset: int | list[int] = 0,
+        offset: int | Sequence[int] = 0,
         cache: Sequence[KvCache] | None = None,
-        logits_to_keep: int | None = None,
+        *,
+        wanted: Wanted = Wanted(),
     ) -> mx.array:
         if cache is not None and not all(isinstance(layer, MlxLmKvCache) for layer in cache):
             raise ValueError("this cache is not of mlx-lm: use model.create_kv_cache()")
-        held = 0 if cache is None else cache[0].offset
+        held = 0 if cache is None else cache[0].offsets(1)[0]
         # mlx-lm takes positions from the cache alone.
         if offset != held:
             raise ValueError(f"offset {offset} does not match a cache of {held} tokens")
         hidden = self.network.model(tokens, cache=cache)
-        if logits_to_keep is not None:
-            hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
+        hidden = hidden[:, max(0, hidden.shape[1] - wanted.last) :]
         is_tied = self.config.tie_word_embeddings
         head = self.network.model.embed_tokens.as_linear if is_tied else self.network.lm_head
         return cast(mx.array, head(hidden))

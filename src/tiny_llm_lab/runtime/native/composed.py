@@ -36,7 +36,8 @@ class ComposedOps:
             q = self.rms_norm(q, w.query_norm, w.eps)[1]
         if w.key_norm is not None:
             k = self.rms_norm(k, w.key_norm, w.eps)[1]
-        q = self.rotated(q, rope, _moved(offsets, length - kept))
+        behind = length - kept
+        q = self.rotated(q, rope, [offset + behind for offset in offsets] if behind else offsets)
         return q, self.rotated(k, rope, offsets), v.transpose(0, 2, 1, 3)
 
     def attn_out_mlp(self: SmallOps, x: mx.array, attended: mx.array, w: LayerWeights) -> mx.array:
@@ -51,17 +52,10 @@ class ComposedOps:
 
 def furthest(offsets: Offsets, length: int) -> int:
     """The number of positions that `length` tokens behind `offsets` reach."""
-    return (offsets if isinstance(offsets, int) else max(offsets, default=0)) + length
+    return max(offsets, default=0) + length
 
 
 def require_positions(rope: Rotary, offsets: Offsets, length: int) -> None:
     """Raise ValueError for a position that `rope` does not have."""
-    first = offsets if isinstance(offsets, int) else min(offsets, default=0)
-    if first < 0 or furthest(offsets, length) > rope.seq_len:
+    if min(offsets, default=0) < 0 or furthest(offsets, length) > rope.seq_len:
         raise ValueError(f"positions must lie in 0 to {rope.seq_len - 1}")
-
-
-def _moved(offsets: Offsets, by: int) -> Offsets:
-    if by == 0:
-        return offsets
-    return offsets + by if isinstance(offsets, int) else [offset + by for offset in offsets]

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.native.composed import furthest
 from tiny_llm_lab.runtime.native.ops import KernelSet, Stack
-from tiny_llm_lab.types import LayerWeights, Offsets, Rotary
+from tiny_llm_lab.types import LayerWeights, Offsets, Rotary, Wanted
 from tiny_llm_lab.types.computing.layer_stack import Stored
 from tiny_llm_lab.types.computing.paged import PagedCache, StepLayout
 
@@ -28,36 +28,33 @@ class CppLayerStack:
         offsets: Offsets,
         keys: Sequence[mx.array],
         values: Sequence[mx.array],
-        kept: int,
-        rows: Sequence[int] | None,
+        wanted: Wanted,
     ) -> Stored | None:
         """See `LayerStack.over_rows`."""
         cos, sin = self._rope.tables(furthest(offsets, x.shape[1]))
         made = self._stack.over_rows(
-            x, offsets, cos, sin, [list(keys), list(values)], self._dim**-0.5, kept, rows
+            x, offsets, cos, sin, [list(keys), list(values)], self._dim**-0.5, *_choice(wanted, x)
         )
         if made is None:
             return None
         x, (new_keys, new_values) = made
         return x, new_keys, new_values
 
-    def over_new_rows(self, x: mx.array, kept: int, rows: Sequence[int] | None) -> Stored:
+    def over_new_rows(self, x: mx.array, wanted: Wanted) -> Stored:
         """See `LayerStack.over_new_rows`."""
         length = x.shape[1]
         cos, sin = self._rope.tables(length)
         room = -(-length // _ROOM) * _ROOM
-        x, (keys, values) = self._stack.over_new_rows(x, cos, sin, room, self._dim**-0.5, kept, rows)
+        x, (keys, values) = self._stack.over_new_rows(x, cos, sin, room, self._dim**-0.5, *_choice(wanted, x))
         return x, keys, values
 
-    def over_pages(
-        self, x: mx.array, cache: PagedCache, layout: StepLayout, kept: int, rows: Sequence[int] | None
-    ) -> mx.array:
+    def over_pages(self, x: mx.array, cache: PagedCache, layout: StepLayout, wanted: Wanted) -> mx.array:
         """See `LayerStack.over_pages`."""
         cos, sin = self._rope.tables(furthest(layout.positions, 1))
         pools = [part for part in (cache.keys, cache.values, cache.key_scales, cache.value_scales) if part]
         where = (layout.slots, layout.query_starts, layout.lengths, layout.block_tables)
         x, pools = self._stack.over_pages(
-            x, layout.positions, cos, sin, pools, *where, self._dim**-0.5, kept, rows
+            x, layout.positions, cos, sin, pools, *where, self._dim**-0.5, *_choice(wanted, x)
         )
         cache.keys, cache.values = pools[:2]
         if len(pools) > 2:
@@ -67,3 +64,8 @@ class CppLayerStack:
     @cached_property
     def _stack(self) -> Stack:
         return self._kernels.layer_stack(self._layers, self._dim, self._rope.traditional)
+
+
+def _choice(wanted: Wanted, x: mx.array) -> tuple[int, Sequence[int] | None]:
+    """How many tokens of each row of x [B, L, E] go on, and which rows."""
+    return min(wanted.last, x.shape[1]), wanted.rows

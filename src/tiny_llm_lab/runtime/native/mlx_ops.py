@@ -73,16 +73,12 @@ class MlxOps(ComposedOps):
 
     def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
         """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
-        batch, dim = x.shape[0], x.shape[-1]
+        dim, several = x.shape[-1], tuple(offsets)
         if rope.magnitude != 1:
             x = x * mx.array(rope.magnitude, x.dtype)
         # One offset for several rows has been wrong in released versions of MLX: an array never was.
-        at: int | mx.array
-        if isinstance(offsets, int) and batch == 1:
-            at = offsets
-        else:
-            several = (offsets,) * batch if isinstance(offsets, int) else tuple(offsets)
-            at = self._once("at", several, partial(mx.array, several, mx.int32))
+        made = partial(mx.array, several, mx.int32)
+        at = several[0] if len(several) == 1 else self._once("at", several, made)
         turn = partial(
             mx.fast.rope, x.transpose(0, 2, 1, 3), dim, traditional=rope.traditional, scale=1.0, offset=at
         )
@@ -94,12 +90,10 @@ class MlxOps(ComposedOps):
         """See `KernelOps.attention`."""
         new, stored = query.shape[2], key.shape[2]
         mask: str | mx.array | None = None
-        if not isinstance(lengths, int) and any(length != stored for length in lengths):
+        if any(length != stored for length in lengths):
             visible = (tuple(lengths), new, stored)
             mask = self._once("mask", visible, partial(_visible, *visible))
             value = cleared(value, mask) if self._reads_hidden else value
-        elif isinstance(lengths, int) and lengths != stored:
-            key, value = key[:, :, :lengths], value[:, :, :lengths]
         if mask is None and new > 1:
             mask = self._causal(new, key.shape[2])
         out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
@@ -139,8 +133,8 @@ class MlxOps(ComposedOps):
     def append(self, stored: mx.array, added: mx.array, offsets: Offsets) -> mx.array:
         """See `KernelOps.append`."""
         batch, groups, new, _ = added.shape
-        if isinstance(offsets, int):
-            stored[:batch, :, offsets : offsets + new] = added
+        if len(offsets) == 1:
+            stored[:batch, :, offsets[0] : offsets[0] + new] = added
             return stored
         room = stored.shape[2]
         key = (tuple(offsets), groups, new, room)

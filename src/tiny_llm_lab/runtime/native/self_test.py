@@ -48,7 +48,7 @@ def _cases(k: KernelSet) -> Iterator[tuple[str, mx.array, mx.array]]:
     yield "linear", k.linear(x, [w])[0], x @ w.T
     q, key, value = draw(4, 1, 4, 3, 64), draw(5, 1, 2, 70, 64), draw(6, 1, 2, 70, 64)
     fast = mx.fast.scaled_dot_product_attention(q, key, value, scale=0.125, mask="causal")
-    yield "attention", k.attention(q, key, value, 70, True, 0.125), fast
+    yield "attention", k.attention(q, key, value, [70], True, 0.125), fast
     yield from _of_pages(k, q, key, value, fast)
     yield "rms_norm", k.rms_norm(x, w[0], 1e-5)[1], mx.fast.rms_norm(x, w[0], 1e-5)
     yield "swiglu", k.swiglu(x, w[:4]), x * mx.sigmoid(x) * w[:4]
@@ -57,7 +57,7 @@ def _cases(k: KernelSet) -> Iterator[tuple[str, mx.array, mx.array]]:
     rotated = mx.fast.rope(
         heads.transpose(0, 2, 1, 3), 64, traditional=False, base=10000.0, scale=1.0, offset=3
     )
-    yield "rope", k.rope(heads, 3, mx.cos(angles), mx.sin(angles)), rotated.transpose(0, 2, 1, 3)
+    yield "rope", k.rope(heads, [3], mx.cos(angles), mx.sin(angles)), rotated.transpose(0, 2, 1, 3)
 
 
 def _of_pages(

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 
 from tiny_llm_lab.runtime.steps.shapes import Step, blocks_of
+from tiny_llm_lab.types import Wanted
 from tiny_llm_lab.types.computing.paged import Slice
 
 
@@ -44,7 +45,7 @@ class StepRunner:
         layout = self.llm.StepLayout.of(self.block_size, slices)
         layers = self.cache.begin_step(layout)
         tokens = mx.array(self._tokens[:num_rows])[:, None]
-        logits = self.model(tokens, layout.positions, layers, rows=rows)[:, -1]
+        logits = self.model(tokens, layout.positions, layers, wanted=Wanted(rows=rows))[:, -1]
         drawn = mx.argmax(logits, axis=-1) if rows else logits
         mx.eval(drawn, self.cache.pools)
         return cast(list[int], drawn.tolist()) if rows else []

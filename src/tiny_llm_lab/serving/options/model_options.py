@@ -12,7 +12,7 @@ from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.models.first_logits import require_numbers
 from tiny_llm_lab.runtime.models.loading import DTYPES
 from tiny_llm_lab.runtime.native.settings import MAX_THREADS
-from tiny_llm_lab.runtime.solution import Solution, in_one_operator
+from tiny_llm_lab.runtime.solution import Solution
 from tiny_llm_lab.types import Checkpoint, Model, UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -134,7 +134,7 @@ def load(
     checkpoint = load_checkpoint(model, device, dtype)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
     require_numbers(built, checkpoint, solution)
-    return Loaded(checkpoint, llm, in_one_operator(built))
+    return Loaded(checkpoint, llm, built)
 
 
 def _shared_model(llm: Solution, checkpoint: Checkpoint, num_ranks: int) -> Model:

@@ -9,7 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab.types.computing.layer_stack import LayerStack
 from tiny_llm_lab.types.computing.weight import QuantizedWeights, Weight
 
-Offsets = int | list[int]  # stored tokens before the new ones: one number, or one for each row of the batch
+Offsets = Sequence[int]  # stored tokens of each row of the batch before the new ones
 
 
 class Rotary(Protocol):
@@ -77,7 +77,42 @@ class LayerWeights:
         )
 
 
-class CommonOps(Protocol):
+class StoringOps(Protocol):
+    """The operators that write keys and values."""
+
+    def append(self, stored: mx.array, added: mx.array, offsets: Offsets) -> mx.array:
+        """stored [R, G, S, D] with added [B, G, L, D] in its first B rows from `offsets` on, B <= R.
+
+        Writes into the memory of `stored` if nothing else holds that array, otherwise into a copy.
+        """
+        ...
+
+    def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
+        """Storage [rows, G, room, D] that begins as stored [B, G, S, D]: the first used[b] tokens of row b.
+
+        What was not copied may be anything: attention reads no token behind a row's last one.
+        """
+        ...
+
+    def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
+        """The pool stored [blocks, G, block size, D] with row t of added [T, G, 1, D] in slots[t] (int32).
+
+        A pool of scales and its rows have no D. Writes into the memory of `stored`, which ends.
+        """
+        ...
+
+    def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
+        """Rows x [..., D] as int8 [..., D], and their scales [...] in float32."""
+        ...
+
+
+class KvStorage(StoringOps, Protocol):
+    """What writes and grows the storage of keys and values: operators, or plain arrays."""
+
+    has_free_rows: bool  # rows of storage cost nothing until something is written to them
+
+
+class CommonOps(StoringOps, Protocol):
     """The operators that models call and that a package's C++ has in the same shape.
 
     Floats are float32, float16 or bfloat16, and results have the dtype of the first array unless stated.
@@ -127,31 +162,6 @@ class CommonOps(Protocol):
         """silu(gate) * up, elementwise on [..., I]."""
         ...
 
-    def append(self, stored: mx.array, added: mx.array, offsets: Offsets) -> mx.array:
-        """stored [R, G, S, D] with added [B, G, L, D] in its first B rows from `offsets` on, B <= R.
-
-        Writes into the memory of `stored` if nothing else holds that array, otherwise into a copy.
-        """
-        ...
-
-    def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
-        """Storage [rows, G, room, D] that begins as stored [B, G, S, D]: the first used[b] tokens of row b.
-
-        What was not copied may be anything: attention reads no token behind a row's last one.
-        """
-        ...
-
-    def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
-        """The pool stored [blocks, G, block size, D] with row t of added [T, G, 1, D] in slots[t] (int32).
-
-        A pool of scales and its rows have no D. Writes into the memory of `stored`, which ends.
-        """
-        ...
-
-    def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
-        """Rows x [..., D] as int8 [..., D], and their scales [...] in float32."""
-        ...
-
     def argmax(self, x: mx.array) -> mx.array:
         """The index of each row's largest number, the first of equals: [..., V] -> [...] uint32."""
         ...
@@ -161,13 +171,12 @@ class CommonOps(Protocol):
         ...
 
 
-class KernelOps(CommonOps, Protocol):
+class KernelOps(CommonOps, KvStorage, Protocol):
     """The operators of a model: those of a package's C++ on a CPU, MLX's fused ones elsewhere."""
 
     name: str  # of the set: "cpp" or "mlx"
     starts_early: bool  # operators had better begin while Python still plans those behind them
     lists_top_k: bool  # `top_k` is worth a wait for its result: what it saves is sorting all V scores
-    has_free_rows: bool  # rows of storage cost nothing until something is written to them
 
     def qkv_rope(
         self, x: mx.array, w: LayerWeights, rope: Rotary, offsets: Offsets, kept: int

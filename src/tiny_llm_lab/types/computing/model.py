@@ -10,6 +10,7 @@ import mlx.core as mx
 from tiny_llm_lab.types.computing.kernel_ops import KernelOps
 from tiny_llm_lab.types.computing.paged import PagedCache, PagedLayer
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling
+from tiny_llm_lab.types.computing.wanted import Wanted
 from tiny_llm_lab.types.computing.weight import Weight
 
 
@@ -87,9 +88,8 @@ class Checkpoint:
 class KvCache(Protocol):
     """The stored keys and values of one layer."""
 
-    @property
-    def offset(self) -> int | list[int]:
-        """Tokens stored: one number, or one per row of a batch."""
+    def offsets(self, num_rows: int) -> list[int]:
+        """The tokens stored of each of `num_rows` rows."""
         ...
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
@@ -107,6 +107,8 @@ class KvCache(Protocol):
 
 class RequestKvCache(KvCache, Protocol):
     """The cache of a single request."""
+
+    offset: int  # tokens stored
 
     def fetch(self) -> tuple[mx.array, mx.array]:
         """Everything stored: keys and values [1, G, S, D]."""
@@ -130,12 +132,12 @@ class Model(Protocol):
     def __call__(
         self,
         tokens: mx.array,
-        offset: int | list[int] = 0,
+        offset: int | Sequence[int] = 0,
         cache: Sequence[KvCache] | None = None,
         *,
-        logits_to_keep: int | None = None,
+        wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """tokens [B, L] int32 at positions offset, ... -> logits [B, L or logits_to_keep, V]."""
+        """tokens [B, L] int32 after `offset` others -> logits [B, L, V], or of what is wanted."""
         ...
 
     def create_kv_cache(self) -> list[RequestKvCache]:
@@ -149,13 +151,12 @@ class PagedModel(Model, Protocol):
     def __call__(
         self,
         tokens: mx.array,
-        offset: int | list[int] = 0,
+        offset: int | Sequence[int] = 0,
         cache: Sequence[KvCache] | Sequence[PagedLayer] | None = None,
         *,
-        logits_to_keep: int | None = None,
-        rows: Sequence[int] | None = None,
+        wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """tokens [T, 1] int32 at positions `offset` [T] -> logits [len(rows), 1, V] of the rows asked for."""
+        """tokens [T, 1] int32 at positions `offset` [T] -> logits [rows, 1, V] of the wanted rows."""
         ...
 
     def create_paged_kv_cache(

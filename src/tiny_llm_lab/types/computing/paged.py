@@ -37,9 +37,8 @@ class StepLayout(Protocol):
 class PagedLayer(Protocol):
     """The blocks of one layer in one step."""
 
-    @property
-    def offset(self) -> list[int]:
-        """[T] the rows' positions."""
+    def offsets(self, num_rows: int) -> list[int]:
+        """The positions [T] of the rows."""
         ...
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:

@@ -74,7 +74,7 @@ def attention(
         oracle = _names(packages[0])
         variants.insert(0, Variant("oracle", lambda: oracle.flash_attention(q, k, v, mask="causal")))
         for package in packages:
-            of_package = partial(native.load(package).attention, q, k, v, stored, True, scale)
+            of_package = partial(native.load(package).attention, q, k, v, [stored], True, scale)
             variants.append(Variant(_name(package), of_package))
     seen = sum(stored - tokens + i + 1 for i in range(tokens))
     cost = Cost(2 * stored * kv_heads * dim * 2 + 4 * tokens * heads * dim, 4 * seen * heads * dim)

@@ -1,0 +1,29 @@
+"""The cache of a layer that remembers nothing."""
+
+from typing import Final, Literal
+
+import mlx.core as mx
+
+from tiny_llm_lab.types.computing.model import KvCache
+
+
+class NoCache:
+    """The `KvCache` of a layer that remembers nothing."""
+
+    def offsets(self, num_rows: int) -> list[int]:
+        """0 for each of `num_rows` rows."""
+        return [0] * num_rows
+
+    def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
+        """`key` and `value` themselves."""
+        return key, value
+
+    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
+        """Tokens see those before them in the same call."""
+        return "causal"
+
+    def release(self) -> None:
+        """There is nothing to give back."""
+
+
+NO_CACHE: Final[KvCache] = NoCache()

@@ -1,0 +1,60 @@
+"""How keys and values get into storage: by assignment to plain arrays, or by a model's operators."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import KvStorage
+
+from .kv_quantization import quantize_rows
+
+
+class ArrayStorage:
+    """`KvStorage` on plain arrays, which are written in place."""
+
+    has_free_rows = False
+
+    def append(self, stored: mx.array, added: mx.array, offsets: Sequence[int]) -> mx.array:
+        """stored [R, G, room, D] with added [B, G, L, D] in its first B rows, from offsets[b] on.
+
+        Writes into `stored` and returns it. All offsets are equal.
+        From task 2.6.1 on: every row has its own.
+        """
+        batch, _, new, _ = added.shape
+        if min(offsets) == max(offsets):
+            stored[:batch, :, offsets[0] : offsets[0] + new] = added
+        else:
+            rows = mx.array([[row] for row in range(batch)])
+            columns = mx.array([[first + i for i in range(new)] for first in offsets])
+            stored[rows, :, columns] = added.transpose(0, 2, 1, 3)
+        return stored
+
+    def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
+        """New storage [rows, G, room, D] of stored's dtype, with the first used[b] tokens of its row b.
+
+        All numbers of `used` may be 0: then only the shape and dtype of `stored` count.
+        """
+        _, groups, _, dim = stored.shape
+        grown = mx.zeros((rows, groups, room, dim), stored.dtype)
+        if max(used, default=0) > 0:
+            old = slice(None, len(used)), slice(None), slice(None, max(used))
+            grown[old] = stored[old]
+        return grown
+
+    def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
+        """The pool stored [blocks, G, block_size, D] with row t of added [T, G, 1, D] in slots[t] (int32).
+
+        Slot block * block_size + place. Writes into `stored` and returns it.
+        From task 3.2.5 on: a pool of scales and its rows have no D.
+        """
+        blocks, places = mx.divmod(slots, stored.shape[2])
+        stored[blocks, :, places] = added[:, :, 0]
+        return stored
+
+    def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
+        """As the function `quantize_rows`."""
+        return quantize_rows(x)
+
+
+ARRAYS: Final[KvStorage] = ArrayStorage()

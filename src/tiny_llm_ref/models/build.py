@@ -1,0 +1,29 @@
+"""How a model computes is chosen here, once."""
+
+from tiny_llm_lab.runtime.native import kernels
+from tiny_llm_lab.types import Checkpoint, LayerStack
+
+from .ops_model import OpsAttention, OpsModel
+from .qwen import QwenModel
+from .stack_model import StackModel
+
+
+def build_model(checkpoint: Checkpoint) -> QwenModel:
+    """The model of a loaded checkpoint.
+
+    From task 2.5.6 on: an `OpsModel` on the operators that `kernels` gives, if it gives any.
+    From task 3.2.6 on: a `StackModel` where the operators have a `LayerStack` for its layers.
+    """
+    config, weights = checkpoint.config, checkpoint.weights
+    ops = kernels(__package__, weights)
+    if ops is None:
+        return QwenModel(config, weights)
+    model = OpsModel(config, weights, ops)
+    stack = _stack_of(model)
+    return model if stack is None else StackModel(config, weights, ops, stack)
+
+
+def _stack_of(model: OpsModel) -> LayerStack | None:
+    mixers = [layer.mixer for layer in model.layers if isinstance(layer.mixer, OpsAttention)]
+    weights = [mixer.weights for mixer in mixers if mixer.weights.router is None]
+    return model.ops.layer_stack(weights, mixers[0].rope) if len(weights) == len(model.layers) else None
