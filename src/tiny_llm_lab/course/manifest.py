@@ -1,17 +1,16 @@
-"""The manifest: which days and tasks there are, which symbols each task owns, and the known mistakes."""
+"""The manifest: which days and tasks there are, and which symbols each task owns."""
 
 import difflib
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tiny_llm_lab.course.mistake import Mistake, read_mistakes
+from tiny_llm_lab.course.toml_rows import built, read_toml
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.types import UserError
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,37 +59,6 @@ class Day:
 
 
 Item = TypeVar("Item", Task, Day)
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong version of a source file: `find`, which occurs once in `file`, becomes `swap`.
-
-    The tests of `task` must reject one of the reference, the test files `tests` one of anything given.
-    """
-
-    says: str
-    file: str
-    find: str
-    swap: str
-    task: str = ""
-    tests: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.task) == bool(self.tests):
-            raise UserError(f"[[mistake]] {self.says}: it needs `task` or `tests`, and not both")
-
-    def apply(self, path: Path) -> str:
-        """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
-        source = path.read_text(encoding="utf-8") if path.exists() else ""
-        count = source.count(self.find)
-        if count != 1:
-            owner = f" of task {self.task}" if self.task else ""
-            raise UserError(
-                f"stale mistake{owner} ({self.says}): its `find` occurs {count} times in {self.file}, "
-                "not once; mend it in its known_mistakes.toml"
-            )
-        return source.replace(self.find, self.swap)
 
 
 @dataclass(frozen=True)
@@ -153,7 +121,8 @@ class Course:
     def mistakes(self) -> list[Mistake]:
         """The known mistakes, in the order of their file; none without a file."""
         path = self.root / "tests" / "known_mistakes.toml"
-        return read_mistakes(path) if path.exists() else []
+        own_files = {task.id: task.file for task in self.tasks}
+        return read_mistakes(path, own_files) if path.exists() else []
 
 
 def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
@@ -188,18 +157,8 @@ def load_course(root: Path | None = None) -> Course:
     return Course(root, tuple(days))
 
 
-def read_mistakes(path: Path) -> list[Mistake]:
-    """The known mistakes in a file. Raises UserError when it is malformed."""
-    return [_built(Mistake, row, "mistake") for row in _read(path, {"mistake"}).get("mistake", [])]
-
-
 def _read(path: Path, tables: set[str]) -> dict[str, Any]:
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path.name} is not valid TOML: {error}") from None
+    data = read_toml(path)
     unknown = set(data) - tables
     if unknown:
         raise UserError(f"{path.name}: unknown table {sorted(unknown)[0]!r}: use {', '.join(sorted(tables))}")
@@ -207,7 +166,7 @@ def _read(path: Path, tables: set[str]) -> dict[str, Any]:
 
 
 def _day(row: dict[str, Any], tasks: Sequence[Task]) -> Day:
-    day = _built(Day, row | {"tasks": tuple(t for t in tasks if t.day_id == row.get("id"))}, "day")
+    day = built(Day, row | {"tasks": tuple(t for t in tasks if t.day_id == row.get("id"))}, "day")
     return _with_id(day, day.id, r"\d+\.\d+", "W.D")
 
 
@@ -215,21 +174,13 @@ def _task(row: dict[str, Any]) -> Task:
     for key in ("symbols", "grows", "adds", "widens", "hints", "also"):
         if not isinstance(row.get(key, []), list) or not all(isinstance(x, str) for x in row.get(key, [])):
             raise UserError(f"course.toml: task {row.get('id')}: {key} must be a list of strings")
-    task = _built(Task, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}, "task")
+    task = built(Task, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}, "task")
     if not (task.file or task.kernel):
         raise UserError(f"course.toml: task {task.id} has neither a file nor a kernel")
     return _with_id(task, task.id, r"\d+\.\d+\.\d+", "W.D.N")
 
 
-def _built(kind: Callable[..., T], row: dict[str, Any], table: str) -> T:
-    try:
-        return kind(**row)
-    except TypeError as error:
-        reason = str(error).partition("__init__() ")[2]
-        raise UserError(f"[[{table}]] {row.get('id', row.get('says', ''))}: {reason}") from None
-
-
-def _with_id(item: T, id_: str, pattern: str, form: str) -> T:
+def _with_id(item: Item, id_: str, pattern: str, form: str) -> Item:
     if not re.fullmatch(pattern, id_):
         raise UserError(f"course.toml: id {id_!r} is not of the form {form}")
     return item

@@ -98,7 +98,9 @@ def test_every_step_runs_and_one_failure_fails(
         "good": check.Step("", lambda course, args: []),
     }
     monkeypatch.setattr(check, "STEPS", steps)
-    asked = argparse.Namespace(command="check", only=None, task=None, full=False, no_tests=False)
+    asked = argparse.Namespace(
+        command="check", only=None, task=None, full=False, no_tests=False, rebase=False
+    )
     assert check.run(asked) == 1
     said = capsys.readouterr()
     assert [line.split()[0] for line in said.out.splitlines()] == ["FAILED", "a", "ok"]

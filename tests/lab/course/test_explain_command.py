@@ -17,7 +17,7 @@ ONE_ADDED, ONCE_TOO_OFTEN = "one is added", "it is added to itself once too ofte
 
 def with_mistakes(tree: Path, *swaps: tuple[str, str]) -> None:
     """Task 1.1.1 has these known mistakes, (says, returned instead of 2 * x), and three tests."""
-    mistake = '[[mistake]]\ntask = "1.1.1"\nsays = "{}"\nfile = "sums.py"\nfind = "2 * x"\nswap = "{}"\n'
+    mistake = '[["1.1.1".twice]]\nsays = "{}"\nfind = "2 * x"\nswap = "{}"\n'
     other = mistake.format("another task", "3 * x").replace("1.1.1", "1.2.1")
     path = tree / "tests/known_mistakes.toml"
     path.write_text("".join(mistake.format(*swap) for swap in swaps) + other)

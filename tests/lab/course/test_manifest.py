@@ -84,9 +84,9 @@ def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
 
 def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) -> None:
     path = tree / "tests/known_mistakes.toml"
-    mistake = '[[mistake]]\ntask = "1.1.1"\nsays = "s"\nfile = "sums.py"\nfind = "2 * x"\nswap = "x"\n'
+    mistake = '[["1.1.1".twice]]\nsays = "s"\nfind = "2 * x"\nswap = "x"\n'
     path.write_text(mistake * 2)
-    cure = "fewer than 3; add a [[mistake]] that its tests reject"
+    cure = "fewer than 3; add one that its tests reject"
     fault = f"task 1.1.1: tests/known_mistakes.toml has 2 of its mistakes, {cure}"
     assert fault in complaints(load_course(tree))
     path.write_text(mistake * 3)

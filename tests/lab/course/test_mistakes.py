@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab.course.checking.mistakes import Verdict, try_mistakes
-from tiny_llm_lab.course.manifest import Mistake, load_course
+from tiny_llm_lab.course.manifest import load_course
+from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.types import UserError
 
 WRONG = Mistake("one is added", "sums.py", "return 2 * x", "return 2 * x + 1", task="1.1.1")
@@ -16,17 +17,16 @@ def test_every_kind_of_verdict(tree: Path) -> None:
     mistakes = [
         WRONG,
         dataclasses.replace(WRONG, swap="return x + x"),
-        dataclasses.replace(WRONG, swap="return 2 *"),
         dataclasses.replace(WRONG, swap="return 2 * y"),
         dataclasses.replace(WRONG, swap='raise NotImplementedError("task 1.1.1")'),
         Mistake("counts by twos", "sums.py", "self.n += 1", "self.n += 2", task="1.2.1"),
     ]
     findings = list(try_mistakes(load_course(tree), mistakes))
     caught, missed, invalid = Verdict.CAUGHT, Verdict.MISSED, Verdict.INVALID
-    assert [f.verdict for f in findings] == [caught, missed, invalid, invalid, invalid, caught]
+    assert [f.verdict for f in findings] == [caught, missed, invalid, invalid, caught]
     assert findings[0].by == "test_twice"
     assert findings[1].by == "1 tests pass"
-    assert findings[2].by.startswith("SyntaxError")
+    assert findings[2].by.startswith("NameError")
 
 
 def test_kernels_that_do_not_compile_show_nothing(tree: Path) -> None:
@@ -52,20 +52,35 @@ def test_a_task_that_only_extends_is_tested_by_its_day(tree: Path) -> None:
     assert findings[0].verdict is Verdict.CAUGHT
 
 
-@pytest.mark.parametrize("find", ["return 3 * x", "self"])
+@pytest.mark.parametrize("find", ["return 3 * x", "self.n"])
 def test_a_stale_mistake_is_an_error(tree: Path, find: str) -> None:
-    stale = dataclasses.replace(WRONG, find=find)
+    stale = dataclasses.replace(WRONG, find=find, swap="pass")
     with pytest.raises(UserError, match=r"stale mistake of task 1\.1\.1"):
         list(try_mistakes(load_course(tree), [stale]))
+
+
+def test_what_is_no_code_is_an_error(tree: Path) -> None:
+    with pytest.raises(UserError, match="is no Python: invalid syntax"):
+        list(try_mistakes(load_course(tree), [dataclasses.replace(WRONG, swap="return 2 *")]))
 
 
 def test_the_file_of_known_mistakes(tree: Path) -> None:
     course = load_course(tree)
     assert course.mistakes() == []
     path = tree / "tests" / "known_mistakes.toml"
-    row = '[[mistake]]\ntask = "1.1.1"\nsays = "s"\nfile = "sums.py"\nfind = "a"\nswap = "b"\n'
-    path.write_text(row)
-    assert course.mistakes() == [Mistake("s", "sums.py", "a", "b", task="1.1.1")]
-    path.write_text(row + 'why = "no such key"\n')
-    with pytest.raises(UserError, match="unexpected keyword argument 'why'"):
+    row = 'says = "s"\nfind = "a"\nswap = "b"\n'
+    places = ["twice", '"sums.py"', '"more/sums.py:Sum.add"', '"kernels/sums.cpp"']
+    path.write_text("".join(f'[["1.1.1".{place}]]\n{row}' for place in places))
+    of = dataclasses.replace(WRONG, says="s", find="a", swap="b")
+    assert course.mistakes() == [
+        dataclasses.replace(of, symbol="twice"),
+        of,
+        dataclasses.replace(of, file="more/sums.py", symbol="Sum.add"),
+        dataclasses.replace(of, file="kernels/sums.cpp"),
+    ]
+    path.write_text(f'[["1.1.1".twice]]\n{row}why = "no such key"\n')
+    with pytest.raises(UserError, match=r"\[\[1\.1\.1\.twice\]\] s: .*unexpected keyword argument 'why'"):
+        course.mistakes()
+    path.write_text(f'[["1.1.1"]]\n{row}')
+    with pytest.raises(UserError, match=r"'1\.1\.1': a mistake is a table"):
         course.mistakes()

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from tiny_llm_lab.course.checking.growth_audit import growth_faults
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
-from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.source import Function, Source, exercises, last_line, reference_sources
 from tiny_llm_lab.types import UserError
 
@@ -96,7 +97,7 @@ def _count_faults(course: Course, mistakes: Sequence[Mistake]) -> Iterator[str]:
         if counts[task.id] < _MIN_MISTAKES:
             yield (
                 f"task {task.id}: tests/known_mistakes.toml has {counts[task.id]} of its mistakes, "
-                f"fewer than {_MIN_MISTAKES}; add a [[mistake]] that its tests reject"
+                f"fewer than {_MIN_MISTAKES}; add one that its tests reject"
             )
 
 

@@ -14,6 +14,7 @@ from tiny_llm_lab.course.book import command as book
 from tiny_llm_lab.course.checking import audit, budget, soundness
 from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict, try_mistakes
+from tiny_llm_lab.course.checking.rebase import rebase
 from tiny_llm_lab.course.grading.run_tests import IN_PARALLEL, environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import stale_files
@@ -49,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help=f"all tests, and {', '.join(LONG_STEPS)}")
     parser.add_argument("--no-tests", action="store_true", help="skip the quick tests, after test-ref")
     parser.add_argument("--task", help="try only the known mistakes of this task, and list them all")
+    parser.add_argument(
+        "--rebase",
+        action="store_true",
+        help="run nothing, and mend the known mistakes that no longer fit, where their code is found",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,6 +62,10 @@ def run(args: argparse.Namespace) -> int:
     course = load_course()
     if args.task is not None:
         course.task(args.task)
+    if args.rebase:
+        said = list(rebase(course))
+        print("\n".join(said) or "all known mistakes fit")
+        return 1 if any(line.startswith("left") for line in said) else 0
     failed = [name for name in _wanted(args) if not _passes(name, course, args)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

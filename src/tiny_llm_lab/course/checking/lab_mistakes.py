@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict
 from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
-from tiny_llm_lab.course.manifest import Mistake, read_mistakes
+from tiny_llm_lab.course.mistake import Mistake, read_mistakes
 
 _LIMIT_S = 300.0
 _NOT_COPIED = (".*", "__pycache__", "build", "out", "output")

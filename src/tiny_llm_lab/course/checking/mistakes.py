@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S, run_trials
 from tiny_llm_lab.course.checking.worker import Result, Trial
-from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.mistake import Mistake
 
 # Not wrong but broken: Python that cannot run, C++ that did not compile (within the time limit, perhaps).
 _BROKEN = re.compile(r"^(NameError|UnboundLocalError|SyntaxError|Failed: the C\+\+ compiler failed)")

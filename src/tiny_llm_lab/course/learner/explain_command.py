@@ -10,7 +10,8 @@ from tiny_llm_lab.course.checking.resemblance import failures, num_alike
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S
 from tiny_llm_lab.course.checking.trial_pool import TrialPool, results_of
 from tiny_llm_lab.course.checking.worker import Result, Trial
-from tiny_llm_lab.course.manifest import Course, Mistake, Task
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_width

@@ -1,0 +1,87 @@
+"""Known mistakes: wrong versions of source files, each with what it says of itself."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tiny_llm_lab.course.code_tree import Edit
+from tiny_llm_lab.course.toml_rows import built, read_toml
+from tiny_llm_lab.types import UserError
+
+_TASK = re.compile(r"\d+\.\d+\.\d+")
+_FILE = re.compile(r"[\w/.]+\.(py|cpp|h|metal)")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong version of a source file: `find`, which occurs once in `symbol` of `file`, becomes `swap`.
+
+    In Python both are code, in other languages text. The tests of `task` must reject one of the reference,
+    the test files `tests` one of anything given.
+    """
+
+    says: str
+    file: str
+    find: str
+    swap: str
+    task: str = ""
+    tests: str = ""
+    symbol: str = ""  # "" for the whole file
+
+    @cached_property
+    def edit(self) -> Edit:
+        """The same of code. Raises UserError when it is none."""
+        try:
+            return Edit(self.symbol, self.find, self.swap)
+        except SyntaxError as error:
+            raise UserError(f"the mistake ({self.says}) is no Python: {error}") from None
+
+    def apply(self, path: Path) -> str:
+        """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
+        source = path.read_text(encoding="utf-8") if path.exists() else ""
+        if path.suffix != ".py":
+            self._check_count(source.count(self.find))
+            return source.replace(self.find, self.swap)
+        places = self.edit.places(source)
+        self._check_count(len(places))
+        return self.edit.made_at(source, places[0])
+
+    def _check_count(self, count: int) -> None:
+        if count != 1:
+            owner = f" of task {self.task}" if self.task else ""
+            place = f"{self.symbol} of {self.file}" if self.symbol else self.file
+            raise UserError(
+                f"stale mistake{owner} ({self.says}): its `find` occurs {count} times in {place}, "
+                "not once; mend it in its known_mistakes.toml, or try `check --rebase`"
+            )
+
+
+def read_mistakes(path: Path, own_files: Mapping[str, str] | None = None) -> list[Mistake]:
+    """The known mistakes in a file, in order. Raises UserError when it is malformed.
+
+    A table `[[OWNER.PLACE]]` has a task or test files, and a symbol of the task's own file, which `own_files`
+    names, a file, or "FILE:SYMBOL".
+    """
+    return list(mistakes_in(read_toml(path), path.name, own_files or {}))
+
+
+def mistakes_in(data: Mapping[str, object], name: str, own_files: Mapping[str, str]) -> Iterator[Mistake]:
+    """As `read_mistakes`: of tables that have been read from a file of that name."""
+    for owner, places in data.items():
+        of = {"task" if _TASK.fullmatch(owner) else "tests": owner}
+        for place, rows in places.items() if isinstance(places, dict) else [("", None)]:
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise UserError(f'{name}: {owner!r}: a mistake is a table [["TASK"."SYMBOL"]]')
+            file, symbol = _place(place, own_files.get(owner, ""))
+            for row in rows:
+                yield built(Mistake, {"file": file, "symbol": symbol, **of, **row}, f"{owner}.{place}")
+
+
+def _place(place: str, own_file: str) -> tuple[str, str]:
+    """The file and the symbol that a table's name gives."""
+    if _FILE.fullmatch(place):
+        return place, ""
+    file, _, symbol = place.rpartition(":")
+    return file or own_file, symbol
