@@ -26,7 +26,7 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture
 def answers(llm: LLM) -> EngineAnswers:
-    return EngineAnswers(cast(Engine, llm.engine), llm.checkpoint.tokenizer)
+    return EngineAnswers(llm)
 
 
 def test_an_engine_streams_and_remembers_the_prefix(answers: EngineAnswers, llm: LLM) -> None:

@@ -12,6 +12,7 @@ from tiny_llm_lab.measure.bench.spec import Request, Spec, prompts_of
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING
 from tiny_llm_lab.runtime.solution import load_loop_policies, load_serving
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.loop_options import chunk_arguments
 from tiny_llm_lab.serving.options.model_options import Loaded, load
 from tiny_llm_lab.types import (
@@ -34,7 +35,7 @@ def measure(spec: Spec) -> Run:
     """Load, warm up, serve the requests once."""
     if peer := PEERS.get(spec.solution):
         return run_peer(spec, peer.measure)
-    loaded = load(spec.model, spec.solution, spec.device, spec.dtype)
+    loaded = load(ModelSettings(spec.model, spec.solution, spec.device, spec.dtype))
     limit = loaded.model.config.max_position_embeddings
     if spec.longest > limit:
         raise UserError(

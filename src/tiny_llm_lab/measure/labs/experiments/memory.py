@@ -15,6 +15,7 @@ from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import chunk
 from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import UserError
 
@@ -27,7 +28,7 @@ _SCORE_BYTES: Final = 2  # of the sources' arithmetic, bfloat16
 def run(setup: LabSetup) -> LabResult:
     if not setup.servers.is_own:
         raise UserError("`lab memory` measures the engine in its own process: leave out --server")
-    loaded = load(setup.model, setup.solution)
+    loaded = load(ModelSettings(setup.model, setup.solution))
     length = setup.long_tokens
     sizes = [*(size for size in _SIZES if size < length), length]
     llm = TaskNames(cast(ModuleType, loaded.solution))
