@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,13 @@ def cut_bodies(source: str, task_of: Mapping[str, str]) -> str:
     return _applied(source, list(_bodies(source, task_of)))
 
 
+def without_unused(source: str) -> str:
+    """A file without private definitions and imports that nothing else in it mentions."""
+    while cuts := list(_unmentioned(ast.parse(source))):
+        source = _applied(source, cuts)
+    return _applied(source, list(_unused_imports(source)))
+
+
 def cut_kernels(folder: Path, cut: Callable[[str], bool] = lambda task: True) -> dict[str, str]:
     """The C++ and Metal files of a folder, by name, with the tasks that `cut` chooses cut."""
     return {
@@ -80,21 +88,6 @@ def import_lines(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> l
     return [f"{head} import (", *(f"    {name}," for name in listed.split(", ")), ")"]
 
 
-def fill_kernel(source: str, answer: str, chosen: Callable[[str], bool]) -> str:
-    """A C++ or Metal file in which the chosen tasks' parts that are still cut hold those of `answer`."""
-    parts: dict[str, list[str]] = {}
-    for match in _KERNEL_PART.finditer(answer):
-        parts.setdefault(match["task"], []).append(match[0])
-
-    def swap(match: re.Match[str]) -> str:
-        given = parts.get(match["task"], [])
-        part = given.pop(0) if given else match[0]
-        is_cut = f'"task {match["task"]}"' in match["answer"] and match["answer"].count("\n") == 1
-        return part if is_cut and chosen(match["task"]) else match[0]
-
-    return _KERNEL_PART.sub(swap, source)
-
-
 def kernel_answer(source: str, task_id: str) -> str | None:
     """What cutting takes out of a C++ or Metal file for one task; None when that is nothing."""
     found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
@@ -117,19 +110,41 @@ def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:
 
 
 def _private(tree: ast.Module) -> Iterator[Cut]:
+    yield from (_whole(node) for node, names in _definitions(tree) if all(map(is_private, names)))
+
+
+def _unmentioned(tree: ast.Module) -> Iterator[Cut]:
+    """Private definitions that only mention themselves."""
+    mentioned = Counter(_mentions(tree))
+    for node, names in _definitions(tree):
+        own = Counter(_mentions(node))
+        if all(is_private(name) and mentioned[name] == own[name] for name in names):
+            yield _whole(node)
+
+
+def _whole(node: ast.stmt) -> Cut:
+    decorators = getattr(node, "decorator_list", [])
+    return Cut(min([node.lineno, *(each.lineno for each in decorators)]), last_line(node))
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[ast.stmt, list[str]]]:
+    """The statements of a module and of its classes that define names, and these."""
     for node in [*tree.body, *(inner for c in tree.body if isinstance(c, ast.ClassDef) for inner in c.body)]:
-        if _defines_only_private(node):
-            decorators = getattr(node, "decorator_list", [])
-            yield Cut(min([node.lineno, *(d.lineno for d in decorators)]), last_line(node))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = [node.name]
+        else:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            within = [each for target in targets if target is not None for each in ast.walk(target)]
+            names = [each.id for each in within if isinstance(each, ast.Name)]
+        if names:
+            yield node, names
 
 
-def _defines_only_private(node: ast.stmt) -> bool:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return is_private(node.name)
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    names = [name for target in targets if target is not None for name in ast.walk(target)]
-    stored = [name.id for name in names if isinstance(name, ast.Name)]
-    return bool(stored) and all(is_private(name) for name in stored)
+def _mentions(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        name = getattr(node, "id", getattr(node, "attr", getattr(node, "arg", None)))
+        if isinstance(name, str):
+            yield name
 
 
 def _unused_imports(source: str) -> Iterator[Cut]:

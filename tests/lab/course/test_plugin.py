@@ -123,7 +123,7 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     said = grade("--task", "1.1.1").stdout
     assert "mistake of the course" not in said
     assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which yours " in said
-    assert "does not have yet (task 1.2.1): `./pdmw run stubs --fill-before 1.1` adds it." in said
+    assert "does not have yet (task 1.2.1): add it, and ignore it until then." in said
 
 
 def test_a_stub_behind_another_exception_is_found(grade: Run, tree: Path) -> None:

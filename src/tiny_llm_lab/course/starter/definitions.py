@@ -1,7 +1,7 @@
 """The statements of a module and of its classes, by name, and what each of them mentions."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,11 +34,6 @@ class Definition:
         return is_private(self.name.rpartition(".")[2])
 
     @cached_property
-    def meaning(self) -> str:
-        """The same for two definitions that differ in comments and layout alone."""
-        return ast.dump(self.node)
-
-    @cached_property
     def mentions(self) -> frozenset[str]:
         """Every name and attribute in it."""
         nodes = list(ast.walk(self.node))
@@ -60,14 +55,17 @@ class Module:
     def lines(self) -> list[str]:
         return self.text.splitlines()
 
-    def of(self, owner: str) -> list[Definition]:
-        """The definitions of a class, or with "" those of the module, in order."""
-        return [each for each in self.definitions.values() if each.owner == owner]
-
     def code(self, name: str) -> list[str]:
         """The lines of a definition."""
         found = self.definitions[name]
         return self.lines[found.first_line - 1 : found.last_line]
+
+    def with_code_of(self, other: "Module", names: Collection[str]) -> str:
+        """The text in which these definitions are as in another module."""
+        lines = list(self.lines)
+        for own in sorted(map(self.definitions.__getitem__, names), key=lambda each: -each.first_line):
+            lines[own.first_line - 1 : own.last_line] = other.code(own.name)
+        return "\n".join(lines) + "\n"
 
     def helpers(self, name: str) -> list[str]:
         """The private definitions that `name` mentions, directly or through one another, in order."""

@@ -55,7 +55,6 @@ def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequen
     if missing:
         raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
     open_ = [name for name in ids if not is_stub(functions[name])]
-    lines = list(mine.lines)
     of_course = {(each.symbol, each.parameter) for each in grown}
     extended = [
         name
@@ -63,12 +62,8 @@ def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequen
         for own in [set(parameter_names(functions[name])) - set(parameter_names(originals[name]))]
         if any((name, parameter) not in of_course for parameter in own)
     ]
-    for name in sorted(
-        set(open_) - set(extended), key=lambda n: mine.definitions[n].first_line, reverse=True
-    ):
-        own = mine.definitions[name]
-        lines[own.first_line - 1 : own.last_line] = theirs.code(name)
-    return cut_bodies("\n".join(lines) + "\n", {name: ids[name] for name in extended})
+    swapped = mine.with_code_of(theirs, set(open_) - set(extended))
+    return cut_bodies(swapped, {name: ids[name] for name in extended})
 
 
 def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
