@@ -12,7 +12,6 @@ from shutil import which
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.figures import draw_figures, figure_problems, image_problems
 from tiny_llm_lab.course.book.chapters.measured import measured_problems
-from tiny_llm_lab.course.book.chapters.spelling import spelling_problems
 from tiny_llm_lab.course.book.chapters.unconverted import unconverted
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems, link_problems
 from tiny_llm_lab.course.book.names import name_problems
@@ -55,7 +54,7 @@ def problems(course: Course) -> list[str]:
     """Everything wrong with the pages, one line each; runs the commands whose output they show."""
     samples = (problem for page in read_pages(course) for problem in sample_problems(page, course.root))
     drawn = figure_problems(course.root, read_pages(course))
-    return [*page_problems(course), *spelling_problems(course.root), *drawn, *samples]
+    return [*page_problems(course), *drawn, *samples]
 
 
 def page_problems(course: Course) -> list[str]:
