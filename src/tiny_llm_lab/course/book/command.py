@@ -17,6 +17,7 @@ from tiny_llm_lab.course.book.checks import command_problems, formula_problems, 
 from tiny_llm_lab.course.book.names import name_problems
 from tiny_llm_lab.course.book.page import Page, read_pages
 from tiny_llm_lab.course.book.pages import book_folder, missing_chapters, stale_pages
+from tiny_llm_lab.course.book.replay import write_replay
 from tiny_llm_lab.course.book.results import read_results
 from tiny_llm_lab.course.book.samples import mark_problems, sample_problems
 from tiny_llm_lab.course.manifest import Course, load_course
@@ -43,6 +44,7 @@ def run(args: Namespace) -> int:
         raise UserError(found[0])
     if error := draw_figures(course.root, book_folder(course) / "src" / "figures"):
         raise UserError(f"the figures cannot be drawn: {error}")
+    write_replay(course.root)
     arguments = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
     code = subprocess.run([mdbook(), *arguments, str(book_folder(course))], env=_environment()).returncode
     if code == 0:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tiny_llm_lab.course.book.commands import commands_page
 from tiny_llm_lab.course.book.page import markdown_table, read_pages
-from tiny_llm_lab.course.book.replay import replay_files
 from tiny_llm_lab.course.book.results import read_results, results_page, with_results
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
@@ -34,7 +33,6 @@ def stale_pages(course: Course) -> dict[Path, str]:
     }
     right[course.root / "docs" / "commands.md"] = commands_page()
     right[course.root / "results" / "README.md"] = results_page(results)
-    right |= replay_files(course.root)
     return {path: text for path, text in right.items() if _text(path) != text}
 
 
