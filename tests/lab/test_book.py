@@ -50,17 +50,6 @@ def test_the_book_has_no_problems() -> None:
     assert book.page_problems(load_course()) == []
 
 
-def test_a_stale_task_table_is_found_and_written_anew(copy: Course) -> None:
-    path = page(copy)
-    right = path.read_text("utf-8")
-    path.write_text(right.replace("| the mask of a chunk |", "| an old title |"), "utf-8")
-    assert [name.name for name in stale_pages(copy)] == [CHAPTER]
-    assert any(
-        "week2-07-chunked-prefill.md: a generated part is stale" in line for line in book.page_problems(copy)
-    )
-    assert stale_pages(copy)[path] == right
-
-
 def test_a_page_that_went_away_is_found(copy: Course) -> None:
     page(copy, "week1-02-rope.md").unlink()
     found = book.page_problems(copy)
@@ -79,12 +68,6 @@ def test_a_page_that_went_away_is_found(copy: Course) -> None:
 def test_a_dead_link_is_found(copy: Course, text: str, complaint: str) -> None:
     append(copy, text)
     assert complaint in book.page_problems(copy)
-
-
-def test_a_living_link_is_not_reported(copy: Course) -> None:
-    before = book.page_problems(copy)
-    append(copy, "\n[x](setup.md#your-desk) [y](#one-set-of-letters) [z](https://example.org/none)\n")
-    assert book.page_problems(copy) == before
 
 
 @pytest.mark.parametrize(
@@ -135,13 +118,14 @@ def test_latex_in_code_is_not_reported() -> None:
     assert formula_problems(Page(Path("page.md"), text)) == []
 
 
-@pytest.mark.parametrize("name", ["docs/commands.md", "results/README.md"])
-def test_a_generated_page_that_was_edited_or_lost_is_stale(copy: Course, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("docs/commands.md", "\n## main", "\n## mine"), ("results/README.md", "# Results", "")],
+)
+def test_a_generated_part_that_was_edited_is_stale(copy: Course, name: str, old: str, new: str) -> None:
     path = copy.root / name
     right = path.read_text("utf-8")
-    path.write_text(right + "more\n", "utf-8")
-    assert stale_pages(copy) == {path: right}
-    path.unlink()
+    path.write_text(right.replace(old, new, 1), "utf-8")
     assert stale_pages(copy) == {path: right}
 
 
@@ -161,11 +145,6 @@ def figure() -> ModuleType:
     sys.modules["figure"] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_figure_is_what_its_script_draws() -> None:
-    kept = ROOT / "book/src/figures/chunked-prefill-timeline.svg"
-    assert kept.read_text("utf-8") == figure().draw()
 
 
 class CountingModel:

@@ -74,7 +74,6 @@ def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
     assert "task 1.1.1: grows 'Counter', which belongs to no earlier task" in found
     assert "task 1.1.1: grows 'thrice', which no task owns" in found
     assert "task 1.2.1: it does not say how long its answer is; add lines = 3" in found
-    assert "day 1.1: its chapter book/src/one.md does not exist" in found
 
 
 def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:

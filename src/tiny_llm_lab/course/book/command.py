@@ -12,7 +12,6 @@ from shutil import which
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.figures import draw_figures, figure_problems, image_problems
 from tiny_llm_lab.course.book.chapters.measured import measured_problems
-from tiny_llm_lab.course.book.chapters.unconverted import unconverted
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems, link_problems
 from tiny_llm_lab.course.book.names import name_problems
 from tiny_llm_lab.course.book.page import Page, read_pages
@@ -78,7 +77,7 @@ def page_problems(course: Course) -> list[str]:
         done = subprocess.run(command, capture_output=True, text=True, env=_environment())
         if done.returncode:
             return [*found, f"mdbook does not build the book: {_last_error(done.stderr)}"]
-        return [*found, *link_problems(Path(folder)), *unconverted(Path(folder), read_pages(course))]
+        return [*found, *link_problems(Path(folder))]
 
 
 def mdbook() -> str:

@@ -1,7 +1,5 @@
 """Is the manifest complete and true? What a teacher forgets, found by reading."""
 
-import ast
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -10,6 +8,7 @@ from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.course.source import Function, Source, exercises, last_line, reference_sources
+from tiny_llm_lab.course.starter.definitions import Module
 from tiny_llm_lab.types import UserError
 
 # `lines` is a size to expect, not a count: it is wrong when it misleads.
@@ -30,11 +29,6 @@ def complaints(course: Course) -> list[str]:
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _faults(course, t, measured[t.id])),
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _growth_faults(course, t, owner_of)),
         *growth_faults(course, sources),
-        *(
-            f"day {day.id}: its chapter book/src/{day.chapter} does not exist"
-            for day in course.days
-            if not (course.root / "book" / "src" / day.chapter).exists()
-        ),
         *_count_faults(course, mistakes),
         *(fault for mistake in mistakes for fault in _mistake_faults(course, mistake)),
     ]
@@ -48,11 +42,13 @@ def answer_lines(course: Course) -> dict[str, int]:
     }
     order = [task.id for task in course.tasks]
     for source in reference_sources(course).values():
-        counted: set[str] = set()
+        counted, module = set[str](), Module(source.text)
         for name, task in sorted(source.task_of.items(), key=lambda item: order.index(item[1].id)):
-            helpers = [each for each in _with_helpers(name, source.functions) if each not in counted]
+            helpers = [each for each in [name, *module.helpers(name)] if each not in counted]
             counted.update(helpers)
-            counts[task.id] += sum(_size(source.functions[each], source) for each in helpers)
+            counts[task.id] += sum(
+                _size(source.functions[each], source) for each in helpers if each in source.functions
+            )
     return counts
 
 
@@ -111,20 +107,6 @@ def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
 def _kernel_source(course: Course, task: Task) -> str:
     path = course.reference / task.kernel
     return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
-    """A function and, level by level, the private ones that it calls."""
-    pending, seen = [name], {name}
-    while pending:
-        each = pending.pop(0)
-        yield each
-        mentioned = re.findall(r"\b_[a-z]\w*", ast.unparse(by_name[each].node))
-        own_class = each.rpartition(".")[0]
-        for helper in dict.fromkeys([*mentioned, *(f"{own_class}.{word}" for word in mentioned)]):
-            if helper in by_name and helper not in seen:
-                seen.add(helper)
-                pending.append(helper)
 
 
 def _size(function: Function, source: Source) -> int:

@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,6 +90,7 @@ def _run(trial: Trial) -> Result:
 
 _PYTEST_ARGS = (
     *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
+    *("-p", "no:hypothesispytest"),  # half a second, and no test of a task uses it
     *("--capture=sys", "--tb=short", "--color=no"),
     # A library with a plugin may have been imported before pytest ran.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
@@ -103,11 +103,6 @@ class _Recorder:
 
     tests: list[TestResult] = field(default_factory=list)
     collect_errors: list[str] = field(default_factory=list)
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        # Not earlier: pytest complains about libraries with a plugin that were imported before it ran.
-        if config.pluginmanager.hasplugin("hypothesispytest"):
-            _calm_hypothesis()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -124,15 +119,3 @@ def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
     """What a report's error says; "" without an error."""
     crash: Any = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr or "").strip()
-
-
-def _calm_hypothesis() -> None:
-    """Make hypothesis stop at the first counterexample: searching for a smaller one takes seconds."""
-    try:
-        from hypothesis import Phase, settings
-    except ImportError:
-        return
-    # Examples that break a mutant are of no use to anyone: keep them out of the project's database.
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.gettempdir()
-    settings.register_profile("once", phases=(Phase.explicit, Phase.generate), database=None, deadline=None)
-    settings.load_profile("once")

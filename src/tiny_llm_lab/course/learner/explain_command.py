@@ -1,7 +1,7 @@
 """`explain`: which known mistake of a task do its failing tests look like?"""
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiny_llm_lab.course.checking.mistakes import files_testing, mistake_trial
@@ -23,7 +23,6 @@ EXAMPLES = (
     ("1.1.2", "task 1.1.2"),
     ("1.3", "all tasks of day 1.3"),
 )
-_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # half a second, and no test of a task uses it
 _MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
 
 
@@ -80,7 +79,7 @@ def _asked(desk: Desk, name: str | None) -> tuple[Task, ...]:
 
 
 def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:
-    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id, *_WITHOUT_HYPOTHESIS)
+    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id)
 
 
 def _without_failures(result: Result) -> str:
@@ -110,7 +109,7 @@ def _tried(
 ) -> list[_Fit]:
     """What is to be said of each mistake, the best fit first."""
     fits = []
-    for mistake, said in zip(mistakes, _failures(course, mistakes, wanted), strict=True):
+    for mistake, said in zip(mistakes, _failures(course, mistakes, list(wanted)), strict=True):
         count = num_alike(wanted, said)
         fits.append(_Fit(mistake.says, count, count == len(wanted)))
     whole = [i for i, fit in enumerate(fits) if fit.is_whole]
@@ -121,9 +120,9 @@ def _tried(
     return sorted(fits, key=lambda fit: (-fit.is_whole, -fit.num_alike))
 
 
-def _failures(course: Course, mistakes: Sequence[Mistake], tests: Iterable[str]) -> list[dict[str, str]]:
+def _failures(course: Course, mistakes: Sequence[Mistake], tests: Sequence[str]) -> list[dict[str, str]]:
     """Of each mistake, how these tests fail, by test."""
-    trials = [mistake_trial(course, mistake, [*tests, *_WITHOUT_HYPOTHESIS]) for mistake in mistakes]
+    trials = [mistake_trial(course, mistake, tests) for mistake in mistakes]
     return [{} if isinstance(result, TimeoutError) else failures(result) for result in run_trials(trials)]
 
 

@@ -9,7 +9,7 @@ from tiny_llm_lab.course.cutting import cut_kernels, without_unused
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.task_sources import TaskSources
-from tiny_llm_lab.course.source import exercises
+from tiny_llm_lab.course.source import exercises, is_of
 from tiny_llm_lab.course.starter.definitions import Module
 
 
@@ -43,7 +43,7 @@ def come_along(course: Course, day: str, names: Collection[str]) -> Iterator[str
         if course.is_later(day, owner.day_id)
     }
     for task in course.day(day).tasks:
-        grown = [each for each in task.grows if any(f"{name}.".startswith(f"{each}.") for name in given)]
+        grown = [each for each in task.grows if any(is_of(name, [each]) for name in given)]
         if grown:
             rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
             yield f"task {task.id} comes along with what it extends, {', '.join(grown)}{rest}"

@@ -8,7 +8,7 @@ from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel
 from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.desk import named_task
-from tiny_llm_lab.course.source import Source, exercises, parameter_names
+from tiny_llm_lab.course.source import Source, exercises, parameter_names, parsed
 from tiny_llm_lab.course.starter.backup import keep_backup
 from tiny_llm_lab.course.starter.definitions import Module, is_stub
 from tiny_llm_lab.course.starter.stubs import starter
@@ -71,12 +71,8 @@ def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
         text = _existing(course.starter / file).read_text(encoding="utf-8")
         owned = exercises(course)[file].task_ids()
         ids = {name: id_ for name, id_ in owned.items() if id_ == task.id}
-        try:
-            yield file, without_answers(text, ids, starter(course)[file], growths(course))
-        except SyntaxError as error:
-            raise UserError(
-                f"src/tiny_llm/{file}:{error.lineno} is not Python ({error.msg}): mend that line first"
-            ) from None
+        parsed(file, text)
+        yield file, without_answers(text, ids, starter(course)[file], growths(course))
 
 
 def _kernel(course: Course, task: Task) -> Sequence[tuple[str, str]]:

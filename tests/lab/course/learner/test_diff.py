@@ -11,7 +11,7 @@ from tiny_llm_lab.course.learner import diff
 from tiny_llm_lab.course.learner.side_by_side import shown_diff
 from tiny_llm_lab.course.manifest import Task, load_course
 from tiny_llm_lab.course.record import passing
-from tiny_llm_lab.course.record.answers import answers, num_lines
+from tiny_llm_lab.course.record.answers import answers
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.types import UserError
 
@@ -103,12 +103,6 @@ def test_every_task_of_the_course_has_an_answer() -> None:
     for task in course.tasks:
         found = answers(course, task)
         assert any(part.reference.strip() for part in found), task.id
-
-
-def test_lines_of_code_are_counted_without_words() -> None:
-    code = 'def f(x):\n    """One.\n\n    Two.\n    """\n    # Three.\n\n    return x\n'
-    assert num_lines(code, "python") == 2
-    assert num_lines("// one\nint x;\n\n}", "cpp") == 2
 
 
 def test_two_columns_where_there_is_room() -> None:

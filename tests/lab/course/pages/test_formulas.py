@@ -10,7 +10,6 @@ import pytest
 
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.formulas import FormulaError, formulas, mathml, with_mathml
-from tiny_llm_lab.course.book.chapters.unconverted import unconverted
 from tiny_llm_lab.course.book.checks import formula_problems
 from tiny_llm_lab.course.book.command import mdbook
 from tiny_llm_lab.course.book.page import Page
@@ -123,14 +122,6 @@ def test_mdbook_builds_a_page_with_mathml(tmp_path: Path) -> None:
         assert page.count("<math") == 2
         assert "<mfrac>" in page
         assert "<em>" not in page
-    assert list(unconverted(tmp_path / "book", [Page(Path("one.md"), "$a$")])) == []
-
-
-def test_a_book_that_was_built_without_its_preprocessor_is_found(tmp_path: Path) -> None:
-    (tmp_path / "one.html").write_text("<p>With $n$ tokens</p>")
-    page = Page(Path("one.md"), "With $n$ tokens")
-    assert list(unconverted(tmp_path, [page])) == ["one.md: 1 formula(s), and the built page shows 0"]
-    assert list(unconverted(tmp_path, [Page(Path("other.md"), "$n$")])) == []
 
 
 @pytest.mark.parametrize(
