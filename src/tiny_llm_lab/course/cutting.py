@@ -2,13 +2,12 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.source import Source, last_line
-from tiny_llm_lab.runtime.task_names import is_private
+from tiny_llm_lab.course.starter.definitions import Module
 
 LINE_LENGTH = 110
 KERNEL_SUFFIXES = (".cpp", ".h", ".metal")
@@ -36,7 +35,7 @@ class Cut:
 
 def starter_source(source: str, task_of: Mapping[str, str]) -> str:
     """A file of the starter: `task_of` names the task of every public function."""
-    bare = _applied(source, [*_private(ast.parse(source)), *_bodies(source, task_of)])
+    bare = _applied(source, [*_private(source), *_bodies(source, task_of)])
     return _applied(bare, list(_unused_imports(bare)))
 
 
@@ -47,7 +46,7 @@ def cut_bodies(source: str, task_of: Mapping[str, str]) -> str:
 
 def without_unused(source: str) -> str:
     """A file without private definitions and imports that nothing else in it mentions."""
-    while cuts := list(_unmentioned(ast.parse(source))):
+    while cuts := list(_unmentioned(source)):
         source = _applied(source, cuts)
     return _applied(source, list(_unused_imports(source)))
 
@@ -109,42 +108,18 @@ def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:
             yield Cut(function.first_body_line, last_line(function.node), todo)
 
 
-def _private(tree: ast.Module) -> Iterator[Cut]:
-    yield from (_whole(node) for node, names in _definitions(tree) if all(map(is_private, names)))
+def _private(source: str) -> Iterator[Cut]:
+    definitions = Module(source).definitions.values()
+    yield from (Cut(each.first_line, each.last_line) for each in definitions if each.is_private)
 
 
-def _unmentioned(tree: ast.Module) -> Iterator[Cut]:
+def _unmentioned(source: str) -> Iterator[Cut]:
     """Private definitions that only mention themselves."""
-    mentioned = Counter(_mentions(tree))
-    for node, names in _definitions(tree):
-        own = Counter(_mentions(node))
-        if all(is_private(name) and mentioned[name] == own[name] for name in names):
-            yield _whole(node)
-
-
-def _whole(node: ast.stmt) -> Cut:
-    decorators = getattr(node, "decorator_list", [])
-    return Cut(min([node.lineno, *(each.lineno for each in decorators)]), last_line(node))
-
-
-def _definitions(tree: ast.Module) -> Iterator[tuple[ast.stmt, list[str]]]:
-    """The statements of a module and of its classes that define names, and these."""
-    for node in [*tree.body, *(inner for c in tree.body if isinstance(c, ast.ClassDef) for inner in c.body)]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names = [node.name]
-        else:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            within = [each for target in targets if target is not None for each in ast.walk(target)]
-            names = [each.id for each in within if isinstance(each, ast.Name)]
-        if names:
-            yield node, names
-
-
-def _mentions(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        name = getattr(node, "id", getattr(node, "attr", getattr(node, "arg", None)))
-        if isinstance(name, str):
-            yield name
+    definitions = Module(source).definitions.values()
+    for own in definitions:
+        others = (each for each in definitions if each is not own and each.owner != own.name)
+        if own.is_private and not any(own.names & each.mentions for each in others):
+            yield Cut(own.first_line, own.last_line)
 
 
 def _unused_imports(source: str) -> Iterator[Cut]:

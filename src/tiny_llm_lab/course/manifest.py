@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tiny_llm_lab.runtime.checkout import repository
+from tiny_llm_lab.runtime.checkout import repository, text_of
 from tiny_llm_lab.runtime.console.talk import did_you_mean
 from tiny_llm_lab.types import UserError
 
@@ -82,7 +82,7 @@ class Mistake:
 
     def apply(self, path: Path) -> str:
         """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
-        source = path.read_text(encoding="utf-8") if path.exists() else ""
+        source = text_of(path)
         count = source.count(self.find)
         if count != 1:
             owner = f" of task {self.task}" if self.task else ""

@@ -9,6 +9,7 @@ from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
 from tiny_llm_lab.course.source import Function, Source, exercises, last_line, reference_sources
 from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 
 # `lines` is a size to expect, not a count: it is wrong when it misleads.
@@ -37,7 +38,9 @@ def complaints(course: Course) -> list[str]:
 def answer_lines(course: Course) -> dict[str, int]:
     """Lines of code in the reference's answer to each task, with the private helpers it brings."""
     counts = {
-        task.id: _num_code_lines((kernel_answer(_kernel_source(course, task), task.id) or "").splitlines())
+        task.id: _num_code_lines(
+            (kernel_answer(text_of(course.reference / task.kernel), task.id) or "").splitlines()
+        )
         for task in course.tasks
     }
     order = [task.id for task in course.tasks]
@@ -55,9 +58,9 @@ def answer_lines(course: Course) -> dict[str, int]:
 def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
         yield "it has neither symbols nor grows"
-    if task.kernel and kernel_answer(_kernel_source(course, task), task.id) is None:
+    if task.kernel and kernel_answer(text_of(course.reference / task.kernel), task.id) is None:
         yield f"{task.kernel} has nothing between `BEGIN task {task.id}` and `END task {task.id}`"
-    elif not task.file and (names := kernel_names(_kernel_source(course, task), task.id)) != list(
+    elif not task.file and (names := kernel_names(text_of(course.reference / task.kernel), task.id)) != list(
         task.symbols
     ):
         yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} stand in {names}"
@@ -102,11 +105,6 @@ def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
         mistake.apply(course.reference / mistake.file)
     except UserError as error:
         yield str(error)
-
-
-def _kernel_source(course: Course, task: Task) -> str:
-    path = course.reference / task.kernel
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _size(function: Function, source: Source) -> int:

@@ -9,12 +9,11 @@ from tiny_llm_lab.course.checking.resemblance import failures, num_alike
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S, run_trials
 from tiny_llm_lab.course.checking.worker import Result, Trial
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
-from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Compare the failing tests of a task with those of all its known mistakes."
@@ -70,12 +69,8 @@ def explanation(course: Course, task: Task) -> Iterator[str]:
 
 
 def _asked(desk: Desk, name: str | None) -> tuple[Task, ...]:
-    if name is None:
-        if desk.standing.next_task is None:
-            raise UserError(f"all that is Python has passed: name a task, as in {program()} explain 2.2.3")
-        return (desk.standing.next_task,)
     days = [day for day in desk.course.days if day.id == name]
-    return days[0].tasks if days else (named_task(desk.course, name),)
+    return days[0].tasks if days else (desk.task_or_next(name, "explain 2.2.3"),)
 
 
 def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from tiny_llm_lab.course.cutting import kernel_answer
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.source import is_of, parsed
 from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.runtime.checkout import text_of
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,14 @@ def answers(course: Course, task: Task) -> list[Answer]:
     """
     found = [each for name in task.files for each in _functions(course, task, name)]
     if task.kernel:
-        mine, theirs = (kernel_answer(_text(root / task.kernel), task.id) or "" for root in _roots(course))
+        mine, theirs = (kernel_answer(text_of(root / task.kernel), task.id) or "" for root in _roots(course))
         title = f"{', '.join(task.symbols)} in {task.kernel}" if not task.file else task.kernel
         found.append(Answer(title, task.kernel, textwrap.dedent(mine), textwrap.dedent(theirs)))
     return found
 
 
 def _functions(course: Course, task: Task, file: str) -> list[Answer]:
-    mine, theirs = (Module(_text(root / file)) for root in _roots(course))
+    mine, theirs = (Module(text_of(root / file)) for root in _roots(course))
     named = task.symbols_in(file) or (() if task.kernel else task.grows)
     others = [each for each in course.tasks if each is not task]
     taken = {symbol for each in others for symbol in each.symbols_in(file)} - set(named)
@@ -63,7 +64,3 @@ def _code(module: Module, name: str) -> str:
 
 def _roots(course: Course) -> tuple[Path, Path]:
     return course.starter, course.reference
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""

@@ -13,6 +13,7 @@ from tiny_llm_lab.course.growth import Growth, growths_of
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.source import Function, Source, is_of, parameter_names
 from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.runtime.checkout import text_of
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ class TaskSources:
 
     def _file(self, name: str) -> "_File":
         if name not in self._files:
-            path = self._course.starter / name
-            self._files[name] = _File(path.read_text(encoding="utf-8") if path.exists() else "")
+            self._files[name] = _File(text_of(self._course.starter / name))
         return self._files[name]
 
 

@@ -30,15 +30,26 @@ class Definition:
         return last_line(self.node)
 
     @property
+    def names(self) -> frozenset[str]:
+        """What it defines, without the class around it."""
+        return frozenset(self.name.rpartition(".")[2].split(","))
+
+    @property
     def is_private(self) -> bool:
-        return is_private(self.name.rpartition(".")[2])
+        return not isinstance(self.node, ast.Import | ast.ImportFrom) and all(map(is_private, self.names))
 
     @cached_property
     def mentions(self) -> frozenset[str]:
-        """Every name and attribute in it."""
-        nodes = list(ast.walk(self.node))
-        names = {node.id for node in nodes if isinstance(node, ast.Name)}
-        return frozenset(names | {node.attr for node in nodes if isinstance(node, ast.Attribute)})
+        """Every name, attribute and keyword in it; in the head alone of a class, whose body has its own."""
+        tops: list[ast.AST] = [self.node]
+        if isinstance(self.node, ast.ClassDef):
+            tops = [*self.node.bases, *self.node.keywords, *self.node.decorator_list]
+        found = (
+            getattr(each, "id", getattr(each, "attr", getattr(each, "arg", None)))
+            for top in tops
+            for each in ast.walk(top)
+        )
+        return frozenset(name for name in found if isinstance(name, str))
 
 
 @dataclass(frozen=True)
@@ -74,9 +85,12 @@ class Module:
         while pending:
             mentioned = self.definitions[pending.pop()].mentions
             for each in private:
-                if each.name not in seen and set(each.name.rpartition(".")[2].split(",")) & mentioned:
+                if each.name not in seen and each.names & mentioned:
                     seen.add(each.name)
-                    pending.append(each.name)
+                    pending += [
+                        each.name,
+                        *(inner.name for inner in self.definitions.values() if inner.owner == each.name),
+                    ]
         return [each.name for each in private if each.name in seen - {name}]
 
 

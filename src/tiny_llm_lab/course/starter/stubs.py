@@ -13,6 +13,7 @@ from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.source import Source, exercises
 from tiny_llm_lab.course.starter.backup import free_name, keep_backup
 from tiny_llm_lab.course.starter.given import come_along, given_files, note_given, tasks_before, written_tasks
+from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.runtime.task_names import modules
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 def _fill_before(course: Course, day: str) -> int:
     early, wanted = tasks_before(course, day), starter(course)
     written, texts = written_tasks(course), given_files(course, day, wanted)
-    current = {name: text for name in texts if (text := _read(course.starter / name)) is not None}
+    current = {name: text for name in texts if (text := text_of(course.starter / name))}
     # A file without a stub of these days is left as it is, whoever wrote it.
     for name, text in current.items():
         if not any(f'"task {task.id}"' in text for task in early):
@@ -109,7 +110,7 @@ def starter(course: Course) -> dict[str, str]:
 def stale_files(course: Course) -> list[str]:
     """Files of src/tiny_llm that generating would write or take away."""
     wanted = starter(course)
-    changed = [name for name, text in wanted.items() if _read(course.starter / name) != text]
+    changed = [name for name, text in wanted.items() if text_of(course.starter / name) != text]
     present = list(modules(course.starter))
     # A file that the reference no longer has goes, unless a learner made it.
     left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
@@ -122,8 +123,8 @@ def is_untouched(path: Path, wanted: str | None = None) -> bool:
     Cutting an untouched file once more changes nothing, and what cutting keeps (a type, a constant) is
     in `wanted` too.
     """
-    text = _read(path)
-    if text is None or not text.strip():
+    text = text_of(path)
+    if not text.strip():
         return True
     if path.suffix in KERNEL_SUFFIXES:
         return cut_kernel(text, path.suffix == ".metal") == text
@@ -146,7 +147,3 @@ def _assignments(tree: ast.Module) -> set[str]:
 
 def _without_ids(text: str) -> str:
     return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
