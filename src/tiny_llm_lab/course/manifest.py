@@ -118,6 +118,10 @@ class Course:
     def day(self, day_id: str) -> Day:
         return _with_this_id(self.days, day_id, "day")
 
+    def tasks_of(self, name: str) -> tuple[Task, ...]:
+        """Those of a day, as in 2.7, or one task, as in 2.7.3."""
+        return self.day(name).tasks if name.count(".") == 1 else (self.task(name),)
+
     def week(self, week: int) -> tuple[Day, ...]:
         found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
         if not found:

@@ -36,7 +36,7 @@ def first_difference(
     """
     put_off = None
     for one, other in _pairs(wanted, got):
-        if not _is_unwritten(other) and _same_input(one, other) and (says := _output_difference(one, other)):
+        if not is_unwritten(other) and _same_input(one, other) and (says := _output_difference(one, other)):
             if _hands_on(one, other):
                 continue
             inner = first_difference(one.calls, other.calls, later)
@@ -56,7 +56,7 @@ def outer_difference(wanted: Sequence[Call], got: Sequence[Call]) -> Found | Non
     Below that two right answers may go different ways: attributes and helpers of their own are no errors.
     """
     for one, other in _pairs(wanted, got):
-        if not _is_unwritten(other) and _same_input(one, other) and (says := _result_difference(one, other)):
+        if not is_unwritten(other) and _same_input(one, other) and (says := _result_difference(one, other)):
             return Found((one,), other, says)
     return None
 
@@ -80,7 +80,8 @@ def _numbered(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:
         yield call, seen[call.name]
 
 
-def _is_unwritten(call: Call) -> bool:
+def is_unwritten(call: Call) -> bool:
+    """Whether a stub ended the call."""
     return call.error is not None and call.error.startswith("NotImplementedError: task ")
 
 

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from tiny_llm_lab.course.checking.budget import code_lines
 from tiny_llm_lab.course.learner.side_by_side import shown_diff
-from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.record.answers import Answer, answers
-from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.passing import IsPassed, passes_now
 from tiny_llm_lab.course.source import is_of
 from tiny_llm_lab.runtime.console.program import program
@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     desk = open_desk()
-    tasks = _tasks(desk.course, args.what)
+    tasks = desk.course.tasks_of(args.what)
     is_passed = passes_now(desk)
     shown, left_out = chosen(tasks, is_passed, args.peek)
     if args.peek and not all(map(is_passed, shown)):
@@ -103,7 +103,3 @@ def _sides(part: Answer) -> str:
     if not part.mine or not part.reference:
         return "only in the reference (+)" if part.reference else "only in yours (-)"
     return "the same" if part.mine == part.reference else "yours (-, left), the reference's (+, right)"
-
-
-def _tasks(course: Course, what: str) -> Sequence[Task]:
-    return course.day(what).tasks if what.count(".") == 1 else [named_task(course, what)]

@@ -9,7 +9,7 @@ from tiny_llm_lab.course.checking.resemblance import failures, num_alike
 from tiny_llm_lab.course.checking.sandbox import LIMIT_S, run_trials
 from tiny_llm_lab.course.checking.worker import Result, Trial
 from tiny_llm_lab.course.manifest import Course, Mistake, Task
-from tiny_llm_lab.course.record.desk import Desk, open_desk
+from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log, plural
@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     desk = open_desk()
-    for task in _asked(desk, args.task):
+    asked = desk.course.tasks_of(args.task) if args.task else [desk.task_or_next(None, "explain 2.2.3")]
+    for task in asked:
         print(f"{task.id} {task.title}")
         for line in explanation(desk.course, task):
             print("\n".join(wrapped_lines(f"  {line}", stdout_width(), "    ")), flush=True)
@@ -66,11 +67,6 @@ def explanation(course: Course, task: Task) -> Iterator[str]:
     yield from _verdict(wanted, found)
     if not any(fit.is_whole for fit in found):
         yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
-
-
-def _asked(desk: Desk, name: str | None) -> tuple[Task, ...]:
-    days = [day for day in desk.course.days if day.id == name]
-    return days[0].tasks if days else (desk.task_or_next(name, "explain 2.2.3"),)
 
 
 def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:

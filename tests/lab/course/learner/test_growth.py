@@ -12,7 +12,6 @@ from tiny_llm_lab.course.learner.next_task import _task_lines
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.task_sources import TaskSources
-from tiny_llm_lab.course.starter.reset import without_answers
 
 HEAD = "def twice(x: int) -> int:"
 GROWN = "def twice(x: int, n: int = 2) -> int:"
@@ -61,11 +60,3 @@ def test_a_task_is_written_when_its_parameters_are_there(clone: Path) -> None:
     text = (package / "sums.py").read_text()
     (package / "sums.py").write_text(text.replace('of: str = "a")', 'of: str = "a", n: int = 2)'))
     assert TaskSources(course).is_written(course.task("1.2.2"))
-
-
-def test_without_a_growth_a_longer_signature_is_the_learners(grown: Path) -> None:
-    pristine = f"{HEAD}\n{STUB}"
-    mine = f"{GROWN}\n    return x * n\n"
-    assert without_answers(mine, {"twice": "1.1.1"}, pristine).startswith(GROWN)
-    listed = list(growths_of(load_course(grown).task("2.1.2")))
-    assert without_answers(mine, {"twice": "1.1.1"}, pristine, listed) == pristine

@@ -57,10 +57,6 @@ def test_the_file_holds_outcomes_and_hints(tmp_path: Path) -> None:
     )
 
 
-def test_no_file_is_an_empty_record(tmp_path: Path) -> None:
-    assert load_record(tmp_path) == (Record(), "")
-
-
 def test_a_write_that_is_cut_off_leaves_the_old_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,5 @@
 """Formulas of the pages: what is one, how it is shown, and which are refused."""
 
-import io
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -38,15 +36,6 @@ from tiny_llm_lab.course.book.page import Page
 def test_a_formula_stands_between_dollars_outside_of_code(text: str, found: list[str]) -> None:
     assert [formula.latex for formula in formulas(text)] == found
     assert bool(found) or with_mathml(text) == text
-
-
-def test_a_display_formula_is_a_block_and_one_line_of_html() -> None:
-    shown = with_mathml("before\n\n$$\na\n= b\n$$\n\nafter $c$.")
-    before, block, after = shown.split("\n\n")
-    assert (before, after[:6], after[-1]) == ("before", "after ", ".")
-    assert block.startswith('<div class="formula"><math ')
-    assert 'display="block"' in block
-    assert "\n" not in block
 
 
 def test_formulas_side_by_side_may_go_below_one_another() -> None:
@@ -95,18 +84,6 @@ def test_a_formula_that_cannot_be_shown_is_found_with_its_line_and_kept() -> Non
         r"page.md:5: $\frac{a$ cannot be shown: braces do not match",
     ]
     assert r"$\cdoot$" in with_mathml(text)
-
-
-def test_chapters_of_every_depth_are_converted() -> None:
-    def chapter(content: str, *below: object) -> dict[str, object]:
-        return {"Chapter": {"name": "x", "content": content, "sub_items": list(below)}}
-
-    book = {"items": ["Separator", {"PartTitle": "$p$"}, chapter("$a$", chapter("$b$"))]}
-    done = json.loads(preprocessor.convert_book(io.StringIO(json.dumps([{}, book]))))
-    assert done["items"][:2] == book["items"][:2]
-    upper = done["items"][2]["Chapter"]
-    assert upper["content"].startswith("<math")
-    assert upper["sub_items"][0]["Chapter"]["content"].startswith("<math")
 
 
 def test_mdbook_builds_a_page_with_mathml(tmp_path: Path) -> None:
