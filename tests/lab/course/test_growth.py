@@ -74,10 +74,6 @@ def test_what_later_tasks_add_leaves_the_starter() -> None:
     assert in_starter(STARTER, []) == STARTER
 
 
-def test_nothing_goes_when_all_is_there() -> None:
-    assert as_of(ANSWER, GROWN, lambda task: True) == ANSWER
-
-
 def test_between_two_tasks_a_parameter_has_the_type_of_the_first() -> None:
     text = as_of(ANSWER, GROWN, lambda task: task <= "1.2.1")
     assert "offset: int = 0, cache: Cache | None = None, *, keep: int | None = None\n" in text

@@ -82,14 +82,6 @@ def test_a_week_leaves_out_the_tests_of_the_lab(grade: Run) -> None:
     assert "2 passed, 1 deselected" in grade("--solution", "ref", "--week", "1").stdout
 
 
-def test_needing_a_later_day_is_a_mistake_of_the_course(grade: Run, tree: Path) -> None:
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "llm.Counter()")
-    done = grade("--day", "1.1")
-    assert done.returncode == 1
-    assert "needs task 1.2.1, which comes later: a mistake of the course" in done.stdout
-    assert "1 failed" in done.stdout
-
-
 def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_course(
     grade: Run, tree: Path
 ) -> None:
@@ -102,21 +94,6 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     assert "mistake of the course" not in said
     assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which yours " in said
     assert "does not have yet (task 1.2.1): add it, and ignore it until then." in said
-
-
-def test_a_parameter_that_a_task_adds_is_todo_until_it_is_there(grade: Run, tree: Path) -> None:
-    owned = 'symbols = ["Counter"]'
-    edit(tree, "course.toml", owned, f'{owned}\ngrows = ["twice"]\nadds = ["twice(n)"]')
-    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
-    test = '\n@pytest.mark.task("1.2.1")\ndef test_more(llm):\n    assert llm.twice(2, n=3) == 6\n'
-    (tree / "tests/test_more.py").write_text(f"import pytest\n{test}")
-    done = grade("--task", "1.2.1")
-    assert "TODO 1.2.1: write the parameter `n` of src/tiny_llm/sums.py:2 twice (1 test)" in done.stdout
-    edit(tree, "src/tiny_llm/sums.py", "def twice(x)", "def twice(x, m=2)")
-    (tree / "tests/test_more.py").write_text(f"import pytest\n{test.replace('n=3', 'k=3')}")
-    done = grade("--task", "1.2.1")
-    assert "TypeError: twice() got an unexpected keyword argument 'k'" in done.stdout
-    assert "the parameter" not in done.stdout
 
 
 @pytest.mark.parametrize(

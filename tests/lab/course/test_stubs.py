@@ -112,13 +112,6 @@ def test_public_names_stay_and_answers_go() -> None:
     assert starter_source(ANSWER, TASK_OF) == STARTER
 
 
-def test_long_imports_are_wrapped_as_ruff_does() -> None:
-    names = [f"name_number_{i}" for i in range(9)]
-    listed = "".join(f"    {name},\n" for name in ["a", *names])
-    source = f"from x import (\n{listed})\n\nprint({', '.join(names)})\n"
-    assert starter_source(source, {}) == source.replace("    a,\n", "")
-
-
 KERNEL = """\
 #include "x.h"
 void matmul(int n) {

@@ -39,11 +39,6 @@ def test_after_red_each_task_that_failed_and_where_help_is(grade: Grade, written
     assert grade("--day", "1.1", "tests").count("run hint 1.1.1") == 1, "two tests of a task failed"
 
 
-def test_a_run_of_everything_is_not_followed_by_advice(grade: Grade, written: Path) -> None:
-    (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
-    assert "next:" not in grade()
-
-
 def test_the_last_day_of_a_week_names_what_was_built(grade: Grade, written: Path) -> None:
     (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
     line = "the week is done: book/src/week1-end.md shows what you have built\n"

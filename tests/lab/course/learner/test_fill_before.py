@@ -82,8 +82,3 @@ def test_notes_of_a_learner_are_kept_beside(untouched: Path, capsys: Capture) ->
     path.write_text(noted)
     assert "sums.py was not as generated: kept as sums.py.backup1\n" in filled(untouched, capsys, "1.2")[1]
     assert path.with_name("sums.py.backup1").read_text() == noted
-
-
-@pytest.mark.parametrize("day", ["9.9", "2"])
-def test_a_day_that_does_not_exist_is_one_line(untouched: Path, capsys: Capture, day: str) -> None:
-    assert f"there is no day '{day}'" in filled(untouched, capsys, day, code=2)[1]
