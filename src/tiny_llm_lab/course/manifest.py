@@ -1,6 +1,5 @@
 """The manifest: which days and tasks there are, which symbols each task owns, and the known mistakes."""
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -8,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tiny_llm_lab.runtime.checkout import repository
+from tiny_llm_lab.runtime.checkout import repository, text_of
+from tiny_llm_lab.runtime.console.talk import did_you_mean
 from tiny_llm_lab.types import UserError
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Mistake:
 
     def apply(self, path: Path) -> str:
         """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
-        source = path.read_text(encoding="utf-8") if path.exists() else ""
+        source = text_of(path)
         count = source.count(self.find)
         if count != 1:
             owner = f" of task {self.task}" if self.task else ""
@@ -117,6 +117,10 @@ class Course:
 
     def day(self, day_id: str) -> Day:
         return _with_this_id(self.days, day_id, "day")
+
+    def tasks_of(self, name: str) -> tuple[Task, ...]:
+        """Those of a day, as in 2.7, or one task, as in 2.7.3."""
+        return self.day(name).tasks if name.count(".") == 1 else (self.task(name),)
 
     def week(self, week: int) -> tuple[Day, ...]:
         found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
@@ -160,9 +164,10 @@ def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
     by_id = {item.id: item for item in items}
     if id_ in by_id:
         return by_id[id_]
-    near = difflib.get_close_matches(id_, by_id, 1, cutoff=0.7)  # 9.9.9 is near to no id
     span = f"the course has {items[0].id} to {items[-1].id}" if items else "the course has none"
-    raise UserError(f"there is no {what} {id_!r}: {f'did you mean {near[0]}?' if near else span}")
+    raise UserError(
+        f"there is no {what} {id_!r}: {did_you_mean(id_, by_id, span, cutoff=0.7)}"
+    )  # 9.9.9 is near to no id
 
 
 def _day_id(week: int | None, day: str) -> str:

@@ -57,15 +57,3 @@ def test_a_stale_mistake_is_an_error(tree: Path, find: str) -> None:
     stale = dataclasses.replace(WRONG, find=find)
     with pytest.raises(UserError, match=r"stale mistake of task 1\.1\.1"):
         list(try_mistakes(load_course(tree), [stale]))
-
-
-def test_the_file_of_known_mistakes(tree: Path) -> None:
-    course = load_course(tree)
-    assert course.mistakes() == []
-    path = tree / "tests" / "known_mistakes.toml"
-    row = '[[mistake]]\ntask = "1.1.1"\nsays = "s"\nfile = "sums.py"\nfind = "a"\nswap = "b"\n'
-    path.write_text(row)
-    assert course.mistakes() == [Mistake("s", "sums.py", "a", "b", task="1.1.1")]
-    path.write_text(row + 'why = "no such key"\n')
-    with pytest.raises(UserError, match="unexpected keyword argument 'why'"):
-        course.mistakes()
