@@ -11,7 +11,8 @@ from tiny_llm_lab.measure.bench.chunked.plot import typical
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.latency import contention, victim_itl
 from tiny_llm_lab.measure.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of
-from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Request, Schedule, prompts_of
+from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, prompts_of
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.types import Completion, PrefillEvent, StepPlan, StepStats, Timing, TokenEvent, UserError
 
 WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, max_tokens=4)

@@ -39,8 +39,7 @@ class Children:
 def bench(monkeypatch: pytest.MonkeyPatch, children: Children, out: Path, *argv: str) -> int:
     for module in (sweep, workload):
         monkeypatch.setattr(module, "run_fresh", children)
-    steps = [] if "--engine" in argv else ["--prefill-steps", "32", "999999"]
-    return cli.main(["bench-chunked-prefill", *steps, "--out", str(out), *argv])
+    return cli.main(["bench-chunked-prefill", "--prefill-steps", "32", "999999", "--out", str(out), *argv])
 
 
 def test_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -78,20 +77,6 @@ def test_an_earlier_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "chunked_prefill-2.png").exists()
 
 
-def test_an_engine_is_swept_over_budgets_and_thresholds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    children = Children()
-    argv = ("--engine", "--max-num-batched-tokens", "64", "9999", "--long-prefill-token-threshold", "0", "32")
-    assert bench(monkeypatch, children, tmp_path, *argv, "--repeats", "1") == 0
-    calibration, *measured = children.specs
-    assert calibration.schedule.prefill_step == 0 and calibration.schedule.max_chunk > 1024
-    pairs = [(spec.schedule.budget, spec.schedule.threshold) for spec in measured]
-    assert pairs == [(64, 0), (64, 32), (9999, 0), (9999, 32)]
-    out = capsys.readouterr().out
-    assert "budget 64, threshold 32, long" in out and "ITL max, budget 64 / budget 9999" in out
-
-
 def test_chunk_policies_are_rows_beside_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -116,13 +101,12 @@ def test_a_chunk_policy_reaches_the_loop(policy: str) -> None:
     assert sample.chunk_settings(Spec("default", "mlx-lm", schedule=Schedule(64))) == {"prefill_step": 64}
 
 
-@pytest.mark.parametrize("engine", [(), ("--engine",)])
 def test_a_step_ahead_reaches_every_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, engine: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     for flags, chosen in (((), None), (("--async-scheduling",), True), (("--no-async-scheduling",), False)):
         children = Children()
-        assert bench(monkeypatch, children, tmp_path, *engine, *flags, "--repeats", "1", "--json") == 0
+        assert bench(monkeypatch, children, tmp_path, *flags, "--repeats", "1", "--json") == 0
         assert {spec.async_scheduling for spec in children.specs} == {chosen}
         assert json.loads(capsys.readouterr().out)["settings"]["async_scheduling"] is chosen
 
@@ -197,16 +181,8 @@ def test_a_run_without_overlap_fails(
         (["--repeats", "0"], "1 or more"),
         (["--prefill-steps", "0"], "1 or more"),
         (["--prefill-steps", "32", "32"], "twice"),
-        (["--max-num-batched-tokens", "64"], "go with --engine"),
-        (["--engine", "--prefill-steps", "32"], "--prefill-steps is of the loop"),
-        (
-            ["--engine", "--max-num-batched-tokens", "8"],
-            "budget 8: max_num_batched_tokens (8) must be",
-        ),
-        (["--engine", "--long-prefill-token-threshold", "-1"], "must be 0 or more"),
-        (["--engine", "--chunk-policies", "table"], "--chunk-policies is of the loop"),
         (["--chunk-policies", "table", "--solution", "mlx-lm"], "choose --solution ref or mine"),
-        (["--chunk-target-ms", "-1"], "--chunk-target-ms must be above 0, not -1"),
+        (["--chunk-target-ms", "-1"], "--chunk-target-ms: must be above 0"),
         (["--num-short", "1"], "--num-short: must be 2 or more"),
         (["--max-tokens", "1"], "--max-tokens: must be 2 or more"),
     ],

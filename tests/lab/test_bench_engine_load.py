@@ -14,7 +14,8 @@ from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.latency import latencies
 from tiny_llm_lab.measure.bench.report import Ratio
 from tiny_llm_lab.measure.bench.sample import CountingNetwork, measure
-from tiny_llm_lab.measure.bench.spec import Request, Schedule, Spec
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import Timing
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.measure.load.traffic.arrivals import ArrivalSettings, arrival_times
+from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
 from tiny_llm_lab.types import UserError
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.measure.load.traffic.datasets import DatasetSettings, make_requests
-from tiny_llm_lab.measure.load.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
+from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.types import UserError
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tiny_llm_lab.measure.bench.spec import Kind, Request
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,
@@ -49,7 +49,7 @@ class Run:
     def output_tokens_per_s(self) -> float:
         return sum(len(timing.token_s) for timing in self.timings) / self.total_s
 
-    def of_kind(self, *kinds: Kind) -> list[Timing]:
+    def of_kind(self, *kinds: str) -> list[Timing]:
         return [t for request, t in zip(self.requests, self.timings, strict=True) if request.kind in kinds]
 
     def long_spans(self) -> dict[int, tuple[float, float]]:

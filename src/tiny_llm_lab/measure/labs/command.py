@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from tiny_llm_lab.measure.labs.experiments import (
     itl,
     memory,
     mixed,
-    null,
     prefix,
     stress,
     sweep,
@@ -30,7 +29,7 @@ from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
 from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, served_model
 from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
-from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
@@ -51,7 +50,6 @@ LABS: Final[dict[str, Run]] = {
     "itl": itl.run,
     "mixed": mixed.run,
     "stress": stress.run,
-    "null": null.run,
     "hurts": hurts.run,
     "capacity": capacity.run,
     "prefix": prefix.run,
@@ -81,7 +79,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "longest prompt and answer of a request (default: %(default)s)"
     parser.add_argument("--max-model-len", type=at_least_one, default=4096, metavar="N", help=about)
     about = "of ITL p99, for sweep and capacity (default: a quarter of a long prompt's prefill)"
-    parser.add_argument("--itl-slo-ms", type=_above_zero, metavar="MS", help=about)
+    parser.add_argument("--itl-slo-ms", type=above_zero, metavar="MS", help=about)
     about = "end a variant's server before the next starts, for models that fit into memory once"
     parser.add_argument("--one-at-a-time", action="store_true", help=about)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
@@ -199,10 +197,3 @@ def _say(result: LabResult) -> None:
 def _say_verdicts(results: Sequence[tuple[LabResult, Path]]) -> None:
     rows = [[each.name, claim.text, claim.verdict] for each, _ in results for claim in each.finding.claims]
     print_table([Column("lab", KEEP, is_left=True), _CLAIM, _VERDICT], rows)
-
-
-def _above_zero(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"must be above 0, not {text}")
-    return value

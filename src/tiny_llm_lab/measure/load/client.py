@@ -10,8 +10,8 @@ import httpx2
 
 from tiny_llm_lab.measure.load.answer import Answer, CountTokens, ServerError, error_message
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.measure.load.request import LoadRequest
 from tiny_llm_lab.measure.load.sse import EventParser
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import UserError
 
 Endpoint = Literal["completions", "chat"]

@@ -17,14 +17,14 @@ from tiny_llm_lab.measure.load.answer import CountTokens
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.model_name import first_model
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.measure.load.request import LoadRequest
 from tiny_llm_lab.measure.load.results.goodput import Goodput
 from tiny_llm_lab.measure.load.results.result import summarize
 from tiny_llm_lab.measure.load.results.result_file import result_path, write_result
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
-from tiny_llm_lab.measure.load.traffic.arrivals import ArrivalSettings, arrival_times
-from tiny_llm_lab.measure.load.traffic.datasets import DatasetSettings, make_requests
-from tiny_llm_lab.measure.load.traffic.prompts import Texts, token_counter, tokenizer_for
+from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
+from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
+from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer_for
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
 from tiny_llm_lab.types import UserError

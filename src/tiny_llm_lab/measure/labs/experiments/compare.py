@@ -13,7 +13,7 @@ from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of, traffic_metrics
 from tiny_llm_lab.measure.labs.workload import rate_for, traffic
-from tiny_llm_lab.measure.simulate.traffic import LengthKind
+from tiny_llm_lab.measure.traffic.lengths import LengthKind
 
 QUESTION: Final = "What do chunks change under ordinary traffic?"
 KEYS: Final = (
@@ -39,7 +39,7 @@ def run(setup: LabSetup) -> LabResult:
     kinds = (LengthKind(1.0, setup.max_model_len // 8, 1.0, 48, 0.5),)
     rate, count = rate_for(setup, pace, kinds), setup.sizes.num_requests
     rows = rows_of(
-        setup.measure(variants, lambda number: traffic(setup, kinds, rate, count, number)), traffic_metrics
+        setup.measure(variants, lambda number: traffic(setup, kinds, rate, number)), traffic_metrics
     )
     prompt = kinds[0].prompt_median
     title = f"{count} requests, Poisson at {rate:.1f} a second, prompts of {prompt} tokens in the median"

@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.labs.plot import COLORS
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 QUESTION: Final = "When do chunks hurt?"
 _BUDGET: Final = 256

@@ -15,8 +15,8 @@ from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup, Runs, rows_of
 from tiny_llm_lab.measure.labs.workload import LOAD, mixed, mixed_kinds, mixed_shapes, rate_for
 from tiny_llm_lab.measure.load.record import LoadRun, timings
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.measure.load.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
 QUESTION: Final = "What do short requests feel of long ones?"

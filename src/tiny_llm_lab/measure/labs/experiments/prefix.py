@@ -13,7 +13,7 @@ from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.serving.options.engine_options import EngineSettings
 
 QUESTION: Final = "What does a shared system prompt save?"

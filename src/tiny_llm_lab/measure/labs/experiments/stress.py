@@ -12,7 +12,7 @@ from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace, rows_of
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 QUESTION: Final = "How long do short prompts wait behind a long one?"
 _BUDGET: Final = 512

@@ -8,8 +8,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.measure.load.traffic.prompts import Texts
+from tiny_llm_lab.measure.traffic.prompts import Texts
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import SamplingParams, UserError
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -41,6 +42,12 @@ class ArrivalSettings:
         return self.request_rate != math.inf or self.ramp_up_strategy != "off"
 
 
+def gamma_gaps(rng: random.Random, shape: float) -> Iterator[float]:
+    """Times between arrivals, 1 in the mean; shape 1 is a Poisson process, less is bursts, inf no chance."""
+    while True:
+        yield 1.0 if shape == math.inf else rng.gammavariate(shape, 1 / shape)
+
+
 def arrival_times(count: int, settings: ArrivalSettings, seed: int) -> list[float]:
     """`count` times in seconds, the first 0.
 
@@ -49,11 +56,8 @@ def arrival_times(count: int, settings: ArrivalSettings, seed: int) -> list[floa
     """
     if not settings.is_open_loop:
         return [0.0] * count
-    rng, shape = random.Random(seed), settings.burstiness
-    gaps = [
-        (1.0 if shape == math.inf else rng.gammavariate(shape, 1 / shape)) / _rate(settings, number, count)
-        for number in range(count - 1)
-    ]
+    units = gamma_gaps(random.Random(seed), settings.burstiness)
+    gaps = [next(units) / _rate(settings, number, count) for number in range(count - 1)]
     times = [0.0, *accumulate(gaps)]
     if settings.ramp_up_strategy == "off" and times[-1] > 0:
         scale = (count - 1) / settings.request_rate / times[-1]
