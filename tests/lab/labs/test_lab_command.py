@@ -12,8 +12,9 @@ from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs import command
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
-from tiny_llm_lab.measure.labs.server import OwnServers, Variant, served_model
+from tiny_llm_lab.measure.labs.server import OwnServers, Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup
+from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
 from tiny_llm_lab.types import UserError
 
 
@@ -144,7 +145,7 @@ def test_sigterm_ends_the_servers_too(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_server_that_is_not_there_is_an_error_with_a_cure() -> None:
     with pytest.raises(UserError, match="start a server, or name its model with --model"):
-        served_model("http://127.0.0.1:9")
+        first_model("http://127.0.0.1:9", (command._CURE, command._CURE))
 
 
 def test_memory_needs_no_other_server(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_the_conclusion_names_a_server_whose_settings_are_unknown(
 
     monkeypatch.setattr(command, "LABS", {"hol": lab})
     monkeypatch.setattr(command, "_question", lambda name: "What?")
-    monkeypatch.setattr(command, "served_model", lambda url: ("theirs", 512))
+    monkeypatch.setattr(command, "first_model", lambda url, cures: ServedModel("theirs", 512))
     argv = ["lab", "hol", "--server", "http://there:1", "--out", str(tmp_path)]
     assert cli.main(argv) == 0 and cli.main([*argv, "--model", "named"]) == 0
     assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]

@@ -27,12 +27,13 @@ from tiny_llm_lab.measure.labs.experiments import (
 from tiny_llm_lab.measure.labs.page import page_of
 from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
-from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, served_model
+from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers
 from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
+from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 
@@ -58,6 +59,7 @@ LABS: Final[dict[str, Run]] = {
 _ALL: Final = "all"
 _CLAIM: Final = Column("claim", KEEP, is_text=True)
 _VERDICT: Final = Column("", KEEP, is_left=True)
+_CURE: Final = "start a server, or name its model with --model"
 _DEFAULT_MODEL: Final = "default"  # of --model; with --server it is the first that the server lists
 
 
@@ -136,9 +138,10 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
     }
     if args.server:
         is_named = args.model != _DEFAULT_MODEL
-        model, longest = (args.model, None) if is_named else served_model(args.server)
-        most = min(args.max_model_len, longest or args.max_model_len)
-        result = LABS[name](LabSetup(RunningServers(args.server), model, max_model_len=most, **settings))
+        served = ServedModel(args.model) if is_named else first_model(args.server, (_CURE, _CURE))
+        most = min(args.max_model_len, served.max_model_len or args.max_model_len)
+        setup = LabSetup(RunningServers(args.server), served.name, max_model_len=most, **settings)
+        result = LABS[name](setup)
         said = f"Measured on the server at {args.server}, whose settings are unknown."
         return _with_reason(_concluding(result, said), sizes.rounds)
     model = model_name(args)

@@ -1,7 +1,9 @@
 """One request of a measurement: by its lengths alone, or as it is sent to a server."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+CountTokens = Callable[[str], int]
 
 
 @dataclass(frozen=True)
