@@ -31,12 +31,6 @@ def test_prompts_have_exactly_the_tokens_that_were_asked_for() -> None:
     assert [prompt.arrival_s for prompt in prompts] == [each.arrival_s for each in requests]
 
 
-def test_prompts_are_seeded_and_do_not_begin_alike() -> None:
-    prompts = prompts_of(WORKLOAD.requests(), 1000, seed=1)
-    assert len({tuple(prompt.content)[:2] for prompt in prompts}) == len(prompts)
-    assert prompts == prompts_of(WORKLOAD.requests(), 1000, seed=1) != prompts_of(WORKLOAD.requests(), 1000)
-
-
 def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill() -> None:
     early_s, long_s = 1.0, 10.0
     requests = WORKLOAD.requests(early_s, long_s)
@@ -170,14 +164,6 @@ def test_a_schedule_that_still_cuts_is_not_called_unchunked() -> None:
     assert together.ratios[0] and together.ratios[0].name == "ITL max, prefill_step 25 / prefill_step 40"
     alone, _ = sections_of({Schedule(25): [recorded()]}, "title")
     assert not alone.ratios, "nothing to compare"
-
-
-def test_an_engine_cuts_at_its_threshold_or_its_budget() -> None:
-    schedules = [Schedule(budget=512), Schedule(budget=64), Schedule(budget=512, threshold=32)]
-    assert [each.max_chunk for each in schedules] == [512, 64, 32]
-    groups = {each: [recorded()] for each in schedules}
-    names = [row.name for row in sections_of(groups, "title")[0].rows]
-    assert names == ["budget 512, threshold 32", "budget 64", "budget 512"]
 
 
 def test_the_typical_run_is_the_median_one() -> None:

@@ -1,12 +1,10 @@
 """`bench-chunked-prefill` as a command: its processes, its files, and how it ends."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.helpers.recorded import recorded
 
 from tiny_llm_lab.cli import dispatch as cli
@@ -14,7 +12,6 @@ from tiny_llm_lab.measure.bench import sample, sweep
 from tiny_llm_lab.measure.bench.chunked import workload
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
-from tiny_llm_lab.runtime.console import tables
 from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
 from tiny_llm_lab.types import UserError
 
@@ -109,27 +106,6 @@ def test_a_step_ahead_reaches_every_run(
         assert bench(monkeypatch, children, tmp_path, *flags, "--repeats", "1", "--json") == 0
         assert {spec.async_scheduling for spec in children.specs} == {chosen}
         assert json.loads(capsys.readouterr().out)["settings"]["async_scheduling"] is chosen
-
-
-def test_no_number_is_cut_at_80_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    def shown(width: int) -> list[str]:
-        console = Console(width=width, force_terminal=True, color_system=None)
-        monkeypatch.setattr(tables, "stdout_console", lambda: console)
-        assert bench(monkeypatch, Children(), tmp_path, "--repeats", "1") == 0
-        return capsys.readouterr().out.splitlines()
-
-    wide, narrow = shown(240), shown(80)
-    numbers = [sorted(re.findall(r"\d+\.\d+x?", " ".join(lines))) for lines in (wide, narrow)]
-    assert numbers[0] == numbers[1] and len(numbers[0]) > 20
-    shown_tables = [
-        line
-        for line in narrow
-        if line.lstrip().startswith(("variant", "prefill_step")) and " had " not in line
-    ]
-    assert max(map(len, shown_tables)) <= 80 and not any("…" in line for line in narrow)
-    assert "ITL max ms" in "".join(shown_tables)
 
 
 def test_ctrl_c_reports_once_every_step_was_seen(

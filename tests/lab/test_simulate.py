@@ -79,14 +79,6 @@ def test_when_blocks_run_out_requests_are_preempted_and_finish() -> None:
     assert result.num_output_tokens == roomy.num_output_tokens
 
 
-@pytest.mark.parametrize("options", [{"budget": "64"}, {"budget": "slo"}, {"noise": 0.3, "budget": "slo"}])
-def test_the_same_setting_gives_the_same_digits_and_another_seed_does_not(options: dict[str, object]) -> None:
-    first, again, other = (
-        simulate(load_scheduling("ref"), forty_chats(seed=seed, **options), MEASURED) for seed in (0, 0, 1)
-    )
-    assert first == again != other
-
-
 def test_noise_lengthens_and_shortens_steps() -> None:
     request = Request("0", 1, 400, 0.0)
     gaps = gaps_of(run([request], max_model_len=401, kv_tokens=404, noise=0.3))

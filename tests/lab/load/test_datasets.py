@@ -36,10 +36,6 @@ def test_a_text_has_exactly_as_many_tokens(tokenizer: CheckpointTokenizer, num_t
     assert len(set(drawn)) == 5 or num_tokens < 3
 
 
-def test_texts_depend_on_the_seed_alone(tokenizer: CheckpointTokenizer) -> None:
-    assert Texts(tokenizer, 1).exact(20) == Texts(tokenizer, 1).exact(20) != Texts(tokenizer, 2).exact(20)
-
-
 def test_a_vocabulary_of_bytes_works_too() -> None:
     class Bytes:
         def encode(self, text: str) -> list[int]:

@@ -27,6 +27,11 @@ class Chunk:
     end_s: float
 
 
+def decoding(token_s: Sequence[Sequence[float]], start_s: float, end_s: float) -> list[int]:
+    """Which answers have a token before a time and another after a later one."""
+    return [idx for idx, each in enumerate(token_s) if each and each[0] <= start_s and end_s < each[-1]]
+
+
 @dataclass(frozen=True)
 class Run:
     """One run; times are seconds from its start. What an engine does not tell stays 0 or None."""
@@ -63,11 +68,7 @@ class Run:
 
     def decoding_during(self, span: tuple[float, float]) -> list[int]:
         """Requests with a token before a span and another after its start."""
-        return [
-            idx
-            for idx, timing in enumerate(self.timings)
-            if timing.token_s and timing.token_s[0] <= span[0] < timing.token_s[-1]
-        ]
+        return decoding([each.token_s for each in self.timings], span[0], span[0])
 
     def victims(self) -> list[int]:
         """Requests that were decoding while a long prompt was in prefill."""

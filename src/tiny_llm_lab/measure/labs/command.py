@@ -1,9 +1,8 @@
 """`lab`: experiments on servers that it starts, with a conclusion, a figure and the numbers."""
 
-import importlib
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from tiny_llm_lab.measure.labs.experiments import (
     stress,
     sweep,
 )
+from tiny_llm_lab.measure.labs.lab import Lab, OwnLab
 from tiny_llm_lab.measure.labs.page import page_of
 from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
@@ -43,18 +43,17 @@ EXAMPLES: Final = (
     ("all --quick", "every lab with small sizes, and one page of all"),
     ("itl --server http://127.0.0.1:8080", "on a server that runs already"),
 )
-Run = Callable[[LabSetup], LabResult]
-LABS: Final[dict[str, Run]] = {
-    "hol": hol.run,
-    "compare": compare.run,
-    "sweep": sweep.run,
-    "itl": itl.run,
-    "mixed": mixed.run,
-    "stress": stress.run,
-    "hurts": hurts.run,
-    "capacity": capacity.run,
-    "prefix": prefix.run,
-    "memory": memory.run,
+LABS: Final[dict[str, Lab | OwnLab]] = {
+    "hol": hol.LAB,
+    "compare": compare.LAB,
+    "sweep": sweep.LAB,
+    "itl": itl.LAB,
+    "mixed": mixed.LAB,
+    "stress": stress.LAB,
+    "hurts": hurts.LAB,
+    "capacity": capacity.LAB,
+    "prefix": prefix.LAB,
+    "memory": memory.LAB,
 }
 _ALL: Final = "all"
 _CLAIM: Final = Column("claim", KEEP, is_text=True)
@@ -96,7 +95,7 @@ def run(args: Namespace) -> int:
     failed: list[str] = []
     for number, name in enumerate(names, 1):
         place = f"{number} of {len(names)}: " if args.lab == _ALL else ""
-        log(f"{place}{name}: {_question(name)}")
+        log(f"{place}{name}: {LABS[name].question}")
         own = folder / name if args.lab == _ALL else folder
         own.mkdir(exist_ok=True)
         try:
@@ -118,10 +117,6 @@ def run(args: Namespace) -> int:
     log(f"wrote {page}")
     is_valid = all(result.finding.problem is None for result, _ in results)
     return 0 if is_valid and not failed else EXIT_FAILED
-
-
-def _question(name: str) -> str:
-    return str(importlib.import_module(LABS[name].__module__).QUESTION)
 
 
 def _measured(name: str, args: Namespace, folder: Path) -> LabResult:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from tiny_llm_lab.measure.bench.run import decoding
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.traffic.arrivals import gamma_gaps
@@ -34,13 +35,10 @@ def contention(setup: LabSetup, pace: Pace, num_long: int, number: int) -> list[
 
 def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
     """Why long prompts did not meet decodes: `share` of them must, each with `share` of the streams."""
+    streams = [[each.token_s for each in run.of_kind("stream")] for run in runs]
     meetings = [
-        sum(
-            each.token_s[0] <= long.send_s and each.token_s[-1] >= long.token_s[0]
-            for each in run.of_kind("stream")
-        )
-        / len(run.of_kind("stream"))
-        for run in runs
+        len(decoding(each, long.send_s, long.token_s[0])) / len(each)
+        for run, each in zip(runs, streams, strict=True)
         for long in run.of_kind("long")
     ]
     num_met = sum(meeting >= share for meeting in meetings)

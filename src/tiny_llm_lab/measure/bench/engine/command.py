@@ -9,10 +9,10 @@ from typing import Final
 from tiny_llm_lab.measure.bench.engine.chunks import chunk_position, memory
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.engine.drafts import drafts
-from tiny_llm_lab.measure.bench.engine.peers import peers
 from tiny_llm_lab.measure.bench.engine.steps import ahead, mixed, paged, scheduler
 from tiny_llm_lab.measure.bench.flags import shown_fields, shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.peers.under_load import peers
 from tiny_llm_lab.measure.bench.report import Report, Section
 from tiny_llm_lab.runtime.console.field_flags import add_field_flags
 from tiny_llm_lab.runtime.console.talk import log

@@ -8,13 +8,13 @@ from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.report import Column, Ratio, Row, Section
 from tiny_llm_lab.measure.labs.effect import Effect, by_round, effect_of
+from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.plot import COLORS
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
 from tiny_llm_lab.measure.load.record import LoadRun
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 
-QUESTION: Final = "When do chunks hurt?"
 _BUDGET: Final = 256
 _CLAIMS: Final = {
     "lone long prompt": "A single long prompt is faster in one pass",
@@ -40,7 +40,7 @@ def run(setup: LabSetup) -> LabResult:
             effects.append(effect_of("the time with chunks", pair[1], pair[0], "total_s"))
     title = f"Seconds until the last token, without chunks and with a budget of {_BUDGET} tokens"
     section = Section("hurts", title, _COLUMNS, rows)
-    return LabResult("hurts", QUESTION, section, finding(rows, effects), partial(draw, rows), skipped)
+    return LabResult("hurts", LAB.question, section, finding(rows, effects), partial(draw, rows), skipped)
 
 
 def last_token_s(run: LoadRun) -> float:
@@ -115,3 +115,6 @@ def draw(rows: Sequence[Row], figure: Figure) -> None:
     axes.margins(x=0.15)
     axes.set_xlabel("time with chunks / time without (right of the line: chunks hurt)")
     axes.grid(axis="x", alpha=0.3)
+
+
+LAB: Final = OwnLab("When do chunks hurt?", run)
