@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from tiny_llm_lab.runtime.console.field_flags import flag
 from tiny_llm_lab.types import UserError
 
 
@@ -14,11 +15,15 @@ from tiny_llm_lab.types import UserError
 class ArrivalSettings:
     """The rate of arrivals and how even they are; the names are those of `vllm bench serve`."""
 
-    request_rate: float = math.inf  # per second; inf: all at once
-    burstiness: float = 1.0  # shape of the gamma intervals: 1 = Poisson, less = bursts, inf = fixed intervals
-    ramp_up_strategy: Literal["off", "linear", "exponential"] = "off"
-    ramp_up_start_rps: float | None = None
-    ramp_up_end_rps: float | None = None
+    request_rate: float = flag(math.inf, "arrivals per second; inf: all at once", metavar="RPS")
+    burstiness: float = flag(
+        1.0, "shape of the gamma gaps between them: 1 Poisson, less bursts, inf fixed", metavar="X"
+    )
+    ramp_up_strategy: Literal["off", "linear", "exponential"] = flag(
+        "off", "the rate rises from the first request to the last"
+    )
+    ramp_up_start_rps: float | None = flag(None, "rate at the first request", metavar="RPS")
+    ramp_up_end_rps: float | None = flag(None, "rate at the last one", metavar="RPS")
 
     def __post_init__(self) -> None:
         if not self.request_rate > 0:

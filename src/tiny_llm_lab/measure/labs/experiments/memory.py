@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from tiny_llm_lab.measure.bench.engine.chunks import MEMORY_COLUMNS, memory_rows
 from tiny_llm_lab.measure.bench.report import Row, Section
 from tiny_llm_lab.measure.labs.lab import OwnLab
-from tiny_llm_lab.measure.labs.plot import COLORS, log_budgets
+from tiny_llm_lab.measure.labs.plot import over_budgets
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.runtime.steps.runner import StepRunner
@@ -97,11 +97,7 @@ def draw(rows: Sequence[Row], sizes: Sequence[int], figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     panels = ((left, "above_held_bytes", "above weights and blocks"), (right, "peak_bytes", "all memory"))
     for axes, key, title in panels:
-        axes.plot(sizes, [row.median(key) / 1e6 for row in rows], "o-", color=COLORS[1])
-        log_budgets(axes, sizes)
-        axes.set_ylim(bottom=0)
-        axes.set_title(f"peak memory: {title}", loc="left", fontsize=10)
-        axes.set_ylabel("MB")
+        over_budgets(axes, f"peak memory: {title}", sizes, rows, key, 1e-6, "MB")
         axes.set_xlabel("chunk size (tokens)")
 
 
