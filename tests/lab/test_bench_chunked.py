@@ -158,13 +158,5 @@ def test_medians_spreads_and_ratios() -> None:
     assert (short.median("ttft_p50_s"), short.median("ttft_p99_s")) == (1.0, 2.0)
 
 
-def test_a_schedule_that_still_cuts_is_not_called_unchunked() -> None:
-    groups = {Schedule(25): [recorded()], Schedule(40): [recorded()]}
-    together, _ = sections_of(groups, "title")
-    assert together.ratios[0] and together.ratios[0].name == "ITL max, prefill_step 25 / prefill_step 40"
-    alone, _ = sections_of({Schedule(25): [recorded()]}, "title")
-    assert not alone.ratios, "nothing to compare"
-
-
 def test_the_typical_run_is_the_median_one() -> None:
     assert typical([recorded(stall) for stall in (5.0, 1.0, 3.0)]) == recorded(3.0)

@@ -12,8 +12,6 @@ from tiny_llm_lab.measure.bench import sample, sweep
 from tiny_llm_lab.measure.bench.chunked import workload
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
-from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
-from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -56,12 +54,6 @@ def test_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert {"cpu", "cores", "mlx", "commit", "device"} <= result["host"].keys()
     assert str(tmp_path) not in text and str(Path.home()) + "/" not in text
     assert (tmp_path / "new" / "folder" / "chunked_prefill.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_json_on_stdout_is_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    assert bench(monkeypatch, Children(), tmp_path, "--json", "--repeats", "1") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads((tmp_path / "chunked_prefill.json").read_text())
 
 
 def test_an_earlier_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -115,26 +107,6 @@ def test_ctrl_c_reports_once_every_step_was_seen(
     assert "prefill_step 32 / unchunked: 0.125" in capsys.readouterr().out
     assert bench(monkeypatch, Children(3, KeyboardInterrupt()), tmp_path) == 130
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("failure", "code", "last_line"),
-    [
-        (UserError("unknown model 'x'"), 2, "error: unknown model 'x'"),
-        (UnwrittenError("TODO 2.7.1: write it"), 1, "TODO 2.7.1: write it"),
-        (CrashError("Boom"), 1, "error: the measuring process of solution ref crashed, see above"),
-    ],
-)
-def test_failures_of_a_child_end_the_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-    failure: Exception,
-    code: int,
-    last_line: str,
-) -> None:
-    assert bench(monkeypatch, Children(2, failure), tmp_path) == code
-    assert capsys.readouterr().err.splitlines()[-1] == last_line
 
 
 def test_a_run_without_overlap_fails(

@@ -185,13 +185,6 @@ def test_what_each_experiment_makes_of_its_times(
     assert note in report.notes[0]
 
 
-def test_planning_costs_by_step_by_request_and_beside_the_model(timed: Callable[..., Section]) -> None:
-    times = {f"plan {n}": 8 * n * 1e-5 for n in COUNTS} | {f"model {n}": 0.01 for n in COUNTS}
-    report = timed(scheduler, times)
-    cells = [column.cell(report.rows[0].samples[column.key]) for column in report.columns]
-    assert cells == ["0.080", "10.00", "10.000", "0.80%"]
-
-
 def test_a_prompt_in_chunks_and_what_they_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "free_memory", lambda: 5e6)
     monkeypatch.setattr(chunks.mx, "get_peak_memory", lambda: 9e6)

@@ -67,11 +67,6 @@ def test_integers_may_pass_the_limit_of_floats_and_the_table_says_why_only_then(
     assert not compared(cost, slow=(0.3,)).notes, "no row needs it"
 
 
-@pytest.mark.parametrize("cost", [Cost(1e9, 2e10), Cost(1e9, 1e9, allows_integers=True)])
-def test_nothing_is_said_of_integers_where_floats_or_memory_are_the_limit(cost: Cost) -> None:
-    assert not compared(cost, fast=(0.01,)).notes
-
-
 def test_an_unwritten_variant_is_todo_and_another_error_is_not() -> None:
     def fail(error: Exception) -> mx.array:
         raise error

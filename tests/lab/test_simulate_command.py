@@ -18,18 +18,6 @@ def test_command_prints_a_row_for_each_budget_and_slo(capsys: Capture) -> None:
     assert "assumed, not measured: qwen3-8b at 1500 GB/s" in said.err
 
 
-@pytest.mark.parametrize(
-    "flags", [("--max-num-batched-tokens", "--long-prefill-token-threshold"), ("--budget", "--threshold")]
-)
-def test_the_names_of_vllm_and_the_short_ones_are_the_same_flags(
-    flags: tuple[str, str], capsys: Capture
-) -> None:
-    assert cli.main([*SMALL, "--json", flags[0], "128", flags[1], "32"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["settings"]["budget"] == "128" and document["settings"]["threshold"] == 32
-    assert document["runs"][0]["budget"] == "128" and document["runs"][0]["num_steps"] > 20 * 300 / 128
-
-
 def test_command_as_json_is_the_same_every_time(capsys: Capture) -> None:
     documents = []
     for _ in range(2):

@@ -30,11 +30,6 @@ def test_fixed_intervals_and_all_at_once() -> None:
     assert gaps(5) == [0.0] * 4
 
 
-def test_arrivals_depend_on_the_seed_alone() -> None:
-    assert gaps(20, seed=3, request_rate=2.0) == gaps(20, seed=3, request_rate=2.0)
-    assert gaps(20, seed=3, request_rate=2.0) != gaps(20, seed=4, request_rate=2.0)
-
-
 @pytest.mark.parametrize(
     ("strategy", "rates"), [("linear", [1.0, 4.5, 8.0]), ("exponential", [1.0, 8**0.5, 8.0])]
 )

@@ -80,6 +80,6 @@ def over_budgets(
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
     axes.set_xlabel("max_num_batched_tokens")
     axes.grid(alpha=0.3)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_ylabel(unit)
