@@ -8,7 +8,8 @@ import mlx.core as mx
 from tiny_llm_lab.measure.bench.peers import num_kv_numbers, run_peer
 from tiny_llm_lab.measure.bench.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, start_of, timings_of
-from tiny_llm_lab.measure.bench.spec import Request, Spec, prompts_of
+from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING
 from tiny_llm_lab.runtime.solution import load_loop_policies, load_serving
