@@ -3,7 +3,7 @@
 from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.labs.result import Finding
 from tiny_llm_lab.measure.load.record import RequestRecord
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 
 def row(name: str, **samples: float | tuple[float | None, ...]) -> Row:

@@ -1,7 +1,7 @@
 """A recorded run of three requests with round numbers."""
 
 from tiny_llm_lab.measure.bench.run import Chunk, Run
-from tiny_llm_lab.measure.bench.spec import Request
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.types import Timing
 
 

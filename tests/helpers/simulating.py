@@ -1,13 +1,12 @@
-"""Small simulations: replicas whose seconds can be added up by hand, and runs to vary."""
+"""Small simulations: engines whose seconds can be added up by hand, and runs to vary."""
 
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tiny_llm_lab.measure.simulate.cluster import replay
 from tiny_llm_lab.measure.simulate.cost import Calibrated, StepCost
-from tiny_llm_lab.measure.simulate.replica import ReplicaStats
+from tiny_llm_lab.measure.simulate.engine import EngineStats, SimulatedEngine
 from tiny_llm_lab.measure.simulate.setting import Setting
-from tiny_llm_lab.measure.simulate.traffic import SimRequest
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.solution import load_scheduling
 
 # Steps as some small machine could take them.
@@ -34,20 +33,12 @@ def by_hand(**options: Any) -> Setting:
     return Setting(**(small | options))
 
 
-def run_replicas(
-    requests: list[SimRequest], cost: StepCost | None = None, **options: Any
-) -> list[ReplicaStats]:
-    """What each replica of by_hand(**options) does; without a `cost`, a second per token."""
-    return replay(load_scheduling("ref"), requests, by_hand(**options), cost or PerToken())
+def run(requests: list[Request], cost: StepCost | None = None, **options: Any) -> EngineStats:
+    """What the engine of by_hand(**options) does; without a `cost`, a second per token."""
+    return SimulatedEngine(load_scheduling("ref"), by_hand(**options), cost or PerToken()).replay(requests)
 
 
-def run(requests: list[SimRequest], cost: StepCost | None = None, **options: Any) -> ReplicaStats:
-    """`run_replicas` of a single replica."""
-    [stats] = run_replicas(requests, cost, **options)
-    return stats
-
-
-def gaps_of(stats: ReplicaStats) -> list[float]:
+def gaps_of(stats: EngineStats) -> list[float]:
     """All gaps between tokens, sorted."""
     return sorted(gap for each in stats.finished for gap in each.timing.itl_s)
 

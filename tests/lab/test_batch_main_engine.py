@@ -9,17 +9,26 @@ import pytest
 from tests.helpers.fake_serving import parse
 from tests.helpers.toy import toy_checkpoint
 
-import tiny_llm_ref
 from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.runtime.solution import load_serving, load_solution
+from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options import model_options as options
-from tiny_llm_lab.serving.options.engine_options import build_engine, engine_settings
+from tiny_llm_lab.serving.options.engine_options import engine_settings
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
+from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import SchedulerConfig, UserError
 from tiny_llm_lab.types.packages import PACKAGES
 from tiny_llm_ref.engine.core import EngineCore
 
 Capture = pytest.CaptureFixture[str]
+
+
+def built(settings: EngineSettings, **more: Any) -> Any:
+    llm, checkpoint = load_solution("ref"), toy_checkpoint()
+    return build_engine(
+        load_serving("ref"), Loaded(checkpoint, llm, llm.build_model(checkpoint)), settings, **more
+    )
 
 
 @pytest.fixture
@@ -64,14 +73,7 @@ def test_flags_reach_the_engine(capsys: Capture) -> None:
     settings = engine_settings(given, limit=1024)
     assert settings is not None
     assert settings.config == SchedulerConfig(300, 3, 200, 50, False, "fair", "alternate", 16)
-    checkpoint = toy_checkpoint()
-    engine: Any = build_engine(
-        load_serving("ref"),
-        tiny_llm_ref.build_model(checkpoint),
-        checkpoint.tokenizer,
-        checkpoint.dtype,
-        settings,
-    )
+    engine: Any = built(settings)
     # A block takes 2 * 2 layers * 2 heads * 24 numbers * 8 tokens * 4 bytes = 6144.
     assert (engine.core.kv_cache.num_blocks, engine.core.kv_cache.block_size) == (10, 8)
     assert engine.core.scheduler.config == settings.config
@@ -85,9 +87,7 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
     assert settings.config == SchedulerConfig(max_model_len=1000)
     assert (settings.enable_prefix_caching, settings.itl_slo_ms, settings.speculate) == (True, None, "off")
     assert engine_settings(parse(batch_main), limit=1000) is None
-    checkpoint = toy_checkpoint()
-    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
-    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=2)
+    engine: Any = built(settings, num_requests=2)
     assert engine.core.kv_cache.num_blocks == 2 * 63, "no more than two requests of 1,000 tokens can fill"
     assert engine.core.spec_stats is engine.core.options.budget_controller is None
 
@@ -95,9 +95,7 @@ def test_what_is_not_said_is_the_default(capsys: Capture) -> None:
 def test_steps_ahead_are_planned_without_tokens(capsys: Capture) -> None:
     settings = engine_settings(parse(batch_main, "--engine", "--async-scheduling"), limit=1000)
     assert settings is not None and settings.async_scheduling
-    checkpoint = toy_checkpoint()
-    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
-    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=1)
+    engine: Any = built(settings, num_requests=1)
     assert engine.core.async_scheduling
     for flags in (("--speculate", "ngram"), ("--itl-slo-ms", "50")):
         with pytest.raises(UserError, match="leave out"):
@@ -128,9 +126,7 @@ def test_blocks_of_8_bits_are_smaller_and_so_more(capsys: Capture) -> None:
         parse(batch_main, "--engine", "--kv-cache-dtype", "int8", "--kv-cache-memory", "64K"), limit=1000
     )
     assert settings is not None and settings.changed()["kv_cache_dtype"] == "int8"
-    checkpoint = toy_checkpoint()
-    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
-    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings)
+    engine: Any = built(settings)
     # 2 * 2 layers * 2 heads * (24 numbers and a scale of 4 bytes) * 16 tokens: 3584 bytes, not 12,288.
     assert engine.core.kv_cache.num_blocks == 18
     assert engine.core.kv_cache.keys[0].dtype == mx.int8

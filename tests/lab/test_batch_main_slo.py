@@ -8,12 +8,13 @@ import pytest
 from tests.helpers.fake_serving import parse
 from tests.helpers.toy import toy_checkpoint
 
-import tiny_llm_ref
 from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.runtime.solution import load_serving, load_solution
+from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options import model_options as options
-from tiny_llm_lab.serving.options.engine_options import build_engine, engine_settings
+from tiny_llm_lab.serving.options.engine_options import engine_settings
+from tiny_llm_lab.serving.options.model_options import Loaded
 
 Capture = pytest.CaptureFixture[str]
 
@@ -21,9 +22,9 @@ Capture = pytest.CaptureFixture[str]
 def test_the_slo_reaches_the_engine() -> None:
     settings = engine_settings(parse(batch_main, "--engine", "--itl-slo-ms", "50"), limit=1024)
     assert settings is not None and settings.changed()["itl_slo_ms"] == 50
-    checkpoint = toy_checkpoint()
-    model, llm = tiny_llm_ref.build_model(checkpoint), load_serving("ref")
-    engine: Any = build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, num_requests=1)
+    ref, checkpoint = load_solution("ref"), toy_checkpoint()
+    loaded = Loaded(checkpoint, ref, ref.build_model(checkpoint))
+    engine: Any = build_engine(load_serving("ref"), loaded, settings, num_requests=1)
     assert engine.core.options.budget_controller.policy.itl_slo_s == 0.05
 
 
@@ -34,13 +35,14 @@ def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None
         DraftGate=object,
         Engine=lambda *given: given[-1].proposer,
     )
-    checkpoint = toy_checkpoint()
-    model = tiny_llm_ref.build_model(checkpoint)
+    ref, checkpoint = load_solution("ref"), toy_checkpoint()
+    model = ref.build_model(checkpoint)
+    loaded = Loaded(checkpoint, ref, model)
 
     def length(*flags: str, draft: Any = None) -> Any:
         settings = engine_settings(parse(batch_main, "--engine", *flags), limit=1000)
         assert settings is not None
-        return build_engine(llm, model, checkpoint.tokenizer, checkpoint.dtype, settings, draft=draft)
+        return build_engine(llm, loaded, settings, draft=draft)
 
     three = ("--num-speculative-tokens", "3")
     looked_up, drafted = ("--speculate", "ngram"), ("--speculate", "draft:default")

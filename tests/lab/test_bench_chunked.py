@@ -11,7 +11,8 @@ from tiny_llm_lab.measure.bench.chunked.plot import typical
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
 from tiny_llm_lab.measure.bench.latency import contention, victim_itl
 from tiny_llm_lab.measure.bench.run import Chunk, chunks_of, chunks_of_steps, timings_of
-from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Request, Schedule, prompts_of
+from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, prompts_of
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.types import Completion, PrefillEvent, StepPlan, StepStats, Timing, TokenEvent, UserError
 
 WORKLOAD = Workload(num_long=2, long_tokens=50, long_max_tokens=2, num_short=5, short_tokens=6, max_tokens=4)
@@ -28,12 +29,6 @@ def test_prompts_have_exactly_the_tokens_that_were_asked_for() -> None:
     assert [prompt.sampling.max_tokens for prompt in prompts] == [4, 4, 2, 4, 4, 2, 4]
     assert all(prompt.sampling.ignore_eos for prompt in prompts)
     assert [prompt.arrival_s for prompt in prompts] == [each.arrival_s for each in requests]
-
-
-def test_prompts_are_seeded_and_do_not_begin_alike() -> None:
-    prompts = prompts_of(WORKLOAD.requests(), 1000, seed=1)
-    assert len({tuple(prompt.content)[:2] for prompt in prompts}) == len(prompts)
-    assert prompts == prompts_of(WORKLOAD.requests(), 1000, seed=1) != prompts_of(WORKLOAD.requests(), 1000)
 
 
 def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill() -> None:
@@ -161,22 +156,6 @@ def test_medians_spreads_and_ratios() -> None:
     # Pooled in each run: gaps of the early and the late request, and of the long one.
     assert (short.median("itl_p99_s"), long.median("itl_p99_s")) == (2.0, 0.5)
     assert (short.median("ttft_p50_s"), short.median("ttft_p99_s")) == (1.0, 2.0)
-
-
-def test_a_schedule_that_still_cuts_is_not_called_unchunked() -> None:
-    groups = {Schedule(25): [recorded()], Schedule(40): [recorded()]}
-    together, _ = sections_of(groups, "title")
-    assert together.ratios[0] and together.ratios[0].name == "ITL max, prefill_step 25 / prefill_step 40"
-    alone, _ = sections_of({Schedule(25): [recorded()]}, "title")
-    assert not alone.ratios, "nothing to compare"
-
-
-def test_an_engine_cuts_at_its_threshold_or_its_budget() -> None:
-    schedules = [Schedule(budget=512), Schedule(budget=64), Schedule(budget=512, threshold=32)]
-    assert [each.max_chunk for each in schedules] == [512, 64, 32]
-    groups = {each: [recorded()] for each in schedules}
-    names = [row.name for row in sections_of(groups, "title")[0].rows]
-    assert names == ["budget 512, threshold 32", "budget 64", "budget 512"]
 
 
 def test_the_typical_run_is_the_median_one() -> None:

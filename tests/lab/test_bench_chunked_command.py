@@ -1,12 +1,10 @@
 """`bench-chunked-prefill` as a command: its processes, its files, and how it ends."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.helpers.recorded import recorded
 
 from tiny_llm_lab.cli import dispatch as cli
@@ -14,9 +12,6 @@ from tiny_llm_lab.measure.bench import sample, sweep
 from tiny_llm_lab.measure.bench.chunked import workload
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
-from tiny_llm_lab.runtime.console import tables
-from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
-from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -39,8 +34,7 @@ class Children:
 def bench(monkeypatch: pytest.MonkeyPatch, children: Children, out: Path, *argv: str) -> int:
     for module in (sweep, workload):
         monkeypatch.setattr(module, "run_fresh", children)
-    steps = [] if "--engine" in argv else ["--prefill-steps", "32", "999999"]
-    return cli.main(["bench-chunked-prefill", *steps, "--out", str(out), *argv])
+    return cli.main(["bench-chunked-prefill", "--prefill-steps", "32", "999999", "--out", str(out), *argv])
 
 
 def test_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -62,12 +56,6 @@ def test_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert (tmp_path / "new" / "folder" / "chunked_prefill.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_json_on_stdout_is_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    assert bench(monkeypatch, Children(), tmp_path, "--json", "--repeats", "1") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads((tmp_path / "chunked_prefill.json").read_text())
-
-
 def test_an_earlier_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     assert bench(monkeypatch, Children(), tmp_path, "--repeats", "1") == 0
     first = (tmp_path / "chunked_prefill.json").read_bytes()
@@ -76,20 +64,6 @@ def test_an_earlier_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "chunked_prefill.json").read_bytes() == first
     assert "chunked_prefill-2.json and " in capsys.readouterr().err
     assert (tmp_path / "chunked_prefill-2.png").exists()
-
-
-def test_an_engine_is_swept_over_budgets_and_thresholds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    children = Children()
-    argv = ("--engine", "--max-num-batched-tokens", "64", "9999", "--long-prefill-token-threshold", "0", "32")
-    assert bench(monkeypatch, children, tmp_path, *argv, "--repeats", "1") == 0
-    calibration, *measured = children.specs
-    assert calibration.schedule.prefill_step == 0 and calibration.schedule.max_chunk > 1024
-    pairs = [(spec.schedule.budget, spec.schedule.threshold) for spec in measured]
-    assert pairs == [(64, 0), (64, 32), (9999, 0), (9999, 32)]
-    out = capsys.readouterr().out
-    assert "budget 64, threshold 32, long" in out and "ITL max, budget 64 / budget 9999" in out
 
 
 def test_chunk_policies_are_rows_beside_the_steps(
@@ -116,36 +90,14 @@ def test_a_chunk_policy_reaches_the_loop(policy: str) -> None:
     assert sample.chunk_settings(Spec("default", "mlx-lm", schedule=Schedule(64))) == {"prefill_step": 64}
 
 
-@pytest.mark.parametrize("engine", [(), ("--engine",)])
 def test_a_step_ahead_reaches_every_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, engine: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     for flags, chosen in (((), None), (("--async-scheduling",), True), (("--no-async-scheduling",), False)):
         children = Children()
-        assert bench(monkeypatch, children, tmp_path, *engine, *flags, "--repeats", "1", "--json") == 0
+        assert bench(monkeypatch, children, tmp_path, *flags, "--repeats", "1", "--json") == 0
         assert {spec.async_scheduling for spec in children.specs} == {chosen}
         assert json.loads(capsys.readouterr().out)["settings"]["async_scheduling"] is chosen
-
-
-def test_no_number_is_cut_at_80_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    def shown(width: int) -> list[str]:
-        console = Console(width=width, force_terminal=True, color_system=None)
-        monkeypatch.setattr(tables, "stdout_console", lambda: console)
-        assert bench(monkeypatch, Children(), tmp_path, "--repeats", "1") == 0
-        return capsys.readouterr().out.splitlines()
-
-    wide, narrow = shown(240), shown(80)
-    numbers = [sorted(re.findall(r"\d+\.\d+x?", " ".join(lines))) for lines in (wide, narrow)]
-    assert numbers[0] == numbers[1] and len(numbers[0]) > 20
-    shown_tables = [
-        line
-        for line in narrow
-        if line.lstrip().startswith(("variant", "prefill_step")) and " had " not in line
-    ]
-    assert max(map(len, shown_tables)) <= 80 and not any("…" in line for line in narrow)
-    assert "ITL max ms" in "".join(shown_tables)
 
 
 def test_ctrl_c_reports_once_every_step_was_seen(
@@ -155,26 +107,6 @@ def test_ctrl_c_reports_once_every_step_was_seen(
     assert "prefill_step 32 / unchunked: 0.125" in capsys.readouterr().out
     assert bench(monkeypatch, Children(3, KeyboardInterrupt()), tmp_path) == 130
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("failure", "code", "last_line"),
-    [
-        (UserError("unknown model 'x'"), 2, "error: unknown model 'x'"),
-        (UnwrittenError("TODO 2.7.1: write it"), 1, "TODO 2.7.1: write it"),
-        (CrashError("Boom"), 1, "error: the measuring process of solution ref crashed, see above"),
-    ],
-)
-def test_failures_of_a_child_end_the_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-    failure: Exception,
-    code: int,
-    last_line: str,
-) -> None:
-    assert bench(monkeypatch, Children(2, failure), tmp_path) == code
-    assert capsys.readouterr().err.splitlines()[-1] == last_line
 
 
 def test_a_run_without_overlap_fails(
@@ -197,16 +129,8 @@ def test_a_run_without_overlap_fails(
         (["--repeats", "0"], "1 or more"),
         (["--prefill-steps", "0"], "1 or more"),
         (["--prefill-steps", "32", "32"], "twice"),
-        (["--max-num-batched-tokens", "64"], "go with --engine"),
-        (["--engine", "--prefill-steps", "32"], "--prefill-steps is of the loop"),
-        (
-            ["--engine", "--max-num-batched-tokens", "8"],
-            "budget 8: max_num_batched_tokens (8) must be",
-        ),
-        (["--engine", "--long-prefill-token-threshold", "-1"], "must be 0 or more"),
-        (["--engine", "--chunk-policies", "table"], "--chunk-policies is of the loop"),
         (["--chunk-policies", "table", "--solution", "mlx-lm"], "choose --solution ref or mine"),
-        (["--chunk-target-ms", "-1"], "--chunk-target-ms must be above 0, not -1"),
+        (["--chunk-target-ms", "-1"], "--chunk-target-ms: must be above 0"),
         (["--num-short", "1"], "--num-short: must be 2 or more"),
         (["--max-tokens", "1"], "--max-tokens: must be 2 or more"),
     ],

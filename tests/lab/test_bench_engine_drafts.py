@@ -9,7 +9,6 @@ from tiny_llm_lab.measure.bench.engine import drafts as module
 from tiny_llm_lab.measure.bench.engine.drafts import (
     GATED,
     INVENTED,
-    LENGTHS,
     PLAIN,
     QUOTED,
     Side,
@@ -17,7 +16,7 @@ from tiny_llm_lab.measure.bench.engine.drafts import (
     drafts,
 )
 from tiny_llm_lab.measure.bench.report import Section
-from tiny_llm_lab.types import Clock, EngineOptions, EngineOutput, SamplingParams
+from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams
 
 QUESTION = Text(QUOTED, ["Where?"], SamplingParams())
 Step = tuple[list[int], int, int, float]
@@ -137,24 +136,3 @@ def test_an_answer_that_is_not_the_same_each_time_is_named(scripted: Any) -> Non
     plain = Scripted(([7], 0, 0, 1.0), ([0], 0, 0, 1.0))
     section = scripted([QUOTED], plain=plain, other=Fickle(*plain.steps))
     assert section.data == {"differ": [f"{QUOTED}, other"]}
-
-
-def test_sides_are_every_length_and_the_gate() -> None:
-    made: list[EngineOptions] = []
-
-    class Llm:
-        NgramProposer = SimpleNamespace
-        DraftGate = SimpleNamespace
-
-        @staticmethod
-        def Engine(model: Any, tokenizer: Any, config: Any, options: EngineOptions) -> Any:  # noqa: N802
-            made.append(options)
-            return SimpleNamespace(release=lambda: None)
-
-    config: Any = SimpleNamespace(llm=Llm, context=60, model=None, require_room=lambda *_: None)
-    config.checkpoint = SimpleNamespace(tokenizer=None)
-    stack: Any = SimpleNamespace(callback=lambda release: None)
-    names = [side.name for side in module.sides_of(config, QUESTION, stack)]
-    assert names == [PLAIN, *(f"k = {k}" for k in LENGTHS), f"k = 4{GATED}", f"k = 8{GATED}"]
-    assert [each.proposer.num_tokens if each.proposer else 0 for each in made] == [0, *LENGTHS, 4, 8]
-    assert [each.draft_gate is not None for each in made] == [False] * 8 + [True] * 2

@@ -4,17 +4,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from tests.helpers.recorded import recorded
 from tests.helpers.toy import toy_checkpoint
 
-from tiny_llm_lab.measure.bench.engine import peers
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.latency import latencies
-from tiny_llm_lab.measure.bench.report import Ratio
-from tiny_llm_lab.measure.bench.sample import CountingNetwork, measure
-from tiny_llm_lab.measure.bench.spec import Request, Schedule, Spec
+from tiny_llm_lab.measure.bench.peers import under_load as peers
+from tiny_llm_lab.measure.bench.sample import measure
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import Timing
 
@@ -69,20 +68,6 @@ def test_peers_get_streams_long_prompts_and_short_ones_that_come_late() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("metric", "value", "loses"),
-    [
-        ("output_tokens_per_s", 0.9, True),
-        ("output_tokens_per_s", 1.5, False),
-        ("itl_max_s", 1.5, True),
-        ("itl_max_s", 1.02, False),
-        ("peak_bytes", 0.5, False),
-    ],
-)
-def test_less_is_better_except_for_speed(metric: str, value: float, loses: bool) -> None:
-    assert peers.is_loss(metric, Ratio("x", value, value, value)) is loses
-
-
 def test_a_report_of_peers_says_where_ours_loses() -> None:
     def report(ours_peak: int, theirs_peak: int) -> Any:
         runs = [replace(recorded(), peak_bytes=peak) for peak in (ours_peak, theirs_peak)]
@@ -94,12 +79,3 @@ def test_a_report_of_peers_says_where_ours_loses() -> None:
     assert found.notes[0] == "ref engine computes in float32, ref mlx-lm 128 computes in float32."
     assert found.columns[1].cell(found.rows[0].samples["computed_per_useful"]) == "-", "not counted"
     assert report(10, 10).notes[-1] == "ref engine loses nowhere."
-
-
-def test_a_counted_network_counts_padding_and_passes_everything_on() -> None:
-    inner = SimpleNamespace(layers=[1, 2])
-    network = CountingNetwork(
-        type("Inner", (), {"__call__": lambda self, x, cache: cache, "layers": [1, 2]})()
-    )
-    assert network(mx.zeros((3, 5), mx.int32), cache="kept") == "kept"
-    assert network.num_tokens == 15 and network.layers == inner.layers

@@ -17,11 +17,11 @@ from tiny_llm_lab.measure.bench.engine.chunks import (
     chunk_position,
     depths,
     held_out,
-    memory_row,
+    memory_rows,
     prediction_errors,
 )
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
-from tiny_llm_lab.measure.bench.engine.steps import COUNTS, ahead, decoding, mixed, paged, scheduler
+from tiny_llm_lab.measure.bench.engine.steps import COUNTS, ahead, mixed, paged, scheduler
 from tiny_llm_lab.measure.bench.harness import Variant
 from tiny_llm_lab.measure.bench.report import Section
 from tiny_llm_lab.measure.bench.spec import Spec
@@ -185,51 +185,16 @@ def test_what_each_experiment_makes_of_its_times(
     assert note in report.notes[0]
 
 
-def test_planning_costs_by_step_by_request_and_beside_the_model(timed: Callable[..., Section]) -> None:
-    times = {f"plan {n}": 8 * n * 1e-5 for n in COUNTS} | {f"model {n}": 0.01 for n in COUNTS}
-    report = timed(scheduler, times)
-    cells = [column.cell(report.rows[0].samples[column.key]) for column in report.columns]
-    assert cells == ["0.080", "10.00", "10.000", "0.80%"]
-
-
-def test_planned_decodes_take_a_token_each_and_share_nothing() -> None:
-    made = []
-
-    class Watched(REF.Scheduler):  # type: ignore[misc]
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            made.append(self)
-
-    llm = SimpleNamespace(
-        BlockPool=REF.BlockPool,
-        PrefixCache=REF.PrefixCache,
-        TokenSequence=REF.TokenSequence,
-        Scheduler=Watched,
-    )
-    decoding(llm, count=3, context=40, num_steps=16)()
-    running = made[0].running
-    assert [request.num_tokens for request in running] == [40 + 1 + 8] * 3
-    assert [request.num_cached_tokens for request in running] == [0] * 3
-    made[0].check()
-
-
-@pytest.mark.parametrize(
-    ("size", "name", "num_steps", "reread"),
-    [(4096, "4096 (one piece)", 1, 0), (2048, "2048", 2, 2048), (512, "512", 8, 14_336)],
-)
-def test_a_prompt_in_chunks_and_what_they_read_again(
-    monkeypatch: pytest.MonkeyPatch, size: int, name: str, num_steps: int, reread: int
-) -> None:
+def test_a_prompt_in_chunks_and_what_they_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "free_memory", lambda: 5e6)
     monkeypatch.setattr(chunks.mx, "get_peak_memory", lambda: 9e6)
     ran: list[Step] = []
-    row = memory_row(SimpleNamespace(run=ran.append), 4096, size)  # type: ignore[arg-type]
-    assert ran == [chunk(start, size) for start in range(0, 4096, size)]
-    samples = {key: values[0] for key, values in row.samples.items() if key != "seconds"}
-    assert (row.name, samples) == (
-        name,
-        {"steps": num_steps, "peak_bytes": 9e6, "above_held_bytes": 4e6, "reread_tokens": reread},
-    )
+    runner: Any = SimpleNamespace(run=ran.append, cache=SimpleNamespace(nbytes=7))
+    rows, pool_bytes = memory_rows(runner, 4096, [512, 4096])
+    assert ran == [chunk(0, 512), *(chunk(start, 512) for start in range(0, 4096, 512)), chunk(0, 4096)]
+    found = [[row.samples[key][0] for key in ("steps", "reread_tokens", "above_held_bytes")] for row in rows]
+    assert found == [[8, 14_336, 4e6], [1, 0, 4e6]] and pool_bytes == 7
+    assert [row.name for row in rows] == ["512", "4096 (one piece)"]
 
 
 def test_a_request_that_is_too_long_is_named() -> None:

@@ -139,11 +139,6 @@ def test_every_document_has_the_schema_and_the_samples(capsys: pytest.CaptureFix
     assert metric == {"median": 617.5, "min": 0.5, "max": 1234.5, "samples": [1234.5, 0.5]}
 
 
-def test_host_facts_of_this_machine() -> None:
-    facts = host.host_facts()
-    assert facts["memory_bytes"] > 2**28 and facts["system_version"] and facts["cpu"]
-
-
 def test_host_facts_of_a_mac_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"sysctl": "Apple M9"}
     monkeypatch.setattr(host, "_output", lambda *command: said.get(command[0]))

@@ -12,13 +12,13 @@ from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.measure.bench.peers import PeerTimes, num_kv_numbers, num_read_weights, run_of
 from tiny_llm_lab.measure.bench.run import Run, chunks_of
 from tiny_llm_lab.measure.bench.sample import measure, weights_bytes
-from tiny_llm_lab.measure.bench.spec import Request, Schedule, Spec, at_once
+from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
 from tiny_llm_lab.measure.bench.throughput.rates import needed_output_len, rates_of
 from tiny_llm_lab.measure.bench.throughput.result import drift_line, limits_line, result_of, section_of
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
-from tiny_llm_lab.runtime.native.compiling import limits
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
 from tiny_llm_lab.types import Event, PrefillEvent, Timing, TokenEvent, UserError
 
@@ -149,8 +149,3 @@ def test_a_machine_that_changed_is_told() -> None:
     assert drift_line([LIMITS, replace(LIMITS, read_gb_s=22.0)]) is None
     warning = drift_line([LIMITS, replace(LIMITS, f32_gflop_s=50.0)])
     assert warning is not None and "f32 peak" in warning and "100%" in warning
-
-
-def test_limits_are_measured_here() -> None:
-    measured = limits.measure(1)
-    assert 0.1 < measured.read_gb_s < 10_000 and 0.1 < measured.f32_gflop_s < 10_000

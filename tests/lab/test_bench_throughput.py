@@ -9,12 +9,13 @@ from tests.helpers.throughput import LIMITS, run_of_spec
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench import sweep
-from tiny_llm_lab.measure.bench.flags import flags_of, random_bits
+from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.measure.bench.throughput import command
 from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS
+from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError
 from tiny_llm_lab.runtime.native.compiling import limits
 from tiny_llm_lab.types import UserError
@@ -188,6 +189,6 @@ def test_a_random_model_has_4_bits_unless_it_says_otherwise(model: str, bits: st
     parser = ArgumentParser()
     command.add_arguments(parser)
     args = parser.parse_args(["--model", model], Namespace())
-    sizes = command.Sizes(**flags_of(args, command.Sizes))
+    sizes = command.Sizes(**given_fields(args, command.Sizes))
     assert command.checked(args, sizes)[0].model == model + bits
     assert "default: 4" in " ".join(parser.format_help().split())

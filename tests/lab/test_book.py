@@ -50,17 +50,6 @@ def test_the_book_has_no_problems() -> None:
     assert book.page_problems(load_course()) == []
 
 
-def test_a_stale_task_table_is_found_and_written_anew(copy: Course) -> None:
-    path = page(copy)
-    right = path.read_text("utf-8")
-    path.write_text(right.replace("| the mask of a chunk |", "| an old title |"), "utf-8")
-    assert [name.name for name in stale_pages(copy)] == [CHAPTER]
-    assert any(
-        "week2-07-chunked-prefill.md: a generated part is stale" in line for line in book.page_problems(copy)
-    )
-    assert stale_pages(copy)[path] == right
-
-
 def test_a_page_that_went_away_is_found(copy: Course) -> None:
     page(copy, "week1-02-rope.md").unlink()
     found = book.page_problems(copy)
@@ -81,12 +70,6 @@ def test_a_dead_link_is_found(copy: Course, text: str, complaint: str) -> None:
     assert complaint in book.page_problems(copy)
 
 
-def test_a_living_link_is_not_reported(copy: Course) -> None:
-    before = book.page_problems(copy)
-    append(copy, "\n[x](setup.md#your-desk) [y](#one-set-of-letters) [z](https://example.org/none)\n")
-    assert book.page_problems(copy) == before
-
-
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -101,18 +84,6 @@ def test_a_command_line_that_its_parser_rejects_is_found(line: str, complaint: s
     found = command_problems(Page(Path("introduction.md"), f"\n```bash\n{line}\n```\n"))
     assert len(found) == 1
     assert complaint in found[0]
-
-
-def test_every_page_is_checked(copy: Course) -> None:
-    pages = ("README.md", "CONTRIBUTING.md", "docs/structure.md", "book/src/introduction.md")
-    for name in pages:
-        path = copy.root / name
-        path.write_text(path.read_text("utf-8") + "\n```bash\n./pdmw run fly\n```\n\\cdot\n", "utf-8")
-    found = [problem for problem in book.page_problems(copy) if "fly" in problem or "cdot" in problem]
-    assert sorted({problem.partition(":")[0] for problem in found}) == sorted(
-        Path(name).name for name in pages
-    )
-    assert len(found) == 2 * len(pages)
 
 
 def test_good_commands_and_other_blocks_are_not_reported() -> None:
@@ -130,18 +101,14 @@ def test_raw_latex_is_found(line: str, formula: str) -> None:
     assert found == [f"page.md:2: raw LaTeX {formula}: put the formula between dollars, $…$"]
 
 
-def test_latex_in_code_is_not_reported() -> None:
-    text = "`\\cdot` and\n\n```text\n\\[ o = 1 \\]\n```\n"
-    assert formula_problems(Page(Path("page.md"), text)) == []
-
-
-@pytest.mark.parametrize("name", ["docs/commands.md", "results/README.md"])
-def test_a_generated_page_that_was_edited_or_lost_is_stale(copy: Course, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("docs/commands.md", "\n## main", "\n## mine"), ("results/README.md", "# Results", "")],
+)
+def test_a_generated_part_that_was_edited_is_stale(copy: Course, name: str, old: str, new: str) -> None:
     path = copy.root / name
     right = path.read_text("utf-8")
-    path.write_text(right + "more\n", "utf-8")
-    assert stale_pages(copy) == {path: right}
-    path.unlink()
+    path.write_text(right.replace(old, new, 1), "utf-8")
     assert stale_pages(copy) == {path: right}
 
 
@@ -161,11 +128,6 @@ def figure() -> ModuleType:
     sys.modules["figure"] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_figure_is_what_its_script_draws() -> None:
-    kept = ROOT / "book/src/figures/chunked-prefill-timeline.svg"
-    assert kept.read_text("utf-8") == figure().draw()
 
 
 class CountingModel:

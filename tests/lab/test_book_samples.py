@@ -65,19 +65,6 @@ def test_the_program_above_is_the_python_block_before_the_sample() -> None:
     assert list(sample_problems(readme(text), ROOT)) == []
 
 
-@pytest.mark.parametrize("drawn", ["<svg/>", "<svg>other</svg>"])
-def test_a_picture_that_its_command_no_longer_draws_is_found(tmp_path: Path, drawn: str) -> None:
-    (tmp_path / "kept.svg").write_text("<svg/>")
-
-    def run(command: Sequence[str]) -> str:
-        Path(command[command.index("--svg") + 1]).write_text(drawn)
-        return ""
-
-    page = readme("<!-- drawn by: ./pdmw run trace --svg kept.svg -->\n\n![x](kept.svg)\n")
-    assert bool(list(sample_problems(page, tmp_path, run))) is (drawn != "<svg/>")
-    assert (tmp_path / "kept.svg").read_text() == "<svg/>"
-
-
 @pytest.mark.parametrize("path", ["README.md", "book/src/week1-01-attention.md"])
 def test_every_sample_of_the_readme_and_the_book_needs_a_mark(path: str) -> None:
     (found,) = mark_problems(Page(Path(path), "```text\nhello\n```\n"), [])
@@ -86,11 +73,6 @@ def test_every_sample_of_the_readme_and_the_book_needs_a_mark(path: str) -> None
     )
     assert list(mark_problems(Page(Path(path), "```plain\nhello\n```\n"), [])) == []
     assert list(mark_problems(page("<!-- output of: ./pdmw run main -->"), [])) == []
-
-
-@pytest.mark.parametrize("path", ["CONTRIBUTING.md", "docs/devices.md"])
-def test_pages_for_contributors_may_quote_other_programs(path: str) -> None:
-    assert list(mark_problems(Page(Path(path), "```text\nhello\n```\n"), [])) == []
 
 
 def test_a_mark_names_a_command_of_this_program_and_one_in_prose_is_no_mark() -> None:

@@ -13,7 +13,7 @@ import tiny_llm_lab.runtime.models
 from tiny_llm_lab.measure.corpus.chatml import render_prompt
 from tiny_llm_lab.measure.corpus.notes import Fact, ask, is_held_out, make_notes
 from tiny_llm_lab.measure.corpus.recall import RecallQuestion, recall_questions
-from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES, PLACES
+from tiny_llm_lab.measure.corpus.words import ALL_SLOT_WORDS, NAMES
 
 FOLDER = Path(tiny_llm_lab.runtime.models.__file__).parent / "default"
 FACT = re.compile(r"(\w+) keeps the (\w+) (\w+) (\w+) the (\w+)\.")
@@ -40,16 +40,6 @@ def test_the_same_seed_says_the_same(encode: Encode) -> None:
     assert recall_questions(7, 3, 200, encode) != recall_questions(8, 3, 200, encode)
 
 
-def test_more_questions_keep_the_first_ones(encode: Encode) -> None:
-    assert recall_questions(7, 5, 200, encode)[:3] == recall_questions(7, 3, 200, encode)
-
-
-def test_no_list_says_a_word_twice() -> None:
-    assert len(set(NAMES)) == len(NAMES)
-    places = [place for _, place in PLACES]
-    assert len(set(places)) == len(places)
-
-
 @pytest.mark.parametrize("context", [64, 128, 512, 2048])
 def test_recall_prompts_come_close_to_the_context_and_never_pass_it(context: int, encode: Encode) -> None:
     for question in recall_questions(1, 20, context, encode):
@@ -71,10 +61,6 @@ def check_recall_question(question: RecallQuestion) -> None:
 def test_every_fact_asked_for_stands_in_the_prompt_once(encode: Encode) -> None:
     for question in recall_questions(2, 40, 1024, encode):
         check_recall_question(question)
-
-
-def test_long_prompts_hold_many_facts(encode: Encode) -> None:
-    assert all(60 <= question.facts <= 160 for question in recall_questions(3, 20, 2048, encode))
 
 
 def test_asked_facts_stand_anywhere(encode: Encode) -> None:
@@ -100,12 +86,6 @@ def test_notes_for_training_hold_no_held_out_combination() -> None:
         assert not any(is_held_out(fact) for fact in facts_in(notes.text))
         assert not any(is_held_out(fact) for fact in notes.facts)
     assert seen > 6000
-
-
-def test_the_held_out_rule_takes_its_share() -> None:
-    rng = random.Random(6)
-    facts = [Fact(rng.choice(NAMES), "red", "box", "in", place) for _, place in PLACES for _ in range(50)]
-    assert 0.07 < sum(map(is_held_out, facts)) / len(facts) < 0.13
 
 
 def test_an_answer_restates_the_fact() -> None:

@@ -59,3 +59,26 @@ def test_settings_reach_the_engine():
     assert [plan.total_num_scheduled_tokens for plan in plans] == [8, 8, 4, 1]
     with pytest.raises(UserError, match="unknown"):
         LLM("no-such-model-anywhere")
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("speculate", "often"),
+        ("speculate", "draft:"),
+        ("kv_cache_dtype", "int4"),
+        ("itl_slo_ms", 0.0),
+        ("num_speculative_tokens", 0),
+        ("threads", 0),
+    ],
+)
+def test_a_setting_that_no_engine_has_is_refused_before_a_model_is_loaded(keyword, value):
+    with pytest.raises(UserError, match=f"{keyword}.* must be"):
+        LLM("no-such-model-anywhere", **{keyword: value})
+
+
+def test_flags_of_the_server_are_keywords_too():
+    with LLM(kv_cache_dtype="int8", speculate="ngram", threads=1, device="cpu", kv_cache_memory="1M") as llm:
+        assert llm.engine.core.options.kv_bits == 8
+        assert llm.generate("Once", SHORT)[0].text
+        assert llm.engine.core.spec_stats is not None

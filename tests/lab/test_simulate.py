@@ -6,52 +6,50 @@ from dataclasses import replace
 import pytest
 from tests.helpers.simulating import (
     MEASURED,
-    PerToken,
-    by_hand,
     forty_chats,
     gaps_of,
     run,
-    run_replicas,
 )
 
-from tiny_llm_lab.measure.simulate.cluster import find_capacity, simulate
+from tiny_llm_lab.measure.simulate.engine import EngineStats, FinishedRequest
 from tiny_llm_lab.measure.simulate.outcome import outcome
-from tiny_llm_lab.measure.simulate.replica import FinishedRequest, Replica, ReplicaStats
-from tiny_llm_lab.measure.simulate.traffic import SimRequest, draw_requests, parse_lengths
+from tiny_llm_lab.measure.simulate.run import simulate
+from tiny_llm_lab.measure.traffic.lengths import draw_requests, parse_lengths
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.metrics import Slo
 from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types import Timing
 
-# One replica
-
 
 def test_one_request_step_by_step() -> None:
     # 20 prompt tokens in steps of 8, 8 and 4, then a token a second.
-    request = SimRequest(0, 3.0, 20, 5)
+    request = Request("0", 20, 5, 3.0)
     stats = run([request])
     timing = Timing(3.0, (23.0, 24.0, 25.0, 26.0, 27.0))
-    assert stats == ReplicaStats([FinishedRequest(request, timing, 0)], num_steps=7, num_tokens=24, busy_s=24)
+    assert stats == EngineStats([FinishedRequest(request, timing, 0)], num_steps=7, num_tokens=24, busy_s=24)
 
 
 def test_a_prompt_that_arrives_shows_in_the_gaps_of_the_others() -> None:
     # A: prompt at 0 to 4, then alone until B arrives at 5.5. The step from 5 to 6 is on its way: B waits for
     # it, then has 7 of 8 tokens of the step from 6 to 14, and its last 2 beside A from 14 to 17.
-    stats = run([SimRequest(0, 0.0, 4, 6), SimRequest(1, 5.5, 9, 1)])
-    times = {each.request.number: each.timing.token_s for each in stats.finished}
-    assert times == {0: (4.0, 5.0, 6.0, 14.0, 17.0, 18.0), 1: (17.0,)}
+    stats = run([Request("0", 4, 6, 0.0), Request("1", 9, 1, 5.5)])
+    times = {each.request.kind: each.timing.token_s for each in stats.finished}
+    assert times == {"0": (4.0, 5.0, 6.0, 14.0, 17.0, 18.0), "1": (17.0,)}
 
 
 def test_a_threshold_cuts_the_prompt_and_a_policy_shares_the_step() -> None:
-    two = [SimRequest(0, 0.0, 16, 1), SimRequest(1, 0.0, 16, 1)]
+    two = [Request("0", 16, 1, 0.0), Request("1", 16, 1, 0.0)]
     first_s = {
         (threshold, policy): {
-            each.request.number: each.timing.token_s[0]
+            each.request.kind: each.timing.token_s[0]
             for each in run(two, threshold=threshold, policy=policy).finished
         }
         for threshold, policy in ((0, "fcfs"), (4, "fcfs"), (0, "fair"))
     }
-    assert first_s[0, "fcfs"] == {0: 16.0, 1: 32.0}
-    assert first_s[4, "fcfs"] == first_s[0, "fair"] == {0: 32.0, 1: 32.0}, "4 tokens of each in every step"
+    assert first_s[0, "fcfs"] == {"0": 16.0, "1": 32.0}
+    assert first_s[4, "fcfs"] == first_s[0, "fair"] == {"0": 32.0, "1": 32.0}, (
+        "4 tokens of each in every step"
+    )
 
 
 def test_a_larger_safety_keeps_gaps_shorter() -> None:
@@ -68,9 +66,9 @@ def test_conservation_of_tokens() -> None:
     requests = draw_requests(40, 0.02, 0.3, parse_lengths("chat"), 5, 60)
     stats = run(requests, kv_tokens=400)
     assert [each.num_preemptions for each in stats.finished] == [0] * 40
-    assert stats.num_tokens == sum(each.num_prompt_tokens + each.num_output_tokens - 1 for each in requests)
+    assert stats.num_tokens == sum(each.num_tokens - 1 for each in requests)
     served = {each.request: len(each.timing.token_s) for each in stats.finished}
-    assert served == {each: each.num_output_tokens for each in requests}
+    assert served == {each: each.max_tokens for each in requests}
 
 
 def test_when_blocks_run_out_requests_are_preempted_and_finish() -> None:
@@ -81,80 +79,33 @@ def test_when_blocks_run_out_requests_are_preempted_and_finish() -> None:
     assert result.num_output_tokens == roomy.num_output_tokens
 
 
-@pytest.mark.parametrize("options", [{"budget": "64"}, {"budget": "slo"}, {"noise": 0.3, "budget": "slo"}])
-def test_the_same_setting_gives_the_same_digits_and_another_seed_does_not(options: dict[str, object]) -> None:
-    first, again, other = (
-        simulate(load_scheduling("ref"), forty_chats(seed=seed, **options), MEASURED) for seed in (0, 0, 1)
-    )
-    assert first == again != other
-
-
 def test_noise_lengthens_and_shortens_steps() -> None:
-    request = SimRequest(0, 0.0, 1, 400)
+    request = Request("0", 1, 400, 0.0)
     gaps = gaps_of(run([request], max_model_len=401, kv_tokens=404, noise=0.3))
     assert math.exp(sum(map(math.log, gaps)) / len(gaps)) == pytest.approx(1, abs=0.05)
     assert gaps[0] < 0.7 and gaps[-1] > 1.4
 
 
-# Replicas
-
-
-def test_round_robin_and_least_loaded() -> None:
-    # The first request keeps its replica busy; each of the rest finishes before the next arrives.
-    requests = [SimRequest(0, 0.0, 8, 50)] + [SimRequest(n, 10.0 * n, 4, 1) for n in (1, 2, 3)]
-    in_turn, _ = run_replicas(requests, replicas=2)
-    balanced, _ = run_replicas(requests, replicas=2, route="least-loaded")
-    assert len(gaps_of(in_turn)) == len(gaps_of(balanced)) == 49
-    assert gaps_of(in_turn)[-1] == 5.0, "request 2 is computed beside request 0"
-    assert gaps_of(balanced)[-1] == 1.0, "no later request shares the replica of request 0"
-
-
-def test_least_loaded_takes_the_first_of_equally_loaded_replicas() -> None:
-    # Both are idle when request 0 arrives, and have one request each when request 2 does.
-    requests = [SimRequest(0, 0.0, 40, 1), SimRequest(1, 0.0, 4, 20), SimRequest(2, 10.0, 4, 1)]
-    replicas = run_replicas(requests, replicas=2, route="least-loaded")
-    assert [[each.request.number for each in stats.finished] for stats in replicas] == [[0, 2], [1]]
-
-
-def test_a_request_counts_as_load_until_its_last_step_is_over() -> None:
-    replica = Replica(load_scheduling("ref"), by_hand(), PerToken())
-    replica.submit(SimRequest(0, 0.0, 8, 1))
-    replica.run_until(2.0)
-    assert replica.now_s == 8.0
-    assert [replica.num_unfinished(now_s) for now_s in (2.0, 7.9, 8.0)] == [1, 1, 0]
-
-
 # Outcomes
 
 
-def finished(number: int, arrival_s: float, *token_s: float, num_preemptions: int = 0) -> FinishedRequest:
-    request = SimRequest(number, arrival_s, 10, len(token_s))
+def finished(arrival_s: float, *token_s: float, num_preemptions: int = 0) -> FinishedRequest:
+    request = Request("", 10, len(token_s), arrival_s)
     return FinishedRequest(request, Timing(arrival_s, token_s), num_preemptions)
 
 
 def test_outcome_by_hand() -> None:
-    busy = ReplicaStats([finished(0, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0)], num_steps=3, num_tokens=30, busy_s=4.0)
-    late = ReplicaStats(
-        [finished(1, 1.0, 2.5, *(3.0 + 0.5 * n for n in range(9)), 8.0, num_preemptions=2)],
-        num_steps=1, num_tokens=10, busy_s=2.0,
-    )  # fmt: skip
-    result = outcome([busy, late], Slo(itl_s=0.5, ttft_s=1.5))
+    served = [
+        finished(0.0, 1.0, 1.5, 2.0, 2.5, 3.0),
+        finished(1.0, 2.5, *(3.0 + 0.5 * n for n in range(9)), 8.0, num_preemptions=2),
+    ]
+    result = outcome(EngineStats(served, num_steps=4, num_tokens=40, busy_s=6.0), Slo(itl_s=0.5, ttft_s=1.5))
     assert result.ttft and result.itl and result.tpot and result.e2e
     assert (result.total_s, result.ttft.p50_s, result.ttft.p99_s) == (8.0, 1.0, 1.5)
     assert (result.itl.p50_s, result.itl.p90_s, result.itl.p99_s) == (0.5, 0.5, 1.0)
     assert (result.tpot.p50_s, result.tpot.max_s) == (0.5, 5.5 / 10)
     assert (result.e2e.p50_s, result.e2e.max_s) == (3.0, 7.0)
-    assert (result.goodput, result.attainment, result.utilisation) == (1 / 8, 0.5, 6 / 16)
+    assert (result.goodput, result.attainment, result.utilisation) == (1 / 8, 0.5, 6 / 8)
     assert (result.num_steps, result.tokens_per_step, result.num_preemptions) == (4, 10.0, 2)
     assert (result.requests_per_s, result.output_tokens_per_s) == (2 / 8, 16 / 8)
     assert not result.meets(Slo(0.5, 1.5)) and result.meets(Slo(1.0, 1.5)) and not result.meets(Slo(1.0, 1.4))
-
-
-@pytest.mark.parametrize("highest", [0.013, 0.9, 1.0, 7.3, 300.0])
-def test_capacity_finds_the_edge(highest: float) -> None:
-    assert highest / 1.021 <= find_capacity(lambda rate: rate <= highest) <= highest
-
-
-def test_capacity_without_an_edge() -> None:
-    assert find_capacity(lambda rate: True) == float("inf")
-    assert find_capacity(lambda rate: False) == 0.0

@@ -1,13 +1,12 @@
 """What a simulation is fed: requests drawn from a seed, and the cost of a step."""
 
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tiny_llm_lab.measure.simulate.cost import Calibrated, load_calibration, roofline
-from tiny_llm_lab.measure.simulate.traffic import LENGTHS, SimRequest, draw_requests, parse_lengths
+from tiny_llm_lab.measure.traffic.lengths import LENGTHS, draw_requests, parse_lengths
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.types import UserError
 
@@ -15,29 +14,18 @@ from tiny_llm_lab.types import UserError
 def test_the_same_seed_gives_the_same_requests_closer_together() -> None:
     slow, fast = (draw_requests(50, rate, 0.5, LENGTHS["chat"], 3, 4096) for rate in (1.0, 4.0))
     assert [each.arrival_s for each in fast] == [each.arrival_s / 4 for each in slow]
-    assert [each.num_prompt_tokens for each in fast] == [each.num_prompt_tokens for each in slow]
+    assert [each.prompt_len for each in fast] == [each.prompt_len for each in slow]
     assert slow != draw_requests(50, 1.0, 0.5, LENGTHS["chat"], 4, 4096)
-
-
-@pytest.mark.parametrize("burstiness", [0.2, 1.0, 5.0])
-def test_arrivals_have_the_rate_and_the_burstiness_asked_for(burstiness: float) -> None:
-    requests = draw_requests(20_000, 8.0, burstiness, LENGTHS["chat"], 0, 4096)
-    gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(requests)]
-    mean = sum(gaps) / len(gaps)
-    # Of a gamma distribution: variance / mean^2 = 1 / shape. Twenty thousand draws are within a few percent.
-    spread = sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
-    assert mean == pytest.approx(1 / 8, rel=0.06)
-    assert spread == pytest.approx(1 / burstiness, rel=0.1)
 
 
 def test_lengths_have_their_medians_and_fit_the_model() -> None:
     requests = draw_requests(5001, 1.0, 1.0, parse_lengths("sharegpt"), 0, 100_000)
-    prompts = sorted(each.num_prompt_tokens for each in requests)
+    prompts = sorted(each.prompt_len for each in requests)
     assert prompts[2500] == pytest.approx(1730, rel=0.06)
     tight = draw_requests(500, 1.0, 1.0, parse_lengths("documents"), 0, 300)
-    assert all(min(each.num_prompt_tokens, each.num_output_tokens) >= 1 for each in tight)
-    assert max(each.num_prompt_tokens + each.num_output_tokens for each in tight) == 300
-    assert draw_requests(1, 1.0, 1.0, parse_lengths("fixed:7:5"), 0, 99) == [SimRequest(0, 0.0, 7, 5)]
+    assert all(min(each.prompt_len, each.max_tokens) >= 1 for each in tight)
+    assert max(each.prompt_len + each.max_tokens for each in tight) == 300
+    assert draw_requests(1, 1.0, 1.0, parse_lengths("fixed:7:5"), 0, 99) == [Request("", 7, 5)]
 
 
 @pytest.mark.parametrize("text", ["fixed", "fixed:1", "fixed:0:3", "fixed:a:3", "novels"])
@@ -46,41 +34,9 @@ def test_lengths_that_mean_nothing_are_refused(text: str) -> None:
         parse_lengths(text)
 
 
-# Batch class
-
-
-def test_a_share_of_the_requests_and_of_the_rate_is_batch_class() -> None:
-    requests = draw_requests(2000, 8.0, 0.5, LENGTHS["chat"], 3, 4096, batch_share=0.25)
-    assert [each.number for each in requests] == list(range(2000))
-    batch = [each for each in requests if each.priority_class == "batch"]
-    others = [each for each in requests if each.priority_class == "interactive"]
-    assert (len(batch), len(others)) == (500, 1500)
-    for each, rate in ((batch, 2.0), (others, 6.0)):
-        assert len(each) / each[-1].arrival_s == pytest.approx(rate, rel=0.2)
-    assert [each.arrival_s for each in requests] == sorted(each.arrival_s for each in requests)
-    assert [each.num_prompt_tokens for each in batch] != [each.num_prompt_tokens for each in others[:500]]
-
-
-def test_the_others_are_those_that_would_come_without_batch_class() -> None:
-    mixed = draw_requests(200, 8.0, 0.5, LENGTHS["chat"], 3, 4096, batch_share=0.75)
-    others = [each for each in mixed if each.priority_class == "interactive"]
-    alone = draw_requests(50, 2.0, 0.5, LENGTHS["chat"], 3, 4096)
-    assert [replace(each, number=number) for number, each in enumerate(others)] == alone
-
-
-@pytest.mark.parametrize(("num_requests", "share", "want"), [(1, 0.9, 1), (10, 0.99, 1), (3, 0.1, 3)])
-def test_at_least_one_request_is_interactive(num_requests: int, share: float, want: int) -> None:
-    requests = draw_requests(num_requests, 1.0, 1.0, LENGTHS["chat"], 0, 4096, batch_share=share)
-    assert (
-        len(requests) == num_requests
-        and sum(each.priority_class == "interactive" for each in requests) == want
-    )
-
-
-def test_without_batch_class_the_requests_are_what_they_always_were() -> None:
-    # As drawn before there was a batch class.
+def test_the_requests_are_what_they_always_were() -> None:
     assert [
-        (each.num_prompt_tokens, each.num_output_tokens, round(each.arrival_s, 9))
+        (each.prompt_len, each.max_tokens, round(each.arrival_s, 9))
         for each in draw_requests(4, 2.0, 0.5, LENGTHS["documents"], 7, 4096)
     ] == [(66, 196, 0.0), (96, 134, 0.146994389), (486, 93, 0.740922289), (98, 97, 1.143451617)]
 

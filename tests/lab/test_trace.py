@@ -1,19 +1,13 @@
 """What the engine schedules, step by step: counts that can be worked out by hand, on a model that runs."""
 
 import random
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from tests.helpers.probe import ScheduleProbe
-from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.toy import QWEN3, toy_checkpoint, toy_model
 from tests.helpers.tracing import steps_to_first_token, totals
 
-from tiny_llm_lab import load_solution
 from tiny_llm_lab.measure.trace import TraceRequest, decode_step_costs, schedule_trace, trace_run
-from tiny_llm_lab.runtime.metrics import percentile
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
@@ -26,16 +20,6 @@ COSTS = {
     64: [65] * 4 + [2] + [1] * 10,
     128: [129] * 2 + [2] + [1] * 12,
     256: [257, 2] + [1] * 13,
-}
-# p50, p95, p99 and max of the 63 costs of one that wants 64 tokens.
-SPREADS = {
-    0: (1, 1, 257, 257),
-    1: (2, 2, 2, 2),
-    16: (1, 17, 17, 17),
-    32: (1, 33, 33, 33),
-    64: (1, 65, 65, 65),
-    128: (1, 1, 129, 129),
-    256: (1, 1, 257, 257),
 }
 # Budget, threshold -> totals from step 1 on while five long prompts arrive, then twos; each one's TTFT.
 STORMS = {
@@ -67,34 +51,6 @@ def test_costs_of_a_decode_beside_a_long_prompt(threshold: int) -> None:
         assert sum(costs) == 272, "the work is the same however it is cut"
 
 
-def test_the_mean_tells_nothing_the_median_the_opposite_and_only_the_tail_helps() -> None:
-    whole, cut = decode_step_costs(0), decode_step_costs(32)
-    assert sum(whole) / len(whole) == sum(cut) / len(cut) == pytest.approx(18.13, abs=0.01)
-    assert (percentile(whole, 50), percentile(cut, 50)) == (1, 33)
-    assert (max(whole), max(cut)) == (257, 33)
-    assert sorted(whole)[-2] <= 3, "without a threshold a single step is bad"
-
-
-@pytest.mark.parametrize("threshold", SPREADS)
-def test_costs_of_a_longer_decode(threshold: int) -> None:
-    tokens = 300 if threshold == 1 else 64
-    costs = decode_step_costs(threshold, max_tokens=tokens)
-    assert tuple(percentile(costs, p) for p in (50, 95, 99, 100)) == SPREADS[threshold]
-    assert sum(costs) == tokens - 1 + 257
-
-
-@pytest.mark.parametrize(
-    ("threshold", "steps"), [(0, 1), (1, 256), (16, 16), (32, 8), (64, 4), (128, 2), (256, 1)]
-)
-def test_steps_of_the_long_prompt(threshold: int, steps: int) -> None:
-    run = schedule_trace(
-        [(0, "decode", 1, 2), (1, "long", 256, 1)],
-        max_num_batched_tokens=257,
-        long_prefill_token_threshold=threshold,
-    )
-    assert steps_to_first_token(run, "long", 1, 256) == steps
-
-
 @pytest.mark.parametrize(
     ("decodes", "threshold", "steps", "worst"),
     [(0, 0, 8, 512), (1, 0, 9, 512), (128, 0, 11, 512), (1, 32, 128, 33)],
@@ -103,28 +59,6 @@ def test_the_longest_prompt_of_the_default_model(
     decodes: int, threshold: int, steps: int, worst: int
 ) -> None:
     check_4096(partial(schedule_trace, max_num_seqs=129), decodes, threshold, steps, worst)
-
-
-@pytest.mark.parametrize(
-    ("decodes", "threshold", "steps", "worst"),
-    [(0, 512, 8, 512), (8, 0, 9, 512), (30, 0, 9, 512), (64, 0, 10, 512), (128, 0, 11, 512),
-     (1, 256, 16, 257), (1, 128, 32, 129), (1, 64, 64, 65)],
-)  # fmt: skip
-def test_a_prompt_of_4096_beside_decodes(decodes: int, threshold: int, steps: int, worst: int) -> None:
-    # On a smaller model, because only the schedule is asked about.
-    small = replace(QWEN3, num_hidden_layers=1, hidden_size=16, max_position_embeddings=4096)
-    checkpoint = toy_checkpoint(replace(small, num_attention_heads=2, num_key_value_heads=1))
-
-    def run(requests: Any, *, max_num_batched_tokens: int, long_prefill_token_threshold: int) -> Any:
-        config = SchedulerConfig(
-            max_num_batched_tokens=max_num_batched_tokens,
-            long_prefill_token_threshold=long_prefill_token_threshold,
-            max_num_seqs=129,
-        )
-        asked = [TraceRequest(name, step, length, tokens) for step, name, length, tokens in requests]
-        return trace_run(asked, config, checkpoint=checkpoint)
-
-    check_4096(run, decodes, threshold, steps, worst)
 
 
 def check_4096(run: Any, decodes: int, threshold: int, steps: int, worst: int) -> None:
@@ -184,22 +118,3 @@ def test_priority_goes_first_and_an_idle_engine_waits_for_the_next() -> None:
     assert trace_run(requests, config) == [{}, {}, {"urgent": 8}, {"late": 8}]
     with pytest.raises(UserError, match="0 or more"):
         schedule_trace([(-1, "a", 1, 1)], max_num_batched_tokens=8)
-
-
-@pytest.mark.parametrize("threshold", [0, 7])
-def test_neither_the_probe_nor_chunks_change_an_answer(threshold: int) -> None:
-    llm: Any = load_solution("ref")
-    model = toy_model(llm)
-    configs = [
-        SchedulerConfig(),
-        SchedulerConfig(max_num_batched_tokens=64, long_prefill_token_threshold=threshold),
-    ]
-    answers = []
-    for config, is_watched in [(configs[0], False), (configs[1], False), (configs[1], True)]:
-        engine = make_engine(llm, model, config)
-        probe = ScheduleProbe(engine.core.scheduler) if is_watched else None
-        done = serve(engine, mixed_prompts())
-        answers.append({i: completion.token_ids for i, completion in done.items()})
-        if probe is not None:
-            assert probe.steps and max(totals(probe.steps)) <= 64
-    assert answers[0] == answers[1] == answers[2]

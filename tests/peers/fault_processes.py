@@ -10,7 +10,7 @@ from tests.helpers.fake_engine import http_server
 from tests.helpers.processes import is_healthy, running, tiny_llm, wait_for
 from tests.peers.fault_clients import LONG, SHORT, Outcome, answer, is_whole, request
 
-from tiny_llm_lab.serving.async_engine.model import ModelSettings
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.served_model import start_model
 

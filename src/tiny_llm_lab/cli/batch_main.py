@@ -20,16 +20,16 @@ from tiny_llm_lab.runtime.console.tables import print_parts
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.building import build_engine
+from tiny_llm_lab.serving.llm import LLM
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.serving.options.engine_options import (
-    LONGEST_DEFAULT,
     LOOP_NUM_SEQS,
-    EngineSettings,
     add_engine_arguments,
-    build_engine,
     check_engine_flags,
     engine_settings,
 )
+from tiny_llm_lab.serving.options.engine_settings import LONGEST_DEFAULT, EngineSettings
 from tiny_llm_lab.serving.options.loop_options import (
     LoopSettings,
     add_loop_arguments,
@@ -193,20 +193,16 @@ def serve_with_engine(
     draft: Model | None = None,
 ) -> Served:
     """The same through the solution's engine, with what it counted."""
-    checkpoint, config = loaded.checkpoint, settings.config
-    llm = load_serving(solution)
-    stats = EngineStats()
+    config, stats = settings.config, EngineStats()
     engine = build_engine(
-        llm, loaded.model, checkpoint.tokenizer, checkpoint.dtype, settings, len(prompts), draft, stats
+        load_serving(solution), loaded, settings, num_requests=len(prompts), draft=draft, on_step=stats
     )
     if config.enable_chunked_prefill:
         log(f"Chunked prefill is enabled with max_num_batched_tokens={config.max_num_batched_tokens}.")
-    try:
+    with LLM.of(loaded, engine) as llm:
         num_slots = min(config.max_num_seqs, len(prompts))
-        served = _watch(prompts, num_slots, lambda on_event: engine.generate(prompts, on_event))
+        served = _watch(prompts, num_slots, lambda on_event: llm.generate(prompts, on_event=on_event))
         return replace(served, counts=stats.as_json(engine), counts_line=stats.line(engine))
-    finally:
-        engine.release()
 
 
 def _watch(prompts: list[Prompt], num_slots: int, generate: Callable[[EventCallback], object]) -> Served:

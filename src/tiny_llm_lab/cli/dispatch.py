@@ -1,7 +1,6 @@
 """The command line: finds the command, reads its flags, runs it, and lists the commands."""
 
 import argparse
-import difflib
 import sys
 from itertools import chain
 from typing import Final, NoReturn
@@ -18,6 +17,7 @@ from tiny_llm_lab.runtime.console.commands import (
     load_command,
 )
 from tiny_llm_lab.runtime.console.program import INSTALLED, program
+from tiny_llm_lab.runtime.console.talk import did_you_mean
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
@@ -34,7 +34,9 @@ def main(argv: list[str] | None = None) -> int:
         return _list_commands()
     typed, name = name, _ALIASES.get(name, name)
     if name not in COMMANDS:
-        raise UserError(f"unknown command {name!r}: {_meant(name)}")
+        meant = did_you_mean(name, _listed().values())
+        listing = f"{INSTALLED if program() == INSTALLED else './pdmw'} alone lists the commands"
+        raise UserError(f"unknown command {name!r}: {f'{meant} {listing}'.lstrip()}")
     if name in _NEED_CHECKOUT and not has_checkout():
         raise UserError(f"{name} works on the course's files, which are not installed: clone the project")
     parser = command_parser(name, typed)
@@ -53,12 +55,6 @@ def _refuse(unknown: list[str], parser: CommandParser, elsewhere: dict[str, str]
         if flag in elsewhere:
             raise UserError(f"no {flag} here: {elsewhere[flag]}")
     parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-
-
-def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name, _listed().values(), 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}{INSTALLED if program() == INSTALLED else './pdmw'} alone lists the commands"
 
 
 def _without_values(argv: list[str], switches: set[str]) -> list[str]:

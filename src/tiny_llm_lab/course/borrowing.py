@@ -4,7 +4,6 @@ A borrowed file is executed under the learner's name for it, so its relative imp
 package, and every class is there once.
 """
 
-import difflib
 import importlib.util
 import re
 import sys
@@ -15,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.talk import did_you_mean, log
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -64,8 +63,7 @@ def _check(name: str, theirs: Path) -> None:
         )
     names = [path.relative_to(theirs).as_posix() for path in theirs.rglob("*.py")]
     if name not in names or name.endswith("__init__.py"):
-        near = difflib.get_close_matches(name, names, 1, cutoff=0.3)
-        cure = f"did you mean {near[0]}?" if near else "name one such as layers/attention.py"
+        cure = did_you_mean(name, names, "name one such as layers/attention.py", cutoff=0.3)
         raise UserError(f"--borrow {name}: the reference has no such file: {cure}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.source import Source, last_line
-from tiny_llm_lab.runtime.task_names import is_private
+from tiny_llm_lab.course.starter.definitions import Module
 
 LINE_LENGTH = 110
 KERNEL_SUFFIXES = (".cpp", ".h", ".metal")
@@ -35,13 +35,20 @@ class Cut:
 
 def starter_source(source: str, task_of: Mapping[str, str]) -> str:
     """A file of the starter: `task_of` names the task of every public function."""
-    bare = _applied(source, [*_private(ast.parse(source)), *_bodies(source, task_of)])
+    bare = _applied(source, [*_private(source), *_bodies(source, task_of)])
     return _applied(bare, list(_unused_imports(bare)))
 
 
 def cut_bodies(source: str, task_of: Mapping[str, str]) -> str:
     """The same file with only the bodies of the functions in `task_of` cut."""
     return _applied(source, list(_bodies(source, task_of)))
+
+
+def without_unused(source: str) -> str:
+    """A file without private definitions and imports that nothing else in it mentions."""
+    while cuts := list(_unmentioned(source)):
+        source = _applied(source, cuts)
+    return _applied(source, list(_unused_imports(source)))
 
 
 def cut_kernels(folder: Path, cut: Callable[[str], bool] = lambda task: True) -> dict[str, str]:
@@ -80,21 +87,6 @@ def import_lines(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> l
     return [f"{head} import (", *(f"    {name}," for name in listed.split(", ")), ")"]
 
 
-def fill_kernel(source: str, answer: str, chosen: Callable[[str], bool]) -> str:
-    """A C++ or Metal file in which the chosen tasks' parts that are still cut hold those of `answer`."""
-    parts: dict[str, list[str]] = {}
-    for match in _KERNEL_PART.finditer(answer):
-        parts.setdefault(match["task"], []).append(match[0])
-
-    def swap(match: re.Match[str]) -> str:
-        given = parts.get(match["task"], [])
-        part = given.pop(0) if given else match[0]
-        is_cut = f'"task {match["task"]}"' in match["answer"] and match["answer"].count("\n") == 1
-        return part if is_cut and chosen(match["task"]) else match[0]
-
-    return _KERNEL_PART.sub(swap, source)
-
-
 def kernel_answer(source: str, task_id: str) -> str | None:
     """What cutting takes out of a C++ or Metal file for one task; None when that is nothing."""
     found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
@@ -116,20 +108,18 @@ def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:
             yield Cut(function.first_body_line, last_line(function.node), todo)
 
 
-def _private(tree: ast.Module) -> Iterator[Cut]:
-    for node in [*tree.body, *(inner for c in tree.body if isinstance(c, ast.ClassDef) for inner in c.body)]:
-        if _defines_only_private(node):
-            decorators = getattr(node, "decorator_list", [])
-            yield Cut(min([node.lineno, *(d.lineno for d in decorators)]), last_line(node))
+def _private(source: str) -> Iterator[Cut]:
+    definitions = Module(source).definitions.values()
+    yield from (Cut(each.first_line, each.last_line) for each in definitions if each.is_private)
 
 
-def _defines_only_private(node: ast.stmt) -> bool:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return is_private(node.name)
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    names = [name for target in targets if target is not None for name in ast.walk(target)]
-    stored = [name.id for name in names if isinstance(name, ast.Name)]
-    return bool(stored) and all(is_private(name) for name in stored)
+def _unmentioned(source: str) -> Iterator[Cut]:
+    """Private definitions that only mention themselves."""
+    definitions = Module(source).definitions.values()
+    for own in definitions:
+        others = (each for each in definitions if each is not own and each.owner != own.name)
+        if own.is_private and not any(own.names & each.mentions for each in others):
+            yield Cut(own.first_line, own.last_line)
 
 
 def _unused_imports(source: str) -> Iterator[Cut]:

@@ -1,6 +1,5 @@
 """The manifest: which days and tasks there are, and which symbols each task owns."""
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from tiny_llm_lab.course.mistake import Mistake, read_mistakes
 from tiny_llm_lab.course.toml_rows import built, read_toml
 from tiny_llm_lab.runtime.checkout import repository
+from tiny_llm_lab.runtime.console.talk import did_you_mean
 from tiny_llm_lab.types import UserError
 
 
@@ -86,6 +86,10 @@ class Course:
     def day(self, day_id: str) -> Day:
         return _with_this_id(self.days, day_id, "day")
 
+    def tasks_of(self, name: str) -> tuple[Task, ...]:
+        """Those of a day, as in 2.7, or one task, as in 2.7.3."""
+        return self.day(name).tasks if name.count(".") == 1 else (self.task(name),)
+
     def week(self, week: int) -> tuple[Day, ...]:
         found = tuple(day for day in self.days if day.id.startswith(f"{week}."))
         if not found:
@@ -129,9 +133,10 @@ def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
     by_id = {item.id: item for item in items}
     if id_ in by_id:
         return by_id[id_]
-    near = difflib.get_close_matches(id_, by_id, 1, cutoff=0.7)  # 9.9.9 is near to no id
     span = f"the course has {items[0].id} to {items[-1].id}" if items else "the course has none"
-    raise UserError(f"there is no {what} {id_!r}: {f'did you mean {near[0]}?' if near else span}")
+    raise UserError(
+        f"there is no {what} {id_!r}: {did_you_mean(id_, by_id, span, cutoff=0.7)}"
+    )  # 9.9.9 is near to no id
 
 
 def _day_id(week: int | None, day: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tiny_llm_lab.course.code_tree import Edit
 from tiny_llm_lab.course.toml_rows import built, read_toml
+from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 
 _TASK = re.compile(r"\d+\.\d+\.\d+")
@@ -40,7 +41,7 @@ class Mistake:
 
     def apply(self, path: Path) -> str:
         """The source at `path` with the mistake made. Raises UserError when it no longer fits."""
-        source = path.read_text(encoding="utf-8") if path.exists() else ""
+        source = text_of(path)
         if path.suffix != ".py":
             self._check_count(source.count(self.find))
             return source.replace(self.find, self.swap)

@@ -1,7 +1,7 @@
 """The head of a function with other parameters than it has in its file, laid out as ruff does."""
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiny_llm_lab.course.cutting import LINE_LENGTH
@@ -23,23 +23,6 @@ def last_head_line(node: FunctionNode) -> int:
 def head_lines(source: str, node: FunctionNode, changes: Mapping[str, Change]) -> list[str]:
     """`def name(...) -> ...:` with changed parameters."""
     return _laid_out(source, node, [text for _, text in parameters(source, node, changes)])
-
-
-def head_lines_with(
-    source: str, node: FunctionNode, added: Collection[str], answer: str, original: FunctionNode
-) -> list[str]:
-    """The head of a function with the parameters `added` of the `original` in `answer` behind its own."""
-    own = [text for _, text in parameters(source, node)]
-    is_named = False
-    for name, text in parameters(answer, original):
-        is_named = is_named or text.startswith("*")
-        if name not in added:
-            continue
-        if is_named and not any(each.startswith("*") for each in own):
-            own.append("*")
-        ends = ("**",) if is_named else ("*",)
-        own.insert(next((i for i, each in enumerate(own) if each.startswith(ends)), len(own)), text)
-    return _laid_out(source, node, own)
 
 
 def _laid_out(source: str, node: FunctionNode, shown: Sequence[str]) -> list[str]:

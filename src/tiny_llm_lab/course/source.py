@@ -1,7 +1,7 @@
 """Python files of a solution, parsed: public names are the contract, private ones belong to the answer."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,23 @@ class Source:
     def task_ids(self) -> dict[str, str]:
         """`task_of` with the tasks' ids."""
         return {name: task.id for name, task in self.task_of.items()}
+
+
+def parsed(name: str, text: str) -> Source:
+    """A learner's file, by its name in the package. Raises UserError where it is not Python."""
+    source = Source(text)
+    try:
+        source.tree  # noqa: B018 - an error is told here
+    except SyntaxError as error:
+        raise UserError(
+            f"src/tiny_llm/{name}:{error.lineno} is not Python ({error.msg}): mend that line first"
+        ) from None
+    return source
+
+
+def is_of(name: str, symbols: Iterable[str]) -> bool:
+    """Whether a function is one of `symbols`, or a method of a class among them."""
+    return any(f"{name}.".startswith(f"{symbol}.") for symbol in symbols)
 
 
 def parameter_names(function: Function) -> list[str]:

@@ -3,6 +3,7 @@
 It imports `serving`, `runtime` and `types`, and nothing of the course.
 
 - `bench/`: tokens per second, kernels, engine steps, latencies across prefill_step
+- `traffic/`: arrivals, lengths and texts of requests
 - `load/`: load on an OpenAI-compatible server, and what its clients saw
 - `labs/`: `lab`, experiments on running servers and their verdicts
 - `simulate/`: the scheduler under a virtual clock; `trace/`: who computed what in which step

@@ -20,3 +20,8 @@ def has_checkout() -> bool:
     except UserError:
         return False
     return True
+
+
+def text_of(path: Path) -> str:
+    """The text of a file; "" where there is none."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -3,7 +3,7 @@
 It imports `runtime` and `types`.
 
 - `llm.py` and `async_llm.py`: the engine behind one name, blocking and for asyncio
-- `options/`: flags become settings, and settings an engine
+- `options/`: flags become settings; `building.py`: settings become an engine, for everyone who needs one
 - `async_engine/`: the engine on a thread of its own, with a stream for each request
 - `server/`: OpenAI's routes, the live page, metrics
 - `offline/`: a file of requests becomes a file of answers

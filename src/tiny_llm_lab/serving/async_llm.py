@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
-from tiny_llm_lab.runtime.kv_memory import AUTO
+import mlx.core as mx
+
 from tiny_llm_lab.runtime.structured.grammars import processors_for
-from tiny_llm_lab.serving.async_engine.model import ModelSettings, RunningModel, run_model
+from tiny_llm_lab.serving.async_engine.model import RunningModel, run_model
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.serving.options.engine_options import EngineSettings
+from tiny_llm_lab.serving.options.engine_settings import EngineKeywords, ModelSettings, model_settings
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 
 
@@ -25,23 +26,15 @@ class AsyncLLM:
         model: str = "default",
         *,
         solution: str = "ref",
-        dtype: str | None = None,
+        device: str | None = None,
+        dtype: str | mx.Dtype | None = None,
+        threads: int | None = None,
         config: SchedulerConfig | None = None,
-        kv_cache_memory: str = AUTO,
-        block_size: int = 16,
-        enable_prefix_caching: bool = True,
-        async_scheduling: bool | None = None,
+        **engine: Unpack[EngineKeywords],
     ) -> None:
-        """Settings as of `LLM`, `dtype` by name; nothing is loaded before `async with`."""
-        engine = EngineSettings(
-            config=config or SchedulerConfig(),
-            block_size=block_size,
-            kv_cache_memory=kv_cache_memory,
-            enable_prefix_caching=enable_prefix_caching,
-            async_scheduling=async_scheduling,
-        )
-        longest = None if config is None else config.max_model_len
-        self._settings = ModelSettings(model, solution, dtype=dtype, max_model_len=longest, engine=engine)
+        """Settings as of `LLM`; nothing is loaded before `async with`."""
+        chosen = ModelSettings(model, solution, device, dtype, threads)
+        self._settings = model_settings(chosen, config, engine)
         self._model: RunningModel | None = None
 
     async def generate(

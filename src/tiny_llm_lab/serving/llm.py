@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.kv_memory import AUTO, engine_num_blocks
-from tiny_llm_lab.runtime.models import load_checkpoint
-from tiny_llm_lab.runtime.models.first_logits import require_numbers
-from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.runtime.structured.grammars import Grammars, processors_for
+from tiny_llm_lab.serving.building import load_and_build
 from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.engine_settings import EngineKeywords, ModelSettings, model_settings
+from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import (
     Completion,
-    EngineOptions,
     EventCallback,
     OnStep,
     Prompt,
@@ -23,6 +21,7 @@ from tiny_llm_lab.types import (
     SamplingParams,
     SchedulerConfig,
 )
+from tiny_llm_lab.types.scheduling.serving import Engine
 
 
 class LLM:
@@ -33,44 +32,35 @@ class LLM:
         model: str = "default",
         *,
         solution: str = "ref",
-        dtype: mx.Dtype | None = None,
+        device: str | None = None,
+        dtype: str | mx.Dtype | None = None,
+        threads: int | None = None,
         config: SchedulerConfig | None = None,
-        kv_cache_memory: str = AUTO,
-        block_size: int = 16,
-        enable_prefix_caching: bool = True,
         proposer: Proposer | None = None,
-        async_scheduling: bool | None = None,
         on_step: OnStep | None = None,
+        **engine: Unpack[EngineKeywords],
     ) -> None:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
 
-        `config` None: `SchedulerConfig` for at most 4,096 tokens a request. `kv_cache_memory` bounds the keys
-        and values: "512M", "2G", a share such as "0.5" of what is free, or "auto", which is half of it and on
-        a CPU 1 GiB at most. The rest as in `EngineOptions`. Raises UserError for a model or a setting
-        that cannot be served.
+        `config` None: `SchedulerConfig` for at most 4,096 tokens a request. The other keywords are named as
+        the flags: kv_cache_memory bounds the keys and values ("512M", "2G", a share such as "0.5" of what is
+        free, or "auto": half of it, on a CPU 1 GiB at most); kv_cache_dtype "int8" stores them in 8 bits;
+        speculate is "ngram" or "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens. `on_step` is
+        called after every step. Raises UserError for a model or a setting that cannot be served.
         """
-        package = load_serving(solution)
-        self.checkpoint = load_checkpoint(model, dtype=dtype)
-        built = package.build_model(self.checkpoint)
-        require_numbers(built, self.checkpoint, solution)
-        limit = min(built.config.max_position_embeddings, SchedulerConfig.max_model_len)
-        config = config or SchedulerConfig(max_model_len=limit)
-        self._grammars = Grammars(self.checkpoint.tokenizer, built.config.vocab_size)
-        dtype = self.checkpoint.dtype
-        num_blocks = engine_num_blocks(built.config, dtype, block_size, config, kv_cache_memory)
-        self.engine = package.Engine(
-            built,
-            self.checkpoint.tokenizer,
-            config,
-            EngineOptions(
-                num_blocks=num_blocks,
-                block_size=block_size,
-                enable_prefix_caching=enable_prefix_caching,
-                proposer=proposer,
-                async_scheduling=async_scheduling,
-                on_step=on_step,
-            ),
-        )
+        settings = model_settings(ModelSettings(model, solution, device, dtype, threads), config, engine)
+        self._serve(*load_and_build(settings, on_step, proposer))
+
+    @classmethod
+    def of(cls, loaded: Loaded, engine: Engine) -> Self:
+        """A model that is loaded, and its engine."""
+        llm = cls.__new__(cls)
+        llm._serve(loaded, engine)
+        return llm
+
+    def _serve(self, loaded: Loaded, engine: Engine) -> None:
+        self.checkpoint, self.engine = loaded.checkpoint, engine
+        self._grammars = Grammars(self.checkpoint.tokenizer, loaded.model.config.vocab_size)
 
     def generate(
         self,

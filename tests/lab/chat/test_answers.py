@@ -26,7 +26,7 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture
 def answers(llm: LLM) -> EngineAnswers:
-    return EngineAnswers(cast(Engine, llm.engine), llm.checkpoint.tokenizer)
+    return EngineAnswers(llm)
 
 
 def test_an_engine_streams_and_remembers_the_prefix(answers: EngineAnswers, llm: LLM) -> None:
@@ -99,8 +99,8 @@ def test_a_server_is_asked_in_the_words_of_openai(url: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (httpx2.Response(400, json={"error": {"message": "too long"}}), r"refuses \(400\): too long"),
-        (httpx2.Response(502, text="<html>"), "refuses: 502"),
+        (httpx2.Response(400, json={"error": {"message": "too long"}}), "refuses: HTTP 400: too long"),
+        (httpx2.Response(502, text="<html>"), "refuses: HTTP 502"),
         (stream_of({"error": {"message": "a step failed"}}), "a step failed"),
         (stream_of("{half"), "stopped answering"),
     ],
@@ -119,9 +119,12 @@ def _nobody(request: httpx2.Request) -> httpx2.Response:
 @pytest.mark.parametrize(
     ("handle", "complaint"),
     [
-        (lambda request: httpx2.Response(200, json={"data": []}), "http://here/v1/models lists no model"),
-        (lambda request: httpx2.Response(200, text="<html>"), "http://here/v1/models lists no model"),
-        (lambda request: httpx2.Response(404), "the server refuses: 404 Not Found"),
+        (lambda request: httpx2.Response(200, json={"data": []}), "http://here lists no model"),
+        (lambda request: httpx2.Response(200, text="<html>"), "http://here lists no model"),
+        (
+            lambda request: httpx2.Response(404),
+            "http://here does not list its models (HTTP 404: an error without a message)",
+        ),
         (_nobody, "no server answers at http://here ([Errno 111] Connection refused)"),
     ],
 )

@@ -3,27 +3,14 @@
 from pathlib import Path
 
 import pytest
+from tests.lab.course.manifest_rows import course_toml
 
-COURSE = """
-[[day]]
-id = "1.1"
-title = "One"
-chapter = "one.md"
-[[day]]
-id = "1.2"
-title = "Two"
-chapter = "two.md"
-[[task]]
-id = "1.1.1"
-title = "twice"
-file = "sums.py"
-symbols = ["twice"]
-[[task]]
-id = "1.2.1"
-title = "the counter"
-file = "sums.py"
-symbols = ["Counter"]
-"""
+COURSE = course_toml(
+    'day: id = "1.1"; title = "One"; chapter = "one.md"',
+    'day: id = "1.2"; title = "Two"; chapter = "two.md"',
+    'task: id = "1.1.1"; title = "twice"; file = "sums.py"; symbols = ["twice"]',
+    'task: id = "1.2.1"; title = "the counter"; file = "sums.py"; symbols = ["Counter"]',
+)
 
 ANSWER = """
 def twice(x):

@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book.replay import MODULES, bundle, replay_files
+from tiny_llm_lab.course.book.replay import MODULES, bundle, write_replay
 from tiny_llm_lab.types import UserError
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "src" / "tiny_llm_lab" / "serving" / "server" / "page"
 
 
-def test_the_book_has_the_drawings_of_the_page() -> None:
-    for path, text in replay_files(ROOT).items():
-        assert path.read_text(encoding="utf-8") == text, f"`./pdmw run book` writes {path.name} anew"
+def test_the_book_gets_the_drawings_of_the_page(tmp_path: Path) -> None:
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    live = tmp_path / "book/src/live"
+    live.mkdir(parents=True)
+    write_replay(tmp_path)
+    assert (live / "replay.js").read_text() == bundle([PAGE / f"{name}.js" for name in MODULES])
+    assert (live / "figures.css").read_text() == (PAGE / "figures.css").read_text()
 
 
 def test_the_script_has_every_module_that_it_needs_and_in_order() -> None:

@@ -128,12 +128,6 @@ def test_what_takes_long_runs_when_asked_for(
     assert not not_there & set(ran)
 
 
-def test_a_missing_tool_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None)
-    (line,) = check.STEPS["ruff"].complaints(load_course(), argparse.Namespace())
-    assert line == "ruff is not installed: `./pdmw install` brings the development tools"
-
-
 @pytest.mark.parametrize(
     ("argv", "says"),
     [

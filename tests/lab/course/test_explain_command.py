@@ -95,4 +95,4 @@ def test_a_day_stands_for_its_tasks_and_none_for_the_next(
     assert main(["explain", "1.2"]) == 0
     assert capsys.readouterr().out == "1.2.1 the counter\n  of 1.2.1\n"
     assert main(["explain", "1.3"]) == 2
-    assert "there is no task '1.3'" in capsys.readouterr().err
+    assert "there is no day '1.3'" in capsys.readouterr().err

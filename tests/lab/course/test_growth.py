@@ -5,15 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.lab.course.manifest_rows import course_toml
 
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.checking.early_calls import refusing
 from tiny_llm_lab.course.checking.growth_audit import growth_faults
-from tiny_llm_lab.course.growth import Growth, as_of, growths, in_starter
+from tiny_llm_lab.course.growth import Growth, as_of, in_starter
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.course.starter.stubs import starter
-from tiny_llm_lab.types import UserError
 
 ANSWER = '''\
 from .other import Cache, Page
@@ -74,10 +74,6 @@ def test_what_later_tasks_add_leaves_the_starter() -> None:
     assert in_starter(STARTER, []) == STARTER
 
 
-def test_nothing_goes_when_all_is_there() -> None:
-    assert as_of(ANSWER, GROWN, lambda task: True) == ANSWER
-
-
 def test_between_two_tasks_a_parameter_has_the_type_of_the_first() -> None:
     text = as_of(ANSWER, GROWN, lambda task: task <= "1.2.1")
     assert "offset: int = 0, cache: Cache | None = None, *, keep: int | None = None\n" in text
@@ -86,29 +82,13 @@ def test_between_two_tasks_a_parameter_has_the_type_of_the_first() -> None:
     ast.parse(text)
 
 
-COURSE = """
-[[day]]
-id = "1.1"
-title = "One"
-chapter = "one.md"
-[[day]]
-id = "2.1"
-title = "Two"
-chapter = "two.md"
-[[task]]
-id = "1.1.1"
-title = "twice"
-file = "sums.py"
-symbols = ["twice"]
-[[task]]
-id = "2.1.1"
-title = "the counter"
-file = "sums.py"
-symbols = ["Counter"]
-grows = ["twice"]
-adds = ["twice(n)"]
-widens = ["twice(x: int)"]
-"""
+COURSE = course_toml(
+    'day: id = "1.1"; title = "One"; chapter = "one.md"',
+    'day: id = "2.1"; title = "Two"; chapter = "two.md"',
+    'task: id = "1.1.1"; title = "twice"; file = "sums.py"; symbols = ["twice"]',
+    'task: id = "2.1.1"; title = "the counter"; file = "sums.py"; '
+    'symbols = ["Counter"]; grows = ["twice"]; adds = ["twice(n)"]; widens = ["twice(x: int)"]',
+)
 SUMS = '''
 def twice(x: int | float, n: int = 2, *, of: int = 0) -> float:
     """Twice x.
@@ -187,24 +167,6 @@ def test_what_is_untrue_is_complained_of(course_of: Faults, change: tuple[str, s
     assert any(says in fault for fault in found), found
 
 
-def test_a_parameter_that_is_added_elsewhere_belongs_to_a_later_week(course_of: Faults) -> None:
-    double = "\n\ndef double(x: int, n: int = 2) -> int:\n    return n * x\n"
-    owned = ('["twice"]\n[', '["twice", "double"]\n[')
-    found = course_of(("        return 1\n", f"        return 1\n{double}"), owned)
-    assert found == ["double of task 1.1.1: its parameter n is one that task 2.1.1 adds elsewhere"]
-
-
-def test_growths_come_in_the_order_of_the_tasks(course_of: Faults, tmp_path: Path) -> None:
-    course_of()
-    assert growths(load_course(tmp_path)) == [
-        Growth("2.1.1", "twice", "n"),
-        Growth("2.1.1", "twice", "x", before="int"),
-    ]
-    (tmp_path / "course.toml").write_text(COURSE.replace("twice(x: int)", "twice(x)"))
-    with pytest.raises(UserError):
-        growths(load_course(tmp_path))
-
-
 def test_a_test_of_an_early_day_may_not_pass_what_a_later_one_adds() -> None:
     def twice(x: int, n: int = 2) -> int:
         return n * x
@@ -220,3 +182,10 @@ def test_a_test_of_an_early_day_may_not_pass_what_a_later_one_adds() -> None:
     assert refusing(twice, {"n": "2.1.1"}, "/nowhere")(3, 3) == 9, "code of the same file brings its own"
     handed_on = refusing(twice, {"n": "2.1.1"}, str(Path(__file__).parent))
     assert (lambda: handed_on(3, 3))() == 6, "what the solution passes through a test"
+
+
+def test_a_parameter_that_is_added_elsewhere_belongs_to_a_later_week(course_of: Faults) -> None:
+    double = "\n\ndef double(x: int, n: int = 2) -> int:\n    return n * x\n"
+    owned = ('["twice"]\n[', '["twice", "double"]\n[')
+    found = course_of(("        return 1\n", f"        return 1\n{double}"), owned)
+    assert found == ["double of task 1.1.1: its parameter n is one that task 2.1.1 adds elsewhere"]

@@ -67,12 +67,6 @@ def test_the_header_says_whose_code_is_graded(grade: Run, tree: Path) -> None:
     assert f"grading: ref = {tree / 'src' / 'tiny_llm_ref'}\n" in grade("--solution", "ref").stdout
 
 
-def test_the_reference_passes_with_the_tests_of_the_lab(grade: Run) -> None:
-    done = grade("--solution", "ref")
-    assert done.returncode == 0
-    assert "3 passed" in done.stdout
-
-
 @pytest.mark.parametrize(
     "options",
     [["--week", "1", "--day", "2"], ["--day", "1.2"], ["--task", "1.2.1"]],
@@ -88,30 +82,6 @@ def test_a_week_leaves_out_the_tests_of_the_lab(grade: Run) -> None:
     assert "2 passed, 1 deselected" in grade("--solution", "ref", "--week", "1").stdout
 
 
-def test_a_wrong_value_is_a_failure(grade: Run, tree: Path) -> None:
-    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return x")
-    done = grade("--day", "1.1")
-    assert done.returncode == 1
-    assert "1 failed" in done.stdout
-    assert "todo" not in done.stdout
-
-
-def test_a_written_task_passes_while_the_rest_is_todo(grade: Run, tree: Path) -> None:
-    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
-    done = grade()
-    assert done.returncode == 1
-    assert "1 passed" in done.stdout
-    assert "1 todo" in done.stdout
-
-
-def test_needing_a_later_day_is_a_mistake_of_the_course(grade: Run, tree: Path) -> None:
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "llm.Counter()")
-    done = grade("--day", "1.1")
-    assert done.returncode == 1
-    assert "needs task 1.2.1, which comes later: a mistake of the course" in done.stdout
-    assert "1 failed" in done.stdout
-
-
 def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_course(
     grade: Run, tree: Path
 ) -> None:
@@ -123,35 +93,7 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     said = grade("--task", "1.1.1").stdout
     assert "mistake of the course" not in said
     assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which yours " in said
-    assert "does not have yet (task 1.2.1): `./pdmw run stubs --fill-before 1.1` adds it." in said
-
-
-def test_a_stub_behind_another_exception_is_found(grade: Run, tree: Path) -> None:
-    wrapped = "try:\n        llm.twice(2)\n    except Exception as e:\n        raise ValueError from e"
-    edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", wrapped)
-    assert "TODO 1.1.1: write src/tiny_llm/sums.py:3 twice" in grade("--day", "1.1").stdout
-
-
-def test_a_parameter_that_a_task_adds_is_todo_until_it_is_there(grade: Run, tree: Path) -> None:
-    owned = 'symbols = ["Counter"]'
-    edit(tree, "course.toml", owned, f'{owned}\ngrows = ["twice"]\nadds = ["twice(n)"]')
-    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "return 2 * x")
-    test = '\n@pytest.mark.task("1.2.1")\ndef test_more(llm):\n    assert llm.twice(2, n=3) == 6\n'
-    (tree / "tests/test_more.py").write_text(f"import pytest\n{test}")
-    done = grade("--task", "1.2.1")
-    assert "TODO 1.2.1: write the parameter `n` of src/tiny_llm/sums.py:2 twice (1 test)" in done.stdout
-    edit(tree, "src/tiny_llm/sums.py", "def twice(x)", "def twice(x, m=2)")
-    (tree / "tests/test_more.py").write_text(f"import pytest\n{test.replace('n=3', 'k=3')}")
-    done = grade("--task", "1.2.1")
-    assert "TypeError: twice() got an unexpected keyword argument 'k'" in done.stdout
-    assert "the parameter" not in done.stdout
-
-
-def test_an_unknown_task_id_is_an_error(grade: Run, tree: Path) -> None:
-    edit(tree, "tests/test_sums.py", '@pytest.mark.task("1.1.1")', '@pytest.mark.task("7.7.7")')
-    done = grade()
-    assert done.returncode == 4
-    assert "there is no task '7.7.7'" in done.stderr
+    assert "does not have yet (task 1.2.1): add it, and ignore it until then." in said
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
 from tests.lab.course.test_plugin import Run, edit, grade
 
 from tiny_llm_lab.course.grading.run_tests import pytest_command
@@ -14,18 +13,6 @@ from tiny_llm_lab.runtime.checkout import repository
 
 __all__ = ["grade"]
 pytest_plugins = ["pytester"]
-
-LOOPS = {
-    "in python": "while True: pass",
-    "that catches errors": """
-    import time
-    while True:
-        try:
-            time.sleep(60)
-        except Exception:
-            pass""",
-}
-
 
 IN_TWO = ("-p", "xdist", "-n", "2")
 
@@ -41,9 +28,8 @@ def graded(tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree: Path, loop: str) -> None:
-    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', loop)
+def test_a_loop_without_end_fails_its_test_and_the_run_goes_on(grade: Run, tree: Path) -> None:
+    edit(tree, "src/tiny_llm/sums.py", 'raise NotImplementedError("task 1.1.1")', "while True: pass")
     done = grade(
         "-p", "timeout", "--time-limit", "1"
     )  # far above what the other tests take on a busy machine

@@ -91,12 +91,6 @@ def test_a_file_that_is_named_is_all_that_is_collected(ask: Ask) -> None:
     assert ask("test-ref", "tests/kernels") == ["ref", *PARALLEL, "tests/kernels"]
 
 
-@pytest.mark.parametrize("command", ["main", "stubs"])
-def test_other_commands_hand_nothing_on(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--no-such-flag"]) == 2
-    assert "unrecognized arguments: --no-such-flag" in capsys.readouterr().err
-
-
 def test_the_tests_of_a_task_stand_in_the_files_of_its_day() -> None:
     """`test --day` collects nothing else."""
     course = load_course()

@@ -3,13 +3,11 @@
 import pytest
 from tests.helpers.lab_rows import record, row, verdict
 
-from tiny_llm_lab.measure.bench.report import Ratio, Row
-from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, null, stress, sweep
+from tiny_llm_lab.measure.bench.report import Row
+from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, stress, sweep
 from tiny_llm_lab.measure.labs.result import Finding
 from tiny_llm_lab.measure.labs.workload import overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun
-
-_WILD = ((1.0, 1.0, 1.0), (0.4, 2.0, 1.0), (1.1, 1.3, 1.2))
 
 # hol
 
@@ -156,33 +154,3 @@ def test_stress_compares_shorts_and_long() -> None:
         None,
     )
     assert [claim.verdict for claim in found.claims] == ["confirmed", "confirmed", "refuted", "confirmed"]
-
-
-# null
-
-
-@pytest.mark.parametrize(
-    ("value", "is_beyond"), [(1.0, False), (1.09, False), (0.92, False), (1.2, True), (0.8, True)]
-)
-def test_only_what_chance_does_not_explain_is_an_effect(value: float, is_beyond: bool) -> None:
-    assert null.is_beyond(Ratio("x", value, value, value), Ratio("x", 1.0, 0.95, 1.1)) is is_beyond
-
-
-def test_null_names_what_changed() -> None:
-    same = dict.fromkeys(
-        ("itl_p99_s", "itl_p99_over_p50", "ttft_p50_s", "output_tokens_per_s"), (1.0, 1.1, 1.0)
-    )
-    nothing = null.finding([row(name, **same) for name in ("off", "off again", "512")])
-    assert (
-        nothing.conclusion[0].startswith("Chunks changed nothing")
-        and nothing.claims[0].verdict == "confirmed"
-    )
-    wild = null.finding(
-        [row(name, **same | {"ttft_p50_s": x}) for name, x in zip(("a", "b", "c"), _WILD, strict=True)]
-    )
-    assert "chance changes TTFT p50 so much" in wild.conclusion[0]
-    assert wild.claims[0].verdict == "not measurable"
-    slower = row("512", **same | {"ttft_p50_s": (2.0, 2.2, 2.1)})
-    something = null.finding([row("off", **same), row("off again", **same), slower])
-    assert something.conclusion[0].startswith("Chunks changed TTFT p50 by more")
-    assert something.claims[0].verdict == "refuted"

@@ -8,7 +8,7 @@ from tiny_llm_lab.measure.labs.experiments import capacity, hurts, memory, prefi
 from tiny_llm_lab.measure.labs.experiments.capacity import Probe, Slos
 from tiny_llm_lab.measure.labs.result import Finding
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 
 def test_hurts_has_a_sentence_for_each_workload() -> None:

@@ -11,9 +11,11 @@ from tests.helpers.simulated_server import SimulatedServers
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs import command
+from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
-from tiny_llm_lab.measure.labs.server import OwnServers, Variant, served_model
+from tiny_llm_lab.measure.labs.server import OwnServers, Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup
+from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
 from tiny_llm_lab.types import UserError
 
 
@@ -26,8 +28,7 @@ def made_up(setup: LabSetup, problem: str | None = None) -> LabResult:
 def test_a_lab_writes_its_result_its_figure_and_a_page_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "LABS", {"hol": made_up})
-    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    monkeypatch.setattr(command, "LABS", {"hol": OwnLab("What?", made_up)})
     for _ in range(2):
         assert cli.main(["lab", "hol", "--quick", "--seed", "3", "--out", str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hol", "hol-2"]
@@ -45,8 +46,9 @@ def test_a_lab_writes_its_result_its_figure_and_a_page_and_nothing_twice(
 def test_an_invalid_lab_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "LABS", {"hol": lambda setup: made_up(setup, "nothing overlapped")})
-    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    monkeypatch.setattr(
+        command, "LABS", {"hol": OwnLab("What?", lambda setup: made_up(setup, "nothing overlapped"))}
+    )
     assert cli.main(["lab", "hol", "--out", str(tmp_path)]) == 1
     assert "INVALID: nothing overlapped" in capsys.readouterr().out
     assert not json.loads((tmp_path / "hol" / "result.json").read_text())["is_valid"]
@@ -58,8 +60,7 @@ def test_all_goes_on_after_a_lab_that_cannot_run(
     def refuse(setup: LabSetup) -> LabResult:
         raise UserError("not here")
 
-    monkeypatch.setattr(command, "LABS", {"memory": refuse, "hol": made_up})
-    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    monkeypatch.setattr(command, "LABS", {"memory": OwnLab("?", refuse), "hol": OwnLab("?", made_up)})
     assert cli.main(["lab", "all", "--out", str(tmp_path)]) == 1
     assert "memory was left out: not here" in capsys.readouterr().err
     page = (tmp_path / "all" / "index.html").read_text()
@@ -70,8 +71,8 @@ def test_all_goes_on_after_a_lab_that_cannot_run(
 def test_all_ends_with_the_verdicts_of_every_lab_and_the_page_begins_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "LABS", {"first": made_up, "second": lambda s: made_up(s, "no overlap")})
-    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    labs = {"first": OwnLab("?", made_up), "second": OwnLab("?", lambda setup: made_up(setup, "no overlap"))}
+    monkeypatch.setattr(command, "LABS", labs)
     assert cli.main(["lab", "all", "--out", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert "1 of 2: first" in said.err and "2 of 2: second" in said.err
@@ -88,8 +89,7 @@ def test_fewer_than_three_rounds_are_named_as_the_reason(
         found = made_up(setup)
         return replace(found, finding=Finding(["so"], [judged("It is faster", None, "maybe")]))
 
-    monkeypatch.setattr(command, "LABS", {"hol": lab})
-    monkeypatch.setattr(command, "_question", lambda name: "What?")
+    monkeypatch.setattr(command, "LABS", {"hol": OwnLab("What?", lab)})
     assert cli.main(["lab", "hol", "--rounds", rounds, "--out", str(tmp_path)]) == 0
     said = json.loads((tmp_path / "hol" / "result.json").read_text())["conclusion"]
     assert any("too few for a verdict: take --rounds 3 or more" in each for each in said) is is_told
@@ -144,7 +144,7 @@ def test_sigterm_ends_the_servers_too(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_server_that_is_not_there_is_an_error_with_a_cure() -> None:
     with pytest.raises(UserError, match="start a server, or name its model with --model"):
-        served_model("http://127.0.0.1:9")
+        first_model("http://127.0.0.1:9", (command._CURE, command._CURE))
 
 
 def test_memory_needs_no_other_server(tmp_path: Path) -> None:
@@ -162,9 +162,8 @@ def test_the_conclusion_names_a_server_whose_settings_are_unknown(
         seen.append(setup)
         return made_up(setup)
 
-    monkeypatch.setattr(command, "LABS", {"hol": lab})
-    monkeypatch.setattr(command, "_question", lambda name: "What?")
-    monkeypatch.setattr(command, "served_model", lambda url: ("theirs", 512))
+    monkeypatch.setattr(command, "LABS", {"hol": OwnLab("What?", lab)})
+    monkeypatch.setattr(command, "first_model", lambda url, cures: ServedModel("theirs", 512))
     argv = ["lab", "hol", "--server", "http://there:1", "--out", str(tmp_path)]
     assert cli.main(argv) == 0 and cli.main([*argv, "--model", "named"]) == 0
     assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]

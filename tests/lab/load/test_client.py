@@ -19,7 +19,7 @@ from tests.helpers.virtual_loop import run_virtual
 
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import UserError
 
 URL = "http://fake"

@@ -130,7 +130,10 @@ class Refusing(httpx2.AsyncBaseTransport):
     ("server", "message"),
     [
         (Refusing(), "no server answers at http://127.0.0.1:8000 (connection refused): start one with"),
-        (Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})), "no key): give --api-key"),
+        (
+            Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})),
+            "no key): give its key in",
+        ),
         (Refusing(httpx2.Response(404, text="what?")), "name one with --model"),
         (Refusing(httpx2.Response(200, json={"data": []})), "lists no model: name one with --model"),
         (Refusing(httpx2.Response(200, text="<html>")), "lists no model: name one with --model"),

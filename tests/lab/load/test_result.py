@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
-from tiny_llm_lab.measure.load.request import LoadRequest
 from tiny_llm_lab.measure.load.results.goodput import Goodput
 from tiny_llm_lab.measure.load.results.plot import draw
 from tiny_llm_lab.measure.load.results.result import DETAILED, METRICS, summarize
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import Timing, UserError
 
 

@@ -10,8 +10,8 @@ from tiny_llm_lab.measure.load import client
 from tiny_llm_lab.measure.load.answer import Answer
 from tiny_llm_lab.measure.load.client import run_load
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
 from tiny_llm_lab.measure.load.results.result import summarize
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import tpot_s
 
 BURSTS, TOKENS = 3, 8

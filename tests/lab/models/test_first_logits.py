@@ -9,13 +9,14 @@ import pytest
 from tests.helpers.checkpoints import edit_tensors
 
 from tiny_llm_lab import LLM
-from tiny_llm_lab.serving.async_engine.model import ModelSettings, run_model
+from tiny_llm_lab.serving.async_engine.model import run_model
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import UserError
 
 WAYS: dict[str, Callable[[str], object]] = {
-    "the commands": lambda model: load(model, "ref", "cpu", "float16"),
-    "mlx-lm": lambda model: load(model, "mlx-lm", "cpu", "float16"),
+    "the commands": lambda model: load(ModelSettings(model, "ref", "cpu", "float16")),
+    "mlx-lm": lambda model: load(ModelSettings(model, "mlx-lm", "cpu", "float16")),
     "LLM": lambda model: LLM(model, dtype=mx.float16),
     "the server": lambda model: asyncio.run(run_model(ModelSettings(model, dtype="float16"))),
 }
@@ -31,4 +32,4 @@ def test_a_sum_that_the_dtype_cannot_hold_is_refused(copy: Callable[[str], Path]
         WAYS[way](str(folder))
     cure = "choose another --dtype, or fetch the whole checkpoint again"
     assert str(caught.value) == f"{folder}: its logits in float16 are not numbers: {cure}"
-    load(str(folder), "ref", "cpu", "float32")
+    load(ModelSettings(str(folder), "ref", "cpu", "float32"))

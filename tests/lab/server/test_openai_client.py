@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.helpers.fake_engine import http_server
 
-from tiny_llm_lab.serving.async_engine.model import ModelSettings
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.served_model import start_model
 

@@ -12,12 +12,11 @@ from shutil import which
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.figures import draw_figures, figure_problems, image_problems
 from tiny_llm_lab.course.book.chapters.measured import measured_problems
-from tiny_llm_lab.course.book.chapters.spelling import spelling_problems
-from tiny_llm_lab.course.book.chapters.unconverted import unconverted
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems, link_problems
 from tiny_llm_lab.course.book.names import name_problems
 from tiny_llm_lab.course.book.page import Page, read_pages
 from tiny_llm_lab.course.book.pages import book_folder, missing_chapters, stale_pages
+from tiny_llm_lab.course.book.replay import write_replay
 from tiny_llm_lab.course.book.results import read_results
 from tiny_llm_lab.course.book.samples import mark_problems, sample_problems
 from tiny_llm_lab.course.manifest import Course, load_course
@@ -44,6 +43,7 @@ def run(args: Namespace) -> int:
         raise UserError(found[0])
     if error := draw_figures(course.root, book_folder(course) / "src" / "figures"):
         raise UserError(f"the figures cannot be drawn: {error}")
+    write_replay(course.root)
     arguments = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
     code = subprocess.run([mdbook(), *arguments, str(book_folder(course))], env=_environment()).returncode
     if code == 0:
@@ -55,7 +55,7 @@ def problems(course: Course) -> list[str]:
     """Everything wrong with the pages, one line each; runs the commands whose output they show."""
     samples = (problem for page in read_pages(course) for problem in sample_problems(page, course.root))
     drawn = figure_problems(course.root, read_pages(course))
-    return [*page_problems(course), *spelling_problems(course.root), *drawn, *samples]
+    return [*page_problems(course), *drawn, *samples]
 
 
 def page_problems(course: Course) -> list[str]:
@@ -77,7 +77,7 @@ def page_problems(course: Course) -> list[str]:
         done = subprocess.run(command, capture_output=True, text=True, env=_environment())
         if done.returncode:
             return [*found, f"mdbook does not build the book: {_last_error(done.stderr)}"]
-        return [*found, *link_problems(Path(folder)), *unconverted(Path(folder), read_pages(course))]
+        return [*found, *link_problems(Path(folder))]
 
 
 def mdbook() -> str:

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.book.commands import commands_page
+from tiny_llm_lab.course.book.commands import with_commands
 from tiny_llm_lab.course.book.page import markdown_table, read_pages
-from tiny_llm_lab.course.book.replay import replay_files
 from tiny_llm_lab.course.book.results import read_results, results_page, with_results
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
+from tiny_llm_lab.runtime.checkout import text_of
 
 _TASKS = re.compile(r"(<!-- tasks: (?P<day>[\d.]+) -->\n).*?(<!-- end of tasks -->)", re.DOTALL)
 _DAYS = re.compile(r"(<!-- days -->\n).*?(<!-- end of days -->)", re.DOTALL)
@@ -29,13 +29,11 @@ def stale_pages(course: Course) -> dict[Path, str]:
     """Pages whose generated parts are not right, each with its right text."""
     results, signatures = read_results(course.root), Signatures(course)
     right = {
-        page.path: with_results(_with_tables(page.text, course, signatures), results)
+        page.path: with_commands(with_results(_with_tables(page.text, course, signatures), results))
         for page in read_pages(course)
     }
-    right[course.root / "docs" / "commands.md"] = commands_page()
     right[course.root / "results" / "README.md"] = results_page(results)
-    right |= replay_files(course.root)
-    return {path: text for path, text in right.items() if _text(path) != text}
+    return {path: text for path, text in right.items() if text_of(path) != text}
 
 
 def task_table(day: Day) -> str:
@@ -59,8 +57,8 @@ def days_table(course: Course) -> str:
         folders = dict.fromkeys(f"`{name.rpartition('/')[0]}/`" for name in files)
         endings = {"C++": (".cpp", ".h"), "Metal": (".metal",)}
         languages = [name for name, ends in endings.items() if any(file.endswith(ends) for file in files)]
-        text = _text(book_folder(course) / "src" / day.chapter)
-        page = "missing" if text is None else "tasks only" if _NO_CHAPTER in text else "chapter"
+        text = text_of(book_folder(course) / "src" / day.chapter)
+        page = "missing" if not text else "tasks only" if _NO_CHAPTER in text else "chapter"
         rows.append([day.id, day.title, ", ".join(folders), ", ".join(languages), page])
     return markdown_table(("Day", "Title", "Folders", "Besides Python", "Page"), ["---"] * 5, rows)
 
@@ -72,8 +70,8 @@ def missing_chapters(course: Course) -> list[str]:
     found = []
     for day in course.days:
         page = source / day.chapter
-        text = _text(page)
-        if text is None:
+        text = text_of(page)
+        if not text:
             found.append(f"course.toml: day {day.id} has no chapter: book/src/{day.chapter} is missing")
         elif f"<!-- tasks: {day.id} -->" not in text:
             marks = f"<!-- tasks: {day.id} --> and <!-- end of tasks -->"
@@ -105,7 +103,3 @@ def _listed(names: Sequence[str]) -> str:
         f"`{owner}`: {', '.join(found)}" if owner else ", ".join(found) for owner, found in groups.items()
     )
     return "; ".join(listed)
-
-
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None

@@ -1,6 +1,7 @@
 """The drawings of the live page, for the book: one plain script, as browsers load no modules from files."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,13 +14,11 @@ _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 _TOP_NAME: Final = re.compile(r"^(?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 
 
-def replay_files(root: Path) -> dict[Path, str]:
-    """The generated files of book/src/live, each with its right text."""
+def write_replay(root: Path) -> None:
+    """Make the files of book/src/live that are in no commit."""
     page, live = root / "src" / "tiny_llm_lab" / "serving" / "server" / "page", root / "book" / "src" / "live"
-    return {
-        live / "replay.js": bundle([page / f"{name}.js" for name in MODULES]),
-        live / "figures.css": (page / "figures.css").read_text(encoding="utf-8"),
-    }
+    (live / "replay.js").write_text(bundle([page / f"{name}.js" for name in MODULES]), encoding="utf-8")
+    shutil.copyfile(page / "figures.css", live / "figures.css")
 
 
 def bundle(paths: Sequence[Path]) -> str:

@@ -1,9 +1,8 @@
-"""Sample outputs and drawings of the pages: an HTML comment in front of each says where it comes from.
+"""Sample outputs of the pages: an HTML comment in front of each says where it comes from.
 
 `<!-- output of: ./pdmw run … -->` before a text block: the command is run, and the block has to occur in what
 it prints. Figures may differ, and `[…]` stands for anything. `<!-- output of: the program above -->` runs the
-Python block before it. `<!-- drawn by: ./pdmw run … --svg FILE -->` before an image: the command has to draw
-the same file.
+Python block before it.
 `<!-- recorded: NAME -->`, for what takes minutes: results/NAME.json says when and where.
 """
 
@@ -11,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +18,7 @@ from pathlib import Path
 from tiny_llm_lab.course.book.page import Page
 
 _MARK = re.compile(
-    r"^<!-- (?P<kind>output of|drawn by|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?",
+    r"^<!-- (?P<kind>output of|recorded): (?P<source>.+?) -->\n*(?:```text\n(?P<text>.*?)```)?",
     re.DOTALL | re.MULTILINE,
 )
 _ABOVE = "the program above"
@@ -34,7 +32,7 @@ Run = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True)
 class Sample:
-    """A marked output or drawing: the kind and source of the mark, and the text that follows."""
+    """A marked output: the kind and source of the mark, and the text that follows."""
 
     kind: str
     source: str
@@ -71,13 +69,11 @@ def mark_problems(page: Page, results: Collection[str]) -> Iterator[str]:
 
 
 def sample_problems(page: Page, root: Path, run: Run | None = None) -> Iterator[str]:
-    """Samples that are not what their command prints or draws; runs the commands in `root`."""
+    """Samples that are not what their command prints; runs the commands in `root`."""
     run = run or partial(_run, root)
     for sample in samples(page):
         if sample.kind == "output of" and not occurs(sample.text, run(_command(sample))):
             yield f"{page.name}: `{sample.source}` prints something else: show what it prints"
-        elif sample.kind == "drawn by" and not _is_drawn(sample, root, run):
-            yield f"{page.name}: the picture is stale: {sample.source}"
 
 
 def occurs(sample: str, output: str) -> bool:
@@ -93,15 +89,6 @@ def _command(sample: Sample) -> list[str]:
     if sample.source == _ABOVE:
         return [sys.executable, "-c", sample.program]
     return [sys.executable, "-m", "tiny_llm_lab", *shlex.split(sample.source)[2:]]
-
-
-def _is_drawn(sample: Sample, root: Path, run: Run) -> bool:
-    words = _command(sample)
-    place = words.index("--svg") + 1
-    with tempfile.TemporaryDirectory() as folder:
-        drawn, kept = Path(folder) / "drawn.svg", root / words[place]
-        run([*words[:place], str(drawn), *words[place + 1 :]])
-        return drawn.exists() and kept.exists() and drawn.read_bytes() == kept.read_bytes()
 
 
 def _run(root: Path, command: Sequence[str]) -> str:

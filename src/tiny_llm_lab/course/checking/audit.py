@@ -1,7 +1,5 @@
 """Is the manifest complete and true? What a teacher forgets, found by reading."""
 
-import ast
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +9,8 @@ from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.source import Function, Source, exercises, last_line, reference_sources
+from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 
 # `lines` is a size to expect, not a count: it is wrong when it misleads.
@@ -31,11 +31,6 @@ def complaints(course: Course) -> list[str]:
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _faults(course, t, measured[t.id])),
         *(f"task {t.id}: {fault}" for t in course.tasks for fault in _growth_faults(course, t, owner_of)),
         *growth_faults(course, sources),
-        *(
-            f"day {day.id}: its chapter book/src/{day.chapter} does not exist"
-            for day in course.days
-            if not (course.root / "book" / "src" / day.chapter).exists()
-        ),
         *_count_faults(course, mistakes),
         *(fault for mistake in mistakes for fault in _mistake_faults(course, mistake)),
     ]
@@ -44,25 +39,29 @@ def complaints(course: Course) -> list[str]:
 def answer_lines(course: Course) -> dict[str, int]:
     """Lines of code in the reference's answer to each task, with the private helpers it brings."""
     counts = {
-        task.id: _num_code_lines((kernel_answer(_kernel_source(course, task), task.id) or "").splitlines())
+        task.id: _num_code_lines(
+            (kernel_answer(text_of(course.reference / task.kernel), task.id) or "").splitlines()
+        )
         for task in course.tasks
     }
     order = [task.id for task in course.tasks]
     for source in reference_sources(course).values():
-        counted: set[str] = set()
+        counted, module = set[str](), Module(source.text)
         for name, task in sorted(source.task_of.items(), key=lambda item: order.index(item[1].id)):
-            helpers = [each for each in _with_helpers(name, source.functions) if each not in counted]
+            helpers = [each for each in [name, *module.helpers(name)] if each not in counted]
             counted.update(helpers)
-            counts[task.id] += sum(_size(source.functions[each], source) for each in helpers)
+            counts[task.id] += sum(
+                _size(source.functions[each], source) for each in helpers if each in source.functions
+            )
     return counts
 
 
 def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
         yield "it has neither symbols nor grows"
-    if task.kernel and kernel_answer(_kernel_source(course, task), task.id) is None:
+    if task.kernel and kernel_answer(text_of(course.reference / task.kernel), task.id) is None:
         yield f"{task.kernel} has nothing between `BEGIN task {task.id}` and `END task {task.id}`"
-    elif not task.file and (names := kernel_names(_kernel_source(course, task), task.id)) != list(
+    elif not task.file and (names := kernel_names(text_of(course.reference / task.kernel), task.id)) != list(
         task.symbols
     ):
         yield f"its symbols are {list(task.symbols)}, but the marks in {task.kernel} stand in {names}"
@@ -107,25 +106,6 @@ def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
         mistake.apply(course.reference / mistake.file)
     except UserError as error:
         yield str(error)
-
-
-def _kernel_source(course: Course, task: Task) -> str:
-    path = course.reference / task.kernel
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def _with_helpers(name: str, by_name: dict[str, Function]) -> Iterator[str]:
-    """A function and, level by level, the private ones that it calls."""
-    pending, seen = [name], {name}
-    while pending:
-        each = pending.pop(0)
-        yield each
-        mentioned = re.findall(r"\b_[a-z]\w*", ast.unparse(by_name[each].node))
-        own_class = each.rpartition(".")[0]
-        for helper in dict.fromkeys([*mentioned, *(f"{own_class}.{word}" for word in mentioned)]):
-            if helper in by_name and helper not in seen:
-                seen.add(helper)
-                pending.append(helper)
 
 
 def _size(function: Function, source: Source) -> int:

@@ -28,7 +28,10 @@ def over_budget(root: Path) -> Iterator[str]:
         total = 0
         for path in sorted((root / part["folder"]).rglob("*")):
             if path.suffix in _SUFFIXES:
-                shown, num_lines = path.relative_to(root).as_posix(), num_code_lines(path)
+                shown, num_lines = (
+                    path.relative_to(root).as_posix(),
+                    code_lines(path.read_text(encoding="utf-8"), path.suffix),
+                )
                 total += num_lines if path.suffix == ".py" else 0
                 yield from _too_long(path, shown, num_lines, still_long.pop(shown, MAX_FILE_LINES))
         if total > part["lines"]:
@@ -38,13 +41,14 @@ def over_budget(root: Path) -> Iterator[str]:
     yield from (f"{name} is gone: take it from {_BUDGET}" for name in still_long)
 
 
-def num_code_lines(path: Path) -> int:
-    """The lines of code of a Python, C++ or Metal file."""
-    text = path.read_text(encoding="utf-8")
-    documented = set(_docstring_lines(ast.parse(text))) if path.suffix == ".py" else set()
-    comment = "#" if path.suffix == ".py" else "//"
+def code_lines(text: str, suffix: str) -> int:
+    """The lines of code in Python, or by their `suffix` in C++ or Metal."""
+    is_python = suffix == ".py"
+    documented = set(_docstring_lines(ast.parse(text))) if is_python else set()
     return sum(
-        bool(line.strip()) and not line.lstrip().startswith(comment) and number not in documented
+        bool(line.strip())
+        and not line.lstrip().startswith("#" if is_python else "//")
+        and number not in documented
         for number, line in enumerate(text.splitlines(), 1)
     )
 

@@ -183,9 +183,8 @@ STEPS: dict[str, Step] = {
         "the kernels under the thread sanitizer",
         lambda course, _: _program(course, "tests/kernels/sanitize.py", *_THREADS),
     ),
-    "book": Step(
-        "links, commands, samples, figures and words of the book", lambda course, _: book.problems(course)
-    ),
+    "book": Step("links, commands, samples and figures of the book", lambda course, _: book.problems(course)),
+    "spelling": Step("words of the pages and the code", lambda course, _: _tool(course, "codespell_lib")),
     "lines": Step(
         "files and functions are small, and the project keeps its budget",
         lambda course, _: budget.over_budget(course.root),

@@ -28,8 +28,8 @@ def with_early_calls(source: str, functions: Collection[str], grown: Sequence[Gr
 def refusing(function: Callable[P, R], later: Mapping[str, str], tests: str) -> Callable[P, R]:
     """`function`, in which a parameter of `later`, with its task, is unwritten for callers below `tests`.
 
-    For callers in other files it is as in a learner's function to which `stubs --fill-before` has added it:
-    ignored. The answers of one file were written together, or given together.
+    For callers in other files it is ignored, as in a learner's function that a given answer calls. The
+    answers of one file were written together, or given together.
     """
     signature = inspect.signature(function)
 

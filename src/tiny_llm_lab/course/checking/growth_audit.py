@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tiny_llm_lab.course.growth import Growth, additions, growths, growths_of, in_starter
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.source import Function, Source
+from tiny_llm_lab.course.source import Function, Source, is_of
 from tiny_llm_lab.types import UserError
 
 _LATER = re.compile(r"(?:\b(?:from|until|since|before)\s+|\()(?:day|task|week)\s+(?P<week>\d)\b")
@@ -46,7 +46,7 @@ def _listed_faults(
     course: Course, task: Task, growth: Growth, grown: Sequence[Growth], function: Function, source: Source
 ) -> Iterator[str]:
     about = f"task {task.id}: {_said(growth)}"
-    if not _is_grown(task, growth.symbol):
+    if not is_of(growth.symbol, task.grows):
         yield f"{about}: add {growth.symbol} to its grows"
     found = {each.name: each for each in _parameters(function)}
     if growth.parameter not in found:
@@ -74,7 +74,7 @@ def _text_faults(course: Course, task: Task, function: Function) -> Iterator[str
         about = f"{function.name}: its docstring says what task {id_} adds"
         if id_ not in order or order.index(id_) <= order.index(task.id):
             yield f"{about}, which is no later task than {task.id}"
-        elif not _is_grown(course.task(id_), function.name):
+        elif not is_of(function.name, course.task(id_).grows):
             yield f"{about}, which does not list it in its grows"
 
 
@@ -134,10 +134,6 @@ def _parameter(arg: ast.arg, has_default: bool, is_keyword: bool) -> _Parameter:
 
 def _adds_to(growth: Growth, symbol: str) -> bool:
     return growth.symbol == symbol and growth.before is None
-
-
-def _is_grown(task: Task, symbol: str) -> bool:
-    return any(f"{symbol}.".startswith(f"{each}.") for each in task.grows)
 
 
 def _names(kind: str) -> set[str]:

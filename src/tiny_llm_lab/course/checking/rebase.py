@@ -13,6 +13,7 @@ from pathlib import Path
 from tiny_llm_lab.course.code_tree import CodeTree, Span, code_tree, expression, same, statements
 from tiny_llm_lab.course.manifest import Course
 from tiny_llm_lab.course.mistake import Mistake, mistakes_in
+from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError
 
@@ -33,7 +34,7 @@ def rebase(course: Course) -> Iterator[str]:
     places += [(path, lab) for path in sorted((tests / "lab").rglob("known_mistakes.toml"))]
     for path, package in places:
         # A table for each mistake, with what follows it up to the next one.
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = text_of(path)
         tables = re.split(r"(?m)^(?=\[\[)", text)
         for i, table in enumerate(tables):
             for mistake in mistakes_in(tomllib.loads(table), path.name, own_files):
@@ -52,9 +53,8 @@ def rebase(course: Course) -> Iterator[str]:
 
 def written(mistake: Mistake, own_files: Mapping[str, str]) -> str:
     """The table of a mistake of Python in its file."""
-    own = own_files.get(mistake.task, "")
-    place = ":".join(part for part in (mistake.file, mistake.symbol) if part)
-    if mistake.file == own and mistake.symbol:
+    place = f"{mistake.file}:{mistake.symbol}".rstrip(":")
+    if mistake.symbol and mistake.file == own_files.get(mistake.task):
         place = mistake.symbol
     name = place if re.fullmatch(r"\w+", place, re.ASCII) else json.dumps(place)
     lines = [f"[[{json.dumps(mistake.task or mistake.tests)}.{name}]]"]
@@ -101,19 +101,16 @@ def _moved(mistake: Mistake, package: Path) -> Mistake | None:
     """The mistake where its code is now; None where that is not clear."""
     if not mistake.file.endswith(".py"):
         return None
-    trees = {name: code_tree(path.read_text(encoding="utf-8")) for name, path in modules(package).items()}
+    trees = {name: code_tree(text_of(path)) for name, path in modules(package).items()}
     own = {name: tree for name, tree in trees.items() if name == mistake.file}
     with_symbol = {name: tree for name, tree in trees.items() if tree.symbols(mistake.symbol)}
-    if mistake.symbol and mistake.file in with_symbol:
-        searched, symbols = own, [mistake.symbol]
-    elif mistake.symbol and with_symbol:
-        searched, symbols = with_symbol, [mistake.symbol]
+    everywhere = own or trees
+    if mistake.symbol and with_symbol:
+        there = own if mistake.file in with_symbol else with_symbol
+        piece = _most_alike(mistake, there, [mistake.symbol], _ALIKE)
+        piece = piece or _most_alike(mistake, everywhere, [], _ALIKE_ELSEWHERE)
     else:
-        searched, symbols = own or trees, []
-    piece = _most_alike(mistake, searched, symbols)
-    if piece is None and symbols:
-        piece = _most_alike(mistake, own or trees, [])
-        piece = piece if piece is not None and piece.alike > _ALIKE_ELSEWHERE else None
+        piece = _most_alike(mistake, everywhere, [], _ALIKE)
     swap = None if piece is None else same_edit(_normal(mistake.find), _normal(mistake.swap), piece.text)
     if piece is None or swap is None:
         return None
@@ -121,16 +118,16 @@ def _moved(mistake: Mistake, package: Path) -> Mistake | None:
     return moved if moved.find != moved.swap and _fits(moved, package) else None
 
 
-def _most_alike(mistake: Mistake, trees: Mapping[str, CodeTree], symbols: list[str]) -> _Piece | None:
+def _most_alike(
+    mistake: Mistake, trees: Mapping[str, CodeTree], symbols: list[str], least: float
+) -> _Piece | None:
+    """The piece most like `find` in these symbols, or all for none; None without one that is clearly so."""
     pieces = sorted(_pieces(mistake, trees, symbols), key=lambda piece: -piece.alike)
-    if not pieces:
-        return None
-    best = pieces[0]
     for piece in pieces[1:]:
-        is_apart = piece.file != best.file or not _overlap(piece.span, best.span)
-        if is_apart and piece.alike > best.alike - _CLEARLY:
+        is_apart = piece.file != pieces[0].file or not _overlap(piece.span, pieces[0].span)
+        if is_apart and piece.alike > pieces[0].alike - _CLEARLY:
             return None
-    return best
+    return pieces[0] if pieces and pieces[0].alike > least else None
 
 
 def _pieces(mistake: Mistake, trees: Mapping[str, CodeTree], symbols: list[str]) -> Iterator[_Piece]:

@@ -20,7 +20,7 @@ _WALL_FACTOR = 10
 _MAX_PROCESSES = 2
 # What takes long to import is imported once, in a server that forks a process for each trial. MLX is not: a
 # forked copy of a process in which it runs hangs.
-_PRELOADED = ["numpy", "pytest", "hypothesis", "rich.live", "rich.progress"]
+_PRELOADED = ["numpy", "pytest", "rich.live", "rich.progress"]
 _PRELOADED += ["transformers.models.auto.tokenization_auto"]
 
 

@@ -2,15 +2,12 @@
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import math
 import os
 import resource
 import shutil
 import sys
-import tempfile
-import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,7 +60,8 @@ def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> Non
 
     A trial that takes more than `limit_s` of processor time ends the process.
     """
-    _limit_processor_time(limit_s)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), hard))
     copy = folder / trial.package
     shutil.copytree(trial.origin, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in trial.changed.items():
@@ -73,54 +71,6 @@ def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> Non
     # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
     sys.path[:0] = [str(folder), str(trial.root)]
     answer.send(_run(trial))
-
-
-def serve_many(trials: Connection, folder: Path, limit_s: float) -> None:
-    """Run the trials that come, one after the other, and send the Result of each, until the sender closes.
-
-    One that takes more than `limit_s` of processor time ends the process. All change Python files of one
-    package, which is copied into `folder` once.
-    """
-    for module in ("mlx.core", "tiny_llm_lab.course.grading.plugin"):  # while the first trial is on its way
-        importlib.import_module(module)
-    with contextlib.suppress(EOFError):
-        while True:
-            trial = trials.recv()
-            if str(folder) not in sys.path:
-                _make_room(trial, folder)
-            _limit_processor_time(time.process_time() + limit_s)
-            trials.send(_run_in_place(trial, folder))
-
-
-def _make_room(trial: Trial, folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was stopped in the middle of a trial
-    shutil.copytree(trial.origin, folder / trial.package)  # with what is compiled of it
-    os.chdir(trial.root)
-    sys.path[:0] = [str(folder), str(trial.root)]
-
-
-def _run_in_place(trial: Trial, folder: Path) -> Result:
-    copy = folder / trial.package
-    for name in [name for name in sys.modules if name.partition(".")[0] == trial.package]:
-        del sys.modules[name]
-    try:
-        for name, text in trial.changed.items():
-            _write_source(copy / name, text)
-        return _run(trial)
-    finally:
-        for name in trial.changed:
-            _write_source(copy / name, (trial.origin / name).read_text(encoding="utf-8"))
-
-
-def _write_source(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    # Compiled code is looked up by size and whole seconds, and two mistakes may have the same.
-    Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
-
-
-def _limit_processor_time(limit_s: float) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), hard))
 
 
 def _run(trial: Trial) -> Result:
@@ -140,6 +90,7 @@ def _run(trial: Trial) -> Result:
 
 _PYTEST_ARGS = (
     *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
+    *("-p", "no:hypothesispytest"),  # half a second, and no test of a task uses it
     *("--capture=sys", "--tb=short", "--color=no"),
     # A library with a plugin may have been imported before pytest ran.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
@@ -152,11 +103,6 @@ class _Recorder:
 
     tests: list[TestResult] = field(default_factory=list)
     collect_errors: list[str] = field(default_factory=list)
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        # Not earlier: pytest complains about libraries with a plugin that were imported before it ran.
-        if config.pluginmanager.hasplugin("hypothesispytest"):
-            _calm_hypothesis()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -173,15 +119,3 @@ def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
     """What a report's error says; "" without an error."""
     crash: Any = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr or "").strip()
-
-
-def _calm_hypothesis() -> None:
-    """Make hypothesis stop at the first counterexample: searching for a smaller one takes seconds."""
-    try:
-        from hypothesis import Phase, settings
-    except ImportError:
-        return
-    # Examples that break a mutant are of no use to anyone: keep them out of the project's database.
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.gettempdir()
-    settings.register_profile("once", phases=(Phase.explicit, Phase.generate), database=None, deadline=None)
-    settings.load_profile("once")

@@ -5,12 +5,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.course.compare.calls import Call
 from tiny_llm_lab.course.compare.runs import CallsOfTest, recorded_calls
-from tiny_llm_lab.course.compare.search import Found, first_difference, num_calls, outer_difference
+from tiny_llm_lab.course.compare.search import (
+    Found,
+    first_difference,
+    is_unwritten,
+    num_calls,
+    outer_difference,
+)
 from tiny_llm_lab.course.compare.values import Value
-from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.runtime.console.tables import stdout_width
+from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
 
 HELP = "Run your code and the reference on the same input, and name the first call that differs."
@@ -30,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     course = load_course()
-    wanted = _tasks(course, args.what)
+    wanted = course.tasks_of(args.what)
     files = [str(path.relative_to(course.root)) for path in course.test_files(wanted)]
     which = ["--task" if args.what.count(".") == 2 else "--day", args.what]
     keyword = ["-k", args.keyword] if args.keyword else []
@@ -68,11 +74,11 @@ def report(
     root: Path,
 ) -> Iterator[str]:
     """What is said of two recordings, both by test, and of what differs in them."""
-    written = [test for test in reference if not _is_unwritten(mine[test].calls)]
+    written = [test for test in reference if not any(map(is_unwritten, mine[test].calls))]
     todo = (
         f", {len(reference) - len(written)} of them not written yet" if len(written) < len(reference) else ""
     )
-    yield f"{len(reference)} test{'s' * (len(reference) != 1)} on both packages{todo}"
+    yield f"{plural(len(reference), 'test')} on both packages{todo}"
     if not differing:
         calls = sum(num_calls(reference[test].calls) for test in written)
         yield f"no difference in {calls:,} calls" if written else "nothing to compare yet"
@@ -82,7 +88,7 @@ def report(
     yield ""
     for depth, call in enumerate(found.path):
         yield f"{'  ' * depth}{call.name}{f'  ({call.place[1:]})' if call.place else ''}"
-    yield f"{'  ' * len(found.path)}at {_shown(found.mine.code, root)}"
+    yield f"{'  ' * len(found.path)}at {found.mine.code.removeprefix(f'{root}/')}"
     yield ""
     given = [f"{name} {_brief(value)}" for name, value in found.path[-1].given.items()]
     yield f"the same input:  {', '.join(given) or 'none'}"
@@ -93,20 +99,6 @@ def report(
     if not mine[test].has_failed:
         yield ""
         yield "this test passes on yours: the difference may be one that it leaves open"
-
-
-def _tasks(course: Course, what: str) -> frozenset[Task]:
-    return frozenset([course.task(what)] if what.count(".") == 2 else course.day(what).tasks)
-
-
-def _is_unwritten(calls: Sequence[Call]) -> bool:
-    return any(
-        call.error is not None and call.error.startswith("NotImplementedError: task ") for call in calls
-    )
-
-
-def _shown(code: str, root: Path) -> str:
-    return code.removeprefix(f"{root}/")
 
 
 def _brief(value: Value) -> str:

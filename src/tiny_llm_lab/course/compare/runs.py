@@ -15,6 +15,7 @@ from tiny_llm_lab.types.packages import PACKAGES
 
 _PYTEST_ARGS: Final = (
     *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
+    *("-p", "no:hypothesispytest"),
     *("-q", "--tb=no", "--color=no", "-m", "not long"),
     # The second run finds the libraries of the first.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
@@ -40,7 +41,6 @@ class _Watcher:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        _same_examples()
         for plugin in config.pluginmanager.get_plugins():
             if isinstance(plugin, GradingRecord):  # this run grades nothing
                 config.pluginmanager.unregister(plugin)
@@ -82,14 +82,3 @@ def recorded_calls(
         last = [line for line in said.getvalue().splitlines() if line.strip()][-1:]
         raise UserError(f"the tests do not run on {PACKAGES[solution]}: {''.join(last)}")
     return watcher.tests
-
-
-def _same_examples() -> None:
-    """Make hypothesis give both packages the same few inputs."""
-    from hypothesis import Phase, settings
-
-    phases = (Phase.explicit, Phase.generate)  # a search for a smaller input differs from package to package
-    settings.register_profile(
-        "compare", phases=phases, derandomize=True, database=None, max_examples=10, deadline=None
-    )
-    settings.load_profile("compare")

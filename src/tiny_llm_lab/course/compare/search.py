@@ -7,6 +7,7 @@ from typing import Final
 
 from tiny_llm_lab.course.compare.calls import Call
 from tiny_llm_lab.course.compare.values import Difference, Value, difference, distance
+from tiny_llm_lab.course.source import is_of
 
 # By less than this a call does not make a difference larger on its own: another one before it is to blame.
 _GROWTH: Final = 10.0
@@ -35,7 +36,7 @@ def first_difference(
     """
     put_off = None
     for one, other in _pairs(wanted, got):
-        if not _is_unwritten(other) and _same_input(one, other) and (says := _output_difference(one, other)):
+        if not is_unwritten(other) and _same_input(one, other) and (says := _output_difference(one, other)):
             if _hands_on(one, other):
                 continue
             inner = first_difference(one.calls, other.calls, later)
@@ -43,7 +44,7 @@ def first_difference(
                 found = Found((one, *inner.path), inner.mine, inner.says, inner.hint)
             else:
                 found = Found((one,), other, says, _hint(one, other))
-            if not _is_of(found.path[-1].name, later):
+            if not is_of(found.path[-1].name, later):
                 return found
             put_off = put_off or found
     return put_off
@@ -55,7 +56,7 @@ def outer_difference(wanted: Sequence[Call], got: Sequence[Call]) -> Found | Non
     Below that two right answers may go different ways: attributes and helpers of their own are no errors.
     """
     for one, other in _pairs(wanted, got):
-        if not _is_unwritten(other) and _same_input(one, other) and (says := _result_difference(one, other)):
+        if not is_unwritten(other) and _same_input(one, other) and (says := _result_difference(one, other)):
             return Found((one,), other, says)
     return None
 
@@ -79,7 +80,8 @@ def _numbered(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:
         yield call, seen[call.name]
 
 
-def _is_unwritten(call: Call) -> bool:
+def is_unwritten(call: Call) -> bool:
+    """Whether a stub ended the call."""
     return call.error is not None and call.error.startswith("NotImplementedError: task ")
 
 
@@ -117,10 +119,6 @@ def _result_difference(wanted: Call, got: Call) -> Difference | None:
         is_other = (wanted.error or "").partition(":")[0] != (got.error or "").partition(":")[0]
         return Difference("", says) if is_other else None
     return difference(wanted.result, got.result)
-
-
-def _is_of(name: str, symbols: Collection[str]) -> bool:
-    return any(name == symbol or name.startswith(f"{symbol}.") for symbol in symbols)
 
 
 def _in_common(wanted: Mapping[str, Value], got: Mapping[str, Value]) -> Difference | None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from tiny_llm_lab.course.manifest import Course, Day, Task
+from tiny_llm_lab.runtime.checkout import text_of
 
 _PAGES = Path("book") / "src"
 
@@ -11,9 +12,8 @@ _PAGES = Path("book") / "src"
 def chapter_of(course: Course, task: Task) -> str:
     """The page of a task's day from the root on, with the anchor of its section where it has one."""
     page = _PAGES / course.day(task.day_id).chapter
-    path = course.root / page
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    match = re.search(rf"^#+ +(Tasks? (?:[^:\n]* )?{re.escape(task.id)}\b.*)$", text, re.MULTILINE)
+    section = rf"^#+ +(Tasks? (?:[^:\n]* )?{re.escape(task.id)}\b.*)$"
+    match = re.search(section, text_of(course.root / page), re.MULTILINE)
     return f"{page.as_posix()}#{_anchor(match[1])}" if match else page.as_posix()
 
 

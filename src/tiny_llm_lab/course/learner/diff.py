@@ -2,15 +2,18 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
+from tiny_llm_lab.course.checking.budget import code_lines
 from tiny_llm_lab.course.learner.side_by_side import shown_diff
-from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.answers import Answer, answers, num_lines
-from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.manifest import Task
+from tiny_llm_lab.course.record.answers import Answer, answers
+from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.passing import IsPassed, passes_now
+from tiny_llm_lab.course.source import is_of
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log
@@ -33,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     desk = open_desk()
-    tasks = _tasks(desk.course, args.what)
+    tasks = desk.course.tasks_of(args.what)
     is_passed = passes_now(desk)
     shown, left_out = chosen(tasks, is_passed, args.peek)
     if args.peek and not all(map(is_passed, shown)):
@@ -66,7 +69,11 @@ def show(console: Console, desk: Desk, task: Task) -> None:
     console.print(f"{task.id} {task.title}", style="bold", markup=False)
     for part in parts:
         console.print(f"\n── {part.name} · {part.file} · {_sides(part)}", style="cyan", markup=False)
-        console.print(shown_diff(part.mine, part.reference, part.language, console.width))
+        console.print(
+            shown_diff(
+                part.mine, part.reference, "python" if part.file.endswith(".py") else "cpp", console.width
+            )
+        )
     for line in closing_lines(desk, task, parts):
         console.print(line, markup=False)
 
@@ -76,28 +83,23 @@ def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[s
     tasks = desk.course.tasks
     if task.grows and (task.symbols or task.kernel):
         owners = dict.fromkeys(
-            each.id for each in tasks if any(_overlap(s, name) for s in each.symbols for name in task.grows)
+            each.id
+            for each in tasks
+            if any(is_of(s, [name]) or is_of(name, [s]) for s in each.symbols for name in task.grows)
         )
         yield f"it also extends {', '.join(task.grows)}: {program()} diff {' or '.join(owners)}"
     growing = [
-        each.id for each in tasks if any(_overlap(s, name) for s in task.symbols for name in each.grows)
+        each.id
+        for each in tasks
+        if any(is_of(s, [name]) or is_of(name, [s]) for s in task.symbols for name in each.grows)
     ]
     if growing:
         yield f"the reference is the final form: it has what {', '.join(growing)} add to this"
-    mine, theirs = (sum(num_lines(getattr(p, side), p.language) for p in parts) for side in _SIDES)
+    mine, theirs = (sum(code_lines(getattr(p, side), Path(p.file).suffix) for p in parts) for side in _SIDES)
     yield f"\nlines of code: yours {mine}, the reference's {theirs}"
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Whether one of two symbols is the other, or a class that has it."""
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _sides(part: Answer) -> str:
     if not part.mine or not part.reference:
         return "only in the reference (+)" if part.reference else "only in yours (-)"
     return "the same" if part.mine == part.reference else "yours (-, left), the reference's (+, right)"
-
-
-def _tasks(course: Course, what: str) -> Sequence[Task]:
-    return course.day(what).tasks if what.count(".") == 1 else [named_task(course, what)]

@@ -1,23 +1,20 @@
 """`explain`: which known mistake of a task do its failing tests look like?"""
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiny_llm_lab.course.checking.mistakes import files_testing, mistake_trial
 from tiny_llm_lab.course.checking.resemblance import failures, num_alike
-from tiny_llm_lab.course.checking.sandbox import LIMIT_S
-from tiny_llm_lab.course.checking.trial_pool import TrialPool, results_of
+from tiny_llm_lab.course.checking.sandbox import LIMIT_S, run_trials
 from tiny_llm_lab.course.checking.worker import Result, Trial
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
-from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
-from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Compare the failing tests of a task with those of all its known mistakes."
@@ -26,7 +23,6 @@ EXAMPLES = (
     ("1.1.2", "task 1.1.2"),
     ("1.3", "all tasks of day 1.3"),
 )
-_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # half a second, and no test of a task uses it
 _MAX_PARTIAL = 3  # the mistakes that are shown when none reproduces all failures
 
 
@@ -41,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     desk = open_desk()
-    for task in _asked(desk, args.task):
+    asked = desk.course.tasks_of(args.task) if args.task else [desk.task_or_next(None, "explain 2.2.3")]
+    for task in asked:
         print(f"{task.id} {task.title}")
         for line in explanation(desk.course, task):
             print("\n".join(wrapped_lines(f"  {line}", stdout_width(), "    ")), flush=True)
@@ -55,37 +52,26 @@ def explanation(course: Course, task: Task) -> Iterator[str]:
     """
     log(f"task {task.id}: its tests run ...")
     trial = Trial(course.root, course.starter, PACKAGES["mine"], {}, _pytest_args(course, task))
-    # The second process begins while the first one runs the learner's tests.
-    with closing(TrialPool(LIMIT_S)) as mine, closing(TrialPool(LIMIT_S)) as known:
-        [result] = mine.run([trial])
-        if isinstance(result, TimeoutError):
-            yield f"its tests take more than {LIMIT_S:.0f} s of processor time: does a loop never end?"
-            return
-        wanted = failures(result)
-        if not wanted:
-            yield _without_failures(result)
-            return
-        mistakes = [mistake for mistake in course.mistakes() if mistake.task == task.id]
-        tried = f"{len(mistakes)} known mistakes are tried, which takes up to two minutes"
-        log(f"task {task.id}: {len(wanted)} failed; {tried} ...")
-        passed = [test.test for test in result.having("passed")]
-        found = _tried(course, mistakes, wanted, passed, known)
+    (result,) = run_trials([trial])
+    if isinstance(result, TimeoutError):
+        yield f"its tests take more than {LIMIT_S:.0f} s of processor time: does a loop never end?"
+        return
+    wanted = failures(result)
+    if not wanted:
+        yield _without_failures(result)
+        return
+    mistakes = [mistake for mistake in course.mistakes() if mistake.task == task.id]
+    tried = f"{plural(len(mistakes), 'known mistake')} are tried, a few seconds each"
+    log(f"task {task.id}: {len(wanted)} failed; {tried} ...")
+    passed = [test.test for test in result.having("passed")]
+    found = _tried(course, mistakes, wanted, passed)
     yield from _verdict(wanted, found)
     if not any(fit.is_whole for fit in found):
         yield f"next: {program()} compare {task.id}, or {program()} hint {task.id}"
 
 
-def _asked(desk: Desk, name: str | None) -> tuple[Task, ...]:
-    if name is None:
-        if desk.standing.next_task is None:
-            raise UserError(f"all that is Python has passed: name a task, as in {program()} explain 2.2.3")
-        return (desk.standing.next_task,)
-    days = [day for day in desk.course.days if day.id == name]
-    return days[0].tasks if days else (named_task(desk.course, name),)
-
-
 def _pytest_args(course: Course, task: Task) -> tuple[str, ...]:
-    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id, *_WITHOUT_HYPOTHESIS)
+    return ("--solution", "mine", *files_testing(course, [task]), "--task", task.id)
 
 
 def _without_failures(result: Result) -> str:
@@ -111,32 +97,25 @@ class _Fit:
 
 
 def _tried(
-    course: Course,
-    mistakes: Sequence[Mistake],
-    wanted: Mapping[str, str],
-    passed: Sequence[str],
-    pool: TrialPool,
+    course: Course, mistakes: Sequence[Mistake], wanted: Mapping[str, str], passed: Sequence[str]
 ) -> list[_Fit]:
     """What is to be said of each mistake, the best fit first."""
     fits = []
-    for mistake, said in zip(mistakes, _failures(course, mistakes, wanted, pool), strict=True):
+    for mistake, said in zip(mistakes, _failures(course, mistakes, list(wanted)), strict=True):
         count = num_alike(wanted, said)
         fits.append(_Fit(mistake.says, count, count == len(wanted)))
     whole = [i for i, fit in enumerate(fits) if fit.is_whole]
     if passed and whole:
-        more = _failures(course, [mistakes[i] for i in whole], passed, pool)
+        more = _failures(course, [mistakes[i] for i in whole], passed)
         for i, said in zip(whole, more, strict=True):
             fits[i] = replace(fits[i], is_whole=not said, fails_more=bool(said))
     return sorted(fits, key=lambda fit: (-fit.is_whole, -fit.num_alike))
 
 
-def _failures(
-    course: Course, mistakes: Sequence[Mistake], tests: Iterable[str], pool: TrialPool
-) -> list[dict[str, str]]:
+def _failures(course: Course, mistakes: Sequence[Mistake], tests: Sequence[str]) -> list[dict[str, str]]:
     """Of each mistake, how these tests fail, by test."""
-    trials = [mistake_trial(course, mistake, [*tests, *_WITHOUT_HYPOTHESIS]) for mistake in mistakes]
-    results = results_of(trials, pool, LIMIT_S)
-    return [{} if isinstance(result, TimeoutError) else failures(result) for result in results]
+    trials = [mistake_trial(course, mistake, tests) for mistake in mistakes]
+    return [{} if isinstance(result, TimeoutError) else failures(result) for result in run_trials(trials)]
 
 
 def _verdict(wanted: Mapping[str, str], found: Sequence[_Fit]) -> Iterator[str]:

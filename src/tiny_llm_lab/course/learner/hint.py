@@ -5,7 +5,7 @@ import textwrap
 
 from tiny_llm_lab.course.learner.chapter import chapter_of
 from tiny_llm_lab.course.manifest import Task
-from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
+from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.record import save_record
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.tables import stdout_width
@@ -27,9 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     desk = open_desk()
-    task = named_task(desk.course, args.task) if args.task else desk.standing.next_task
-    if task is None:
-        raise UserError(f"all that is Python has passed: name a task, as in {program()} hint 2.2.3")
+    task = desk.task_or_next(args.task, "hint 2.2.3")
     seen = min(desk.record.hints.get(task.id, 0), len(task.hints))
     if args.again and not seen:
         raise UserError(f"no hint for task {task.id} was shown yet: {program()} hint {task.id} shows one")

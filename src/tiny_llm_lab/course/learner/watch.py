@@ -9,7 +9,6 @@ from pathlib import Path
 from tiny_llm_lab.course.grading.run_tests import environment, graded_command
 from tiny_llm_lab.course.manifest import Course
 from tiny_llm_lab.course.record.desk import Desk, named_task, open_desk
-from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log
 from tiny_llm_lab.types import UserError
 
@@ -89,9 +88,7 @@ def _chosen(desk: Desk, args: argparse.Namespace) -> tuple[str | None, str | Non
         raise UserError(f"watch grades one day, and not both {' and '.join(days)}")
     if days:
         return desk.course.day(days[0]).id, None
-    if desk.standing.next_task is None:
-        raise UserError(f"all that is Python has passed: name a day, as in {program()} watch 2.7")
-    return desk.standing.next_task.day_id, None
+    return desk.task_or_next(None, "watch 2.7").day_id, None
 
 
 def _clear() -> None:

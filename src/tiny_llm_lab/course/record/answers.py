@@ -7,21 +7,20 @@ from pathlib import Path
 
 from tiny_llm_lab.course.cutting import kernel_answer
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.source import Source
+from tiny_llm_lab.course.source import is_of, parsed
 from tiny_llm_lab.course.starter.definitions import Module
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.runtime.checkout import text_of
 
 
 @dataclass(frozen=True)
 class Answer:
     """A task's part of one file, or a private helper that it calls: mine beside the reference's.
 
-    `language` is "python" or "cpp"; "" stands for what a side does not have.
+    "" stands for what a side does not have.
     """
 
     name: str
     file: str
-    language: str
     mine: str
     reference: str
 
@@ -34,41 +33,25 @@ def answers(course: Course, task: Task) -> list[Answer]:
     """
     found = [each for name in task.files for each in _functions(course, task, name)]
     if task.kernel:
-        mine, theirs = (kernel_answer(_text(root / task.kernel), task.id) or "" for root in _roots(course))
+        mine, theirs = (kernel_answer(text_of(root / task.kernel), task.id) or "" for root in _roots(course))
         title = f"{', '.join(task.symbols)} in {task.kernel}" if not task.file else task.kernel
-        found.append(Answer(title, task.kernel, "cpp", textwrap.dedent(mine), textwrap.dedent(theirs)))
+        found.append(Answer(title, task.kernel, textwrap.dedent(mine), textwrap.dedent(theirs)))
     return found
 
 
-def num_lines(code: str, language: str) -> int:
-    """Lines of code, without docstrings, comments and blank lines."""
-    if language == "python":
-        spans = [(f.node.lineno, f.node.body[0], f.first_body_line) for f in Source(code).functions.values()]
-        lines = code.splitlines()
-        for _, first, end in spans:
-            lines[first.lineno - 1 : end - 1] = [""] * (end - first.lineno)
-        code = "\n".join(lines)
-    return sum(1 for line in code.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//")))
-
-
 def _functions(course: Course, task: Task, file: str) -> list[Answer]:
-    mine, theirs = (Module(_text(root / file)) for root in _roots(course))
+    mine, theirs = (Module(text_of(root / file)) for root in _roots(course))
     named = task.symbols_in(file) or (() if task.kernel else task.grows)
     others = [each for each in course.tasks if each is not task]
     taken = {symbol for each in others for symbol in each.symbols_in(file)} - set(named)
-    try:
-        Source(mine.text).tree  # noqa: B018 - an error is told here
-    except SyntaxError as error:
-        raise UserError(f"src/tiny_llm/{file}:{error.lineno} is not Python: {error.msg}") from None
+    parsed(file, mine.text)
     listed = [
         name
-        for name, function in Source(theirs.text).functions.items()
-        if function.is_public and name not in taken and _is_of(name, named)
+        for name, function in parsed(file, theirs.text).functions.items()
+        if function.is_public and name not in taken and is_of(name, named)
     ]
     shown = [each for name in listed for each in [name, *theirs.helpers(name), *_own_helpers(mine, name)]]
-    return [
-        Answer(name, file, "python", _code(mine, name), _code(theirs, name)) for name in dict.fromkeys(shown)
-    ]
+    return [Answer(name, file, _code(mine, name), _code(theirs, name)) for name in dict.fromkeys(shown)]
 
 
 def _own_helpers(mine: Module, name: str) -> Sequence[str]:
@@ -81,11 +64,3 @@ def _code(module: Module, name: str) -> str:
 
 def _roots(course: Course) -> tuple[Path, Path]:
     return course.starter, course.reference
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def _is_of(name: str, symbols: Sequence[str]) -> bool:
-    return any(name == symbol or name.startswith(f"{symbol}.") for symbol in symbols)

@@ -8,9 +8,8 @@ from tiny_llm_lab.course.grading.reporting import reporter_width
 from tiny_llm_lab.course.grading.selection import Selection
 from tiny_llm_lab.course.learner.chapter import chapter_of, end_of_week
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.record.record import load_record
-from tiny_llm_lab.course.record.standing import Standing, State, standing
-from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.course.record.desk import Desk, open_desk
+from tiny_llm_lab.course.record.standing import State
 from tiny_llm_lab.runtime.console.tables import part_lines
 
 
@@ -39,10 +38,8 @@ class Closing:
                 for part in part_lines(line, width):
                     terminalreporter.line(part)
         elif wanted is not None and int(exitstatus) == 0 and self._num_passed:
-            sources = TaskSources(course)
-            now = standing(course, load_record(course.root)[0], sources)
             graded = [task for task in course.tasks if task in wanted]
-            for line in green_lines(now, graded, sources, self._program):
+            for line in green_lines(open_desk(course), graded, self._program):
                 terminalreporter.line(line, green=True)
 
 
@@ -53,9 +50,9 @@ def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]
     yield f"{program} explain {failed[0]} tries the known mistakes of that task, and names one that fails so"
 
 
-def green_lines(now: Standing, graded: list[Task], sources: TaskSources, program: str) -> Iterator[str]:
+def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
     """What comes next, and how to compare what passed with the reference."""
-    course = now.course
+    course, now = desk.course, desk.standing
     day = course.day(graded[-1].day_id)
     end = end_of_week(course, day)
     if end and now.is_passed(day):
@@ -64,9 +61,7 @@ def green_lines(now: Standing, graded: list[Task], sources: TaskSources, program
     if task is None:
         yield f"next: nothing, all of the Python is written; {program} status"
     else:
-        place = sources.first_place(task)
-        where = f"{place.path.relative_to(course.root).as_posix()}:{place.line}"
-        yield f"next: {task.id} {task.title}, {where}"
+        yield f"next: {task.id} {task.title}, {desk.where(task)}"
     passed = [each for each in graded if now.state(each) is State.PASSED]
     if passed:
         # Of a whole day, its comparison; of one task, its own.

@@ -6,6 +6,7 @@ from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import Record, load_record
 from tiny_llm_lab.course.record.standing import Standing, standing
 from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.types import UserError
 
@@ -23,6 +24,14 @@ class Desk:
         """The file and line of the first part of a task that is still to be written."""
         place = self.sources.first_place(task)
         return f"{place.path.relative_to(self.course.root).as_posix()}:{place.line}"
+
+    def task_or_next(self, name: str | None, example: str) -> Task:
+        """The task with this id, or the next one. Raises UserError with an `example` where none is."""
+        if name is not None:
+            return named_task(self.course, name)
+        if self.standing.next_task is None:
+            raise UserError(f"all that is Python has passed: name one, as in {program()} {example}")
+        return self.standing.next_task
 
 
 def open_desk(course: Course | None = None) -> Desk:

@@ -3,7 +3,7 @@
 import ast
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,9 @@ from pathlib import Path
 from tiny_llm_lab.course.cutting import kernel_answer
 from tiny_llm_lab.course.growth import Growth, growths_of
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.source import Function, Source, parameter_names
-from tiny_llm_lab.runtime.task_names import is_private
+from tiny_llm_lab.course.source import Function, Source, is_of, parameter_names
+from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.runtime.checkout import text_of
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class TaskSources:
         for name in task.files:
             file = self._file(name)
             functions = self._functions(task, name)
-            parts.append(file.code_of([function.node for function in functions]) if functions else file.text)
+            parts.append(file.code_of(functions) if functions else file.text)
         if task.kernel:
             text = self._file(task.kernel).text
             answer = kernel_answer(text, task.id)
@@ -108,19 +109,22 @@ class TaskSources:
         return [
             function
             for name, function in self._file(file).functions.items()
-            if function.is_public and name not in others and _is_of(name, wanted)
+            if function.is_public and name not in others and is_of(name, wanted)
         ]
 
     def _file(self, name: str) -> "_File":
         if name not in self._files:
-            path = self._course.starter / name
-            self._files[name] = _File(path.read_text(encoding="utf-8") if path.exists() else "")
+            self._files[name] = _File(text_of(self._course.starter / name))
         return self._files[name]
 
 
 @dataclass(frozen=True)
 class _File:
     text: str
+
+    @cached_property
+    def module(self) -> Module:
+        return Module(self.text)
 
     @cached_property
     def functions(self) -> dict[str, Function]:
@@ -138,42 +142,13 @@ class _File:
         head = head.replace(f"def {node.name}(", f"def {function.name}(", 1)
         return head.replace("( ", "(").replace(", )", ")").rstrip(": ")
 
-    def code_of(self, nodes: list[ast.AST]) -> str:
+    def code_of(self, functions: Sequence[Function]) -> str:
         """The text of some functions and of all private definitions that they name, directly or not."""
-        private = dict(self._private())
-        reached: dict[str, ast.AST] = {}
-        pending = list(nodes)
-        while pending:
-            for name in _names_in(pending.pop()):
-                if name in private and name not in reached:
-                    reached[name] = private[name]
-                    pending.append(private[name])
-        helpers = [reached[name] for name in sorted(reached)]
-        return "\n".join(ast.unparse(node) for node in [*nodes, *helpers])
-
-    def _private(self) -> Iterator[tuple[str, ast.AST]]:
-        for name, function in self.functions.items():
-            if not function.is_public:
-                yield name.rpartition(".")[2], function.node
-        for node in Source(self.text).tree.body:
-            if isinstance(node, ast.ClassDef) and is_private(node.name):
-                yield node.name, node
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            for target in targets:
-                if isinstance(target, ast.Name) and is_private(target.id):
-                    yield target.id, node
-
-
-def _names_in(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, ast.Attribute):
-            yield each.attr
-
-
-def _is_of(name: str, symbols: Sequence[str]) -> bool:
-    return any(name == symbol or name.startswith(f"{symbol}.") for symbol in symbols)
+        helpers = {each for function in functions for each in self.module.helpers(function.name)}
+        by_name = sorted(helpers, key=lambda name: name.rpartition(".")[2])
+        nodes: list[ast.stmt] = [each.node for each in functions]
+        nodes += [self.module.definitions[name].node for name in by_name]
+        return "\n".join(ast.unparse(node) for node in nodes)
 
 
 def _stub(task_id: str) -> re.Pattern[str]:

@@ -1,7 +1,7 @@
 """The statements of a module and of its classes, by name, and what each of them mentions."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,20 +30,26 @@ class Definition:
         return last_line(self.node)
 
     @property
-    def is_private(self) -> bool:
-        return is_private(self.name.rpartition(".")[2])
+    def names(self) -> frozenset[str]:
+        """What it defines, without the class around it."""
+        return frozenset(self.name.rpartition(".")[2].split(","))
 
-    @cached_property
-    def meaning(self) -> str:
-        """The same for two definitions that differ in comments and layout alone."""
-        return ast.dump(self.node)
+    @property
+    def is_private(self) -> bool:
+        return not isinstance(self.node, ast.Import | ast.ImportFrom) and all(map(is_private, self.names))
 
     @cached_property
     def mentions(self) -> frozenset[str]:
-        """Every name and attribute in it."""
-        nodes = list(ast.walk(self.node))
-        names = {node.id for node in nodes if isinstance(node, ast.Name)}
-        return frozenset(names | {node.attr for node in nodes if isinstance(node, ast.Attribute)})
+        """Every name, attribute and keyword in it; in the head alone of a class, whose body has its own."""
+        tops: list[ast.AST] = [self.node]
+        if isinstance(self.node, ast.ClassDef):
+            tops = [*self.node.bases, *self.node.keywords, *self.node.decorator_list]
+        found = (
+            getattr(each, "id", getattr(each, "attr", getattr(each, "arg", None)))
+            for top in tops
+            for each in ast.walk(top)
+        )
+        return frozenset(name for name in found if isinstance(name, str))
 
 
 @dataclass(frozen=True)
@@ -60,14 +66,17 @@ class Module:
     def lines(self) -> list[str]:
         return self.text.splitlines()
 
-    def of(self, owner: str) -> list[Definition]:
-        """The definitions of a class, or with "" those of the module, in order."""
-        return [each for each in self.definitions.values() if each.owner == owner]
-
     def code(self, name: str) -> list[str]:
         """The lines of a definition."""
         found = self.definitions[name]
         return self.lines[found.first_line - 1 : found.last_line]
+
+    def with_code_of(self, other: "Module", names: Collection[str]) -> str:
+        """The text in which these definitions are as in another module."""
+        lines = list(self.lines)
+        for own in sorted(map(self.definitions.__getitem__, names), key=lambda each: -each.first_line):
+            lines[own.first_line - 1 : own.last_line] = other.code(own.name)
+        return "\n".join(lines) + "\n"
 
     def helpers(self, name: str) -> list[str]:
         """The private definitions that `name` mentions, directly or through one another, in order."""
@@ -76,9 +85,12 @@ class Module:
         while pending:
             mentioned = self.definitions[pending.pop()].mentions
             for each in private:
-                if each.name not in seen and set(each.name.rpartition(".")[2].split(",")) & mentioned:
+                if each.name not in seen and each.names & mentioned:
                     seen.add(each.name)
-                    pending.append(each.name)
+                    pending += [
+                        each.name,
+                        *(inner.name for inner in self.definitions.values() if inner.owner == each.name),
+                    ]
         return [each.name for each in private if each.name in seen - {name}]
 
 

@@ -8,7 +8,7 @@ from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel
 from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.desk import named_task
-from tiny_llm_lab.course.source import Source, exercises, parameter_names
+from tiny_llm_lab.course.source import Source, exercises, parameter_names, parsed
 from tiny_llm_lab.course.starter.backup import keep_backup
 from tiny_llm_lab.course.starter.definitions import Module, is_stub
 from tiny_llm_lab.course.starter.stubs import starter
@@ -55,7 +55,6 @@ def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequen
     if missing:
         raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
     open_ = [name for name in ids if not is_stub(functions[name])]
-    lines = list(mine.lines)
     of_course = {(each.symbol, each.parameter) for each in grown}
     extended = [
         name
@@ -63,12 +62,8 @@ def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequen
         for own in [set(parameter_names(functions[name])) - set(parameter_names(originals[name]))]
         if any((name, parameter) not in of_course for parameter in own)
     ]
-    for name in sorted(
-        set(open_) - set(extended), key=lambda n: mine.definitions[n].first_line, reverse=True
-    ):
-        own = mine.definitions[name]
-        lines[own.first_line - 1 : own.last_line] = theirs.code(name)
-    return cut_bodies("\n".join(lines) + "\n", {name: ids[name] for name in extended})
+    swapped = mine.with_code_of(theirs, set(open_) - set(extended))
+    return cut_bodies(swapped, {name: ids[name] for name in extended})
 
 
 def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
@@ -76,12 +71,8 @@ def _python(course: Course, task: Task) -> Iterator[tuple[str, str]]:
         text = _existing(course.starter / file).read_text(encoding="utf-8")
         owned = exercises(course)[file].task_ids()
         ids = {name: id_ for name, id_ in owned.items() if id_ == task.id}
-        try:
-            yield file, without_answers(text, ids, starter(course)[file], growths(course))
-        except SyntaxError as error:
-            raise UserError(
-                f"src/tiny_llm/{file}:{error.lineno} is not Python ({error.msg}): mend that line first"
-            ) from None
+        parsed(file, text)
+        yield file, without_answers(text, ids, starter(course)[file], growths(course))
 
 
 def _kernel(course: Course, task: Task) -> Sequence[tuple[str, str]]:

@@ -4,22 +4,24 @@ import argparse
 import ast
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
 from tiny_llm_lab.course.growth import growths, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.source import Source, exercises
-from tiny_llm_lab.course.starter import fill_before
-from tiny_llm_lab.course.starter.backup import free_name
-from tiny_llm_lab.course.starter.given import note_given, written_tasks
-from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.course.starter.backup import free_name, keep_backup
+from tiny_llm_lab.course.starter.given import come_along, given_files, note_given, tasks_before, written_tasks
+from tiny_llm_lab.runtime.checkout import text_of
+from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import log, plural
 from tiny_llm_lab.runtime.task_names import modules
 from tiny_llm_lab.types import UserError
 
 HELP = "Generate the starter src/tiny_llm from the reference, check it, or fill in the days before yours."
 EXAMPLES = (
-    ("--fill-before 2.7", "give every stub of the days before 2.7 its answer, to begin the course there"),
+    ("--fill-before 2.7", "give the days before 2.7 their answers, to begin the course there"),
     ("--check", "say which files of the starter are not up to date"),
 )
 
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
     modes.add_argument("--force", action="store_true", help="replace edited files too; keeps *.backup1")
-    what = "give the stubs of all earlier days their answers; what is no stub any more stays as it is"
+    what = "write the files of all earlier days with their answers; one that you edited is refused"
     modes.add_argument("--fill-before", metavar="W.D", help=what)
 
 
@@ -51,28 +53,45 @@ def run(args: argparse.Namespace) -> int:
         path = course.starter / name
         if name in edited:
             path.rename(free_name(path))
-        if name in wanted:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[name], encoding="utf-8")
-        else:
+        if name not in wanted:
             path.unlink(missing_ok=True)
+    _write(course, {name: wanted[name] for name in stale if name in wanted})
     print(f"{len(stale)} of {len(wanted)} files of src/tiny_llm written", file=sys.stderr)
     return 0
 
 
 def _fill_before(course: Course, day: str) -> int:
-    wanted, written = starter(course), written_tasks(course)
-    found = fill_before.filling(course, day, wanted)
-    edited = [
-        name
-        for name in found.texts
-        if not is_untouched(course.starter / name, wanted[name])
-        if not fill_before.is_given(course, name, _read(course.starter / name) or "")
-    ]
-    for line in [*fill_before.write(course, found, edited), *fill_before.report(course, day, found)]:
+    early, wanted = tasks_before(course, day), starter(course)
+    written, texts = written_tasks(course), given_files(course, day, wanted)
+    current = {name: text for name in texts if (text := text_of(course.starter / name))}
+    # A file without a stub of these days is left as it is, whoever wrote it.
+    for name, text in current.items():
+        if not any(f'"task {task.id}"' in text for task in early):
+            del texts[name]
+    given = [given_files(course, each.id, wanted) for each in course.days if course.is_later(day, each.id)]
+    as_given = [name for name in texts if any(each.get(name) == current.get(name) for each in given)]
+    others = [name for name in texts if name in current and name not in as_given]
+    if edited := [name for name in others if not is_untouched(course.starter / name, wanted[name])]:
+        raise UserError(
+            f"{', '.join(edited)} in src/tiny_llm was edited, and has stubs of earlier days: commit and "
+            f"delete it, move it, or `{program()} reset` its tasks"
+        )
+    for name in others:
+        if current[name] != wanted[name]:
+            log(f"{name} was not as generated: kept as {keep_backup(course.starter / name).name}")
+    _write(course, texts)
+    log(f"{plural(len(texts), 'file')} of src/tiny_llm written: the days before {day} have their answers")
+    for line in come_along(course, day, texts):
         log(line)
     note_given(course, day, written)
-    return 1 if found.clashing else 0
+    return 0
+
+
+def _write(course: Course, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        path = course.starter / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def starter(course: Course) -> dict[str, str]:
@@ -91,7 +110,7 @@ def starter(course: Course) -> dict[str, str]:
 def stale_files(course: Course) -> list[str]:
     """Files of src/tiny_llm that generating would write or take away."""
     wanted = starter(course)
-    changed = [name for name, text in wanted.items() if _read(course.starter / name) != text]
+    changed = [name for name, text in wanted.items() if text_of(course.starter / name) != text]
     present = list(modules(course.starter))
     # A file that the reference no longer has goes, unless a learner made it.
     left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
@@ -104,8 +123,8 @@ def is_untouched(path: Path, wanted: str | None = None) -> bool:
     Cutting an untouched file once more changes nothing, and what cutting keeps (a type, a constant) is
     in `wanted` too.
     """
-    text = _read(path)
-    if text is None or not text.strip():
+    text = text_of(path)
+    if not text.strip():
         return True
     if path.suffix in KERNEL_SUFFIXES:
         return cut_kernel(text, path.suffix == ".metal") == text
@@ -128,7 +147,3 @@ def _assignments(tree: ast.Module) -> set[str]:
 
 def _without_ids(text: str) -> str:
     return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None

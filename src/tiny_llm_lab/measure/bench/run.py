@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tiny_llm_lab.measure.bench.spec import Kind, Request
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.types import (
     Completion,
     DoneEvent,
@@ -25,6 +25,11 @@ class Chunk:
     num_tokens: int
     start_s: float
     end_s: float
+
+
+def decoding(token_s: Sequence[Sequence[float]], start_s: float, end_s: float) -> list[int]:
+    """Which answers have a token before a time and another after a later one."""
+    return [idx for idx, each in enumerate(token_s) if each and each[0] <= start_s and end_s < each[-1]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Run:
     def output_tokens_per_s(self) -> float:
         return sum(len(timing.token_s) for timing in self.timings) / self.total_s
 
-    def of_kind(self, *kinds: Kind) -> list[Timing]:
+    def of_kind(self, *kinds: str) -> list[Timing]:
         return [t for request, t in zip(self.requests, self.timings, strict=True) if request.kind in kinds]
 
     def long_spans(self) -> dict[int, tuple[float, float]]:
@@ -63,11 +68,7 @@ class Run:
 
     def decoding_during(self, span: tuple[float, float]) -> list[int]:
         """Requests with a token before a span and another after its start."""
-        return [
-            idx
-            for idx, timing in enumerate(self.timings)
-            if timing.token_s and timing.token_s[0] <= span[0] < timing.token_s[-1]
-        ]
+        return decoding([each.token_s for each in self.timings], span[0], span[0])
 
     def victims(self) -> list[int]:
         """Requests that were decoding while a long prompt was in prefill."""

@@ -1,24 +1,25 @@
 """One measurement of a solution or of another engine: what runs in a process of its own."""
 
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import mlx.core as mx
 
 from tiny_llm_lab.measure.bench.peers import num_kv_numbers, run_peer
 from tiny_llm_lab.measure.bench.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.run import Run, chunks_of, chunks_of_steps, start_of, timings_of
-from tiny_llm_lab.measure.bench.spec import Request, Spec, prompts_of
+from tiny_llm_lab.measure.bench.spec import Spec, prompts_of
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.kv_memory import require_dense_fit
 from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING
 from tiny_llm_lab.runtime.solution import load_loop_policies, load_serving
+from tiny_llm_lab.serving.building import build_engine
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.loop_options import chunk_arguments
 from tiny_llm_lab.serving.options.model_options import Loaded, load
 from tiny_llm_lab.types import (
     Checkpoint,
-    EngineOptions,
     Event,
-    PagedModel,
     SchedulerConfig,
     StepPlan,
     StepStats,
@@ -34,7 +35,7 @@ def measure(spec: Spec) -> Run:
     """Load, warm up, serve the requests once."""
     if peer := PEERS.get(spec.solution):
         return run_peer(spec, peer.measure)
-    loaded = load(spec.model, spec.solution, spec.device, spec.dtype)
+    loaded = load(ModelSettings(spec.model, spec.solution, spec.device, spec.dtype))
     limit = loaded.model.config.max_position_embeddings
     if spec.longest > limit:
         raise UserError(
@@ -124,18 +125,14 @@ def _serve_with_engine(loaded: Loaded, spec: Spec) -> Run:
     llm, steps = load_serving(spec.solution), list[tuple[StepPlan, StepStats]]()
     # All running requests fit: none is ever preempted.
     num_blocks = [-(-request.num_tokens // _BLOCK_SIZE) for request in spec.requests]
-    engine = llm.Engine(
-        cast(PagedModel, loaded.model),
-        loaded.checkpoint.tokenizer,
+    settings = EngineSettings(
         config_of(spec),
-        EngineOptions(
-            num_blocks=min(sum(num_blocks), spec.batch_size * max(num_blocks)),
-            block_size=_BLOCK_SIZE,
-            enable_prefix_caching=False,
-            async_scheduling=spec.async_scheduling,
-            on_step=lambda plan, stats: steps.append((plan, stats)),
-        ),
+        block_size=_BLOCK_SIZE,
+        enable_prefix_caching=False,
+        async_scheduling=spec.async_scheduling,
+        num_blocks=min(sum(num_blocks), spec.batch_size * max(num_blocks)),
     )
+    engine = build_engine(llm, loaded, settings, on_step=lambda plan, stats: steps.append((plan, stats)))
     try:
         completions = engine.generate(prompts_of(spec.requests, loaded.model.config.vocab_size, spec.seed))
     finally:

@@ -3,30 +3,14 @@
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.types import Prompt, SamplingParams
 
 UNCHUNKED: Final = 999_999  # tokens: more than any prompt has
-
-# early: decoding when the first long prompt comes; late: a short prompt that arrives with or after it.
-Kind = Literal["early", "long", "late"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request of a workload; it answers exactly `max_tokens` tokens."""
-
-    kind: Kind
-    prompt_len: int
-    max_tokens: int
-    arrival_s: float = 0.0
-
-    @property
-    def num_tokens(self) -> int:
-        return self.prompt_len + self.max_tokens
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tiny_llm_lab.runtime.native.compiling.isa import selected_isa
 from tiny_llm_lab.runtime.native.self_test import first_wrong
 from tiny_llm_lab.runtime.native.settings import kernels_mode
 from tiny_llm_lab.serving.options.chat_template import as_chat
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import Loaded, load
 from tiny_llm_lab.types import SamplingParams, TokenEvent
 from tiny_llm_lab.types.packages import PACKAGES
@@ -55,7 +56,7 @@ def _gpu_self_tests() -> Iterator[Finding]:
 
 
 def _model() -> Iterator[Finding]:
-    loaded, mode = load("default", "ref"), kernels_mode()
+    loaded, mode = load(ModelSettings()), kernels_mode()
     used = "off" if loaded.model.ops is None else loaded.model.ops.name
     on_cpu, isa = mx.default_device() == mx.cpu, f" for {selected_isa().name}" if used == "cpp" else ""
     why = f"{native.VARIABLE}={mode}" + (f", on a {'CPU' if on_cpu else 'GPU'}" if mode == "auto" else "")

@@ -1,9 +1,8 @@
 """`lab`: experiments on servers that it starts, with a conclusion, a figure and the numbers."""
 
-import importlib
 import json
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,20 +19,21 @@ from tiny_llm_lab.measure.labs.experiments import (
     itl,
     memory,
     mixed,
-    null,
     prefix,
     stress,
     sweep,
 )
+from tiny_llm_lab.measure.labs.lab import Lab, OwnLab
 from tiny_llm_lab.measure.labs.page import page_of
 from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
-from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers, served_model
+from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers
 from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
-from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
+from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 
@@ -43,23 +43,22 @@ EXAMPLES: Final = (
     ("all --quick", "every lab with small sizes, and one page of all"),
     ("itl --server http://127.0.0.1:8080", "on a server that runs already"),
 )
-Run = Callable[[LabSetup], LabResult]
-LABS: Final[dict[str, Run]] = {
-    "hol": hol.run,
-    "compare": compare.run,
-    "sweep": sweep.run,
-    "itl": itl.run,
-    "mixed": mixed.run,
-    "stress": stress.run,
-    "null": null.run,
-    "hurts": hurts.run,
-    "capacity": capacity.run,
-    "prefix": prefix.run,
-    "memory": memory.run,
+LABS: Final[dict[str, Lab | OwnLab]] = {
+    "hol": hol.LAB,
+    "compare": compare.LAB,
+    "sweep": sweep.LAB,
+    "itl": itl.LAB,
+    "mixed": mixed.LAB,
+    "stress": stress.LAB,
+    "hurts": hurts.LAB,
+    "capacity": capacity.LAB,
+    "prefix": prefix.LAB,
+    "memory": memory.LAB,
 }
 _ALL: Final = "all"
 _CLAIM: Final = Column("claim", KEEP, is_text=True)
 _VERDICT: Final = Column("", KEEP, is_left=True)
+_CURE: Final = "start a server, or name its model with --model"
 _DEFAULT_MODEL: Final = "default"  # of --model; with --server it is the first that the server lists
 
 
@@ -81,7 +80,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "longest prompt and answer of a request (default: %(default)s)"
     parser.add_argument("--max-model-len", type=at_least_one, default=4096, metavar="N", help=about)
     about = "of ITL p99, for sweep and capacity (default: a quarter of a long prompt's prefill)"
-    parser.add_argument("--itl-slo-ms", type=_above_zero, metavar="MS", help=about)
+    parser.add_argument("--itl-slo-ms", type=above_zero, metavar="MS", help=about)
     about = "end a variant's server before the next starts, for models that fit into memory once"
     parser.add_argument("--one-at-a-time", action="store_true", help=about)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
@@ -96,7 +95,7 @@ def run(args: Namespace) -> int:
     failed: list[str] = []
     for number, name in enumerate(names, 1):
         place = f"{number} of {len(names)}: " if args.lab == _ALL else ""
-        log(f"{place}{name}: {_question(name)}")
+        log(f"{place}{name}: {LABS[name].question}")
         own = folder / name if args.lab == _ALL else folder
         own.mkdir(exist_ok=True)
         try:
@@ -120,10 +119,6 @@ def run(args: Namespace) -> int:
     return 0 if is_valid and not failed else EXIT_FAILED
 
 
-def _question(name: str) -> str:
-    return str(importlib.import_module(LABS[name].__module__).QUESTION)
-
-
 def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
     """The result of a lab; its servers are ended, whatever happens."""
     sizes = QUICK if args.quick else Sizes()
@@ -138,9 +133,10 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
     }
     if args.server:
         is_named = args.model != _DEFAULT_MODEL
-        model, longest = (args.model, None) if is_named else served_model(args.server)
-        most = min(args.max_model_len, longest or args.max_model_len)
-        result = LABS[name](LabSetup(RunningServers(args.server), model, max_model_len=most, **settings))
+        served = ServedModel(args.model) if is_named else first_model(args.server, (_CURE, _CURE))
+        most = min(args.max_model_len, served.max_model_len or args.max_model_len)
+        setup = LabSetup(RunningServers(args.server), served.name, max_model_len=most, **settings)
+        result = LABS[name](setup)
         said = f"Measured on the server at {args.server}, whose settings are unknown."
         return _with_reason(_concluding(result, said), sizes.rounds)
     model = model_name(args)
@@ -199,10 +195,3 @@ def _say(result: LabResult) -> None:
 def _say_verdicts(results: Sequence[tuple[LabResult, Path]]) -> None:
     rows = [[each.name, claim.text, claim.verdict] for each, _ in results for claim in each.finding.claims]
     print_table([Column("lab", KEEP, is_left=True), _CLAIM, _VERDICT], rows)
-
-
-def _above_zero(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"must be above 0, not {text}")
-    return value

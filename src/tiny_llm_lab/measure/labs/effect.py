@@ -6,6 +6,7 @@ from math import inf
 from typing import Final, Literal
 
 from tiny_llm_lab.measure.bench.report import Ratio, Row, Samples
+from tiny_llm_lab.measure.labs.result import Claim, judged
 from tiny_llm_lab.runtime.console.talk import plural
 
 Kind = Literal["higher", "lower", "none", "unclear"]
@@ -70,6 +71,11 @@ def _kind(ratio: Ratio, over: Sequence[float], under: Sequence[float]) -> Kind:
         return "lower"
     is_even = ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) < LEAST
     return "none" if is_even and ratio.low >= 1 - MOST and ratio.high <= 1 + MOST else "unclear"
+
+
+def claimed(text: str, effect: Effect, kind: Kind) -> Claim:
+    """The claim that the effect is `kind`."""
+    return judged(text, effect.is_(kind), str(effect))
 
 
 def by_round(over: Samples, under: Samples) -> list[float | None]:

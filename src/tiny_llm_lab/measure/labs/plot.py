@@ -27,7 +27,7 @@ def save(draw: Draw, path: Path) -> None:
 def bars(axes: Axes, title: str, rows: Sequence[Row], key: str, scale: float = 1e3, unit: str = "ms") -> None:
     """The median of each row, with its least and largest sample."""
     for number, row in enumerate(rows):
-        values = [value * scale for value in row.samples[key] if value is not None]
+        values = [value * scale for value in row.samples.get(key, ()) if value is not None]
         if not values:
             continue
         middle = median(values)
@@ -62,21 +62,24 @@ def gaps_over_time(axes: Axes, title: str, timings: Iterable[Timing], color: str
     axes.grid(axis="y", alpha=0.3)
 
 
-def over_budgets(axes: Axes, title: str, budgets: Sequence[int], rows: Sequence[Row], key: str) -> None:
-    """A metric in ms over the token budget, its spread as a band."""
-    samples = [[value * 1e3 for value in row.samples[key] if value is not None] for row in rows]
+def over_budgets(
+    axes: Axes,
+    title: str,
+    budgets: Sequence[int],
+    rows: Sequence[Row],
+    key: str,
+    scale: float = 1e3,
+    unit: str = "ms",
+) -> None:
+    """A metric over the token budget, its spread as a band."""
+    samples = [[value * scale for value in row.samples[key] if value is not None] for row in rows]
     axes.plot(budgets, [median(each) for each in samples], "o-", color=COLORS[1])
     axes.fill_between(budgets, [min(each) for each in samples], [max(each) for each in samples], alpha=0.2)
-    log_budgets(axes, budgets)
-    axes.set_ylim(bottom=0)
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set_ylabel("ms")
-
-
-def log_budgets(axes: Axes, budgets: Sequence[int]) -> None:
-    """An x axis of token budgets."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(budgets)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
     axes.set_xlabel("max_num_batched_tokens")
     axes.grid(alpha=0.3)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_ylabel(unit)

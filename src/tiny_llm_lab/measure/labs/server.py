@@ -158,21 +158,6 @@ def is_healthy(base_url: str) -> bool:
         return False
 
 
-def served_model(base_url: str) -> tuple[str, int | None]:
-    """The first model that a server names, and the most tokens of a request if it tells them.
-
-    Raises UserError where no OpenAI-compatible server answers.
-    """
-    try:
-        response = httpx2.get(f"{base_url.rstrip('/').removesuffix('/v1')}/v1/models", timeout=10.0)
-        first = response.raise_for_status().json()["data"][0]
-        return str(first["id"]), first.get("max_model_len")
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{base_url} does not list models ({error}): start a server, or name its model with --model"
-        ) from None
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))

@@ -4,10 +4,12 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from tiny_llm_lab.measure.bench.run import decoding
 from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.measure.simulate.traffic import LengthKind, draw_requests
+from tiny_llm_lab.measure.traffic.arrivals import gamma_gaps
+from tiny_llm_lab.measure.traffic.lengths import LengthKind, draw_requests
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
 _STREAM_PROMPT: Final = 16
 _LONG_MAX_TOKENS: Final = 4
@@ -33,13 +35,10 @@ def contention(setup: LabSetup, pace: Pace, num_long: int, number: int) -> list[
 
 def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
     """Why long prompts did not meet decodes: `share` of them must, each with `share` of the streams."""
+    streams = [[each.token_s for each in run.of_kind("stream")] for run in runs]
     meetings = [
-        sum(
-            each.token_s[0] <= long.send_s and each.token_s[-1] >= long.token_s[0]
-            for each in run.of_kind("stream")
-        )
-        / len(run.of_kind("stream"))
-        for run in runs
+        len(decoding(each, long.send_s, long.token_s[0])) / len(each)
+        for run, each in zip(runs, streams, strict=True)
         for long in run.of_kind("long")
     ]
     num_met = sum(meeting >= share for meeting in meetings)
@@ -51,25 +50,17 @@ def overlap_problem(runs: Sequence[LoadRun], share: float = 0.8) -> str | None:
     )
 
 
-def traffic(
-    setup: LabSetup, kinds: Sequence[LengthKind], rate: float, count: int, number: int
-) -> list[LoadRequest]:
-    """Poisson arrivals at `rate` a second with lengths of `kinds`, the k-th named str(k).
+def traffic(setup: LabSetup, kinds: Sequence[LengthKind], rate: float, number: int) -> list[LoadRequest]:
+    """Poisson arrivals at `rate` a second with lengths of `kinds`.
 
     Every round has the same lengths and arrivals, and other tokens.
     """
-    drawn = draw_requests(count, rate, 1.0, kinds, setup.seed, setup.max_model_len - 1)
-    seed = _ROUND * (number + 1)
-    longest = max(kind.prompt_median for kind in kinds)
+    count, seed = setup.sizes.num_requests, _ROUND * (number + 1)
     return [
-        setup.request(
-            each.num_prompt_tokens,
-            max(2, each.num_output_tokens),
-            "long" if len(kinds) > 1 and each.num_prompt_tokens == longest else "short",
-            each.arrival_s,
-            seed + each.number,
+        setup.request(each.prompt_len, max(2, each.max_tokens), "short", each.arrival_s, seed + place)
+        for place, each in enumerate(
+            draw_requests(count, rate, 1.0, kinds, setup.seed, setup.max_model_len - 1)
         )
-        for each in drawn
     ]
 
 
@@ -86,11 +77,12 @@ def mixed(setup: LabSetup, rate: float, number: int) -> list[LoadRequest]:
     kinds = ["long"] * longs + ["short"] * (count - longs)
     draw = random.Random(setup.seed)
     draw.shuffle(kinds)
+    gaps = gamma_gaps(draw, 1.0)
     shapes = mixed_shapes(setup)
     requests, now = [], 0.0
     for idx, kind in enumerate(kinds):
         requests.append(setup.request(*shapes[kind], kind, now, _ROUND * (number + 1) + idx))
-        now += draw.expovariate(rate)
+        now += next(gaps) / rate
     return requests
 
 

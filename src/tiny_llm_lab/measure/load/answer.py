@@ -2,21 +2,19 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, dropwhile
 from typing import Any, Final
 
 from tiny_llm_lab.measure.load.record import CountedBy, Usage
+from tiny_llm_lab.measure.traffic.request import CountTokens
+from tiny_llm_lab.serving.openai_client.errors import ServerError, error_message
+from tiny_llm_lab.serving.openai_client.sse import DONE
 
-CountTokens = Callable[[str], int]
 MAX_TOKENS: Final = 10**6  # of one answer, whatever its server says
 # Where servers put text: answers, reasoning (two names), and completions.
 _TEXT_KEYS: Final = ("content", "reasoning_content", "reasoning")
-
-
-class ServerError(Exception):
-    """The server answered a request with an error; the message is its own."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Answer:
 
     def add(self, data: bytes, time_s: float) -> None:
         """Take the data of one event; raises ServerError for an error, or for what is no chunk."""
-        if data.strip() == b"[DONE]":
+        if data.strip() == DONE:
             self.is_done = True
             return
         try:
@@ -75,12 +73,6 @@ class Answer:
         if count is not None:
             return _spread(chunks, with_text, count(self.text), count), "tokenizer"
         return tuple(chunk.time_s for chunk in with_text), "chunks"
-
-
-def error_message(error: object) -> str:
-    """The message of OpenAI's error object, or what there is instead, in one line."""
-    message = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(message).split())[:300] or "an error without a message"
 
 
 def _spread(

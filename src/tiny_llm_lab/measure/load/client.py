@@ -8,10 +8,12 @@ from typing import Any, Final, Literal
 
 import httpx2
 
-from tiny_llm_lab.measure.load.answer import Answer, CountTokens, ServerError, error_message
+from tiny_llm_lab.measure.load.answer import Answer
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.measure.load.sse import EventParser
+from tiny_llm_lab.measure.traffic.request import CountTokens, LoadRequest
+from tiny_llm_lab.serving.openai_client.errors import ServerError, failure, refusal
+from tiny_llm_lab.serving.openai_client.models import base_of, with_key
+from tiny_llm_lab.serving.openai_client.sse import EventParser
 from tiny_llm_lab.types import UserError
 
 Endpoint = Literal["completions", "chat"]
@@ -57,7 +59,7 @@ async def run_load(
     the event loop. `count_tokens` serves where the server tells no usage; `on_record` is called as requests
     end, also those that are cancelled with the run. A request that fails is a record with an error.
     """
-    async with open_client(url, options, transport) as client:
+    async with _open_client(url, options, transport) as client:
         run = _Run(client, model, options, count_tokens)
         tasks = [asyncio.create_task(run.serve(request, on_record)) for request in requests]
         try:
@@ -68,31 +70,16 @@ async def run_load(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def open_client(
-    url: str, options: LoadOptions = DEFAULT_OPTIONS, transport: httpx2.AsyncBaseTransport | None = None
+def _open_client(
+    url: str, options: LoadOptions, transport: httpx2.AsyncBaseTransport | None
 ) -> httpx2.AsyncClient:
-    """A client for the server at `url`; UserError for a URL that is none."""
-    base = url.rstrip("/").removesuffix("/v1")
-    headers = {"Accept-Encoding": "identity", **options.headers}
-    if options.api_key:
-        headers["Authorization"] = f"Bearer {options.api_key}"
-    try:
-        return httpx2.AsyncClient(
-            base_url=_checked(base),
-            headers=headers,
-            timeout=options.timeout_s,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-            transport=transport,
-        )
-    except (httpx2.InvalidURL, UnicodeError) as error:
-        raise UserError(f"{url} is no URL ({error}): give one such as http://127.0.0.1:8000") from None
-
-
-def _checked(base: str) -> httpx2.URL:
-    url = httpx2.URL(base)
-    if url.scheme not in ("http", "https") or not url.host:
-        raise httpx2.InvalidURL("it needs http:// or https:// and a host")
-    return url
+    return httpx2.AsyncClient(
+        base_url=base_of(url),
+        headers=with_key(options.api_key, {"Accept-Encoding": "identity", **options.headers}),
+        timeout=options.timeout_s,
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+        transport=transport,
+    )
 
 
 class _Run:
@@ -140,8 +127,8 @@ class _Run:
             error = ""
         except TimeoutError:
             error = f"no end after {self._options.timeout_s:g} s"
-        except (httpx2.HTTPError, ServerError, UserError) as failure:
-            error = " ".join(str(failure).split()) or type(failure).__name__
+        except (httpx2.HTTPError, ServerError, UserError) as problem:
+            error = failure(problem)
         finally:
             token_s, counted_by = answer.token_times(self._count_tokens)
             record = RequestRecord(
@@ -182,7 +169,7 @@ class _Run:
         headers = {"Content-Type": "application/json"}
         async with self._client.stream("POST", path, content=body, headers=headers) as response:
             if response.status_code != 200:
-                raise ServerError(f"HTTP {response.status_code}: {await error_of(response)}")
+                raise ServerError(refusal(response.status_code, await _beginning(response)))
             events = EventParser()
             async for received in response.aiter_raw():
                 now = self._received_s()
@@ -193,15 +180,10 @@ class _Run:
             answer.require_end()
 
 
-async def error_of(response: httpx2.Response) -> str:
-    """What a refused request was told, in one line; of a long body the beginning."""
+async def _beginning(response: httpx2.Response) -> bytes:
     body = b""
     async for received in response.aiter_bytes():
         body += received
         if len(body) > _MAX_ERROR_BYTES:
             break
-    try:
-        content = json.loads(body)
-        return error_message(content.get("error", content) if isinstance(content, dict) else content)
-    except (ValueError, RecursionError):
-        return error_message(body[:300].decode(errors="replace"))
+    return body

@@ -13,20 +13,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tiny_llm_lab.measure.load import flags
-from tiny_llm_lab.measure.load.answer import CountTokens
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
-from tiny_llm_lab.measure.load.model_name import first_model
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
-from tiny_llm_lab.measure.load.request import LoadRequest
 from tiny_llm_lab.measure.load.results.goodput import Goodput
 from tiny_llm_lab.measure.load.results.result import summarize
 from tiny_llm_lab.measure.load.results.result_file import result_path, write_result
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
-from tiny_llm_lab.measure.load.traffic.arrivals import ArrivalSettings, arrival_times
-from tiny_llm_lab.measure.load.traffic.datasets import DatasetSettings, make_requests
-from tiny_llm_lab.measure.load.traffic.prompts import Texts, token_counter, tokenizer_for
+from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
+from tiny_llm_lab.measure.traffic.datasets import DatasetSettings, make_requests
+from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer_for
+from tiny_llm_lab.measure.traffic.request import CountTokens, LoadRequest
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
+from tiny_llm_lab.serving.openai_client.models import first_model, with_key
 from tiny_llm_lab.types import UserError
 
 HELP = "Put load on an OpenAI-compatible server, and tell the latencies that its clients see."
@@ -41,6 +40,7 @@ EXAMPLES: Final = (
         "a chat",
     ),
 )
+_CURES: Final = ("start one with ./pdmw run serve, or give its --base-url", "name one with --model")
 _WARMUP_SEED: Final = 1_000_003  # texts of their own: measured prompts must not be in a prefix cache
 
 
@@ -117,7 +117,8 @@ def _plan(args: Namespace) -> _Plan:
     if args.num_warmups < 0:
         raise UserError(f"--num-warmups must be 0 or more, not {args.num_warmups}")
     url = args.base_url or f"http://{args.host}:{args.port}"
-    model = asyncio.run(first_model(url, options, args.model))
+    headers = with_key(options.api_key, options.headers)
+    model = first_model(url, _CURES, headers, model=args.model).name
     tokenizer = tokenizer_for(args.tokenizer, model)
     requests = make_requests(dataset, Texts(tokenizer, dataset.seed))
     times = arrival_times(len(requests), arrivals, dataset.seed)

@@ -7,44 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tiny_llm_lab.measure.load.results.result import METRICS
-from tiny_llm_lab.measure.load.traffic.arrivals import ArrivalSettings
-from tiny_llm_lab.measure.load.traffic.datasets import DatasetSettings
-from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, at_least_one
+from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings
+from tiny_llm_lab.measure.traffic.datasets import DatasetSettings
+from tiny_llm_lab.runtime.console.field_flags import add_field_flags, at_least_one
 from tiny_llm_lab.types import UserError
 
-DATASET_FLAGS: Final = (
-    Flag("dataset_name", "what the prompts are; mixed: long and short ones by token count"),
-    Flag(
-        "dataset_path",
-        "of sharegpt (JSON) or custom (lines, .json, .jsonl as batch-main reads) (default: none)",
-        "FILE",
-    ),
-    Flag("num_prompts", "requests; those of a shorter file repeat; mixed has numbers of its own"),
-    Flag("random_input_len", "random: tokens of a prompt, after its prefix"),
-    Flag("random_output_len", "random: tokens of an answer"),
-    Flag("random_range_ratio", "random: lengths vary by so much of themselves, below 1", "X"),
-    Flag("random_prefix_len", "random: tokens that all prompts begin with"),
-    Flag("sharegpt_output_len", "sharegpt: tokens of an answer (default: as in the file)"),
-    Flag("custom_output_len", "custom: tokens of an answer whose entry has no max_tokens"),
-    Flag("prefix_repetition_prefix_len", "prefix_repetition: tokens of a prefix"),
-    Flag("prefix_repetition_suffix_len", "prefix_repetition: tokens behind it"),
-    Flag("prefix_repetition_num_prefixes", "prefix_repetition: different prefixes"),
-    Flag("prefix_repetition_output_len", "prefix_repetition: tokens of an answer"),
-    Flag("mixed_long_prompts", "mixed: long requests"),
-    Flag("mixed_long_len", "mixed: tokens of a long prompt"),
-    Flag("mixed_long_output_len", "mixed: tokens of its answer"),
-    Flag("mixed_short_prompts", "mixed: short requests"),
-    Flag("mixed_short_len", "mixed: tokens of a short prompt"),
-    Flag("mixed_short_output_len", "mixed: tokens of its answer"),
-    Flag("seed", "of prompts, lengths and arrivals"),
-)
-ARRIVAL_FLAGS: Final = (
-    Flag("request_rate", "arrivals per second; inf: all at once", "RPS"),
-    Flag("burstiness", "shape of the gamma gaps between them: 1 Poisson, less bursts, inf fixed", "X"),
-    Flag("ramp_up_strategy", "the rate rises from the first request to the last"),
-    Flag("ramp_up_start_rps", "rate at the first request", "RPS"),
-    Flag("ramp_up_end_rps", "rate at the last one", "RPS"),
-)
 _SAMPLING: Final = {
     "temperature": float,
     "top_p": float,
@@ -88,9 +55,9 @@ def add_server_flags(parser: ArgumentParser) -> None:
 
 def add_load_flags(parser: ArgumentParser) -> None:
     """What is sent, and when."""
-    add_field_flags(parser.add_argument_group("requests"), DatasetSettings, DATASET_FLAGS)
+    add_field_flags(parser.add_argument_group("requests"), DatasetSettings)
     group = parser.add_argument_group("arrivals")
-    add_field_flags(group, ArrivalSettings, ARRIVAL_FLAGS)
+    add_field_flags(group, ArrivalSettings)
     group.add_argument(
         "--num-warmups", type=int, default=0, metavar="N", help="requests before, not measured"
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import Timing
 
 # How the tokens of an answer were counted: as the server says, by a local tokenizer, or one a chunk.

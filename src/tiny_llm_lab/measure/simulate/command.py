@@ -4,22 +4,22 @@ import json
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Final
 
-from tiny_llm_lab.measure.simulate.cluster import find_capacity, simulate
 from tiny_llm_lab.measure.simulate.cost import StepCost
 from tiny_llm_lab.measure.simulate.outcome import Outcome
-from tiny_llm_lab.measure.simulate.setting import Setting, add_setting_flags
+from tiny_llm_lab.measure.simulate.run import simulate
+from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
+from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_table
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.metrics import Spread
-from tiny_llm_lab.runtime.solution import Scheduling, load_scheduling
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types.packages import PACKAGES
 
-HELP = "Replay traffic through a solution's scheduler under a virtual clock: latencies, goodput and capacity."
+HELP = "Replay traffic through a solution's scheduler under a virtual clock: latencies and goodput."
 
 # The book reads ITL p99 first, then goodput; on a narrow terminal the columns of least priority are left out.
 _COLUMNS: Final[Sequence[tuple[Column, Callable[[Setting, Outcome], str]]]] = (
@@ -36,7 +36,6 @@ _COLUMNS: Final[Sequence[tuple[Column, Callable[[Setting, Outcome], str]]]] = (
     (Column("in\nSLO", 80), lambda _, run: f"{run.attainment:.1%}"),
     (Column("goodput\nreq/s", KEEP), lambda _, run: f"{run.goodput:.3f}"),
     (Column("out\ntok/s", 30), lambda _, run: f"{run.output_tokens_per_s:.0f}"),
-    # Of both classes; all others are of interactive requests.
     (Column("busy", 8), lambda _, run: f"{run.utilisation:.0%}"),
     (Column("tok/\nstep", 7), lambda _, run: f"{run.tokens_per_step:.0f}"),
     (Column("preempted", 6), lambda _, run: str(run.num_preemptions)),
@@ -54,67 +53,45 @@ def outcome_row(setting: Setting, outcome: Outcome) -> list[str]:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_setting_flags(parser)
+    add_field_flags(parser, Setting)
     add = parser.add_argument
     add("--solution", default="ref", choices=list(PACKAGES), help="whose scheduler (default: %(default)s)")
     add_borrow(parser)
     add("--sweep", nargs="+", default=[], help="one row for each of these budgets, and for slo")
-    add("--capacity", action="store_true", help="search the highest --rate with p99 inside both SLOs")
     add("--json", action="store_true", help="print one JSON document instead of the table")
 
 
 def run(args: Namespace) -> int:
     llm = load_scheduling(args.solution)
-    setting = Setting(**{each.name: getattr(args, each.name) for each in fields(Setting)})
-    settings = [
-        replace(setting, budget=budget) for budget in ([*args.sweep, "slo"] if args.sweep else [args.budget])
-    ]
+    setting = Setting(**given_fields(args, Setting))
+    budgets = [*args.sweep, "slo"] if args.sweep else [setting.budget]
+    settings = [replace(setting, budget=budget) for budget in budgets]
     for each in settings:
         each.scheduler()  # refuses a budget before the first run
     cost = setting.step_cost()
-    if args.calibration is None:
+    if setting.calibration is None:
         log(
-            f"step times are assumed, not measured: {args.shape} at {args.gb_s:g} GB/s, "
-            f"{args.tflop_s:g} TFLOP/s, {args.overhead_ms:g} ms overhead"
+            f"step times are assumed, not measured: {setting.shape} at {setting.gb_s:g} GB/s, "
+            f"{setting.tflop_s:g} TFLOP/s, {setting.overhead_ms:g} ms overhead"
         )
     runs = []
     for each in settings:
         started = time.perf_counter()
-        each = _at_capacity(llm, each, cost) if args.capacity else each
         runs.append((each, simulate(llm, each, cost)))
         log(f"budget {each.budget}: {time.perf_counter() - started:.1f} s, {runs[-1][1].num_steps} steps")
     if args.json:
-        print(json.dumps(_document(runs, cost, args)))
+        print(json.dumps(_document(runs, cost, args, setting)))
         return 0
     print_table(COLUMNS, [outcome_row(*each) for each in runs])
-    for each, outcome in runs:
-        if batch := outcome.batch:
-            print(
-                f"batch class, budget {each.budget}: {batch.num_requests} requests finished, "
-                f"{batch.output_tokens_per_s:.0f} out tok/s, {batch.num_preemptions} preempted"
-            )
     return 0
 
 
-def _at_capacity(llm: Scheduling, setting: Setting, cost: StepCost) -> Setting:
-    """`setting` at the highest rate that meets the SLOs."""
-
-    def is_inside(rate: float) -> bool:
-        return simulate(llm, replace(setting, rate=rate), cost).meets(setting.slo)
-
-    rate = find_capacity(is_inside, first_rate=setting.rate)
-    if not 0 < rate < float("inf"):
-        bound = "no rate is low enough" if rate == 0 else "every rate is low enough"
-        raise UserError(
-            f"budget {setting.budget}: {bound} for the SLOs: change --itl-slo-ms or --ttft-slo-ms"
-        )
-    return replace(setting, rate=rate)
-
-
-def _document(runs: Sequence[tuple[Setting, Outcome]], cost: StepCost, args: Namespace) -> dict[str, object]:
-    left_out = ("command", "json", "calibration")
+def _document(
+    runs: Sequence[tuple[Setting, Outcome]], cost: StepCost, args: Namespace, setting: Setting
+) -> dict[str, object]:
+    settings = vars(args) | asdict(setting)
     return {
-        "settings": {key: value for key, value in vars(args).items() if key not in left_out},
+        "settings": {key: settings[key] for key in settings if key not in ("command", "json", "calibration")},
         "step_cost": asdict(cost),  # type: ignore[call-overload]
         "runs": [{"budget": each.budget, "rate": each.rate} | asdict(found) for each, found in runs],
     }

@@ -6,8 +6,11 @@ from functools import cache
 
 from tiny_llm_lab.measure.trace.requests import TraceRequest
 from tiny_llm_lab.runtime.models.loading import load_checkpoint
-from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.types import Checkpoint, EngineOptions, Policy, SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.runtime.solution import load_serving, load_solution
+from tiny_llm_lab.serving.building import build_engine
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
+from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.types import Checkpoint, Policy, SamplingParams, SchedulerConfig, UserError
 
 _BLOCK_SIZE = 16
 
@@ -68,19 +71,16 @@ def trace_run(
     """`schedule_trace` with a whole configuration, and with the default model or that of `checkpoint`."""
     if any(request.arrival_step < 0 for request in requests):
         raise UserError("an arrival step must be 0 or more: steps are counted from 0")
-    package, checkpoint = load_serving(solution), checkpoint or _default_checkpoint()
+    checkpoint, llm = checkpoint or _default_checkpoint(), load_solution(solution)
     num_blocks = sum(-(-(request.prompt_len + request.max_tokens) // _BLOCK_SIZE) for request in requests)
     steps: list[dict[str, int]] = []
-    engine = package.Engine(
-        package.build_model(checkpoint),
-        checkpoint.tokenizer,
-        config,
-        EngineOptions(
-            num_blocks=max(1, num_blocks),
-            block_size=_BLOCK_SIZE,
-            enable_prefix_caching=False,
-            on_step=lambda plan, _: steps.append(dict(plan.num_scheduled_tokens)),
+    engine = build_engine(
+        load_serving(solution),
+        Loaded(checkpoint, llm, llm.build_model(checkpoint)),
+        EngineSettings(
+            config, block_size=_BLOCK_SIZE, enable_prefix_caching=False, num_blocks=max(1, num_blocks)
         ),
+        on_step=lambda plan, _: steps.append(dict(plan.num_scheduled_tokens)),
     )
     vocabulary, draw = range(3, min(2000, checkpoint.config.vocab_size)), random.Random(0)
     queue = sorted(requests, key=lambda request: request.arrival_step)

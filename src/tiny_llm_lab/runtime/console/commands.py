@@ -41,7 +41,6 @@ GROUPS: Final = {
         "watch": "tiny_llm_lab.course.learner.watch",
         "explain": "tiny_llm_lab.course.learner.explain_command",
         "hint": "tiny_llm_lab.course.learner.hint",
-        "progress": "tiny_llm_lab.course.learner.progress",
         "test-ref": "tiny_llm_lab.course.grading.run_tests",
         "diff": "tiny_llm_lab.course.learner.diff",
         "reset": "tiny_llm_lab.course.starter.reset",

@@ -1,11 +1,16 @@
-"""Flags made from the fields of a dataclass: the annotation gives the type, the field its default."""
+"""Flags made from the fields of a dataclass: the annotation gives the type, the field its default.
 
+A field says what its flag is by `flag(...)` in place of its default, or a list of `Flag` does.
+"""
+
+import math
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace, _ActionsContainer
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import NoneType
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+T = TypeVar("T")
 _MOST: Final = 2**31 - 1  # no machine counts further in tokens, requests or rounds
 
 
@@ -20,11 +25,30 @@ class Flag:
     alias: str | None = None
 
 
-def add_field_flags(group: _ActionsContainer, settings: type, flags: Iterable[Flag]) -> None:
-    """A flag for each field of the dataclass `settings`; one that is not given leaves no attribute."""
+def flag(
+    default: T,
+    about: str,
+    kind: Callable[[str], object] | None = None,
+    alias: str | None = None,
+    metavar: str = "N",
+) -> T:
+    """A field with this default that is a flag."""
+    return field(default=default, metadata={"flag": (about, metavar, kind, alias)})
+
+
+def flags_in(settings: type) -> list[Flag]:
+    """The fields that `flag` made."""
+    return [Flag(each.name, *each.metadata["flag"]) for each in fields(settings) if "flag" in each.metadata]
+
+
+def add_field_flags(group: _ActionsContainer, settings: type, flags: Iterable[Flag] | None = None) -> None:
+    """A flag for each field of the dataclass `settings`; one that is not given leaves no attribute.
+
+    `flags` None: those that its fields declare.
+    """
     hints = get_type_hints(settings)
     defaults = {each.name: each.default for each in fields(settings)}
-    for flag in flags:
+    for flag in flags_in(settings) if flags is None else flags:
         group.add_argument(
             flag_name(flag.field),
             *([flag.alias] if flag.alias else []),
@@ -37,8 +61,9 @@ def add_field_flags(group: _ActionsContainer, settings: type, flags: Iterable[Fl
 
 
 def given_fields(args: Namespace, settings: type) -> dict[str, Any]:
-    """The fields of `settings` whose flags were given."""
-    return {each.name: getattr(args, each.name) for each in fields(settings) if hasattr(args, each.name)}
+    """The fields of `settings` whose flags were given; where some declare their flag, only those."""
+    names = [each.field for each in flags_in(settings)] or [each.name for each in fields(settings)]
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
 def flag_name(field: str, value: object = None) -> str:
@@ -46,16 +71,39 @@ def flag_name(field: str, value: object = None) -> str:
     return ("--no-" if value is False else "--") + field.replace("_", "-")
 
 
-def at_least_one(text: str) -> int:
-    """The type of a flag that counts: a whole number of 1 or more."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-    if value < 1:
-        raise ArgumentTypeError(f"must be 1 or more, not {value}")
-    if value > _MOST:
-        raise ArgumentTypeError(f"must be {_MOST} at most, not a number of {len(text.strip())} digits")
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a flag that counts: a whole number of `least` or more."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+        if value < least:
+            raise ArgumentTypeError(f"must be {least} or more, not {value}")
+        if value > _MOST:
+            raise ArgumentTypeError(f"must be {_MOST} at most, not a number of {len(text.strip())} digits")
+        return value
+
+    return number
+
+
+at_least_one: Final = at_least(1)
+
+
+def above_zero(text: str) -> float:
+    """The type of a flag: a finite number above 0."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ArgumentTypeError(f"must be above 0 and finite, not {text}")
+    return value
+
+
+def zero_or_more(text: str) -> float:
+    """The type of a flag: a finite number that is not negative."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ArgumentTypeError(f"must be 0 or more and finite, not {text}")
     return value
 
 

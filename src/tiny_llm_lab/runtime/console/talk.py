@@ -1,6 +1,8 @@
 """Messages to the person who runs a command, and the exit codes of all commands."""
 
+import difflib
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
@@ -26,3 +28,9 @@ def log(line: str = "") -> None:
 def plural(number: int, noun: str = "token") -> str:
     """1 token, 2 tokens."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
+    """A question with the one of `known` that is most like `name`; `otherwise` where none is."""
+    near = difflib.get_close_matches(name, known, 1, cutoff)
+    return f"did you mean {near[0]}?" if near else otherwise

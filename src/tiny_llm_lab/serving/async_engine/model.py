@@ -3,35 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tiny_llm_lab.runtime.kv_memory import block_bytes
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
-from tiny_llm_lab.serving.options.engine_options import EngineSettings, build_engine
-from tiny_llm_lab.serving.options.model_options import Loaded, load
+from tiny_llm_lab.serving.building import load_and_build
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
 from tiny_llm_lab.types.scheduling.serving import Engine
 
 _QUICK: Final = 2000  # characters that are encoded in less than a millisecond
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """Which model is served, by which engine; the names are those of the flags."""
-
-    model: str = "default"
-    solution: str = "ref"
-    device: str | None = None
-    dtype: str | None = None
-    threads: int | None = None
-    max_model_len: int | None = None  # None: the model's, SchedulerConfig.max_model_len at most
-    engine: EngineSettings = EngineSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,21 +82,5 @@ class _Builder:
         self._settings = settings
 
     def __call__(self, on_step: OnStep) -> Engine:
-        s = self._settings
-        self.loaded = load(s.model, s.solution, s.device, s.dtype, s.threads)
-        draft = None
-        if s.engine.draft_model is not None:
-            draft = load(s.engine.draft_model, s.solution, s.device, s.dtype).model
-        limit = self.loaded.model.config.max_position_embeddings
-        longest = s.max_model_len or min(limit, SchedulerConfig.max_model_len)
-        if longest > limit:
-            raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {longest}")
-        return build_engine(
-            load_serving(s.solution),
-            self.loaded.model,
-            self.loaded.checkpoint.tokenizer,
-            self.loaded.checkpoint.dtype,
-            replace(s.engine, config=replace(s.engine.config, max_model_len=longest)),
-            draft=draft,
-            on_step=on_step,
-        )
+        self.loaded, engine = load_and_build(self._settings, on_step)
+        return engine

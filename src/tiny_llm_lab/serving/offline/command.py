@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
-from tiny_llm_lab.serving.async_engine.model import ModelSettings
 from tiny_llm_lab.serving.offline.answer_file import AnswerFile, Record, UnwritableError
 from tiny_llm_lab.serving.offline.app_client import StoppedError, running_app
 from tiny_llm_lab.serving.offline.batch_input import (
@@ -26,6 +25,7 @@ from tiny_llm_lab.serving.offline.batch_input import (
     read_lines,
 )
 from tiny_llm_lab.serving.offline.run_batch import answer_all, unanswered
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
 from tiny_llm_lab.serving.server.served_model import start_model

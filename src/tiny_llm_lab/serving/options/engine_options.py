@@ -1,11 +1,8 @@
-"""The flags of an engine, named as vLLM names them, and the engine that they ask for."""
+"""The flags of an engine, named as vLLM names them, and the settings that they ask for."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, cast
-
-import mlx.core as mx
+from typing import Any, Final
 
 from tiny_llm_lab.runtime.console.field_flags import (
     Flag,
@@ -14,59 +11,23 @@ from tiny_llm_lab.runtime.console.field_flags import (
     flag_name,
     given_fields,
 )
-from tiny_llm_lab.runtime.kv_memory import AUTO, engine_num_blocks, is_share, parse_memory
-from tiny_llm_lab.runtime.solution import Serving
-from tiny_llm_lab.runtime.steps.calibration import calibrate
+from tiny_llm_lab.runtime.kv_memory import is_share, parse_memory
+from tiny_llm_lab.serving.options.engine_settings import (
+    DRAFT,
+    DRAFTED,
+    LONGEST_DEFAULT,
+    LOOKED_UP,
+    EngineSettings,
+)
 from tiny_llm_lab.serving.options.model_options import add_async_scheduling
-from tiny_llm_lab.types import Model, OnStep, PagedModel, Proposer, SchedulerConfig, Tokenizer, UserError
-from tiny_llm_lab.types.scheduling.serving import Engine, EngineOptions
+from tiny_llm_lab.types import SchedulerConfig, UserError
 
-LONGEST_DEFAULT: Final = SchedulerConfig.max_model_len
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
 _RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
-_DRAFT: Final = "draft:"
-# A lookup takes no time of the model's, and its drafts after one token only are short anyway.
-_LOOKED_UP, _DRAFTED = 8, 4
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """All that an engine is built from, besides model and tokenizer."""
-
-    config: SchedulerConfig = SchedulerConfig()
-    block_size: int = 16
-    kv_cache_memory: str = AUTO
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"
-    enable_prefix_caching: bool = True
-    async_scheduling: bool | None = None
-    itl_slo_ms: float | None = None
-    speculate: str = "off"
-    num_speculative_tokens: int | None = None
-    draft_gate: bool = True
-
-    @property
-    def draft_model(self) -> str | None:
-        """The name of the model that drafts; None when none does."""
-        return self.speculate.removeprefix(_DRAFT) if self.speculate.startswith(_DRAFT) else None
-
-    @property
-    def kv_bits(self) -> int | None:
-        """Of a stored number; None: those of the model's dtype."""
-        return 8 if self.kv_cache_dtype == "int8" else None
-
-    def shown(self) -> dict[str, Any]:
-        """Every setting by name, those of the scheduler first."""
-        own = asdict(self)
-        return own.pop("config") | own
-
-    def changed(self) -> dict[str, Any]:
-        """Those that are not the defaults."""
-        defaults = EngineSettings().shown()
-        return {name: value for name, value in self.shown().items() if value != defaults[name]}
 
 
 def _speculation(text: str) -> str:
-    if text in ("off", "ngram") or text.removeprefix(_DRAFT) not in ("", text):
+    if text in ("off", "ngram") or text.removeprefix(DRAFT) not in ("", text):
         return text
     raise ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
 
@@ -101,7 +62,7 @@ _ENGINE_FLAGS: Final = (
     Flag("block_size", "tokens of one block of the KV cache", kind=at_least_one),
     Flag(
         "num_speculative_tokens",
-        f"draft tokens of one step, with --speculate (default: ngram {_LOOKED_UP}, draft:MODEL {_DRAFTED})",
+        f"draft tokens of one step, with --speculate (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED})",
         kind=at_least_one,
     ),
     Flag("itl_slo_ms", "chunks are sized to keep gaps between tokens below this"),
@@ -184,56 +145,6 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
         own.setdefault("kv_cache_memory", _RANK_MEMORY)
         own["draft_gate"] = False
     return EngineSettings(SchedulerConfig(**given), **own)
-
-
-def build_engine(
-    llm: Serving,
-    model: Model,
-    tokenizer: Tokenizer,
-    dtype: mx.Dtype,
-    settings: EngineSettings,
-    num_requests: int | None = None,
-    draft: Model | None = None,
-    on_step: OnStep | None = None,
-) -> Engine:
-    """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
-
-    `draft` is the model that settings.draft_model names. However much memory is allowed, it gets no more
-    blocks than its requests can fill: those that run at a time, or `num_requests` when there will never be
-    more.
-    """
-    size, config, kv_bits = settings.block_size, settings.config, settings.kv_bits
-    num_blocks = engine_num_blocks(
-        model.config, dtype, size, config, settings.kv_cache_memory, kv_bits, num_requests
-    )
-    controller = None
-    if settings.itl_slo_ms is not None:
-        step_time = llm.StepTimeModel(calibrate(model, llm, block_size=size))
-        controller = llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
-    return llm.Engine(
-        cast(PagedModel, model),
-        tokenizer,
-        config,
-        EngineOptions(
-            num_blocks,
-            size,
-            kv_bits,
-            enable_prefix_caching=settings.enable_prefix_caching,
-            proposer=_proposer(llm, model, settings, draft),
-            budget_controller=controller,
-            draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
-            async_scheduling=settings.async_scheduling,
-            on_step=on_step,
-        ),
-    )
-
-
-def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
-    if draft is not None:
-        num_tokens = settings.num_speculative_tokens or _DRAFTED
-        return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)
-    num_tokens = settings.num_speculative_tokens or _LOOKED_UP
-    return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None
 
 
 def _reject_own_decisions(args: Namespace) -> None:

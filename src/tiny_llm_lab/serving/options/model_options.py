@@ -13,6 +13,7 @@ from tiny_llm_lab.runtime.models.first_logits import require_numbers
 from tiny_llm_lab.runtime.models.loading import DTYPES
 from tiny_llm_lab.runtime.native.settings import MAX_THREADS
 from tiny_llm_lab.runtime.solution import Solution
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.types import Checkpoint, Model, UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -109,29 +110,24 @@ def import_solution(name: str) -> Solution:
 def load_from_args(args: Namespace, model: str | None = None, num_ranks: int = 1) -> Loaded:
     """What the flags of `add_model_arguments` and `add_kernel_arguments` ask for, or another model."""
     name = model or model_name(args)
-    return load(name, args.solution, args.device, args.dtype, args.threads, num_ranks)
+    settings = ModelSettings(name, args.solution, args.device, args.dtype, args.threads)
+    return load(settings, num_ranks)
 
 
-def load(
-    model: str,
-    solution: str,
-    device: str | None = None,
-    dtype: str | None = None,
-    threads: int | None = None,
-    num_ranks: int = 1,
-) -> Loaded:
+def load(settings: ModelSettings, num_ranks: int = 1) -> Loaded:
     """The solution first, so that a typo there costs no download; then the checkpoint, and one token.
 
-    With `num_ranks` the model is this process's part of one that so many ranks share.
+    With `num_ranks` above 1 the model is the shard of this rank.
     """
+    solution, dtype, threads = settings.solution, settings.dtype, settings.threads
     if threads is not None:
         if not 1 <= threads <= MAX_THREADS:
             raise UserError(f"--threads must be 1 to {MAX_THREADS}, not {threads}")
         native.set_num_threads(threads)
     llm = import_solution(solution)
-    if solution == "mlx-lm" and dtype is None and device != "gpu" and mx.default_device() == mx.cpu:
+    if solution == "mlx-lm" and dtype is None and settings.device != "gpu" and mx.default_device() == mx.cpu:
         dtype = "float32"  # our kernels are not its own, and MLX's 16 bits on a CPU are slow and inaccurate
-    checkpoint = load_checkpoint(model, device, dtype)
+    checkpoint = load_checkpoint(settings.model, settings.device, dtype)
     built = _shared_model(llm, checkpoint, num_ranks) if num_ranks > 1 else llm.build_model(checkpoint)
     require_numbers(built, checkpoint, solution)
     return Loaded(checkpoint, llm, built)

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError, log, plural
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.serving.async_engine.model import ModelSettings
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.serving.server.app import create_app

@@ -7,8 +7,8 @@ from typing import Final
 
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.field_flags import given_fields
-from tiny_llm_lab.serving.async_engine.model import ModelSettings
-from tiny_llm_lab.serving.options.engine_options import EngineSettings, add_engine_flags
+from tiny_llm_lab.serving.options.engine_options import add_engine_flags
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.serving.server.chat.settings import add_chat_flags, chat_settings
 from tiny_llm_lab.serving.server.live.view import LiveView

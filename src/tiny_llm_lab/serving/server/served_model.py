@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from tiny_llm_lab.runtime.models.config.model_config import read_json
-from tiny_llm_lab.serving.async_engine.model import ModelSettings, RunningModel, run_model
+from tiny_llm_lab.serving.async_engine.model import RunningModel, run_model
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.chat.settings import ChatSettings
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.view import LiveView

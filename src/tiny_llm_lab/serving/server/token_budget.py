@@ -6,7 +6,8 @@ from typing import Any
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.console.field_flags import given_fields
-from tiny_llm_lab.serving.options.engine_options import CPU_BUDGET, EngineSettings, check_fitting
+from tiny_llm_lab.serving.options.engine_options import CPU_BUDGET, check_fitting
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.types import SchedulerConfig
 
 

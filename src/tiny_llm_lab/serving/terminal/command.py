@@ -10,8 +10,10 @@ from tiny_llm_lab.runtime.console.answer_writer import AnswerWriter
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.solution import load_serving
+from tiny_llm_lab.serving.building import build_engine
+from tiny_llm_lab.serving.llm import LLM
 from tiny_llm_lab.serving.options.chat_template import ChatTemplate
-from tiny_llm_lab.serving.options.engine_options import LONGEST_DEFAULT, EngineSettings, build_engine
+from tiny_llm_lab.serving.options.engine_settings import LONGEST_DEFAULT, EngineSettings
 from tiny_llm_lab.serving.options.model_options import (
     add_kernel_arguments,
     add_model_arguments,
@@ -74,8 +76,7 @@ def _answers(args: Namespace) -> Answers:
         raise UserError(f"{model_name(args)} has no chat template: choose another --model")
     longest = min(loaded.model.config.max_position_embeddings, LONGEST_DEFAULT)
     settings = EngineSettings(SchedulerConfig(max_num_seqs=1, max_model_len=longest))
-    dtype, serving = loaded.checkpoint.dtype, load_serving(args.solution)
-    return EngineAnswers(build_engine(serving, loaded.model, tokenizer, dtype, settings), tokenizer)
+    return EngineAnswers(LLM.of(loaded, build_engine(load_serving(args.solution), loaded, settings)))
 
 
 def _talk(answers: Answers, start: Sequence[Mapping[str, str]], sampling: SamplingParams) -> None:

@@ -5,16 +5,16 @@ import signal
 from collections.abc import Generator, Mapping, Sequence
 from types import FrameType
 
+from tiny_llm_lab.serving.llm import LLM
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.types import SamplingParams, Tokenizer
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_lab.types import SamplingParams
 
 
 class EngineAnswers:
     """One request at a time; what a conversation has in common with its last turn is in the prefix cache."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
-        self._engine, self._tokenizer = engine, tokenizer
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
         self._numbers = itertools.count()
 
     def stream(
@@ -25,8 +25,8 @@ class EngineAnswers:
         Ctrl-C takes effect between two steps, as KeyboardInterrupt, so that the engine keeps its cache.
         Raises UserError for a conversation that is too long.
         """
-        name, engine = f"turn-{next(self._numbers)}", self._engine
-        engine.add(name, as_chat(self._tokenizer, messages), sampling)
+        name, engine = f"turn-{next(self._numbers)}", self._llm.engine
+        engine.add(name, as_chat(self._llm.checkpoint.tokenizer, messages), sampling)
         is_interrupted = False
 
         def interrupt(number: int, frame: FrameType | None) -> None:
@@ -45,4 +45,4 @@ class EngineAnswers:
 
     def close(self) -> None:
         """Give the engine's memory back."""
-        self._engine.release()
+        self._llm.release()

@@ -7,36 +7,34 @@ from typing import Any, Final
 
 import httpx2
 
+from tiny_llm_lab.serving.openai_client.errors import error_message, refusal
+from tiny_llm_lab.serving.openai_client.models import base_of, first_model, with_key
+from tiny_llm_lab.serving.openai_client.sse import events_of
 from tiny_llm_lab.types import SamplingParams, UserError
 
-_DATA: Final = "data: "
 # What OpenAI's API has no name for, and vLLM's does: left out where it says nothing.
 _EXTRAS: Final = ("top_k", "min_p", "ignore_eos")
 _CONNECT_S: Final = 10.0
+_CURE: Final = "start a server there, or give another --server"
 
 
 class ServerAnswers:
     """The chat completions of the server at `url`, which ends in /v1 or stands before it."""
 
     def __init__(
-        self, url: str, model: str | None = None, transport: httpx2.BaseTransport | None = None
+        self, url: str, model: str | None = None, transport: httpx2.MockTransport | None = None
     ) -> None:
         """`model` None is the first that the server lists. The key is that of OPENAI_API_KEY.
 
         Raises UserError for a server that does not answer.
         """
-        key = os.environ.get("OPENAI_API_KEY")
+        headers = with_key(os.environ.get("OPENAI_API_KEY"))
         self._url = url
-        try:
-            self._client = httpx2.Client(
-                base_url=f"{url.rstrip('/').removesuffix('/v1')}/v1/",
-                headers={"Authorization": f"Bearer {key}"} if key else None,
-                timeout=httpx2.Timeout(None, connect=_CONNECT_S),
-                transport=transport,
-            )
-        except (httpx2.InvalidURL, ValueError) as error:
-            raise UserError(f"--server {url!r} is no address ({error}): give http://HOST:PORT") from None
-        self._model = model or self._first_model()
+        self._model = model or first_model(url, (_CURE, _CURE), headers, transport=transport).name
+        timeout = httpx2.Timeout(None, connect=_CONNECT_S)
+        self._client = httpx2.Client(
+            base_url=base_of(url), headers=headers, timeout=timeout, transport=transport
+        )
 
     def stream(
         self, messages: Sequence[Mapping[str, str]], sampling: SamplingParams
@@ -60,13 +58,10 @@ class ServerAnswers:
             name: value for name in _EXTRAS if (value := getattr(sampling, name)) != getattr(plain, name)
         }
         try:
-            with self._client.stream("POST", "chat/completions", json=body) as answer:
+            with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if answer.status_code != 200:
-                    answer.read()
-                    raise UserError(_refusal(answer))
-                for line in answer.iter_lines():
-                    if line.startswith(_DATA) and line != f"{_DATA}[DONE]":
-                        yield _text(json.loads(line.removeprefix(_DATA)))
+                    raise UserError(f"the server refuses: {refusal(answer.status_code, answer.read())}")
+                yield from map(_text, events_of(answer.iter_bytes()))
         except (httpx2.HTTPError, json.JSONDecodeError) as error:
             raise UserError(f"{self._url} stopped answering ({error}): look at its log") from None
 
@@ -74,31 +69,10 @@ class ServerAnswers:
         """Close the connections."""
         self._client.close()
 
-    def _first_model(self) -> str:
-        try:
-            answer = self._client.get("models", timeout=_CONNECT_S)
-            if answer.status_code != 200:
-                raise UserError(_refusal(answer))
-            return str(answer.json()["data"][0]["id"])
-        except httpx2.HTTPError as error:
-            complaint = f"no server answers at {self._url} ({error})"
-        except UserError as error:
-            complaint = str(error)
-        except (LookupError, TypeError, ValueError):
-            complaint = f"{self._url}/v1/models lists no model"
-        self._client.close()
-        raise UserError(f"{complaint}: start a server there, or give another --server")
 
-
-def _refusal(answer: httpx2.Response) -> str:
-    try:
-        return f"the server refuses ({answer.status_code}): {answer.json()['error']['message']}"
-    except (LookupError, TypeError, ValueError):
-        return f"the server refuses: {answer.status_code} {answer.reason_phrase}"
-
-
-def _text(chunk: dict[str, Any]) -> str:
+def _text(data: bytes) -> str:
+    chunk = json.loads(data)
     if "error" in chunk:
-        raise UserError(f"the server failed: {chunk['error'].get('message')}")
+        raise UserError(f"the server failed: {error_message(chunk['error'])}")
     choices = chunk.get("choices") or [{}]
     return choices[0].get("delta", {}).get("content") or ""

@@ -24,13 +24,3 @@ def test_what_a_generator_yields_is_its_result(record: Record) -> None:
         (0, 2, 4),
         ["scale"] * 3,
     )
-
-
-def test_afterwards_the_package_is_as_it_was(record: Record) -> None:
-    def keep(module: object) -> None:
-        kept.append(module)
-
-    kept: list[object] = []
-    record(keep)
-    assert not hasattr(kept[0].scale, "__wrapped__")  # type: ignore[attr-defined]
-    assert not hasattr(kept[0].Norm.__call__, "__wrapped__")  # type: ignore[attr-defined]

@@ -1,43 +1,18 @@
 """A clone of a course of three days, two of them in one file, with its reference."""
 
-COURSE = """
-[[day]]
-id = "1.1"
-title = "One"
-chapter = "one.md"
-[[day]]
-id = "1.2"
-title = "Two"
-chapter = "two.md"
-[[day]]
-id = "2.1"
-title = "Three"
-chapter = "three.md"
-[[task]]
-id = "1.1.1"
-title = "sums"
-file = "sums.py"
-symbols = ["twice", "Total.__init__"]
-[[task]]
-id = "1.2.1"
-title = "adding up"
-file = "sums.py"
-symbols = ["Total.add"]
-kernel = "kernels/sum.cpp"
-[[task]]
-id = "2.1.1"
-title = "the end"
-file = "sums.py"
-symbols = ["end"]
-grows = ["twice", "Total"]
-kernel = "kernels/sum.cpp"
-[[task]]
-id = "2.1.2"
-title = "twice more"
-file = "sums.py"
-symbols = []
-grows = ["twice"]
-"""
+from tests.lab.course.manifest_rows import course_toml
+
+COURSE = course_toml(
+    'day: id = "1.1"; title = "One"; chapter = "one.md"',
+    'day: id = "1.2"; title = "Two"; chapter = "two.md"',
+    'day: id = "2.1"; title = "Three"; chapter = "three.md"',
+    'task: id = "1.1.1"; title = "sums"; file = "sums.py"; symbols = ["twice", "Total.__init__"]',
+    'task: id = "1.2.1"; title = "adding up"; file = "sums.py"; '
+    'symbols = ["Total.add"]; kernel = "kernels/sum.cpp"',
+    'task: id = "2.1.1"; title = "the end"; file = "sums.py"; '
+    'symbols = ["end"]; grows = ["twice", "Total"]; kernel = "kernels/sum.cpp"',
+    'task: id = "2.1.2"; title = "twice more"; file = "sums.py"; symbols = []; grows = ["twice"]',
+)
 
 ANSWER = '''\
 """Sums."""

@@ -2,41 +2,19 @@
 
 from collections.abc import Callable
 
+from tests.lab.course.manifest_rows import course_toml
+
 Grade = Callable[..., str]  # pytest's arguments -> what it prints
 
-COURSE = """
-[[day]]
-id = "1.1"
-title = "One"
-chapter = "one.md"
-[[day]]
-id = "1.2"
-title = "Two"
-chapter = "two.md"
-[[task]]
-id = "1.1.1"
-title = "twice"
-file = "sums.py"
-symbols = ["twice", "thrice"]
-lines = 2
-hints = ["What is x + x?", "Multiply by 2."]
-[[task]]
-id = "1.1.2"
-title = "a fast sum"
-kernel = "kernels/sum.cpp"
-symbols = ["sum"]
-[[task]]
-id = "1.2.1"
-title = "the counter"
-file = "counter.py"
-symbols = ["Counter"]
-[[task]]
-id = "1.2.2"
-title = "twice a counter"
-file = "sums.py"
-symbols = []
-grows = ["twice"]
-"""
+COURSE = course_toml(
+    'day: id = "1.1"; title = "One"; chapter = "one.md"',
+    'day: id = "1.2"; title = "Two"; chapter = "two.md"',
+    'task: id = "1.1.1"; title = "twice"; file = "sums.py"; '
+    'symbols = ["twice", "thrice"]; lines = 2; hints = ["What is x + x?", "Multiply by 2."]',
+    'task: id = "1.1.2"; title = "a fast sum"; kernel = "kernels/sum.cpp"; symbols = ["sum"]',
+    'task: id = "1.2.1"; title = "the counter"; file = "counter.py"; symbols = ["Counter"]',
+    'task: id = "1.2.2"; title = "twice a counter"; file = "sums.py"; symbols = []; grows = ["twice"]',
+)
 SUMS = '''
 def twice(x: int,
           of: str = "a") -> int:

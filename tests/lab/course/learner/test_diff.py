@@ -10,9 +10,7 @@ from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import diff
 from tiny_llm_lab.course.learner.side_by_side import shown_diff
 from tiny_llm_lab.course.manifest import Task, load_course
-from tiny_llm_lab.course.record import passing
-from tiny_llm_lab.course.record.answers import answers, num_lines
-from tiny_llm_lab.course.record.desk import open_desk
+from tiny_llm_lab.course.record.answers import answers
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
@@ -77,14 +75,6 @@ def test_a_day_shows_what_passes_and_names_the_rest(written: Path) -> None:
         diff.chosen(tasks, is_passed, peek=False)
 
 
-def test_a_stub_does_not_pass_without_running_anything(
-    untouched: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(passing, "subprocess", None)
-    desk = open_desk()
-    assert not passing.passes_now(desk)(desk.course.task("1.1.1"))
-
-
 def test_kernels_and_what_a_task_extends(written: Path, capsys: Capture) -> None:
     assert main(["diff", "2.1.1", "--peek"]) == 0
     out = capsys.readouterr().out
@@ -103,12 +93,6 @@ def test_every_task_of_the_course_has_an_answer() -> None:
     for task in course.tasks:
         found = answers(course, task)
         assert any(part.reference.strip() for part in found), task.id
-
-
-def test_lines_of_code_are_counted_without_words() -> None:
-    code = 'def f(x):\n    """One.\n\n    Two.\n    """\n    # Three.\n\n    return x\n'
-    assert num_lines(code, "python") == 2
-    assert num_lines("// one\nint x;\n\n}", "cpp") == 2
 
 
 def test_two_columns_where_there_is_room() -> None:
@@ -130,16 +114,6 @@ def test_code_that_is_too_wide_goes_on_below_its_own_indent() -> None:
         "          third_operand)",
         "+     pass",
     ]
-
-
-@pytest.mark.parametrize(
-    ("what", "says"),
-    [("1.1.7", "did you mean 1.1.1?"), ("7.7", "there is no day '7.7'"), ("x", "there is no task 'x'")],
-)
-def test_bad_input_is_one_line(untouched: Path, capsys: Capture, what: str, says: str) -> None:
-    assert main(["diff", what]) == 2
-    said = capsys.readouterr().err
-    assert says in said and said.count("\n") == 1
 
 
 def test_a_file_that_is_not_python_is_one_line(untouched: Path, capsys: Capture) -> None:

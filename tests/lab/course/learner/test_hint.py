@@ -38,11 +38,6 @@ def test_again_shows_those_seen_and_no_more(clone: Path, capsys: Capture) -> Non
 
 
 @pytest.mark.usefixtures("clone")
-def test_without_a_task_it_is_the_next_one(capsys: Capture) -> None:
-    assert hint(capsys)[1] == FIRST
-
-
-@pytest.mark.usefixtures("clone")
 def test_a_task_without_hints_names_its_chapter(capsys: Capture) -> None:
     assert hint(capsys, "1.2.1") == ["1.2.1 the counter", "this task has no hints: read book/src/two.md"]
 

@@ -58,14 +58,6 @@ def test_a_method_is_shown_with_its_class(grade: Grade, written: Path, capsys: C
     assert "hint" not in out, "the task has none"
 
 
-def test_a_task_that_extends_says_what(grade: Grade, written: Path, capsys: Capture) -> None:
-    (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
-    grade("--task", "1.1.1", "tests")
-    grade("--task", "1.2.1", "tests")
-    out = said(capsys)
-    assert "next: 1.2.2" in out and "  it extends twice\n" in out and "sums.py:2\n" in out
-
-
 def test_a_failing_and_an_ungraded_task_say_so(grade: Grade, written: Path, capsys: Capture) -> None:
     path = written / "src/tiny_llm/sums.py"
     path.write_text(path.read_text().replace("3 * x", "4 * x"))

@@ -27,12 +27,6 @@ def test_a_task_passes_only_when_all_its_tests_ran_and_passed(changed: dict[str,
     assert not replace(PASS, **changed).is_pass
 
 
-def test_the_last_run_counts() -> None:
-    failed = replace(PASS, failed=1, at="later")
-    assert after(PASS, failed).failed == 1
-    assert after(failed, PASS).is_pass
-
-
 def test_a_green_run_of_a_part_leaves_a_full_one_of_the_same_code() -> None:
     part = replace(PASS, passed=1, ran_all=False, at="later")
     assert after(PASS, part) == after(PASS)
@@ -55,10 +49,6 @@ def test_the_file_holds_outcomes_and_hints(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / RECORD).parent.iterdir()] == [RECORD.name], (
         "nothing is left over"
     )
-
-
-def test_no_file_is_an_empty_record(tmp_path: Path) -> None:
-    assert load_record(tmp_path) == (Record(), "")
 
 
 def test_a_write_that_is_cut_off_leaves_the_old_record(

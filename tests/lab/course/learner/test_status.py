@@ -10,7 +10,7 @@ from tests.lab.course.learner.small_course import Grade
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.status import status_lines
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.record import RECORD, Record, save_record
+from tiny_llm_lab.course.record.record import RECORD, Record
 from tiny_llm_lab.course.record.standing import standing
 
 pytest_plugins = ["pytester"]
@@ -43,13 +43,6 @@ def test_a_sign_for_each_state(grade: Grade, written: Path, capsys: Capture) -> 
     assert status(capsys)[:2] == ["→ 1.1  ✗·  One", "  1.2  ○○  Two"]
 
 
-def test_an_optional_task_that_is_written_is_no_dot(grade: Grade, written: Path, capsys: Capture) -> None:
-    grade()
-    kernel = written / "src/tiny_llm/kernels/sum.cpp"
-    kernel.write_text(kernel.read_text().replace('throw std::runtime_error("task 1.1.2")', "return 0"))
-    assert status(capsys)[0] == "  1.1  ✓◐  One"
-
-
 def test_a_terminal_of_ascii(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = TextIOWrapper(BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
@@ -61,19 +54,6 @@ def test_a_terminal_of_ascii(clone: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "",
         "+ passed  x failing  ~ written, not graded  o to do  . optional (C++, Metal)",
     ]
-
-
-def test_all_done(grade: Grade, written: Path, capsys: Capture) -> None:
-    (written / "src/tiny_llm/counter.py").write_text("class Counter:\n    def step(self): return 1\n")
-    grade()
-    assert status(capsys)[-2:] == ["3 of 4 tasks passed", "all that is Python has passed"]
-
-
-def test_a_broken_record_is_one_line_on_stderr(clone: Path, capsys: Capture) -> None:
-    save_record(clone, Record())
-    (clone / RECORD).write_text("{")
-    assert main(["status"]) == 0
-    assert capsys.readouterr().err == ".tiny-llm/progress.json cannot be read: a new record begins\n"
 
 
 def test_the_course_fits_80_columns() -> None:

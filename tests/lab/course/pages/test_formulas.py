@@ -1,7 +1,5 @@
 """Formulas of the pages: what is one, how it is shown, and which are refused."""
 
-import io
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -10,7 +8,6 @@ import pytest
 
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.formulas import FormulaError, formulas, mathml, with_mathml
-from tiny_llm_lab.course.book.chapters.unconverted import unconverted
 from tiny_llm_lab.course.book.checks import formula_problems
 from tiny_llm_lab.course.book.command import mdbook
 from tiny_llm_lab.course.book.page import Page
@@ -39,15 +36,6 @@ from tiny_llm_lab.course.book.page import Page
 def test_a_formula_stands_between_dollars_outside_of_code(text: str, found: list[str]) -> None:
     assert [formula.latex for formula in formulas(text)] == found
     assert bool(found) or with_mathml(text) == text
-
-
-def test_a_display_formula_is_a_block_and_one_line_of_html() -> None:
-    shown = with_mathml("before\n\n$$\na\n= b\n$$\n\nafter $c$.")
-    before, block, after = shown.split("\n\n")
-    assert (before, after[:6], after[-1]) == ("before", "after ", ".")
-    assert block.startswith('<div class="formula"><math ')
-    assert 'display="block"' in block
-    assert "\n" not in block
 
 
 def test_formulas_side_by_side_may_go_below_one_another() -> None:
@@ -98,18 +86,6 @@ def test_a_formula_that_cannot_be_shown_is_found_with_its_line_and_kept() -> Non
     assert r"$\cdoot$" in with_mathml(text)
 
 
-def test_chapters_of_every_depth_are_converted() -> None:
-    def chapter(content: str, *below: object) -> dict[str, object]:
-        return {"Chapter": {"name": "x", "content": content, "sub_items": list(below)}}
-
-    book = {"items": ["Separator", {"PartTitle": "$p$"}, chapter("$a$", chapter("$b$"))]}
-    done = json.loads(preprocessor.convert_book(io.StringIO(json.dumps([{}, book]))))
-    assert done["items"][:2] == book["items"][:2]
-    upper = done["items"][2]["Chapter"]
-    assert upper["content"].startswith("<math")
-    assert upper["sub_items"][0]["Chapter"]["content"].startswith("<math")
-
-
 def test_mdbook_builds_a_page_with_mathml(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "SUMMARY.md").write_text("[One](one.md)\n")
@@ -123,14 +99,6 @@ def test_mdbook_builds_a_page_with_mathml(tmp_path: Path) -> None:
         assert page.count("<math") == 2
         assert "<mfrac>" in page
         assert "<em>" not in page
-    assert list(unconverted(tmp_path / "book", [Page(Path("one.md"), "$a$")])) == []
-
-
-def test_a_book_that_was_built_without_its_preprocessor_is_found(tmp_path: Path) -> None:
-    (tmp_path / "one.html").write_text("<p>With $n$ tokens</p>")
-    page = Page(Path("one.md"), "With $n$ tokens")
-    assert list(unconverted(tmp_path, [page])) == ["one.md: 1 formula(s), and the built page shows 0"]
-    assert list(unconverted(tmp_path, [Page(Path("other.md"), "$n$")])) == []
 
 
 @pytest.mark.parametrize(

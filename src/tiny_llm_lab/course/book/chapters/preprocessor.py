@@ -1,4 +1,4 @@
-"""What mdBook calls while it builds the book: formulas become MathML, and a page says how long it is.
+"""What mdBook calls while it builds the book: formulas become MathML.
 
 `book` names this module to mdBook.
 """
@@ -9,7 +9,6 @@ import sys
 from typing import IO, Final
 
 from tiny_llm_lab.course.book.chapters.formulas import with_mathml
-from tiny_llm_lab.course.book.chapters.reading import with_reading_time
 
 _MODULE: Final = "tiny_llm_lab.course.book.chapters.preprocessor"
 
@@ -31,7 +30,7 @@ def _convert_items(items: list[object]) -> None:
     for item in items:
         chapter = item.get("Chapter") if isinstance(item, dict) else None  # others: separators, titles
         if chapter is not None:
-            chapter["content"] = with_mathml(with_reading_time(chapter["content"]))
+            chapter["content"] = with_mathml(chapter["content"])
             _convert_items(chapter["sub_items"])
 
 

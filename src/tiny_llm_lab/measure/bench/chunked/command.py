@@ -4,20 +4,20 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.measure.bench import flags, sample
 from tiny_llm_lab.measure.bench.chunked.plot import draw
 from tiny_llm_lab.measure.bench.chunked.workload import Workload, overlap_complaint
+from tiny_llm_lab.measure.bench.flags import shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.latency import ITL, TTFT, columns, contention, latencies
 from tiny_llm_lab.measure.bench.report import Report, Row, Section, ratios_of
 from tiny_llm_lab.measure.bench.run import Run
-from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Kind, Schedule, Spec
+from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
 from tiny_llm_lab.measure.bench.sweep import Sweep
-from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.console.field_flags import above_zero, add_field_flags, at_least_one, given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED, log, plural
 from tiny_llm_lab.serving.options.loop_options import CHUNK_POLICIES, TARGET_MS
 from tiny_llm_lab.serving.options.model_options import (
@@ -28,22 +28,16 @@ from tiny_llm_lab.serving.options.model_options import (
 )
 from tiny_llm_lab.types import UserError
 
-HELP = "Compare latencies across prefill_step, or with --engine across token budgets, as long prompts arrive."
+HELP = "Compare latencies of week 2's loop across prefill_step, as long prompts arrive."
 _ENOUGH_REPEATS: Final = 4
 _SIZES: Final = (32, 128, 512, UNCHUNKED)
 _POLICY_BASE: Final = 128
-_BUDGETS: Final = (64, 128, 512, UNCHUNKED)
-_LISTS: Final = {
-    "--prefill-steps": (1, f"default: {' '.join(map(str, _SIZES))}"),
-    "--max-num-batched-tokens": (1, f"budgets, with --engine; default: {' '.join(map(str, _BUDGETS))}"),
-    "--long-prefill-token-threshold": (0, "each with every budget, with --engine; 0 is off (default: 0)"),
-}
 _NOTE: Final = (
     "Median of fresh processes, {repeats} each (min-max). TTFT short: the short prompts that came "
     "during a long prefill. ITL: every gap of the requests that were decoding during one, pooled."
 )
 _SHOWN: Final = ("total_s", "output_tokens_per_s", "ttft_short_s", "ttft_long_s", *ITL)
-_CLASSES: Final[dict[str, tuple[Kind, ...]]] = {"short": ("early", "late"), "long": ("long",)}
+_CLASSES: Final[dict[str, tuple[str, ...]]] = {"short": ("early", "late"), "long": ("long",)}
 # With the largest chunks, which are none where a long prompt fits into one.
 _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_s")
 
@@ -51,14 +45,15 @@ _COMPARED: Final = ("itl_max_s", "itl_p50_s", "ttft_long_s", "output_tokens_per_
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_async_scheduling(parser)
-    parser.add_argument("--engine", action="store_true", help="measure week 3's engine, not week 2's loop")
-    for flag, (least, what) in _LISTS.items():
-        parser.add_argument(flag, type=flags.at_least(least), nargs="+", default=(), metavar="N", help=what)
+    about = f"default: {' '.join(map(str, _SIZES))}"
+    parser.add_argument(
+        "--prefill-steps", type=at_least_one, nargs="+", default=_SIZES, metavar="N", help=about
+    )
     about = f"rows for these as well, with a base of {_POLICY_BASE}"
     parser.add_argument("--chunk-policies", nargs="+", choices=CHUNK_POLICIES[1:], default=(), help=about)
     about = "ms that a chunk may take, with the policy adaptive (default: %(default)g)"
-    parser.add_argument("--chunk-target-ms", type=float, default=TARGET_MS, metavar="MS", help=about)
-    flags.add_flags(parser, Workload)
+    parser.add_argument("--chunk-target-ms", type=above_zero, default=TARGET_MS, metavar="MS", help=about)
+    add_field_flags(parser, Workload)
     about = "fresh processes for each setting (default: %(default)s)"
     parser.add_argument("--repeats", type=at_least_one, default=4, metavar="N", help=about)
     about = "default: one slot per request, so that no request waits for a slot"
@@ -68,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    workload = Workload(**flags.flags_of(args, Workload))
+    workload = Workload(**given_fields(args, Workload))
     schedules = _schedules(args)
     slots = args.batch_size or len(workload.requests())
     spec = Spec.from_args(
@@ -78,7 +73,6 @@ def run(args: Namespace) -> int:
         requests=workload.requests(),
         async_scheduling=async_scheduling(args),
     )
-    _check_schedules(spec, schedules)
     facts = host_facts()
     spec, learnt = workload.calibrated(replace(spec, schedule=schedules[0]))
     sweep = Sweep([replace(spec, schedule=each, variant=each.name) for each in schedules])
@@ -97,22 +91,10 @@ def run(args: Namespace) -> int:
 
 
 def _schedules(args: Namespace) -> list[Schedule]:
-    budgets, thresholds = args.max_num_batched_tokens, args.long_prefill_token_threshold
-    if args.engine and args.prefill_steps:
-        raise UserError("--prefill-steps is of the loop: with --engine give --max-num-batched-tokens")
-    if not args.engine and (budgets or thresholds):
-        raise UserError("--max-num-batched-tokens and --long-prefill-token-threshold go with --engine")
-    if args.engine and args.chunk_policies:
-        raise UserError("--chunk-policies is of the loop: leave out --engine")
-    if not args.chunk_target_ms > 0:
-        raise UserError(f"--chunk-target-ms must be above 0, not {args.chunk_target_ms:g}")
     if args.chunk_policies and args.solution == "mlx-lm":
         raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
-    if args.engine:
-        schedules = [Schedule(0, *pair) for pair in product(budgets or _BUDGETS, thresholds or (0,))]
-    else:
-        schedules = [Schedule(step) for step in args.prefill_steps or _SIZES]
-        schedules += [_with_policy(policy, args.chunk_target_ms) for policy in args.chunk_policies]
+    schedules = [Schedule(step) for step in args.prefill_steps]
+    schedules += [_with_policy(policy, args.chunk_target_ms) for policy in args.chunk_policies]
     if len(set(schedules)) < len(schedules):
         raise UserError("a setting is named twice: name each once")
     return schedules
@@ -123,26 +105,16 @@ def _with_policy(policy: str, target_ms: float) -> Schedule:
     return Schedule(_POLICY_BASE, policy=policy, target_ms=target_ms)
 
 
-def _check_schedules(spec: Spec, schedules: Sequence[Schedule]) -> None:
-    for schedule in schedules:
-        if schedule.prefill_step:
-            continue
-        try:
-            sample.config_of(replace(spec, schedule=schedule))
-        except UserError as error:
-            raise UserError(f"{schedule.name}: {error} (--batch-size sets max_num_seqs)") from None
-
-
 def _report(
     args: Namespace, workload: Workload, facts: Mapping[str, object], groups: Mapping[Schedule, list[Run]]
 ) -> None:
-    model, report = flags.shown_model(model_name(args)), Report(args.json)
+    model, report = shown_model(model_name(args)), Report(args.json)
     title = f"{model} · {args.solution}: {workload} ({facts['cpu']})"
     sections = sections_of(groups, title)
     for section in sections:
         report.add(section)
     slots = args.batch_size or len(workload.requests())
-    settings = {"model": model, "solution": args.solution, "batch_size": slots, "engine": args.engine}
+    settings = {"model": model, "solution": args.solution, "batch_size": slots, "engine": False}
     settings["async_scheduling"] = async_scheduling(args)
     samples = [
         {"schedule": asdict(schedule), "repeat": repeat, **each.to_json()}

@@ -8,11 +8,12 @@ the first two on every run.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tiny_llm_lab.measure.bench.flags import count
 from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.sample import measure
-from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Request, Schedule, Spec
+from tiny_llm_lab.measure.bench.spec import UNCHUNKED, Schedule, Spec
+from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one, flag
 from tiny_llm_lab.types import UserError
 
 EARLY_SHARE: Final = 0.4
@@ -27,15 +28,15 @@ _LONG_SPACING: Final = 0.7
 class Workload:
     """How many requests of which length."""
 
-    num_long: int = count(3, 1, "long prompts")
-    long_tokens: int = count(1024, 1, "tokens of a long prompt")
-    long_max_tokens: int = count(16, 1, "tokens of a long prompt's answer")
-    burst: int = count(1, 1, "long prompts that arrive together")
-    num_short: int = count(
-        10, 2, "short prompts; two in five are there from the start, the others arrive late"
+    num_long: int = flag(3, "long prompts", at_least_one)
+    long_tokens: int = flag(1024, "tokens of a long prompt", at_least_one)
+    long_max_tokens: int = flag(16, "tokens of a long prompt's answer", at_least_one)
+    burst: int = flag(1, "long prompts that arrive together", at_least_one)
+    num_short: int = flag(
+        10, "short prompts; two in five are there from the start, the others arrive late", at_least(2)
     )
-    short_tokens: int = count(24, 1, "tokens of a short prompt")
-    max_tokens: int = count(128, 2, "tokens of a short prompt's answer")
+    short_tokens: int = flag(24, "tokens of a short prompt", at_least_one)
+    max_tokens: int = flag(128, "tokens of a short prompt's answer", at_least(2))
 
     def __post_init__(self) -> None:
         if self.long_tokens <= self.short_tokens:

@@ -112,9 +112,7 @@ def memory(config: BenchConfig) -> Section:
     # Bytes of a chunk's scores in float32; kernels compute them in tiles.
     one = 0 if config.model.ops is not None else 4 * config.model.config.num_attention_heads * length
     with config.runner([chunk(0, length)]) as runner:
-        runner.run(chunk(0, min(length, _SIZES[0])))
-        rows = [memory_row(runner, length, size) for size in sizes if one * size <= _MOST_SCORES]
-        pool_bytes = runner.cache.nbytes
+        rows, pool_bytes = memory_rows(runner, length, [each for each in sizes if one * each <= _MOST_SCORES])
     note = (
         f"Held: the weights and {pool_bytes / 1e6:.1f} MB of blocks for the prompt. Re-read: stored "
         "tokens that later chunks read again, the sum of the chunks' starts; in one piece none."
@@ -124,7 +122,13 @@ def memory(config: BenchConfig) -> Section:
     return Section("memory", title, MEMORY_COLUMNS, rows, notes=[note], data=data)
 
 
-def memory_row(runner: StepRunner, length: int, size: int) -> Row:
+def memory_rows(runner: StepRunner, length: int, sizes: Sequence[int]) -> tuple[list[Row], int]:
+    """A row for each size of chunk, after a warm-up; and the bytes of the blocks."""
+    runner.run(chunk(0, sizes[0]))
+    return [_memory_row(runner, length, size) for size in sizes], runner.cache.nbytes
+
+
+def _memory_row(runner: StepRunner, length: int, size: int) -> Row:
     """A prompt in chunks of `size`, and its peak memory above the weights and the blocks."""
     held_bytes, starts = free_memory(), range(0, length, size)
     start_s = time.perf_counter()

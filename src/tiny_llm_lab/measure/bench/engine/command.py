@@ -9,11 +9,12 @@ from typing import Final
 from tiny_llm_lab.measure.bench.engine.chunks import chunk_position, memory
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.engine.drafts import drafts
-from tiny_llm_lab.measure.bench.engine.peers import peers
 from tiny_llm_lab.measure.bench.engine.steps import ahead, mixed, paged, scheduler
-from tiny_llm_lab.measure.bench.flags import add_flags, flags_of, shown_model
+from tiny_llm_lab.measure.bench.flags import shown_fields, shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
+from tiny_llm_lab.measure.bench.peers.under_load import peers
 from tiny_llm_lab.measure.bench.report import Report, Section
+from tiny_llm_lab.runtime.console.field_flags import add_field_flags
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments
 from tiny_llm_lab.types import UserError
@@ -40,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=list(EXPERIMENTS),
         help="may be given several times (default: all of them)",
     )
-    add_flags(parser, BenchConfig)
+    add_field_flags(parser, BenchConfig)
     parser.add_argument(
         "--calibration-out", type=Path, help="write what chunk-position measured for `simulate --calibration`"
     )
@@ -63,7 +64,7 @@ def run(args: Namespace) -> int:
         "model": shown_model(config.spec.model),
         "dtype": str(config.checkpoint.dtype).split(".")[-1],
         **{name: getattr(args, name) for name in ("solution", "threads")},
-        **flags_of(args, BenchConfig),
+        **shown_fields(config),
     }
     report.end("engine", settings, facts)
     return 0

@@ -9,9 +9,10 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from tiny_llm_lab.measure.bench.flags import count, flags_of, random_bits
+from tiny_llm_lab.measure.bench.flags import random_bits
 from tiny_llm_lab.measure.bench.harness import Variant, time_variants
 from tiny_llm_lab.measure.bench.spec import Spec
+from tiny_llm_lab.runtime.console.field_flags import at_least, at_least_one, flag, given_fields
 from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import Step
 from tiny_llm_lab.runtime.task_names import TaskNames
@@ -33,13 +34,15 @@ class BenchConfig:
     model: Any
     checkpoint: Checkpoint
     spec: Spec
-    rounds: int = count(9, 1, "rounds of interleaved steps")
-    repeats: int = count(1, 1, "rounds of interleaved runs under load")
-    context: int = count(512, 1, "stored tokens of a decode")
-    streams: int = count(8, 1, "decodes")
-    chunk: int = count(128, 1, "tokens of a chunk")
-    memory_tokens: int = count(16_384, 1, "tokens of the prompt whose memory is measured, or as many as fit")
-    seed: int = count(0, 0, "of tokens and arrivals")
+    rounds: int = flag(9, "rounds of interleaved steps", at_least_one)
+    repeats: int = flag(1, "rounds of interleaved runs under load", at_least_one)
+    context: int = flag(512, "stored tokens of a decode", at_least_one)
+    streams: int = flag(8, "decodes", at_least_one)
+    chunk: int = flag(128, "tokens of a chunk", at_least_one)
+    memory_tokens: int = flag(
+        16_384, "tokens of the prompt whose memory is measured, or as many as fit", at_least_one
+    )
+    seed: int = flag(0, "of tokens and arrivals", at_least(0))
 
     @classmethod
     def from_args(cls, args: Namespace) -> "BenchConfig":
@@ -54,9 +57,10 @@ class BenchConfig:
         missing = [name for name in _NEEDED if not hasattr(llm, name)]
         if missing:
             raise UserError(f"solution {args.solution!r} has no {missing[0]}: choose --solution ref")
-        own = {"threads": args.threads or 0, "seed": args.seed}
+        sizes = given_fields(args, cls)
+        own = {"threads": args.threads or 0, "seed": sizes.get("seed", 0)}
         spec = Spec.from_args(args, name, **own)
-        return cls(llm, loaded.model, loaded.checkpoint, spec, **flags_of(args, cls))
+        return cls(llm, loaded.model, loaded.checkpoint, spec, **sizes)
 
     @property
     def limit(self) -> int:

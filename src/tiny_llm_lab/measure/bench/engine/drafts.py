@@ -4,15 +4,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig
 from tiny_llm_lab.measure.bench.report import NO_AIM, Aim, Column, Metrics, Ratio, Row, Section
 from tiny_llm_lab.measure.corpus.recall import recall_questions
 from tiny_llm_lab.runtime.interleave import interleave
+from tiny_llm_lab.serving.building import build_engine
 from tiny_llm_lab.serving.options.chat_template import as_chat
-from tiny_llm_lab.types import Clock, EngineOptions, EngineOutput, SamplingParams, SchedulerConfig
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
+from tiny_llm_lab.serving.options.model_options import Loaded
+from tiny_llm_lab.types import Clock, EngineOutput, SamplingParams, SchedulerConfig
 
 PLAIN: Final = "no drafts"
 GATED: Final = ", gated"
@@ -122,22 +125,19 @@ def sides_of(config: BenchConfig, text: Text, stack: ExitStack) -> list[Side]:
     """An engine for each way to draft, the first without; a prompt is computed once, and then cached."""
     llm, length = config.llm, config.context + _LONGEST
     config.require_room(length, "--context")
-    ways: dict[str, dict[str, Any]] = {PLAIN: {"async_scheduling": False}}
-    for k in LENGTHS:
-        ways[f"k = {k}"] = {"proposer": llm.NgramProposer(num_tokens=k)}
-    for k in (4, 8):
-        ways[f"k = {k}{GATED}"] = {
-            "proposer": llm.NgramProposer(num_tokens=k),
-            "draft_gate": llm.DraftGate(),
-        }
+    plain = EngineSettings(
+        SchedulerConfig(max_num_seqs=1, max_model_len=length),
+        block_size=BLOCK_SIZE,
+        async_scheduling=False,
+        num_blocks=(len(text.prompts) + 1) * -(-length // BLOCK_SIZE),
+    )
+    drafting = replace(plain, speculate="ngram", draft_gate=False)
+    ways = {PLAIN: plain}
+    ways |= {f"k = {k}": replace(drafting, num_speculative_tokens=k) for k in LENGTHS}
+    ways |= {f"k = {k}{GATED}": replace(drafting, num_speculative_tokens=k, draft_gate=True) for k in (4, 8)}
     sides = []
-    for name, options in ways.items():
-        engine = llm.Engine(
-            config.model,
-            config.checkpoint.tokenizer,
-            SchedulerConfig(max_num_seqs=1, max_model_len=length),
-            EngineOptions((len(text.prompts) + 1) * -(-length // BLOCK_SIZE), BLOCK_SIZE, **options),
-        )
+    for name, settings in ways.items():
+        engine = build_engine(llm, Loaded(config.checkpoint, llm, config.model), settings)
         stack.callback(engine.release)
         sides.append(Side(name, engine))
     return sides

@@ -7,7 +7,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.measure.bench.flags import add_flags, count, flags_of, random_bits, shown_model
+from tiny_llm_lab.measure.bench.flags import random_bits, shown_model
 from tiny_llm_lab.measure.bench.host import host_facts
 from tiny_llm_lab.measure.bench.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.report import Report
@@ -16,6 +16,13 @@ from tiny_llm_lab.measure.bench.spec import Schedule, Spec, at_once
 from tiny_llm_lab.measure.bench.sweep import Sweep
 from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS, needed_output_len, rates_of
 from tiny_llm_lab.measure.bench.throughput.result import drift_line, result_of, section_of
+from tiny_llm_lab.runtime.console.field_flags import (
+    add_field_flags,
+    at_least,
+    at_least_one,
+    flag,
+    given_fields,
+)
 from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.registry import find_folder
@@ -45,26 +52,26 @@ _AS_OURS: Final = "of the baselines (default: as ours, but at most {} for mlx-lm
 class Sizes:
     """The flags that are numbers."""
 
-    prompt_len: int = count(512, 1, "tokens of every prompt")
-    output_len: int = count(32, 1, "tokens of every answer")
-    batch: int = count(1, 1, "requests at a time")
-    repeats: int = count(3, 1, "fresh processes per engine")
-    threads: int = count(usable_cores(), 1, "for every engine")
-    prefill_step: int | None = count(None, 1, "most tokens of a chunk (default: the whole prompt)")
-    baseline_prompt_len: int | None = count(None, 1, _AS_OURS.format(SLOW_PROMPT_LEN))
-    baseline_output_len: int | None = count(None, _MIN_PEER_OUTPUT, _AS_OURS.format(SLOW_OUTPUT_LEN))
+    prompt_len: int = flag(512, "tokens of every prompt", at_least_one)
+    output_len: int = flag(32, "tokens of every answer", at_least_one)
+    batch: int = flag(1, "requests at a time", at_least_one)
+    repeats: int = flag(3, "fresh processes per engine", at_least_one)
+    threads: int = flag(usable_cores(), "for every engine", at_least_one)
+    prefill_step: int | None = flag(None, "most tokens of a chunk (default: the whole prompt)", at_least_one)
+    baseline_prompt_len: int | None = flag(None, _AS_OURS.format(SLOW_PROMPT_LEN), at_least_one)
+    baseline_output_len: int | None = flag(None, _AS_OURS.format(SLOW_OUTPUT_LEN), at_least(_MIN_PEER_OUTPUT))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
-    add_flags(parser, Sizes)
+    add_field_flags(parser, Sizes)
     add_async_scheduling(parser)
     parser.add_argument("--baselines", default="", help=f"comma-separated, of {', '.join(BASELINES)}")
     parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
 
 
 def run(args: Namespace) -> int:
-    sizes = Sizes(**flags_of(args, Sizes))
+    sizes = Sizes(**given_fields(args, Sizes))
     ours, names = checked(args, sizes)
     find_folder(ours.model)  # a typo costs no process
     skipped: dict[str, str] = {}

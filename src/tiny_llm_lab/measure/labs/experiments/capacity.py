@@ -8,6 +8,7 @@ from typing import Final
 
 from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs.effect import effect_of, within
+from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.plot import bar_panels
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import Variant
@@ -18,7 +19,6 @@ from tiny_llm_lab.runtime.console.talk import log
 from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.metrics import percentile
 
-QUESTION: Final = "How many requests a second keep the SLOs?"
 _BUDGET: Final = 128
 _SHARE: Final = 90  # percent of the requests whose longest gap counts
 _TTFT_PREFILLS: Final = 4.0  # the SLO of the median TTFT, in prefills of a long prompt
@@ -74,7 +74,7 @@ def run(setup: LabSetup) -> LabResult:
     data = {name: [[asdict(probe) for probe in found] for found in each] for name, each in probes.items()}
     section = Section("capacity", title, _COLUMNS, rows, notes=[note], data=asdict(slos) | {"probes": data})
     draw = partial(bar_panels, rows=rows, panels=(("requests per second", "rate", 1.0, "1/s"),))
-    return LabResult("capacity", QUESTION, section, finding(rows), draw, skipped)
+    return LabResult("capacity", LAB.question, section, finding(rows), draw, skipped)
 
 
 def _probe(setup: LabSetup, variant: Variant, number: int, rate: float) -> Probe:
@@ -137,3 +137,6 @@ def finding(rows: Sequence[Row]) -> Finding:
         return Finding(said, [judged(text, is_raised, said[-1])])
     effect = effect_of("the capacity with chunks", chunked, off, "rate")
     return Finding([*said, f"So {effect}."], [judged(text, effect.is_("higher"), str(effect))])
+
+
+LAB: Final = OwnLab("How many requests a second keep the SLOs?", run)

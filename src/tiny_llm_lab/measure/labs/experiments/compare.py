@@ -1,22 +1,21 @@
 """`compare`: three configurations under the same traffic."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from tiny_llm_lab.measure.bench.host import cpu_model
 from tiny_llm_lab.measure.bench.latency import columns
-from tiny_llm_lab.measure.bench.report import Row, Section
-from tiny_llm_lab.measure.labs.effect import effect_of, every, within
-from tiny_llm_lab.measure.labs.plot import bar_panels
-from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.bench.report import Row
+from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, within
+from tiny_llm_lab.measure.labs.lab import BUDGET, Lab
+from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of, traffic_metrics
+from tiny_llm_lab.measure.labs.setup import LabSetup, Pace, traffic_metrics
 from tiny_llm_lab.measure.labs.workload import rate_for, traffic
-from tiny_llm_lab.measure.simulate.traffic import LengthKind
+from tiny_llm_lab.measure.traffic.lengths import LengthKind
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
-QUESTION: Final = "What do chunks change under ordinary traffic?"
-KEYS: Final = (
+_KEYS: Final = (
     "ttft_p50_s",
     "ttft_p99_s",
     "itl_p50_s",
@@ -25,27 +24,16 @@ KEYS: Final = (
     "itl_p99_over_p50",
     "output_tokens_per_s",
 )
-PANELS: Final = (
-    ("ITL p99", "itl_p99_s", 1e3, "ms"),
-    ("TTFT p50", "ttft_p50_s", 1e3, "ms"),
-    ("output tokens per second", "output_tokens_per_s", 1.0, "tok/s"),
-)
 
 
-def run(setup: LabSetup) -> LabResult:
-    variants, skipped = setup.usable([setup.whole, Variant("default"), setup.chunked(512)])
-    pace = setup.pace(variants[0])
+def _kinds(setup: LabSetup) -> tuple[LengthKind, ...]:
     # Like conversations: many short prompts, some very long ones.
-    kinds = (LengthKind(1.0, setup.max_model_len // 8, 1.0, 48, 0.5),)
-    rate, count = rate_for(setup, pace, kinds), setup.sizes.num_requests
-    rows = rows_of(
-        setup.measure(variants, lambda number: traffic(setup, kinds, rate, count, number)), traffic_metrics
-    )
-    prompt = kinds[0].prompt_median
-    title = f"{count} requests, Poisson at {rate:.1f} a second, prompts of {prompt} tokens in the median"
-    section = Section("compare", title, columns(KEYS, has_spread=True), rows, notes=[f"On {cpu_model()}."])
-    draw = partial(bar_panels, rows=rows, panels=PANELS)
-    return LabResult("compare", QUESTION, section, finding(rows), draw, skipped)
+    return (LengthKind(1.0, setup.max_model_len // 8, 1.0, 48, 0.5),)
+
+
+def requests_of(setup: LabSetup, pace: Pace, number: int) -> list[LoadRequest]:
+    """Ordinary traffic at a rate that suits this machine."""
+    return traffic(setup, _kinds(setup), rate_for(setup, pace, _kinds(setup)), number)
 
 
 def finding(rows: Sequence[Row]) -> Finding:
@@ -73,6 +61,30 @@ def finding(rows: Sequence[Row]) -> Finding:
             every([itl.is_("lower"), within(ttft.ratios, most=1.25)]),
             f"{itl}; {ttft}",
         ),
-        judged("Throughput stays", speed.is_("none"), str(speed)),
+        claimed("Throughput stays", speed, "none"),
     ]
     return Finding(conclusion, claims)
+
+
+def _facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
+    [kind] = kinds = _kinds(setup)
+    return {"rate": rate_for(setup, pace, kinds), "prompt": kind.prompt_median, "cpu": cpu_model()}
+
+
+LAB: Final = Lab(
+    name="compare",
+    question="What do chunks change under ordinary traffic?",
+    columns=columns(_KEYS, has_spread=True),
+    title="{num_requests} requests, Poisson at {rate:.1f} a second, prompts of {prompt} tokens in the median",
+    variants=lambda setup: [setup.whole, Variant("default"), setup.chunked(BUDGET)],
+    requests=requests_of,
+    metrics=traffic_metrics,
+    notes=["On {cpu}."],
+    facts=_facts,
+    finding=lambda m: finding(m.rows),
+    panels=(
+        ("ITL p99", "itl_p99_s", 1e3, "ms"),
+        ("TTFT p50", "ttft_p50_s", 1e3, "ms"),
+        ("output tokens per second", "output_tokens_per_s", 1.0, "tok/s"),
+    ),
+)

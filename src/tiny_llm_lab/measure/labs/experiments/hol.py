@@ -1,48 +1,25 @@
 """`hol`: many answers are being written when one long prompt comes, without and with chunks."""
 
 from collections.abc import Sequence
-from functools import partial
 from math import ceil
 from statistics import median
 from typing import Final
 
-from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.measure.labs.effect import by_round, effect_of, every, within
-from tiny_llm_lab.measure.labs.plot import bar_panels
-from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
-from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
+from tiny_llm_lab.measure.labs.effect import by_round, claimed, effect_of, every, within
+from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured
+from tiny_llm_lab.measure.labs.result import Claim, Finding, judged
 from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.runtime.solution import load_scheduling
 from tiny_llm_lab.types import SchedulerConfig
 
-QUESTION: Final = "What does one long prompt do to answers that are being written?"
-BUDGET: Final = 512
 _COLUMNS: Final = (
     Column("usual_s", "usual gap ms", ".2f", 1e3),
     Column("stall_s", "longest gap of a stream ms", ".1f", 1e3, has_spread=True),
     Column("stall_steps", "in gaps", ".1f"),
     Column("ttft_long_s", "TTFT long ms", ".1f", 1e3, has_spread=True),
 )
-
-
-def run(setup: LabSetup) -> LabResult:
-    variants, skipped = setup.usable([setup.whole, setup.chunked(BUDGET)])
-    pace = setup.pace(variants[0])
-    runs = setup.measure(variants, lambda number: contention(setup, pace, 1, number))
-    rows = rows_of(runs, metrics)
-    problem = overlap_problem([run for each in runs.values() for run in each])
-    steps = [step_count(setup.solution, 4096, BUDGET, decodes) for decodes in (0, 1)]
-    title = f"{setup.sizes.streams} answers, and one prompt of {setup.long_tokens} tokens"
-    section = Section("hol", title, _COLUMNS, rows, data={"steps": steps})
-    panels = (
-        ("longest gap of a stream", "stall_s", 1e3, "ms"),
-        ("TTFT of the long prompt", "ttft_long_s", 1e3, "ms"),
-    )
-    draw = partial(bar_panels, rows=rows, panels=panels)
-    return LabResult(
-        "hol", QUESTION, section, finding(rows, setup.long_tokens, steps, problem), draw, skipped
-    )
 
 
 def metrics(run: LoadRun) -> Metrics:
@@ -110,11 +87,7 @@ def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem
             f"{num_chunks} chunks divide it by {ratio:.1f}: a step has a fixed cost and decodes beside the "
             "chunk, and late chunks read more",
         ),
-        judged(
-            "Chunks make the long prompt's first token later",
-            ttft.is_("higher"),
-            str(ttft),
-        ),
+        claimed("Chunks make the long prompt's first token later", ttft, "higher"),
     ]
     return Finding(said, [*claims, *_step_claims(steps)])
 
@@ -124,3 +97,24 @@ def _step_claims(steps: Sequence[int]) -> list[Claim]:
     text = "A prompt of 4096 tokens takes floor(4096 / 512) = 8 steps, interleaved with decodes"
     said = f"{alone} steps alone, {beside} beside one decode, which takes a token of every budget"
     return [judged(text, alone == beside == 8, said)]
+
+
+def _steps(measured: Measured) -> list[int]:
+    return [step_count(measured.setup.solution, 4096, BUDGET, decodes) for decodes in (0, 1)]
+
+
+LAB: Final = Lab(
+    name="hol",
+    question="What does one long prompt do to answers that are being written?",
+    columns=_COLUMNS,
+    title="{streams} answers, and one prompt of {long_tokens} tokens",
+    requests=lambda setup, pace, number: contention(setup, pace, 1, number),
+    metrics=metrics,
+    problem=overlap_problem,
+    data=lambda m: {"steps": _steps(m)},
+    finding=lambda m: finding(m.rows, m.setup.long_tokens, _steps(m), m.problem),
+    panels=(
+        ("longest gap of a stream", "stall_s", 1e3, "ms"),
+        ("TTFT of the long prompt", "ttft_long_s", 1e3, "ms"),
+    ),
+)

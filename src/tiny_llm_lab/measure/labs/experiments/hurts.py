@@ -4,17 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from matplotlib.figure import Figure
-
-from tiny_llm_lab.measure.bench.report import Column, Ratio, Row, Section
+from tiny_llm_lab.measure.bench.report import Column, Row, Section
 from tiny_llm_lab.measure.labs.effect import Effect, by_round, effect_of
-from tiny_llm_lab.measure.labs.plot import COLORS
+from tiny_llm_lab.measure.labs.lab import OwnLab
+from tiny_llm_lab.measure.labs.plot import bar_panels
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
-QUESTION: Final = "When do chunks hurt?"
 _BUDGET: Final = 256
 _CLAIMS: Final = {
     "lone long prompt": "A single long prompt is faster in one pass",
@@ -26,6 +24,7 @@ _COLUMNS: Final = (
     Column("chunked_s", f"{_BUDGET} ms", ".1f", 1e3, has_spread=True),
     Column("ratio", "chunked / off", ".2f", has_spread=True),
 )
+_PANELS: Final = (("time with chunks / time without (above 1: chunks hurt)", "ratio", 1.0, "x"),)
 Make = Callable[[LabSetup, int], Sequence[LoadRequest]]
 
 
@@ -40,7 +39,14 @@ def run(setup: LabSetup) -> LabResult:
             effects.append(effect_of("the time with chunks", pair[1], pair[0], "total_s"))
     title = f"Seconds until the last token, without chunks and with a budget of {_BUDGET} tokens"
     section = Section("hurts", title, _COLUMNS, rows)
-    return LabResult("hurts", QUESTION, section, finding(rows, effects), partial(draw, rows), skipped)
+    return LabResult(
+        "hurts",
+        LAB.question,
+        section,
+        finding(rows, effects),
+        partial(bar_panels, rows=rows, panels=_PANELS),
+        skipped,
+    )
 
 
 def last_token_s(run: LoadRun) -> float:
@@ -96,22 +102,4 @@ def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
     return Finding(said, claims)
 
 
-def draw(rows: Sequence[Row], figure: Figure) -> None:
-    """Chunked / off, with the range over the rounds."""
-    axes = figure.subplots()
-    for idx, row in enumerate(rows):
-        if "chunked_s" not in row.samples:
-            continue
-        ratio = Ratio.of(row.name, row.samples["chunked_s"], row.samples["off_s"])
-        if ratio is not None:
-            low, high = min(ratio.low, ratio.value), max(ratio.high, ratio.value)
-            error = [[ratio.value - low], [high - ratio.value]]
-            axes.errorbar(ratio.value, idx, xerr=error, fmt="o", capsize=4, color=COLORS[1])
-            axes.annotate(f"{ratio.value:.2f}", (high, idx), (6, -3), textcoords="offset points")
-    axes.axvline(1.0, color="gray", linewidth=0.8)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows])
-    axes.set_ylim(-0.5, len(rows) - 0.5)
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel("time with chunks / time without (right of the line: chunks hurt)")
-    axes.grid(axis="x", alpha=0.3)
+LAB: Final = OwnLab("When do chunks hurt?", run)

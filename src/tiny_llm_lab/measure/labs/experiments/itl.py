@@ -1,42 +1,23 @@
 """`itl`: the gaps between tokens over time, without and with chunks."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.latency import columns, itl_metrics
-from tiny_llm_lab.measure.bench.report import Metrics, Row, Section
+from tiny_llm_lab.measure.bench.report import Metrics, Row
 from tiny_llm_lab.measure.labs.effect import by_round, effect_of, within
+from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured
 from tiny_llm_lab.measure.labs.plot import COLORS, gaps_over_time
-from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
-from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.runtime.metrics import pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing
 
-QUESTION: Final = "When do gaps between tokens become long?"
-_BUDGET: Final = 512
 _KEYS: Final = ("itl_p50_s", "itl_p99_s", "itl_max_s", "itl_p99_over_p50")
-_TITLES: Final = {"off": "No Chunked Prefill — ITL Spikes", str(_BUDGET): "Chunked Prefill — Smooth ITL"}
-
-
-def run(setup: LabSetup) -> LabResult:
-    variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
-    pace = setup.pace(variants[0])
-    runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
-    rows = rows_of(runs, metrics)
-    problem = overlap_problem([run for each in runs.values() for run in each])
-    shown = {name: typical(each) for name, each in runs.items()}
-    series = {
-        name: [{"token_s": timing.token_s} for timing in timings(run.of_kind("stream"))]
-        for name, run in shown.items()
-    }
-    title = f"{setup.sizes.streams} answers, and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens"
-    section = Section("itl", title, columns(_KEYS, has_spread=True), rows, data={"series": series})
-    return LabResult("itl", QUESTION, section, finding(rows, problem), partial(draw, shown), skipped)
+_TITLES: Final = {"off": "No Chunked Prefill — ITL Spikes", str(BUDGET): "Chunked Prefill — Smooth ITL"}
 
 
 def metrics(run: LoadRun) -> Metrics:
@@ -79,8 +60,9 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     return Finding(said, claims)
 
 
-def draw(shown: dict[str, LoadRun], figure: Figure) -> None:
-    """A panel for each variant on one scale; the time of a long prompt's prefill is shaded."""
+def draw(measured: Measured, figure: Figure) -> None:
+    """A panel for each variant's typical run on one scale; a long prompt's prefill is shaded."""
+    shown = _typical_of(measured)
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (name, run), color in zip(panels, shown.items(), COLORS, strict=False):
         for record in run.of_kind("long"):
@@ -89,3 +71,30 @@ def draw(shown: dict[str, LoadRun], figure: Figure) -> None:
         longest_ms = max(pooled_itl(streams)) * 1e3
         gaps_over_time(axes, f"{_TITLES.get(name, name)} (longest {longest_ms:.0f} ms)", streams, color)
     panels[0].text(0.02, 0.95, "shaded: a long prompt waits", transform=panels[0].transAxes, fontsize=8)
+
+
+def _typical_of(measured: Measured) -> dict[str, LoadRun]:
+    return {name: typical(each) for name, each in measured.runs.items()}
+
+
+def _data(measured: Measured) -> dict[str, object]:
+    return {
+        "series": {
+            name: [{"token_s": timing.token_s} for timing in timings(run.of_kind("stream"))]
+            for name, run in _typical_of(measured).items()
+        }
+    }
+
+
+LAB: Final = Lab(
+    name="itl",
+    question="When do gaps between tokens become long?",
+    columns=columns(_KEYS, has_spread=True),
+    title="{streams} answers, and {num_long} prompts of {long_tokens} tokens",
+    requests=lambda setup, pace, number: contention(setup, pace, setup.sizes.num_long, number),
+    metrics=metrics,
+    problem=overlap_problem,
+    data=_data,
+    finding=lambda m: finding(m.rows, m.problem),
+    draw=draw,
+)

@@ -7,18 +7,19 @@ from typing import Final, cast
 
 from matplotlib.figure import Figure
 
-from tiny_llm_lab.measure.bench.engine.chunks import MEMORY_COLUMNS, memory_row
+from tiny_llm_lab.measure.bench.engine.chunks import MEMORY_COLUMNS, memory_rows
 from tiny_llm_lab.measure.bench.report import Row, Section
-from tiny_llm_lab.measure.labs.plot import COLORS, log_budgets
+from tiny_llm_lab.measure.labs.lab import OwnLab
+from tiny_llm_lab.measure.labs.plot import over_budgets
 from tiny_llm_lab.measure.labs.result import Claim, Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.setup import LabSetup
 from tiny_llm_lab.runtime.steps.runner import StepRunner
 from tiny_llm_lab.runtime.steps.shapes import chunk
 from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import load
 from tiny_llm_lab.types import UserError
 
-QUESTION: Final = "How much memory do chunks save?"
 _SIZES: Final = (256, 512, 1024, 2048)
 _BLOCK_SIZE: Final = 16
 _SCORE_BYTES: Final = 2  # of the sources' arithmetic, bfloat16
@@ -27,20 +28,18 @@ _SCORE_BYTES: Final = 2  # of the sources' arithmetic, bfloat16
 def run(setup: LabSetup) -> LabResult:
     if not setup.servers.is_own:
         raise UserError("`lab memory` measures the engine in its own process: leave out --server")
-    loaded = load(setup.model, setup.solution)
+    loaded = load(ModelSettings(setup.model, setup.solution))
     length = setup.long_tokens
     sizes = [*(size for size in _SIZES if size < length), length]
     llm = TaskNames(cast(ModuleType, loaded.solution))
     with StepRunner(llm, loaded.model, [chunk(0, length)], setup.seed, block_size=_BLOCK_SIZE) as runner:
-        runner.run(chunk(0, sizes[0]))
-        rows = [memory_row(runner, length, size) for size in sizes]
-        pool_bytes = runner.cache.nbytes
+        rows, pool_bytes = memory_rows(runner, length, sizes)
     heads = loaded.model.config.num_attention_heads
     title = f"prefill of a prompt of {length} tokens, by chunk size"
     data = {"tokens": length, "pool_bytes": pool_bytes, "heads": heads}
     section = Section("memory", title, MEMORY_COLUMNS, rows, data=data)
     found = finding(rows, length, sizes[0], pool_bytes, heads)
-    return LabResult("memory", QUESTION, section, found, partial(draw, rows, sizes))
+    return LabResult("memory", LAB.question, section, found, partial(draw, rows, sizes))
 
 
 def finding(rows: Sequence[Row], length: int, smallest: int, pool_bytes: int, heads: int) -> Finding:
@@ -99,9 +98,8 @@ def draw(rows: Sequence[Row], sizes: Sequence[int], figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     panels = ((left, "above_held_bytes", "above weights and blocks"), (right, "peak_bytes", "all memory"))
     for axes, key, title in panels:
-        axes.plot(sizes, [row.median(key) / 1e6 for row in rows], "o-", color=COLORS[1])
-        log_budgets(axes, sizes)
-        axes.set_ylim(bottom=0)
-        axes.set_title(f"peak memory: {title}", loc="left", fontsize=10)
-        axes.set_ylabel("MB")
+        over_budgets(axes, f"peak memory: {title}", sizes, rows, key, 1e-6, "MB")
         axes.set_xlabel("chunk size (tokens)")
+
+
+LAB: Final = OwnLab("How much memory do chunks save?", run)

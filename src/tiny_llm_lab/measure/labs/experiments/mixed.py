@@ -3,25 +3,24 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache
 from typing import Final
 
 from matplotlib.figure import Figure
 
-from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.measure.labs.effect import LEAST, by_round, effect_of, every, within
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
+from tiny_llm_lab.measure.labs.effect import LEAST, by_round, claimed, effect_of, every, within
+from tiny_llm_lab.measure.labs.lab import Lab, Measured
 from tiny_llm_lab.measure.labs.plot import COLORS
-from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
-from tiny_llm_lab.measure.labs.setup import LabSetup, Runs, rows_of
+from tiny_llm_lab.measure.labs.result import Finding, judged
+from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.labs.workload import LOAD, mixed, mixed_kinds, mixed_shapes, rate_for
 from tiny_llm_lab.measure.load.record import LoadRun, timings
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.measure.load.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.measure.traffic.prompts import Texts, tokenizer_for
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
-QUESTION: Final = "What do short requests feel of long ones?"
 FILE: Final = "mixed_workload.json"
-_BUDGET: Final = 512
 _KINDS: Final = ("short", "long")
 _COLUMNS: Final = tuple(
     Column(f"{metric}_{kind}_s", f"{title} {kind} ms", spec, 1e3, has_spread=True)
@@ -34,31 +33,25 @@ _COLUMNS: Final = tuple(
 )
 
 
-def run(setup: LabSetup) -> LabResult:
-    variants, skipped = setup.usable([setup.whole, setup.chunked(_BUDGET)])
-    pace = setup.pace(variants[0])
-    rate = rate_for(setup, pace, mixed_kinds(setup), LOAD)
-    texts = Texts(tokenizer_for(setup.model, setup.model), setup.seed) if setup.servers.is_own else None
-    _write(setup, requests_of(setup, rate, texts, 0))
-    runs = setup.measure(variants, lambda number: requests_of(setup, rate, texts, number))
-    rows = rows_of(runs, metrics)
-    shapes = mixed_shapes(setup)
-    count = setup.sizes.num_requests
-    title = f"{count // 5} long and {count - count // 5} short requests, {rate:.1f} a second"
-    note = "; ".join(f"{kind}: {shape[0]} tokens, answers of {shape[1]}" for kind, shape in shapes.items())
-    section = Section(
-        "mixed", title, _COLUMNS, rows, notes=[f"{note}. Those of the first round are in {FILE}."]
-    )
-    return LabResult("mixed", QUESTION, section, finding(rows), partial(draw, runs), skipped)
+def requests_of(setup: LabSetup, pace: Pace, number: int) -> Sequence[LoadRequest]:
+    """The requests of a round, as texts where the tokenizer is known; those of the first are written."""
+    requests: Sequence[LoadRequest] = mixed(setup, _rate(setup, pace), number)
+    if setup.servers.is_own:
+        texts = _texts(setup.model, setup.seed)
+        texts.rng.seed(f"{setup.seed} {number}")
+        requests = [replace(each, prompt=texts.exact(each.num_prompt_tokens)) for each in requests]
+    if number == 0:
+        _write(setup, requests)
+    return requests
 
 
-def requests_of(setup: LabSetup, rate: float, texts: Texts | None, number: int) -> Sequence[LoadRequest]:
-    """The requests of a round; `texts` puts text of as many tokens in place of token ids."""
-    requests = mixed(setup, rate, number)
-    if texts is None:
-        return requests
-    texts.rng.seed(f"{setup.seed} {number}")
-    return [replace(each, prompt=texts.exact(each.num_prompt_tokens)) for each in requests]
+def _rate(setup: LabSetup, pace: Pace) -> float:
+    return rate_for(setup, pace, mixed_kinds(setup), LOAD)
+
+
+@cache
+def _texts(model: str, seed: int) -> Texts:
+    return Texts(tokenizer_for(model, model), seed)
 
 
 def _write(setup: LabSetup, requests: Sequence[LoadRequest]) -> None:
@@ -102,7 +95,7 @@ def finding(rows: Sequence[Row]) -> Finding:
     short, long = effects["short"], effects["long"]
     is_more = within(by_round(short.ratios, long.ratios), most=1 - LEAST)
     claims = [
-        judged("Chunks protect short requests", short.is_("lower"), str(short)),
+        claimed("Chunks protect short requests", short, "lower"),
         judged(
             "Short requests are the most sensitive to long prefills",
             every([short.is_("lower"), is_more]),
@@ -112,11 +105,11 @@ def finding(rows: Sequence[Row]) -> Finding:
     return Finding(said, claims)
 
 
-def draw(runs: Runs, figure: Figure) -> None:
+def draw(measured: Measured, figure: Figure) -> None:
     """How many gaps are longer than so many ms, for each class and variant, all rounds pooled."""
     panels = figure.subplots(1, len(_KINDS), sharey=True)
     for axes, kind in zip(panels, _KINDS, strict=True):
-        for (name, each), color in zip(runs.items(), COLORS, strict=False):
+        for (name, each), color in zip(measured.runs.items(), COLORS, strict=False):
             gaps = sorted(gap * 1e3 for run in each for gap in pooled_itl(timings(run.of_kind(kind))))
             shares = [1 - idx / len(gaps) for idx in range(len(gaps))]
             axes.step(gaps, shares, color=color, label=name)
@@ -128,3 +121,24 @@ def draw(runs: Runs, figure: Figure) -> None:
         axes.grid(alpha=0.3)
         axes.legend()
     panels[0].set_ylabel("share of gaps that are longer")
+
+
+def _facts(setup: LabSetup, pace: Pace) -> dict[str, object]:
+    shapes, longs = mixed_shapes(setup).items(), setup.sizes.num_requests // 5
+    note = "; ".join(f"{kind}: {shape[0]} tokens, answers of {shape[1]}" for kind, shape in shapes)
+    rate, shorts = _rate(setup, pace), setup.sizes.num_requests - longs
+    return {"longs": longs, "shorts": shorts, "rate": rate, "shapes": note}
+
+
+LAB: Final = Lab(
+    name="mixed",
+    question="What do short requests feel of long ones?",
+    columns=_COLUMNS,
+    title="{longs} long and {shorts} short requests, {rate:.1f} a second",
+    requests=requests_of,
+    metrics=metrics,
+    notes=[f"{{shapes}}. Those of the first round are in {FILE}."],
+    facts=_facts,
+    finding=lambda m: finding(m.rows),
+    draw=draw,
+)

@@ -2,21 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Final
 
-from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
 from tiny_llm_lab.measure.labs.effect import effect_of, within
-from tiny_llm_lab.measure.labs.plot import bar_panels
-from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.lab import Lab, Measured
+from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.serving.options.engine_options import EngineSettings
+from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 
-QUESTION: Final = "What does a shared system prompt save?"
 _SYSTEM, _USER, _NUM_REQUESTS = 1000, 500, 6
 _COLUMNS: Final = (
     Column("cached_tokens", "cached tokens", ".0f"),
@@ -27,33 +25,12 @@ _COLUMNS: Final = (
 )
 
 
-def run(setup: LabSetup) -> LabResult:
-    variants, skipped = setup.usable(
-        [Variant("cache on"), Variant("cache off", ("--no-enable-prefix-caching",))]
-    )
-    one_by_one = replace(setup.options, max_concurrency=1)
-    runs = setup.measure(variants, lambda number: requests_of(setup, number), options=one_by_one)
-    rows = rows_of(runs, metrics)
-    system, user = lengths(setup)
-    title = (
-        f"{_NUM_REQUESTS} requests one after another: {system} tokens that they share, {user} of their own"
-    )
-    section = Section("prefix", title, _COLUMNS, rows)
-    block_size = EngineSettings.block_size if setup.servers.is_own else None
-    panels = (
-        ("TTFT of the first request", "ttft_first_s", 1e3, "ms"),
-        ("TTFT of the next", "ttft_next_s", 1e3, "ms"),
-    )
-    draw = partial(bar_panels, rows=rows, panels=panels)
-    return LabResult("prefix", QUESTION, section, finding(rows, system, block_size), draw, skipped)
-
-
 def lengths(setup: LabSetup) -> tuple[int, int]:
     """Tokens of system prompt and user's turn, smaller where they would not fit the model."""
     return min(_SYSTEM, setup.max_model_len // 2), min(_USER, setup.max_model_len // 4)
 
 
-def requests_of(setup: LabSetup, number: int) -> list[LoadRequest]:
+def requests_of(setup: LabSetup, pace: Pace, number: int) -> list[LoadRequest]:
     """A system prompt of this round, each time with another user's turn."""
     system, user = lengths(setup)
     seed = 100 * (number + 1)
@@ -124,3 +101,27 @@ def finding(rows: Sequence[Row], system: int, block_size: int | None) -> Finding
     if len(rows) > 1:
         said.append(f"{effect_of('TTFT of the later requests with the cache', on, rows[1], 'ttft_next_s')}.")
     return Finding(said, claims)
+
+
+def _finding(measured: Measured) -> Finding:
+    block_size = EngineSettings.block_size if measured.setup.servers.is_own else None
+    return finding(measured.rows, lengths(measured.setup)[0], block_size)
+
+
+LAB: Final = Lab(
+    name="prefix",
+    question="What does a shared system prompt save?",
+    columns=_COLUMNS,
+    title="{count} requests one after another: {shared} tokens that they share, {own} of their own",
+    facts=lambda setup, pace: dict(zip(("shared", "own"), lengths(setup), strict=True), count=_NUM_REQUESTS),
+    variants=lambda setup: [Variant("cache on"), Variant("cache off", ("--no-enable-prefix-caching",))],
+    has_pace=False,
+    options=lambda options: replace(options, max_concurrency=1),
+    requests=requests_of,
+    metrics=metrics,
+    finding=_finding,
+    panels=(
+        ("TTFT of the first request", "ttft_first_s", 1e3, "ms"),
+        ("TTFT of the next", "ttft_next_s", 1e3, "ms"),
+    ),
+)

@@ -1,21 +1,19 @@
 """`stress`: one long prompt, and three short ones that come while it is in prefill."""
 
 from collections.abc import Sequence
-from functools import partial
+from operator import attrgetter
 from statistics import fmean
 from typing import Final
 
-from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.measure.labs.effect import effect_of, every, within
-from tiny_llm_lab.measure.labs.plot import bar_panels
-from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
+from tiny_llm_lab.measure.labs.effect import claimed, effect_of, every, within
+from tiny_llm_lab.measure.labs.lab import BUDGET, Lab
+from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, Pace, rows_of
+from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.request import LoadRequest
+from tiny_llm_lab.measure.traffic.request import LoadRequest
 
-QUESTION: Final = "How long do short prompts wait behind a long one?"
-_BUDGET: Final = 512
 _SHARE: Final = 256  # of the budget, that one prompt may have: --long-prefill-token-threshold
 _NUM_SHORT, _SHORT_TOKENS, _MAX_TOKENS = 3, 256, 8
 _STAGGER_S: Final = 0.03  # at most: a fast prefill is met earlier
@@ -32,28 +30,11 @@ _COLUMNS: Final = (
 )
 
 
-def run(setup: LabSetup) -> LabResult:
-    chunked = setup.chunked(_BUDGET)
-    capped = Variant(
-        f"{_BUDGET}, {_SHARE} each", (*chunked.flags, "--long-prefill-token-threshold", str(_SHARE))
-    )
-    variants, skipped = setup.usable([setup.whole, chunked, capped])
-    pace = setup.pace(variants[0])
-    runs = setup.measure(variants, lambda number: requests_of(setup, pace, number), setup.sizes.num_stress)
-    rows = rows_of(runs, metrics)
-    problem = overlap_problem([run for each in runs.values() for run in each])
-    short = min(_SHORT_TOKENS, setup.max_model_len // 8)
-    title = (
-        f"one prompt of {setup.long_tokens} tokens, {_NUM_SHORT} of {short} tokens "
-        f"{stagger_s(pace) * 1e3:.0f} ms apart"
-    )
-    section = Section("stress", title, _COLUMNS, rows, notes=[f"{setup.sizes.num_stress} rounds each."])
-    panels = (
-        ("shorts, mean (sent to last token)", "short_s", 1e3, "ms"),
-        ("long, prefill only", "long_ttft_s", 1e3, "ms"),
-    )
-    draw = partial(bar_panels, rows=rows, panels=panels)
-    return LabResult("stress", QUESTION, section, finding(rows, problem), draw, skipped)
+def variants(setup: LabSetup) -> list[Variant]:
+    """Without chunks, with a budget, and with a share of it for each prompt."""
+    chunked = setup.chunked(BUDGET)
+    share = ("--long-prefill-token-threshold", str(_SHARE))
+    return [setup.whole, chunked, Variant(f"{BUDGET}, {_SHARE} each", (*chunked.flags, *share))]
 
 
 def stagger_s(pace: Pace) -> float:
@@ -63,7 +44,7 @@ def stagger_s(pace: Pace) -> float:
 
 def requests_of(setup: LabSetup, pace: Pace, number: int) -> list[LoadRequest]:
     """The long prompt, then the short ones."""
-    short, seed = min(_SHORT_TOKENS, setup.max_model_len // 8), 10 * (number + 1)
+    short, seed = _short(setup), 10 * (number + 1)
     longs = [setup.request(setup.long_tokens, _MAX_TOKENS, "long", 0.0, seed)]
     return longs + [
         setup.request(short, _MAX_TOKENS, "short", (each + 1) * stagger_s(pace), seed + 1 + each)
@@ -113,7 +94,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
     shorts = effect_of("The latency of the shorts with chunks", chunked, off, "short_s")
     long = effect_of("the long prompt's latency", chunked, off, "long_s")
     ahead, ahead_shared = (row.median("ahead") for row in (chunked, capped))
-    shared = f"{ahead_shared:.0%} when one prompt may have {_SHARE} of the {_BUDGET} tokens"
+    shared = f"{ahead_shared:.0%} when one prompt may have {_SHARE} of the {BUDGET} tokens"
     said.append(f"{shorts}; {long}. Of the shorts {ahead:.0%} begin before the long one does, {shared}.")
     claims = [
         judged(
@@ -126,7 +107,7 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
             every([long.is_("lower"), within(long.ratios, most=1 / _FASTER)]),
             str(long),
         ),
-        judged("Short latency is unchanged", shorts.is_("none"), str(shorts)),
+        claimed("Short latency is unchanged", shorts, "none"),
         judged(
             "A token budget alone lets shorts overtake a long prompt",
             within(chunked.samples["ahead"], _MOSTLY),
@@ -134,3 +115,27 @@ def finding(rows: Sequence[Row], problem: str | None) -> Finding:
         ),
     ]
     return Finding(said, claims)
+
+
+def _short(setup: LabSetup) -> int:
+    return min(_SHORT_TOKENS, setup.max_model_len // 8)
+
+
+LAB: Final = Lab(
+    name="stress",
+    question="How long do short prompts wait behind a long one?",
+    columns=_COLUMNS,
+    title="one prompt of {long_tokens} tokens, 3 of {short} tokens {stagger_ms:.0f} ms apart",
+    variants=variants,
+    requests=requests_of,
+    metrics=metrics,
+    rounds=attrgetter("num_stress"),
+    problem=overlap_problem,
+    notes=["{num_stress} rounds each."],
+    facts=lambda setup, pace: {"short": _short(setup), "stagger_ms": stagger_s(pace) * 1e3},
+    finding=lambda m: finding(m.rows, m.problem),
+    panels=(
+        ("shorts, mean (sent to last token)", "short_s", 1e3, "ms"),
+        ("long, prefill only", "long_ttft_s", 1e3, "ms"),
+    ),
+)

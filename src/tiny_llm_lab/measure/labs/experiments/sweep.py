@@ -1,23 +1,22 @@
 """`sweep`: token budgets of 256 to 4096, and which one to choose under an ITL SLO."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from matplotlib.figure import Figure
 
 from tiny_llm_lab.measure.bench.latency import itl_metrics
-from tiny_llm_lab.measure.bench.report import Column, Metrics, Row, Section
-from tiny_llm_lab.measure.labs.effect import Kind, effect_of, every
+from tiny_llm_lab.measure.bench.report import Column, Metrics, Row
+from tiny_llm_lab.measure.labs.effect import Kind, claimed, effect_of, every
+from tiny_llm_lab.measure.labs.lab import Lab, Measured
 from tiny_llm_lab.measure.labs.plot import bars, over_budgets
-from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
+from tiny_llm_lab.measure.labs.result import Finding, judged
 from tiny_llm_lab.measure.labs.server import Variant
-from tiny_llm_lab.measure.labs.setup import LabSetup, rows_of
+from tiny_llm_lab.measure.labs.setup import LabSetup, Pace
 from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun, timings
 from tiny_llm_lab.runtime.metrics import percentile, pooled_itl
 
-QUESTION: Final = "Which token budget?"
 BUDGETS: Final = (256, 512, 1024, 2048, 4096)
 _POLICY: Final = "slo"  # a budget for every step, chosen by the engine
 _COLUMNS: Final = (
@@ -30,23 +29,14 @@ _COLUMNS: Final = (
 )
 
 
-def run(setup: LabSetup) -> LabResult:
-    budgets = [budget for budget in BUDGETS if budget <= setup.max_model_len]
-    fixed = [setup.chunked(budget) for budget in budgets]
-    pace = setup.pace(setup.usable(fixed)[0][0])
-    slo_s = setup.itl_slo(pace)
-    policy = Variant(_POLICY, ("--itl-slo-ms", f"{slo_s * 1e3:g}"))
-    variants, skipped = setup.usable([*fixed, policy])
-    runs = setup.measure(variants, lambda number: contention(setup, pace, setup.sizes.num_long, number))
-    rows = rows_of(runs, metrics)
-    problem = overlap_problem([run for each in runs.values() for run in each])
-    title = (
-        f"{setup.sizes.streams} answers and {setup.sizes.num_long} prompts of {setup.long_tokens} tokens; "
-        "TTFT is that of the long prompts, ITL that of the others"
-    )
-    section = Section("sweep", title, _COLUMNS, rows, data={"itl_slo_s": slo_s})
-    found = finding(rows, slo_s, problem)
-    return LabResult("sweep", QUESTION, section, found, partial(draw, rows, slo_s), skipped)
+def fixed(setup: LabSetup) -> list[Variant]:
+    """A variant for each budget that is not longer than a request."""
+    return [setup.chunked(budget) for budget in BUDGETS if budget <= setup.max_model_len]
+
+
+def policy(setup: LabSetup, pace: Pace) -> list[Variant]:
+    """The engine's own budgets, for the SLO that this pace allows."""
+    return [Variant(_POLICY, ("--itl-slo-ms", f"{setup.itl_slo(pace) * 1e3:g}"))]
 
 
 def metrics(run: LoadRun) -> Metrics:
@@ -90,9 +80,9 @@ def finding(rows: Sequence[Row], slo_s: float, problem: str | None) -> Finding:
     said.append(f"{small.name} against {large.name}: {itl}; {ttft}; {speed}.")
     fastest = max(rows, key=lambda row: row.median("output_tokens_per_s"))
     claims = [
-        judged("A smaller chunk lowers ITL p99", itl.is_("lower"), str(itl)),
-        judged("A smaller chunk raises TTFT", ttft.is_("higher"), str(ttft)),
-        judged("Throughput is stable across budgets", speed.is_("none"), str(speed)),
+        claimed("A smaller chunk lowers ITL p99", itl, "lower"),
+        claimed("A smaller chunk raises TTFT", ttft, "higher"),
+        claimed("Throughput is stable across budgets", speed, "none"),
         judged(
             "Throughput peaks at 512",
             _beats(rows, "512", "output_tokens_per_s", "higher"),
@@ -123,9 +113,10 @@ def _policy_said(policy: Row, best: Row | None, slo_s: float) -> str:
     return f"{said}; against {best.name}, {ttft}." if best else f"{said}."
 
 
-def draw(rows: Sequence[Row], slo_s: float, figure: Figure) -> None:
+def draw(measured: Measured, figure: Figure) -> None:
     """ITL p99 and TTFT over the budget, with the SLO; and throughput."""
     left, middle, right = figure.subplots(1, 3)
+    rows, slo_s = measured.rows, _slo_s(measured)
     fixed = [row for row in rows if row.name.isdigit()]
     if fixed:
         budgets = [int(row.name) for row in fixed]
@@ -137,3 +128,24 @@ def draw(rows: Sequence[Row], slo_s: float, figure: Figure) -> None:
     left.axhline(slo_s * 1e3, linestyle="--", linewidth=1, color="gray")
     left.annotate("SLO", (0.02, slo_s * 1e3), xycoords=("axes fraction", "data"), va="bottom", color="gray")
     bars(right, "throughput", rows, "output_tokens_per_s", 1.0, "tok/s")
+
+
+def _slo_s(measured: Measured) -> float:
+    return measured.setup.itl_slo(measured.pace)
+
+
+LAB: Final = Lab(
+    name="sweep",
+    question="Which token budget?",
+    columns=_COLUMNS,
+    title="{streams} answers and {num_long} prompts of {long_tokens} tokens; "
+    "TTFT is that of the long prompts, ITL that of the others",
+    variants=fixed,
+    paced=policy,
+    requests=lambda setup, pace, number: contention(setup, pace, setup.sizes.num_long, number),
+    metrics=metrics,
+    problem=overlap_problem,
+    data=lambda m: {"itl_slo_s": _slo_s(m)},
+    finding=lambda m: finding(m.rows, _slo_s(m), m.problem),
+    draw=draw,
+)

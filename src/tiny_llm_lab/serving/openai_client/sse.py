@@ -1,12 +1,21 @@
 """Server-sent events, from bytes as they arrive."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tiny_llm_lab.types import UserError
 
 # A chunk of an answer has some hundred bytes; its log probabilities add some thousand.
 MAX_EVENT_BYTES: Final = 4 * 2**20
+DONE: Final = b"[DONE]"
+
+
+def events_of(received: Iterable[bytes]) -> Iterator[bytes]:
+    """The data of every event of a stream but the last one, [DONE]."""
+    parser = EventParser()
+    for each in received:
+        yield from (data for data in parser.feed(each) if data.strip() != DONE)
+    yield from (data for data in parser.close() if data.strip() != DONE)
 
 
 class EventParser:

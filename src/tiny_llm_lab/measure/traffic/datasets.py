@@ -8,8 +8,9 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tiny_llm_lab.measure.load.request import LoadRequest
-from tiny_llm_lab.measure.load.traffic.prompts import Texts
+from tiny_llm_lab.measure.traffic.prompts import Texts
+from tiny_llm_lab.measure.traffic.request import LoadRequest
+from tiny_llm_lab.runtime.console.field_flags import flag
 from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.types import SamplingParams, UserError
 
@@ -22,26 +23,34 @@ _MAX_SHAREGPT: Final = (1024, 2048)  # tokens of a prompt, and with its answer: 
 class DatasetSettings:
     """What the requests are; lengths are tokens."""
 
-    dataset_name: DatasetName = "random"
-    dataset_path: str | None = None
-    num_prompts: int = 1000
-    random_input_len: int = 1024
-    random_output_len: int = 128
-    random_range_ratio: float = 0.0
-    random_prefix_len: int = 0
-    sharegpt_output_len: int | None = None
-    custom_output_len: int = 256
-    prefix_repetition_prefix_len: int = 256
-    prefix_repetition_suffix_len: int = 256
-    prefix_repetition_num_prefixes: int = 10
-    prefix_repetition_output_len: int = 128
-    mixed_long_prompts: int = 20
-    mixed_long_len: int = 3000
-    mixed_long_output_len: int = 64
-    mixed_short_prompts: int = 80
-    mixed_short_len: int = 50
-    mixed_short_output_len: int = 128
-    seed: int = 0
+    dataset_name: DatasetName = flag(
+        "random", "what the prompts are; mixed: long and short ones by token count"
+    )
+    dataset_path: str | None = flag(
+        None,
+        "of sharegpt (JSON) or custom (lines, .json, .jsonl as batch-main reads) (default: none)",
+        metavar="FILE",
+    )
+    num_prompts: int = flag(1000, "requests; those of a shorter file repeat; mixed has numbers of its own")
+    random_input_len: int = flag(1024, "random: tokens of a prompt, after its prefix")
+    random_output_len: int = flag(128, "random: tokens of an answer")
+    random_range_ratio: float = flag(
+        0.0, "random: lengths vary by so much of themselves, below 1", metavar="X"
+    )
+    random_prefix_len: int = flag(0, "random: tokens that all prompts begin with")
+    sharegpt_output_len: int | None = flag(None, "sharegpt: tokens of an answer (default: as in the file)")
+    custom_output_len: int = flag(256, "custom: tokens of an answer whose entry has no max_tokens")
+    prefix_repetition_prefix_len: int = flag(256, "prefix_repetition: tokens of a prefix")
+    prefix_repetition_suffix_len: int = flag(256, "prefix_repetition: tokens behind it")
+    prefix_repetition_num_prefixes: int = flag(10, "prefix_repetition: different prefixes")
+    prefix_repetition_output_len: int = flag(128, "prefix_repetition: tokens of an answer")
+    mixed_long_prompts: int = flag(20, "mixed: long requests")
+    mixed_long_len: int = flag(3000, "mixed: tokens of a long prompt")
+    mixed_long_output_len: int = flag(64, "mixed: tokens of its answer")
+    mixed_short_prompts: int = flag(80, "mixed: short requests")
+    mixed_short_len: int = flag(50, "mixed: tokens of a short prompt")
+    mixed_short_output_len: int = flag(128, "mixed: tokens of its answer")
+    seed: int = flag(0, "of prompts, lengths and arrivals")
 
     def __post_init__(self) -> None:
         for each in fields(self):

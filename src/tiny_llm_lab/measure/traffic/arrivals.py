@@ -2,10 +2,12 @@
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from tiny_llm_lab.runtime.console.field_flags import flag
 from tiny_llm_lab.types import UserError
 
 
@@ -13,11 +15,15 @@ from tiny_llm_lab.types import UserError
 class ArrivalSettings:
     """The rate of arrivals and how even they are; the names are those of `vllm bench serve`."""
 
-    request_rate: float = math.inf  # per second; inf: all at once
-    burstiness: float = 1.0  # shape of the gamma intervals: 1 = Poisson, less = bursts, inf = fixed intervals
-    ramp_up_strategy: Literal["off", "linear", "exponential"] = "off"
-    ramp_up_start_rps: float | None = None
-    ramp_up_end_rps: float | None = None
+    request_rate: float = flag(math.inf, "arrivals per second; inf: all at once", metavar="RPS")
+    burstiness: float = flag(
+        1.0, "shape of the gamma gaps between them: 1 Poisson, less bursts, inf fixed", metavar="X"
+    )
+    ramp_up_strategy: Literal["off", "linear", "exponential"] = flag(
+        "off", "the rate rises from the first request to the last"
+    )
+    ramp_up_start_rps: float | None = flag(None, "rate at the first request", metavar="RPS")
+    ramp_up_end_rps: float | None = flag(None, "rate at the last one", metavar="RPS")
 
     def __post_init__(self) -> None:
         if not self.request_rate > 0:
@@ -41,6 +47,12 @@ class ArrivalSettings:
         return self.request_rate != math.inf or self.ramp_up_strategy != "off"
 
 
+def gamma_gaps(rng: random.Random, shape: float) -> Iterator[float]:
+    """Times between arrivals, 1 in the mean; shape 1 is a Poisson process, less is bursts, inf no chance."""
+    while True:
+        yield 1.0 if shape == math.inf else rng.gammavariate(shape, 1 / shape)
+
+
 def arrival_times(count: int, settings: ArrivalSettings, seed: int) -> list[float]:
     """`count` times in seconds, the first 0.
 
@@ -49,11 +61,8 @@ def arrival_times(count: int, settings: ArrivalSettings, seed: int) -> list[floa
     """
     if not settings.is_open_loop:
         return [0.0] * count
-    rng, shape = random.Random(seed), settings.burstiness
-    gaps = [
-        (1.0 if shape == math.inf else rng.gammavariate(shape, 1 / shape)) / _rate(settings, number, count)
-        for number in range(count - 1)
-    ]
+    units = gamma_gaps(random.Random(seed), settings.burstiness)
+    gaps = [next(units) / _rate(settings, number, count) for number in range(count - 1)]
     times = [0.0, *accumulate(gaps)]
     if settings.ramp_up_strategy == "off" and times[-1] > 0:
         scale = (count - 1) / settings.request_rate / times[-1]

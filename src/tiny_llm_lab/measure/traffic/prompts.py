@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tiny_llm_lab.measure.load.answer import CountTokens
+from tiny_llm_lab.measure.traffic.request import CountTokens
 from tiny_llm_lab.runtime.models.registry import DEFAULT, RANDOM_PREFIX, find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer, load_tokenizer
 from tiny_llm_lab.types import UserError

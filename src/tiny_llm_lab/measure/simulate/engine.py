@@ -2,12 +2,13 @@
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from tiny_llm_lab.measure.simulate.cost import StepCost
 from tiny_llm_lab.measure.simulate.setting import Setting
-from tiny_llm_lab.measure.simulate.traffic import SimRequest
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.solution import Scheduling
 from tiny_llm_lab.types import Timing, attention_tokens
 from tiny_llm_lab.types.scheduling.serving import BudgetController, TokenSequence
@@ -20,14 +21,14 @@ _NOISE_SEED: Final = 2  # seed and seed + 1 draw arrivals and lengths
 class FinishedRequest:
     """A request with the times of its tokens."""
 
-    request: SimRequest
+    request: Request
     timing: Timing
     num_preemptions: int
 
 
 @dataclass
-class ReplicaStats:
-    """What a replica has done; num_tokens counts prompts and recomputed tokens too."""
+class EngineStats:
+    """What an engine has done; num_tokens counts prompts and recomputed tokens too."""
 
     finished: list[FinishedRequest] = field(default_factory=list)
     num_steps: int = 0
@@ -37,47 +38,40 @@ class ReplicaStats:
 
 @dataclass
 class _Unfinished:
-    request: SimRequest
+    request: Request
     sequence: TokenSequence
     token_s: list[float] = field(default_factory=list)
 
 
-class Replica:
-    """Runs what is submitted. `now_s` is the end of the last step, or the arrival that ended an idle time."""
+class SimulatedEngine:
+    """`now_s` is the end of the last step, or the arrival that ended an idle time."""
 
     def __init__(
         self, llm: Scheduling, setting: Setting, cost: StepCost, controller: BudgetController | None = None
     ) -> None:
         """`controller` chooses the budget of every step; None: the scheduler's own limit."""
         self.now_s = 0.0
-        self.stats = ReplicaStats()
+        self.stats = EngineStats()
         self._llm, self._cost, self._controller = llm, cost, controller
         self._scheduler = llm.Scheduler(
             setting.scheduler(), llm.BlockPool(setting.num_blocks, setting.block_size)
         )
         self._noise, self._rng = setting.noise, random.Random(setting.seed + _NOISE_SEED)
         self._unfinished: dict[str, _Unfinished] = {}
-        self._num_finished_last = 0  # in the last step
 
-    def submit(self, request: SimRequest) -> None:
-        """Run until `request` arrives and take it, for the next step; requests come in order of arrival."""
-        self.run_until(request.arrival_s)
-        self.now_s = max(self.now_s, request.arrival_s)
-        sequence = self._llm.TokenSequence(
-            str(request.number),
-            [0] * request.num_prompt_tokens,
-            arrival_s=request.arrival_s,
-            priority_class=request.priority_class,
-        )
-        self._scheduler.add(sequence)
-        self._unfinished[sequence.request_id] = _Unfinished(request, sequence)
+    def replay(self, requests: Sequence[Request]) -> EngineStats:
+        """Serve `requests`, in order of arrival, until all have finished; each is taken for the next step."""
+        for number, request in enumerate(requests):
+            self._run_until(request.arrival_s)
+            self.now_s = max(self.now_s, request.arrival_s)
+            prompt = [0] * request.prompt_len
+            sequence = self._llm.TokenSequence(str(number), prompt, arrival_s=request.arrival_s)
+            self._scheduler.add(sequence)
+            self._unfinished[sequence.request_id] = _Unfinished(request, sequence)
+        self._run_until(math.inf)
+        return self.stats
 
-    def num_unfinished(self, at_s: float) -> int:
-        """Requests that had not finished at `at_s`, which may lie within the last step."""
-        return len(self._unfinished) + (self._num_finished_last if at_s < self.now_s else 0)
-
-    def run_until(self, until_s: float) -> None:
-        """Run the steps that begin before `until_s`."""
+    def _run_until(self, until_s: float) -> None:
         while self._unfinished and self.now_s < until_s:
             self._step()
 
@@ -98,11 +92,10 @@ class Replica:
         self.stats.num_steps += 1
         self.stats.num_tokens += num_tokens
         self._scheduler.commit(plan, sampled)
-        self._num_finished_last = 0
         for request_id in sampled:
             unfinished = self._unfinished[request_id]
             unfinished.token_s.append(self.now_s)
-            if len(unfinished.token_s) == unfinished.request.num_output_tokens:
+            if len(unfinished.token_s) == unfinished.request.max_tokens:
                 self._finish(unfinished)
 
     def _budget(self) -> int | None:
@@ -126,6 +119,5 @@ class Replica:
         request, sequence = unfinished.request, unfinished.sequence
         self._scheduler.finish(sequence.request_id)
         del self._unfinished[sequence.request_id]
-        self._num_finished_last += 1
         timing = Timing(request.arrival_s, tuple(unfinished.token_s))
         self.stats.finished.append(FinishedRequest(request, timing, sequence.num_preemptions))

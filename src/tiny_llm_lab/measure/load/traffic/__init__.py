@@ -1,1 +1,0 @@
-"""Which requests are sent, and when."""

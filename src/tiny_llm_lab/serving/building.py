@@ -1,0 +1,93 @@
+"""The one way to an engine: for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
+
+from dataclasses import replace
+from typing import cast
+
+from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
+from tiny_llm_lab.runtime.solution import Serving, load_serving
+from tiny_llm_lab.runtime.steps.calibration import calibrate
+from tiny_llm_lab.serving.options.engine_settings import (
+    DRAFTED,
+    LONGEST_DEFAULT,
+    LOOKED_UP,
+    EngineSettings,
+    ModelSettings,
+)
+from tiny_llm_lab.serving.options.model_options import Loaded, load
+from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer, UserError
+from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
+
+
+def load_and_build(
+    settings: ModelSettings, on_step: OnStep | None = None, proposer: Proposer | None = None
+) -> tuple[Loaded, Engine]:
+    """Load the model, and the one that drafts, and build an engine for requests of the model's length.
+
+    Raises UserError for a model or a setting that cannot be served.
+    """
+    llm = load_serving(settings.solution)  # a solution without an engine costs no download
+    loaded, draft = load(settings), None
+    if settings.engine.draft_model is not None:
+        draft = load(replace(settings, model=settings.engine.draft_model, threads=None)).model
+    limit = loaded.model.config.max_position_embeddings
+    longest = settings.max_model_len or min(limit, LONGEST_DEFAULT)
+    if longest > limit:
+        raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {longest}")
+    engine = replace(settings.engine, config=replace(settings.engine.config, max_model_len=longest))
+    return loaded, build_engine(llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step)
+
+
+def build_engine(
+    llm: Serving,
+    loaded: Loaded,
+    settings: EngineSettings,
+    *,
+    num_requests: int | None = None,
+    draft: Model | None = None,
+    proposer: Proposer | None = None,
+    on_step: OnStep | None = None,
+) -> Engine:
+    """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
+
+    `draft` is the model that settings.draft_model names; `proposer` drafts in place of settings.speculate.
+    However much memory is allowed, the engine gets no
+    more blocks than its requests can fill: those that run at a time, or `num_requests` when there will never
+    be more.
+    """
+    model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
+    num_blocks = settings.num_blocks or engine_num_blocks(
+        model.config,
+        checkpoint.dtype,
+        settings.block_size,
+        config,
+        settings.kv_cache_memory,
+        settings.kv_bits,
+        num_requests,
+    )
+    options = EngineOptions(
+        num_blocks=num_blocks,
+        block_size=settings.block_size,
+        kv_bits=settings.kv_bits,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        proposer=proposer or _proposer(llm, model, settings, draft),
+        budget_controller=_controller(llm, model, settings),
+        draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
+        async_scheduling=settings.async_scheduling,
+        on_step=on_step,
+    )
+    return llm.Engine(cast(PagedModel, model), checkpoint.tokenizer, config, options)
+
+
+def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetController | None:
+    if settings.itl_slo_ms is None:
+        return None
+    step_time = llm.StepTimeModel(calibrate(model, llm, block_size=settings.block_size))
+    return llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
+
+
+def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:
+    if draft is not None:
+        num_tokens = settings.num_speculative_tokens or DRAFTED
+        return llm.DraftModelProposer(draft, num_tokens, model.config.vocab_size)
+    num_tokens = settings.num_speculative_tokens or LOOKED_UP
+    return llm.NgramProposer(num_tokens=num_tokens) if settings.speculate == "ngram" else None
