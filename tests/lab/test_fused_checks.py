@@ -142,7 +142,7 @@ def assert_attention_is_right(ops: MlxOps) -> None:
     q, k, v = random_array(1, 1, 4, 3, 64), random_array(2, 1, 2, 9, 64), random_array(3, 1, 2, 9, 64)
     visible = mx.arange(9) <= mx.arange(6, 9)[:, None]
     want = fused_checks.written_out(q, k, v, visible).swapaxes(1, 2).flatten(2)
-    assert_close(ops.attention(q, k, v, 9, 0.125), want, F32)
+    assert_close(ops.attention(q, k, v, [9], 0.125), want, F32)
     pools = (pool[0].swapaxes(0, 1)[None].swapaxes(1, 2) for pool in (k, v))
     rows = q[0].swapaxes(0, 1)[:, :, None]
     paged = ops.paged_attention(rows, *pools, [0, 3], [9], mx.array([[0]], mx.int32), 0.125)
