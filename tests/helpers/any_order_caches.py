@@ -19,7 +19,7 @@ from tiny_llm_lab.types import KernelOps
 from tiny_llm_lab.types.computing.paged import Slice
 
 G, D = 2, 4
-ROWS, LENGTH = 4, 9
+ROWS, LENGTH = 5, 9
 
 
 class AnyBatch(RuleBasedStateMachine):
@@ -31,13 +31,13 @@ class AnyBatch(RuleBasedStateMachine):
         self.seeds = count()
         self.rows: list[np.ndarray] = []
 
-    @initialize(limit=st.sampled_from((None, LENGTH)), headroom=st.integers(0, 3))
+    @initialize(limit=st.sampled_from((None, LENGTH, 70)), headroom=st.integers(0, 3))
     def begin(self, limit: int | None, headroom: int) -> None:
         self.limit = limit
         ahead = {"headroom": headroom} if self.may_reserve else {}
         self.batch = self.llm.BatchingKvCache(ROWS, limit, self.ops, **ahead)
 
-    @rule(length=st.integers(0, LENGTH + 1))
+    @rule(length=st.sampled_from((0, 1, 3, LENGTH, LENGTH + 1, 60, 64, 65)))
     def add(self, length: int) -> None:
         cache, key = self.llm.TinyKvFullCache(self.ops), self._random(1, length)
         if length:
@@ -151,7 +151,26 @@ class AnyPages(RuleBasedStateMachine):
         shuffle=st.randoms(use_true_random=False),
     )
     def step(self, order: list[int], news: list[int], shuffle: Any) -> None:
-        chosen = [self.requests[i] for i in order if i < len(self.requests)][: len(news)]
+        self._step([self.requests[i] for i in order if i < len(self.requests)], news, shuffle)
+
+    @precondition(lambda self: self.requests)
+    @rule(order=st.permutations(range(4)), shuffle=st.randoms(use_true_random=False))
+    def decode(self, order: list[int], shuffle: Any) -> None:
+        self._step([self.requests[i] for i in order if i < len(self.requests)], [1] * 4, shuffle)
+
+    @rule(length=st.integers(1, 7), shuffle=st.randoms(use_true_random=False))
+    def twins(self, length: int, shuffle: Any) -> None:
+        """Equally long requests one after the other, and in turns: only their tables differ."""
+        while self.requests:
+            self.leave(0)
+        for _ in range(2):
+            self.join(3, 0)
+        for news in ([length], [1]):
+            for each in self.requests:
+                self._step([each], news, shuffle)
+
+    def _step(self, chosen: list[_Stored], news: list[int], shuffle: Any) -> None:
+        chosen = chosen[: len(news)]
         slices, free = [], self._free()
         shuffle.shuffle(free)
         for each, new in list(zip(chosen, news, strict=False)):

@@ -12,7 +12,7 @@ from tests.helpers.any_order import result_of
 from tiny_llm_lab.types import SchedulerConfig, StepPlan, UserError
 
 SIZE, LIMIT = 2, 14
-PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=10)
+PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=7)
 
 
 class AnySchedule(RuleBasedStateMachine):
@@ -47,7 +47,7 @@ class AnySchedule(RuleBasedStateMachine):
                 chunk_grid=draw(st.sampled_from(self.GRIDS)),
                 max_num_partial_prefills=draw(st.sampled_from((0, 0, 1))),
             )
-            self.pool = self.llm.BlockPool(draw(st.integers(3, 16)), SIZE)
+            self.pool = self.llm.BlockPool(draw(st.sampled_from((7, 3, 5, 10, 16))), SIZE)
             self.cache = self.llm.PrefixCache(self.pool) if draw(st.sampled_from((True, False))) else None
             self.scheduler = self.llm.Scheduler(self.config, self.pool, self.cache)
         except UserError:
@@ -55,7 +55,7 @@ class AnySchedule(RuleBasedStateMachine):
 
     @rule(
         prompt=PROMPTS,
-        max_tokens=st.integers(1, 8),
+        max_tokens=st.sampled_from((1, 3, 8, 12)),
         priority=st.integers(0, 2),
         data=st.data(),
     )
@@ -79,8 +79,19 @@ class AnySchedule(RuleBasedStateMachine):
         assert self.scheduler.abort(name) and not self.scheduler.abort(name)
         assert self.live.pop(name).block_ids == []
 
-    @rule(budget=st.sampled_from((None, None, 1, 3)), accepted=st.integers(0, 2), drafted=st.integers(0, 2))
-    def step(self, budget: int | None, accepted: int, drafted: int) -> None:
+    @rule(count=st.integers(1, 8))
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step(None, 1, 1, "")
+
+    @rule(
+        budget=st.sampled_from((None, None, 1, 3)),
+        accepted=st.integers(0, 2),
+        drafted=st.integers(0, 2),
+        between=st.sampled_from(("", "", "", "abort", "replace")),
+    )
+    def step(self, budget: int | None, accepted: int, drafted: int, between: str) -> None:
+        """One step; while it is computed its first request may end, or another one take its id."""
         scheduler = self.scheduler
         for each in scheduler.running:
             if each.is_decoding:
@@ -100,7 +111,7 @@ class AnySchedule(RuleBasedStateMachine):
         for each in scheduler.running:
             if each.request_id in before:
                 self._check_hits(each, before[each.request_id])
-        self._compute(plan, accepted)
+        self._compute(plan, accepted, between)
 
     @invariant()
     def agree(self) -> None:
@@ -158,7 +169,7 @@ class AnySchedule(RuleBasedStateMachine):
         served = [self.live[name].rank for name in plan.num_scheduled_tokens]
         assert served == sorted(served), "more urgent classes first"
 
-    def _compute(self, plan: StepPlan, accepted: int) -> None:
+    def _compute(self, plan: StepPlan, accepted: int, between: str = "") -> None:
         sampled, size = {}, SIZE
         for name, num_new in plan.num_scheduled_tokens.items():
             each = self.live[name]
@@ -172,6 +183,15 @@ class AnySchedule(RuleBasedStateMachine):
             if each.needs_sample(num_new):
                 drafted = each.num_computed_tokens + num_new - each.num_tokens
                 sampled[name] = [*each.spec_token_ids[: min(accepted, drafted)], 1 + sum(tokens) % 2]
+        for name in list(plan.num_scheduled_tokens)[: 1 if between else 0]:
+            self.scheduler.abort(name)
+            old = self.live.pop(name)
+            sampled.pop(name, None)
+            if between == "replace":
+                new = self.live[name] = self.llm.TokenSequence(name, old.prompt_token_ids)
+                self.scheduler.add(new)
+                self.places[name] = self.num_added
+                self.num_added += 1
         self.scheduler.commit(plan, sampled)
         for name in sampled:
             each = self.live[name]

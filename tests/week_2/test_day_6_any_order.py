@@ -7,4 +7,4 @@ from tests.helpers.any_order_caches import AnyBatch
 
 @pytest.mark.task("2.6.1")
 def test_a_batch_in_any_order(llm):
-    check_in_any_order(lambda: AnyBatch(llm), examples=100)
+    check_in_any_order(lambda: AnyBatch(llm), examples=25)

@@ -7,9 +7,9 @@ from tests.helpers.any_order_caches import AnyPages
 
 @pytest.mark.task("3.2.1")
 def test_pages_in_any_order(llm):
-    check_in_any_order(lambda: AnyPages(llm), examples=150, steps=30)
+    check_in_any_order(lambda: AnyPages(llm), examples=10, steps=20)
 
 
 @pytest.mark.task("3.2.5")
 def test_pages_of_8_bits_in_any_order(llm):
-    check_in_any_order(lambda: AnyPages(llm, kv_bits=8), examples=50, steps=30)
+    check_in_any_order(lambda: AnyPages(llm, kv_bits=8), examples=10, steps=20)

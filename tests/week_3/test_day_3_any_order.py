@@ -28,6 +28,7 @@ class AnyPrefixes(RuleBasedStateMachine):
         self.pool = llm.BlockPool(N, SIZE)
         self.cache = llm.PrefixCache(self.pool, "toy")
         self.stored, self.reserved, self.live = {}, {}, []
+        self.seen = set()  # every prefix that was ever stored
         self.counts = [0, 0, 0]  # blocks asked for, tokens asked for, blocks found
         told = self.pool.on_evict
 
@@ -84,6 +85,7 @@ class AnyPrefixes(RuleBasedStateMachine):
             (block,) = self.pool.allocate(1)
             each.match.register(each.tokens[i * SIZE : (i + 1) * SIZE], block)
             self.stored.setdefault(each.prefix(i), block)
+            self.seen.add(each.prefix(i))
             each.blocks.append(block)
             self._drop(each, i)
 
@@ -114,7 +116,7 @@ class AnyPrefixes(RuleBasedStateMachine):
             end += len(want)
             is_waiting = end < each.num_shareable and self._is_anothers(each, end)
             assert each.match.is_waiting == is_waiting, f"{each.tokens} waits for another's block"
-        for prefix in self.stored:
+        for prefix in self.seen:
             blocks = [self.stored.get(prefix[:end]) for end in range(SIZE, len(prefix) + 1, SIZE)]
             want = blocks[: blocks.index(None)] if None in blocks else blocks
             assert found(self.cache, [*prefix, 9]) == want
@@ -143,4 +145,4 @@ class AnyPrefixes(RuleBasedStateMachine):
 
 @pytest.mark.task("3.3.2")
 def test_prefixes_in_any_order(llm):
-    check_in_any_order(lambda: AnyPrefixes(llm), examples=150, steps=40)
+    check_in_any_order(lambda: AnyPrefixes(llm), examples=80, steps=40)

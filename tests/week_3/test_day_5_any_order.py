@@ -7,4 +7,4 @@ from tests.helpers.any_order_scheduler import AnyClasses
 
 @pytest.mark.task("3.5.3")
 def test_classes_in_any_order(llm):
-    check_in_any_order(lambda: AnyClasses(llm), examples=150, steps=40)
+    check_in_any_order(lambda: AnyClasses(llm), examples=50, steps=30)

@@ -7,4 +7,4 @@ from tests.helpers.any_order_scheduler import AnyDrafts
 
 @pytest.mark.task("3.6.3")
 def test_changing_settings_in_any_order(llm):
-    check_in_any_order(lambda: AnyDrafts(llm), examples=150, steps=40)
+    check_in_any_order(lambda: AnyDrafts(llm), examples=50, steps=30)
