@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 
-
 def check_in_any_order(
     make: Callable[[], RuleBasedStateMachine], examples: int = 60, steps: int = 30
 ) -> None:
@@ -37,7 +36,7 @@ def result_of(call: Callable[[], Any], *errors: type[Exception]) -> Any:
 
 
 class PoolModel:
-    """What a pool of blocks is, in lists: free blocks that store nothing, the next one first, and cached ones."""
+    """A pool of blocks in lists: free blocks that store nothing, the next one first, and cached ones."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

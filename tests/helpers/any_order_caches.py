@@ -42,7 +42,7 @@ class AnyBatch(RuleBasedStateMachine):
         cache, key = self.llm.TinyKvFullCache(self.ops), self._random(1, length)
         if length:
             cache.update_and_fetch(key, -key)
-        fits = 0 < length and (self.limit is None or length <= self.limit) and len(self.rows) < ROWS
+        fits = length > 0 and (self.limit is None or length <= self.limit) and len(self.rows) < ROWS
         got = result_of(lambda: self.batch.add_request(cache), ValueError)
         assert got == (len(self.rows) if fits else ValueError)
         if fits:
@@ -191,7 +191,9 @@ class AnyPages(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(stray=st.sampled_from((-1, BLOCKS)))
     def beyond_the_pool(self, stray: int) -> None:
-        layout = self.llm.StepLayout.of(self.SIZE, [Slice([0, stray], self.SIZE - 1, 1), Slice([stray], 0, 1)])
+        layout = self.llm.StepLayout.of(
+            self.SIZE, [Slice([0, stray], self.SIZE - 1, 1), Slice([stray], 0, 1)]
+        )
         assert result_of(lambda: self.cache.begin_step(layout), ValueError) is ValueError
 
     def _attend(self, index: int, layer: Any, chosen: list[_Stored], news: list[int]) -> None:

@@ -72,6 +72,14 @@ class AnySchedule(RuleBasedStateMachine):
             assert result_of(lambda: self.scheduler.add(sequence), UserError) is UserError, "its id is in use"
         self.num_added += 1
 
+    @precondition(lambda self: len(self.live) < 6)
+    @rule(prompts=st.lists(PROMPTS, min_size=2, max_size=4), data=st.data())
+    def crowd(self, prompts: list[list[int]], data: Any) -> None:
+        """Several that want long answers: blocks run out."""
+        for prompt in prompts:
+            self.add(prompt, 12, 1, data)
+        self.steps(6)
+
     @precondition(lambda self: self.live)
     @rule(number=st.integers(0, 5))
     def abort(self, number: int) -> None:
@@ -83,6 +91,18 @@ class AnySchedule(RuleBasedStateMachine):
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.step(None, 1, 1, "")
+
+    @rule()
+    def end_those_that_preempted(self) -> None:
+        """What the victims had computed is then still cached."""
+        for _ in range(12):
+            self.step(None, 0, 0, "")
+            if self.plan.preempted:
+                for each in self.scheduler.running:
+                    self.scheduler.abort(each.request_id)
+                    del self.live[each.request_id]
+                self.step(None, 0, 0, "")
+                return
 
     @rule(
         budget=st.sampled_from((None, None, 1, 3)),
@@ -100,6 +120,7 @@ class AnySchedule(RuleBasedStateMachine):
         was_decoding = {name for name, each in self.live.items() if each.is_decoding}
         was_running = {each.request_id for each in scheduler.running}
         plan = scheduler.schedule() if budget is None else scheduler.schedule(budget)
+        self.plan = plan
         assert plan.total_num_scheduled_tokens <= min(budget or LIMIT * 9, self.config.max_num_batched_tokens)
         assert len(scheduler.running) <= max(self.config.max_num_seqs, len(was_running))
         for each in self.live.values():

@@ -52,7 +52,7 @@ class AnyPool(RuleBasedStateMachine):
 
     @rule(stray=st.integers(0, N), more=st.booleans())
     def check_other_tables(self, stray, more):
-        tables = self._tables() + [[stray]] if more else [t for t in self._tables() if t != [stray]]
+        tables = [*self._tables(), [stray]] if more else [t for t in self._tables() if t != [stray]]
         if tables != self._tables():
             assert result_of(lambda: self.pool.check(tables), RuntimeError) is RuntimeError
 

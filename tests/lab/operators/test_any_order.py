@@ -1,4 +1,4 @@
-"""Caches on the operators of a model, under calls in any order: what is kept between steps is kept rightly."""
+"""Caches on the operators of a model, under calls in any order: what is kept between steps is right."""
 
 import pytest
 from tests.helpers.any_order import check_in_any_order
