@@ -5,8 +5,8 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
+from tests.helpers.scheduling import POLICIES
 from tests.helpers.simulating import MEASURED, forty_chats, run
-from tests.helpers.soak import POLICIES
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.simulate.cluster import simulate
