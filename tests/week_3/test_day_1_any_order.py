@@ -50,6 +50,18 @@ class AnyPool(RuleBasedStateMachine):
         if may:
             self.model.cached.add(block)
 
+    @rule(order=st.permutations(range(N)), count=st.integers(1, N), marked=st.integers(0, N))
+    def keep_and_free(self, order, count, marked):
+        """Several that are held, of which the first ones are cached."""
+        held = [block for block in order if self.model.holders[block]][:count]
+        for block in held[:marked]:
+            self.mark(block)
+        self.free(held)
+
+    @rule(order=st.permutations(range(N)), count=st.integers(1, 3))
+    def share_some(self, order, count):
+        self.share([b for b in order if self.model.holders[b] or b in self.model.cached][:count])
+
     @rule(stray=st.integers(0, N), more=st.booleans())
     def check_other_tables(self, stray, more):
         tables = [*self._tables(), [stray]] if more else [t for t in self._tables() if t != [stray]]
