@@ -7,6 +7,7 @@ from typing import Any
 
 from tiny_llm_lab.types import PriorityClass, SchedulerConfig, StepPlan
 
+POLICIES = ("fcfs", "fair", "priority")
 PLAIN = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
 
 

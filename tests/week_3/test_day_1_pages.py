@@ -32,49 +32,6 @@ def test_layout_of_a_chunk_and_two_decodes(llm):
     assert got.block_tables.tolist() == [[7, 2, 0], [5, 0, 0], [1, 0, 9]], "zeros behind the last block"
 
 
-@pytest.mark.task("3.1.2")
-@pytest.mark.parametrize("block_size", [1, 3, 32])
-def test_layout_of_a_whole_prompt(llm, block_size):
-    ids = list(range(40, 40 - -(-33 // block_size), -1))
-    got = layout(llm, block_size, (ids, 0, 33))
-    assert got.positions == list(range(33))
-    want = [ids[t // block_size] * block_size + t % block_size for t in range(33)]
-    assert got.slots.tolist() == want
-    assert got.block_tables.tolist() == [ids]
-
-
-@pytest.mark.task("3.1.2")
-def test_layout_leaves_out_blocks_that_are_not_needed_yet(llm):
-    got = layout(llm, 4, ([3, 8, 6], 0, 4), ([1, 2], 4, 1))
-    want = [[3, 0], [1, 2]]
-    assert got.block_tables.tolist() == want, "4 tokens lie in block 3: 8 and 6 are allocated ahead"
-    assert got.slots.tolist() == [12, 13, 14, 15, 8]
-
-
-@pytest.mark.task("3.1.2")
-def test_layout_of_nothing(llm):
-    got = layout(llm, 4)
-    assert (got.positions, got.query_starts, got.lengths) == ([], [0], [])
-    assert got.slots.shape == (0,)
-    assert got.block_tables.shape[0] == 0
-
-
-@pytest.mark.task("3.1.2")
-@pytest.mark.parametrize(
-    "part",
-    [
-        pytest.param(([1], 0, 5), id="5 tokens in one block of 4"),
-        pytest.param(([1, 2], 8, 1), id="9 tokens in two blocks of 4"),
-        pytest.param(([], 0, 1), id="a token and no block"),
-        pytest.param(([1], 2, 0), id="no new token"),
-        pytest.param(([1], -1, 1), id="fewer than no old tokens"),
-    ],
-)
-def test_layout_rejects_blocks_that_are_too_few_and_rows_that_are_none(llm, part):
-    with pytest.raises(ValueError):
-        layout(llm, 4, part)
-
-
 @pytest.mark.task("3.1.3")
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
 def test_pools(llm, dtype):

@@ -44,13 +44,6 @@ def test_a_match_ends_at_the_first_block_that_is_not_cached(llm, cache, pool):
 
 
 @pytest.mark.task("3.3.2")
-def test_a_request_that_comes_again_is_not_counted_again(llm, cache, pool):
-    blocks = computed(cache, pool, prompt(1, 2))
-    assert llm.PrefixMatch(cache, prompt(1, 2, 3), is_counted=False).acquire() == blocks
-    assert (cache.num_query_blocks, cache.num_hit_blocks) == (0, 0)
-
-
-@pytest.mark.task("3.3.2")
 def test_a_follower_waits_for_reserved_blocks_and_takes_them_one_by_one(llm, cache, pool):
     leader, follower = llm.PrefixMatch(cache, prompt(1, 2, 3)), llm.PrefixMatch(cache, prompt(1, 2, 8, 9))
     assert not leader.is_waiting
@@ -67,71 +60,6 @@ def test_a_follower_waits_for_reserved_blocks_and_takes_them_one_by_one(llm, cac
     leader.register([3] * SIZE, held[2])
     assert found(cache, prompt(1, 2, 3, 4)) == held, "also blocks after those that were reserved"
     assert not follower.is_past_sharing and follower.num_blocks == 2
-
-
-@pytest.mark.task("3.3.2")
-def test_when_the_leader_ends_a_follower_computes(llm, cache, pool):
-    leader, second, third = (llm.PrefixMatch(cache, prompt(1, 2, 3, rest=[n])) for n in range(3))
-    leader.reserve()
-    (block,) = pool.allocate(1)
-    leader.register([1] * SIZE, block)
-    leader.release()
-    assert second.acquire() == [block] and not second.is_waiting
-    second.reserve()
-    assert third.acquire() == [block] and third.is_waiting, "now it waits for the second"
-    leader.release()
-    third.release()
-    assert third.is_waiting, "a request takes away no reservation of another"
-    second.release()
-    assert not third.is_waiting and cache.reservations == {}
-
-
-@pytest.mark.task("3.3.2")
-def test_a_reservation_made_in_part_is_completed_later(llm, cache, pool):
-    leader, other = llm.PrefixMatch(cache, prompt(1, 2, 3, 4)), llm.PrefixMatch(cache, prompt(1, 5, rest=[0]))
-    leader.reserve()
-    other.reserve()
-    assert len(cache.reservations) == 4, "three blocks of the leader and the one that is only the other's"
-    assert other.is_waiting and not leader.is_waiting, "a later reservation takes nothing over"
-    leader.release()
-    assert not other.is_waiting
-    other.reserve()
-    assert len(cache.reservations) == 2
-
-
-@pytest.mark.task("3.3.2")
-def test_a_block_that_was_computed_twice_is_registered_once(llm, cache, pool):
-    matches = [llm.PrefixMatch(cache, prompt(1, 2, rest=[0])) for _ in range(2)]
-    held = pool.allocate(4)
-    for match, blocks in zip(matches, (held[:2], held[2:]), strict=True):
-        match.register([1] * SIZE, blocks[0])
-        match.register([2] * SIZE, blocks[1])
-        assert match.is_past_sharing and not match.is_waiting and match.num_blocks == 2
-    assert found(cache, prompt(1, 2, 3)) == held[:2]
-    pool.check([held[:2], held[2:]])
-
-
-@pytest.mark.task("3.3.2")
-def test_reservations_of_batch_class_hold_among_equals_only(llm, cache):
-    first, second = (llm.PrefixMatch(cache, prompt(1, 2, rest=[n]), rank=1) for n in range(2))
-    first.reserve()
-    other, later = (llm.PrefixMatch(cache, prompt(1, 2, rest=[n])) for n in (2, 3))
-    assert (second.is_waiting, other.is_waiting) == (True, False), "others do not wait for batch class"
-    other.reserve()
-    assert first.is_waiting and second.is_waiting and later.is_waiting, "the other one computes it now"
-    other.release()
-    assert not first.is_waiting and not later.is_waiting
-
-
-@pytest.mark.task("3.3.2")
-def test_a_reservation_ends_when_another_request_was_faster(llm, cache, pool):
-    slow, fast = (llm.PrefixMatch(cache, prompt(1, 2, rest=[0])) for _ in range(2))
-    slow.reserve()
-    (block,) = pool.allocate(1)
-    fast.register([1] * SIZE, block)
-    assert slow.acquire() == [block]
-    slow.release()
-    assert cache.reservations == {}, "what is left here would be waited for forever"
 
 
 def num_lines(call):

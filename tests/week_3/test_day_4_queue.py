@@ -1,7 +1,7 @@
 """Day 3.4: the request queue, in the order of a key."""
 
 import pytest
-from tests.helpers.soak import POLICIES
+from tests.helpers.scheduling import POLICIES
 
 
 @pytest.mark.task("3.4.4")

@@ -4,8 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.helpers.scheduling import Job, drive
-from tests.helpers.soak import POLICIES, storm
+from tests.helpers.scheduling import POLICIES, Job, drive
 from tests.helpers.timelines import assert_steps
 
 from tiny_llm_lab.types import SchedulerConfig
@@ -130,16 +129,3 @@ def test_the_others_do_not_notice(llm, policy, seed):
         "step by step what they get without batch-class requests"
     )
     assert any(plan.preempted for plan in together.plans), "or the pool is too large to show anything"
-
-
-@pytest.mark.task("3.5.3")
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(12))
-def test_a_storm_with_batch_class_requests(llm, policy, seed):
-    run = storm(llm, seed, 60, policy, batch_share=0.4)
-    assert len(run.lives) == 60
-
-
-@pytest.mark.task("3.5.3")
-def test_in_these_storms_batch_class_requests_make_room(llm):
-    assert sum(storm(llm, seed, 60, "fcfs", 0.4).num_displaced for seed in range(12)) > 0

@@ -210,3 +210,13 @@ def test_a_grid_that_a_chunk_may_never_reach_is_refused(llm, changes):
     llm.Scheduler(fine, llm.BlockPool(10))
     with pytest.raises(UserError):
         llm.Scheduler(replace(fine, **changes), llm.BlockPool(10))
+
+
+@pytest.mark.task("3.5.2")
+def test_a_prompt_that_has_no_slot_takes_no_share(llm):
+    """The last two tokens of r0 do not end on the grid: with a part of them it could never go on."""
+    setting = config(
+        max_num_batched_tokens=4, max_num_seqs=2, policy="fair", chunk_grid=3, max_num_partial_prefills=1
+    )
+    run = drive(llm, setting, [Job("r0", 8, 1), Job("r1", 8, 1)], max_steps=20)
+    assert run.chunks("r0") == run.chunks("r1") == [3, 3, 2]

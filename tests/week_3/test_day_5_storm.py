@@ -2,29 +2,8 @@
 
 import pytest
 from tests.helpers.scheduling import Job, drive
-from tests.helpers.soak import storm
 
 from tiny_llm_lab.types import SchedulerConfig
-
-
-@pytest.mark.task("3.5.2")
-@pytest.mark.parametrize("seed", range(12))
-def test_a_storm_first_come_first_served(llm, seed):
-    run = storm(llm, seed, 40, "fcfs")
-    assert len(run.lives) == 40
-
-
-@pytest.mark.task("3.5.3")
-@pytest.mark.parametrize("policy", ["fair", "priority"])
-@pytest.mark.parametrize("seed", range(12))
-def test_a_storm_with_other_policies(llm, policy, seed):
-    run = storm(llm, seed, 40, policy)
-    assert len(run.lives) == 40
-
-
-@pytest.mark.task("3.5.3")
-def test_these_storms_do_preempt(llm):
-    assert sum(storm(llm, seed, 40, "fair").num_preemptions for seed in range(4)) > 0
 
 
 @pytest.mark.task("3.5.3")

@@ -2,8 +2,8 @@
 
 import pytest
 from tests.helpers.probe import ScheduleProbe
+from tests.helpers.scheduling import POLICIES
 from tests.helpers.serving import make_engine
-from tests.helpers.soak import POLICIES
 from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig

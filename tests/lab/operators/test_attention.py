@@ -90,30 +90,3 @@ def test_pages_of_8_bits(ops: MlxOps, lengths: list[int], sizes: list[int]) -> N
     assert_close(got, np.concatenate(want), F32)
     rounded = Tolerance(0, 0.1)  # two roundings to 127 steps of numbers up to three
     assert_close(got, step.want(), rounded, what="beside pages of 32 bits")
-
-
-def test_other_pools_and_other_steps_are_not_mistaken(ops: MlxOps) -> None:
-    """What is kept from layer to layer ends with the step: tables, lengths and block sizes change."""
-    for lengths, sizes, block_size in (
-        ([7, 9], [1, 1], 4),
-        ([8, 9], [1, 1], 4),
-        ([8, 9], [2, 1], 4),
-        ([8, 9], [2, 1], 8),
-    ):
-        step = Requests(LLM, lengths, sizes, block_size)
-        at = step.layout
-        where = (at.query_starts, at.lengths, at.block_tables)
-        for _ in range(2):
-            got = ops.paged_attention(step.new_q, step.keys, step.values, *where, 8**-0.5)
-            assert_close(got, step.want(), F32)
-
-
-def test_blocks_that_change_hands_while_lengths_stay_are_not_mistaken(ops: MlxOps) -> None:
-    """As when equally long requests of one token follow each other: only the tables differ."""
-    for seed in range(4):
-        step = Requests(LLM, [17, 17], [1, 1], 4, seed=seed)
-        at = step.layout
-        got = ops.paged_attention(
-            step.new_q, step.keys, step.values, at.query_starts, at.lengths, at.block_tables, 8**-0.5
-        )
-        assert_close(got, step.want(), F32, what=f"tables {step.ids}")

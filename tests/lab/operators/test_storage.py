@@ -24,16 +24,6 @@ def test_tokens_go_behind_those_of_their_row(
     assert_close(ops.append(stored, added, offsets), want, EXACT, dtype=dtype)
 
 
-def test_offsets_that_move_on_are_counted_anew(ops: MlxOps) -> None:
-    stored, want = mx.zeros((2, 1, 8, 1)), np.zeros((2, 1, 8, 1))
-    for step in range(3):
-        offsets = [step, 2 * step]
-        stored = ops.append(stored, mx.full((2, 1, 1, 1), step + 1.0), offsets)
-        for row, at in enumerate(offsets):
-            want[row, 0, at] = step + 1
-    assert_close(stored, want, EXACT)
-
-
 @pytest.mark.parametrize("used", [[], [0], [3], [3, 5, 1]])
 def test_growing_keeps_what_is_stored(ops: MlxOps, dtype: mx.Dtype, used: list[int]) -> None:
     stored = random_array(1, max(len(used), 1), 2, 6, 4, dtype=dtype)

@@ -1,0 +1,200 @@
+"""One table of limits: of each number the last values that are allowed, and the first that are refused."""
+
+from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf, nan, nextafter
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from pydantic import BaseModel, ValidationError
+from tests.helpers.toy import QWEN3
+
+import tiny_llm_ref
+from tiny_llm_lab.runtime.console.field_flags import at_least_one
+from tiny_llm_lab.runtime.task_names import TaskNames
+from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
+from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
+from tiny_llm_lab.serving.server.schemas.completions import CompletionRequest
+from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
+from tiny_llm_lab.serving.server.settings import add_server_flags
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
+from tiny_llm_lab.types.logits import require_usable
+from tiny_llm_lab.types.scheduling.batch import BatchSettings
+
+LLM = TaskNames(tiny_llm_ref)
+REFUSED = UserError, ApiError, ValidationError, ArgumentTypeError, ArgumentError
+Build = Callable[[Any], object]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The least and the most of a number; `off` is allowed besides, None that there is no such end."""
+
+    least: float | None
+    most: float | None
+    off: float | None = None
+    is_whole: bool = True
+    is_least_open: bool = False  # the least itself is refused
+    is_most_open: bool = False
+
+    def allowed(self) -> Iterator[float]:
+        if self.least is not None:
+            yield self._above(self.least) if self.is_least_open else self.least
+        if self.most is not None:
+            yield self._below(self.most) if self.is_most_open else self.most
+        if self.off is not None:
+            yield self.off
+
+    def refused(self) -> Iterator[float]:
+        if self.least is not None:
+            yield self.least if self.is_least_open else self._below(self.least)
+        if self.most is not None:
+            yield self.most if self.is_most_open else self._above(self.most)
+        yield from () if self.is_whole else (nan, inf, -inf)
+
+    def _above(self, value: float) -> float:
+        return value + 1 if self.is_whole else nextafter(value, inf)
+
+    def _below(self, value: float) -> float:
+        return value - 1 if self.is_whole else nextafter(value, -inf)
+
+
+PENALTY = Limit(-2, 2, is_whole=False)
+RATIO = Limit(1e-6, 1e6, is_whole=False)
+FROM_0, FROM_1, TOP = Limit(0, None), Limit(1, None), Limit(0, 20)
+TOKEN_ID = Limit(0, 2**31 - 1)
+SEED = Limit(0, 2**64 - 1)
+DRAWS: Mapping[str, Limit] = {
+    "temperature": replace(RATIO, off=0),
+    "top_p": Limit(0, 1, is_whole=False, is_least_open=True),
+    "min_p": Limit(0, 1, is_whole=False, is_most_open=True),
+}
+SAMPLING: Mapping[str, Limit] = {
+    **DRAWS,
+    "top_k": FROM_0,
+    "seed": SEED,
+    "max_tokens": FROM_1,
+    "min_tokens": FROM_0,
+    "logprobs": TOP,
+    "prompt_logprobs": TOP,
+    "repetition_penalty": RATIO,
+    "presence_penalty": PENALTY,
+    "frequency_penalty": PENALTY,
+}
+SCHEDULING: Mapping[str, Limit] = {
+    "max_num_batched_tokens": Limit(64, None),  # max_num_seqs
+    "max_num_seqs": Limit(1, 2048),
+    "max_model_len": FROM_1,
+    "long_prefill_token_threshold": Limit(0, 4096),
+    "chunk_grid": Limit(0, 2048),
+    "max_num_partial_prefills": FROM_0,
+}
+SECONDS = Limit(0, 10**6, is_whole=False)
+SERVER: Mapping[str, Limit] = {
+    "port": Limit(0, 65535),
+    "max_body_size": Limit(1, 10**9 - 1),
+    "max_waiting": Limit(0, 10**9 - 1),
+    "drain_s": SECONDS,
+    "request_timeout_s": SECONDS,
+    "keep_alive_s": SECONDS,
+}
+COUNT = Limit(0, 2**31 - 1)
+SCHEMA: Mapping[str, Limit] = {
+    "n": Limit(1, 128),
+    "seed": Limit(-(2**63), 2**64 - 1),
+    "presence_penalty": PENALTY,
+    "frequency_penalty": PENALTY,
+    "top_k": Limit(-1, 2**31 - 1),
+    "min_tokens": COUNT,
+    "priority": Limit(-(2**31), 2**31 - 1),
+}
+BODIES: tuple[tuple[type[BaseModel], dict[str, Any], Mapping[str, Limit]], ...] = (
+    (CompletionRequest, {"prompt": "x"}, {"max_tokens": COUNT, "logprobs": TOP}),
+    (
+        ChatRequest,
+        {"messages": [{"role": "user", "content": "x"}]},
+        dict.fromkeys(("max_tokens", "max_completion_tokens"), replace(COUNT, least=1))
+        | {"top_logprobs": TOP},
+    ),
+    (ResponsesRequest, {"input": "x"}, {"max_output_tokens": replace(COUNT, least=1)}),
+)
+
+
+def body(schema: type[BaseModel], valid: dict[str, Any], name: str) -> Build:
+    return lambda value: schema(**valid, **{name: value})
+
+
+def flag(name: str) -> Build:
+    parser = ArgumentParser(exit_on_error=False)
+    add_sampling_arguments(parser, 8)
+    add_server_flags(parser)
+    return lambda value: sampling_from_args(parser.parse_args([f"--{name.replace('_', '-')}={value!r}"]))
+
+
+def usable(**sampling: Any) -> None:
+    require_usable(SamplingParams(**sampling), (), QWEN3.vocab_size)
+
+
+def table() -> Iterator[tuple[str, Build, Limit]]:
+    """(name, what is built from a value, its limit) for every limit of a number."""
+    for name, limit in SAMPLING.items():
+        yield f"SamplingParams {name}", lambda value, name=name: SamplingParams(**{name: value}), limit
+    for name, limit in (DRAWS | {"top_k": FROM_0, "seed": SEED, "max_tokens": Limit(1, 2**31 - 1)}).items():
+        yield f"--{name}", flag(name), limit
+    for name, limit in SERVER.items():
+        yield f"--{name}", flag(name), limit
+    for name, limit in SCHEDULING.items():
+        yield f"SchedulerConfig {name}", lambda value, name=name: SchedulerConfig(**{name: value}), limit
+    for schema, valid, own in BODIES:
+        shared = {name: limit for name, limit in SCHEMA.items() if name in schema.model_fields}
+        for name, limit in (shared | own).items():
+            yield f"{schema.__name__} {name}", body(schema, valid, name), limit
+    vocabulary = Limit(0, QWEN3.vocab_size - 1)
+    for limit, biased in ((TOKEN_ID, SamplingParams), (vocabulary, usable)):
+        where = biased.__name__
+        yield f"{where} logit_bias", lambda value, biased=biased: biased(logit_bias={value: 1.0}), limit
+        yield f"{where} stop_token_ids", lambda value, biased=biased: biased(stop_token_ids=(value,)), limit
+    bias = Limit(-100, 100, is_whole=False)
+    yield "a bias", lambda value: SamplingParams(logit_bias={1: value}), bias
+    for name, most in (("batch_size", None), ("prefill_step", None), ("max_seq_len", 1024)):
+        yield (
+            f"BatchSettings {name}",
+            lambda value, name=name: BatchSettings(**{name: value}).require_valid(QWEN3),
+            Limit(1, most),
+        )
+    yield "blocks of a pool", lambda value: LLM.BlockPool(value), FROM_1
+    yield "tokens of a block", lambda value: LLM.BlockPool(1, value), FROM_1
+    yield "a flag that counts", lambda value: at_least_one(str(value)), Limit(1, 2**31 - 1)
+    sizes: Mapping[str, tuple[Build, int]] = {
+        "biases": (lambda size: SamplingParams(logit_bias=dict.fromkeys(range(size), 1.0)), 1024),
+        "stop tokens": (lambda size: SamplingParams(stop_token_ids=tuple(range(size))), 64),
+        "stop strings": (lambda size: SamplingParams(stop=("a",) * size), 64),
+        "a long stop string": (lambda size: SamplingParams(stop=("a" * size,)), 1024),
+        "min_tokens of 7": (lambda size: SamplingParams(min_tokens=size, max_tokens=7), 7),
+    }
+    for name, (build, most) in sizes.items():
+        yield name, build, Limit(None, most)
+    yield "kv_bits", lambda value: LLM.PagedKvCache(QWEN3, 1, 1, mx.float32, value), Limit(8, 8)
+
+
+TABLE = list(table())
+IDS = [name for name, _, _ in TABLE]
+
+
+@pytest.mark.parametrize(("name", "build", "limit"), TABLE, ids=IDS)
+def test_the_last_allowed_and_the_first_refused(name: str, build: Build, limit: Limit) -> None:
+    for value in limit.allowed():
+        build(value)
+    for value in limit.refused():
+        with pytest.raises(REFUSED) as caught:
+            build(value)
+        assert "\n" not in str(caught.value) or isinstance(caught.value, ValidationError), name
+
+
+def test_every_number_of_the_settings_is_in_the_table() -> None:
+    for settings, names in ((SamplingParams, SAMPLING), (SchedulerConfig, SCHEDULING)):
+        numbers = {name for name, each in vars(settings()).items() if type(each) in (int, float)}
+        assert numbers <= set(names), f"{settings.__name__} has numbers without a limit"
