@@ -229,21 +229,3 @@ class AnyClasses(AnySchedule):
     POLICIES = ("fcfs", "fair", "priority")
     CLASSES = ("interactive", "interactive", "batch")
     GRIDS = (0, 0, 2, 3)
-
-
-class AnyDrafts(AnyClasses):
-    """With drafts, and settings that change."""
-
-    MOST_DRAFTED = 2
-
-    @rule(
-        budget=st.integers(4, 20),
-        num_seqs=st.integers(1, 4),
-        threshold=st.sampled_from((0, 4)),
-        mode=st.sampled_from(("mixed", "alternate")),
-    )
-    def reconfigure(self, budget: int, num_seqs: int, threshold: int, mode: Any) -> None:
-        policy = self.config.policy
-        config = SchedulerConfig(budget, num_seqs, LIMIT, threshold, policy=policy, step_mode=mode)
-        self.scheduler.reconfigure(config)
-        self.config = config

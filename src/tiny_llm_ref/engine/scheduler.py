@@ -1,6 +1,5 @@
 """Which tokens a step computes: one budget, sequences in order, one code path for prompts and answers."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Literal
@@ -218,7 +217,7 @@ class Scheduler:
             num_new = 0 if must_wait else step.num_new_tokens(sequence, num_cached, num_missing)
             # A fair share may not reach the grid: that must not hold up the sequences behind.
             may_wait = must_wait or (self.config.policy == "fair" and self.config.chunk_grid > 0)
-            if step.left == 0 or (num_new == 0 and not may_wait) or not self._num_prefill_slots():
+            if step.left == 0 or (num_new == 0 and not may_wait) or not self._has_prefill_slot():
                 break
             while len(self.queue.running) >= self.config.max_num_seqs:
                 self._preempt()  # of a less urgent class: candidates are counted that way
@@ -227,9 +226,9 @@ class Scheduler:
             if num_new > 0:
                 step.assign(sequence, self._make_room(sequence, num_new))
 
-    def _num_prefill_slots(self) -> int:
-        limit = self.config.max_num_partial_prefills or sys.maxsize
-        return max(0, limit - sum(not each.is_decoding for each in self.queue.running))
+    def _has_prefill_slot(self) -> bool:
+        limit = self.config.max_num_partial_prefills
+        return limit == 0 or sum(not each.is_decoding for each in self.queue.running) < limit
 
     def _admissible(self, rank: int) -> Iterator[tuple[TokenSequence, int, bool]]:
         """Sequences that may be admitted: cached tokens, and whether each waits for another's block."""
@@ -241,8 +240,10 @@ class Scheduler:
     def _needs(self, running: Sequence[TokenSequence], rank: int) -> list[tuple[TokenSequence, int, int]]:
         """Sequences that could use tokens, admissible ones included; computed and missing tokens."""
         needs = [(each, each.num_computed_tokens, self._num_missing(each)) for each in running]
+        limit, others = self.config.max_num_partial_prefills, self.queue.running
+        num_slots = max(0, limit - sum(not each.is_decoding for each in others)) if limit else None
         return needs + [
             (each, num_cached, each.num_tokens - num_cached)
-            for each, num_cached, must_wait in islice(self._admissible(rank), self._num_prefill_slots())
+            for each, num_cached, must_wait in islice(self._admissible(rank), num_slots)
             if not must_wait
         ]
