@@ -127,8 +127,7 @@ class AnySchedule(RuleBasedStateMachine):
         for each in self.live.values():
             if each.request_id in plan.preempted:
                 assert not each.num_computed_tokens and not each.spec_token_ids, "a victim begins again"
-        if not plan.preempted:
-            assert was_running <= {each.request_id for each in scheduler.running}
+        assert plan.preempted or was_running <= {each.request_id for each in scheduler.running}
         self._check_shares(plan, was_decoding)
         # A sequence that was given cached blocks in this step may be a decode by now.
         names = [n for n in plan.num_scheduled_tokens if self.live[n].num_computed_tokens == computed[n]]
