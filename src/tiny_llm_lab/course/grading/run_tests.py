@@ -17,7 +17,7 @@ HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day
 _SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
 _OF_XDIST = ("-n", "--numprocesses", "--dist", "--maxprocesses", "--tx", "--looponfail", "-f", "-p")
 _WITHOUT_XDIST = ("-p", "no:xdist", "-p", "no:xdist.looponfail")
-_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # only tests of the lab use it
+_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # its report and its options; the tests work without
 _SOURCE = Path(__file__).resolve().parents[3]
 IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 
