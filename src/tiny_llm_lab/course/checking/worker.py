@@ -90,7 +90,7 @@ def _run(trial: Trial) -> Result:
 
 _PYTEST_ARGS = (
     *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
-    *("-p", "no:hypothesispytest"),  # half a second, and no test of a task uses it
+    *("-p", "no:hypothesispytest"),  # half a second; @given works without
     *("--capture=sys", "--tb=short", "--color=no"),
     # A library with a plugin may have been imported before pytest ran.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
