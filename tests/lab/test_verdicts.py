@@ -60,7 +60,7 @@ def test_a_verdict_holds_for_one_device_system_mlx_and_source(
 def test_a_damaged_verdict_costs_a_new_test(damage: bytes, gpu: SomeGpu, tmp_path: Path) -> None:
     judge, made = counting(GOOD)
     kept("k", [], judge)
-    (path,) = (tmp_path / "cache" / "verdicts").iterdir()
+    (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
     path.write_bytes(damage)
     assert kept("k", [], judge) == ([GOOD], True)
     assert kept("k", [], judge) == ([GOOD], False) and len(made) == 2
@@ -75,7 +75,7 @@ def test_without_a_cache_there_is_a_test_in_every_process(
         (tmp_path / "cache").write_text("")
     else:
         kept("k", [], judge)
-        (path,) = (tmp_path / "cache" / "verdicts").iterdir()
+        (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
         path.unlink()
         path.mkdir()
         made.clear()
