@@ -133,8 +133,6 @@ def test_a_server(address: str) -> None:
     [
         (["serve", "--port", "0"], "serve"),
         (["batch", "-i", "none.jsonl", "-o", "none.out"], "serve"),
-        (["chat", "--server", "http://127.0.0.1:1"], "serve"),
-        (["bench-serve", "--help"], "serve"),
         (["bench-chunked-prefill", "--help"], "measure"),
     ],
 )
