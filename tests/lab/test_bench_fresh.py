@@ -20,6 +20,8 @@ def fail(how: str) -> None:
         "user": UserError("too long"),
         "todo": RuntimeError("task 2.2.3"),
         "bug": KeyError("no such key"),
+        "type": TypeError("'int' object is not iterable"),
+        "later": TypeError("softmax() got an unexpected keyword argument 'ops'"),
     }
     if how in errors:
         raise errors[how]
@@ -44,6 +46,8 @@ def test_a_fresh_process_has_its_own_threads_and_leaves_stdout_alone(
         ("user", UserError, "^too long$"),
         ("todo", UnwrittenError, r"TODO 2\.2\.3"),
         ("bug", CrashError, "no such key"),
+        ("type", CrashError, "not iterable"),
+        ("later", TypeError, "^softmax.. got an unexpected keyword"),
         ("exit", CrashError, "ended without an answer"),
     ],
 )

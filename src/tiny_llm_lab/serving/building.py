@@ -50,9 +50,8 @@ def build_engine(
     """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
 
     `draft` is the model that settings.draft_model names; `proposer` drafts in place of settings.speculate.
-    However much memory is allowed, the engine gets no
-    more blocks than its requests can fill: those that run at a time, or `num_requests` when there will never
-    be more.
+    However much memory is allowed, the engine gets no more blocks than its requests can fill: those that run
+    at a time, or `num_requests` when there will never be more.
     """
     model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
     num_blocks = settings.num_blocks or engine_num_blocks(

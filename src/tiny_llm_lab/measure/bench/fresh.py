@@ -1,6 +1,7 @@
 """A function in a fresh process: no measurement profits from what another has compiled, cached or touched."""
 
 import os
+import re
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from tiny_llm_lab.runtime.console.talk import CrashError, UnwrittenError
 from tiny_llm_lab.runtime.console.todo import WITH_REF, find_todo
 from tiny_llm_lab.types import UserError
 
+_WRONG_CALL = re.compile(r"\(\) (?:got an unexpected keyword|takes .*positional) argument")
+
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
@@ -22,8 +25,8 @@ Answer = TypeVar("Answer")
 def run_fresh(function: Callable[[Asked], Answer], asked: Asked, threads: int = 0) -> Answer:
     """`function(asked)` of a new process with `threads` threads; 0 leaves their number to every library.
 
-    Raises UserError for what the user can mend, UnwrittenError for an unwritten task and
-    CrashError for anything else.
+    Raises UserError for what the user can fix, UnwrittenError for an unwritten task, TypeError for an
+    argument that a function does not take, and CrashError for anything else.
     """
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare) as pool:
         try:
@@ -60,8 +63,6 @@ def _answer(function: Callable[[Asked], Answer], asked: Asked) -> Answer:
     except Exception as error:
         if has_checkout() and (todo := find_todo(error, repository())):
             raise UnwrittenError(f"{todo}{WITH_REF}") from None
-        if isinstance(
-            error, TypeError
-        ):  # it may name a parameter that a later task adds: the caller's caller knows
-            raise
+        if isinstance(error, TypeError) and _WRONG_CALL.search(str(error)):
+            raise  # a later task may add that parameter: `cli` knows the tasks
         raise CrashError("".join(traceback.format_exception(error)).strip()) from None
