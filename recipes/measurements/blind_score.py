@@ -1,7 +1,8 @@
 """The share of errors nobody listed that the tests find: `python -m recipes.measurements.blind_score PART`.
 
-A fixed seed draws mutants from all that mutmut makes of the files of a part. Each runs against the tests
-of the part, in a copy of the checkout. mutmut is in no lock: CONTRIBUTING.md says how to add it.
+A fixed seed draws mutants from all that mutmut makes of the files of a part. Each runs in a copy of the
+checkout, first against the tests that run its line, then against all of the part's. mutmut is in no lock:
+CONTRIBUTING.md says how to add it.
 """
 
 import json
@@ -11,16 +12,18 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 import libcst as cst
 from mutmut.mutation.mutators import mutation_operators
+from recipes.measurements.contexts import LineMap
 
 from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 from tiny_llm_lab.runtime.checkout import repository
+from tiny_llm_lab.types import UserError
 
 _LAB: Final = "src/tiny_llm_lab"
 # By part: where its code is, and which tests judge it, the likeliest first.
@@ -40,6 +43,7 @@ PARTS: Final = {
     ),
 }
 _KEPT: Final = (cst.Import, cst.ImportFrom, cst.Annotation, cst.Decorator)
+_PARALLEL: Final = ("-n2", "--dist", "worksteal")
 _LIMIT_S: Final = 900.0  # a mutant that does not end is found
 _IGNORED: Final = shutil.ignore_patterns("__pycache__", ".*", "output", "results", "lab-results")
 
@@ -90,21 +94,44 @@ def drawn(root: Path, folders: tuple[str, ...], count: int, seed: int) -> list[M
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def is_killed(mutant: Mutant, copy: Path, tests: tuple[str, ...]) -> bool:
-    """Whether a test fails, in a copy of the checkout that is as before afterwards."""
-    path = copy / mutant.file
-    before = path.read_text(encoding="utf-8")
-    path.write_text(mutant.source, encoding="utf-8")
-    command = [*pytest_command("ref"), "-x", "-q", "-n2", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment(copy / "src"), capture_output=True, timeout=_LIMIT_S
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        path.write_text(before, encoding="utf-8")
-    return done.returncode != 0
+class Trial:
+    """A copy of the checkout in which one mutant at a time runs against the tests of a part."""
+
+    def __init__(self, root: Path, scratch: Path, part: str) -> None:
+        """Copies the checkout and runs the part's tests as they are, to learn which lines each runs.
+
+        Raises UserError when a test fails without a mutant.
+        """
+        self._copy, self._map = scratch / "copy", scratch / "map"
+        self._folders, self._tests = PARTS[part]
+        self._map.mkdir()
+        shutil.copytree(root, self._copy, ignore=_IGNORED)
+        if self._fails([*_PARALLEL, "-p", "recipes.measurements.contexts", *self._tests], limit_s=None):
+            raise UserError("a test fails without any mutant: `./pdmw run test-ref` says which")
+        self._lines = LineMap(self._map)
+
+    def kills(self, mutant: Mutant) -> bool:
+        """Whether a test fails with the mutant: first those that run its line, then all of the part."""
+        path = self._copy / mutant.file
+        before = path.read_text(encoding="utf-8")
+        path.write_text(mutant.source, encoding="utf-8")
+        try:
+            likely = self._lines.tests_of(path, mutant.line)
+            return (bool(likely) and self._fails(likely)) or self._fails([*_PARALLEL, *self._tests])
+        finally:
+            path.write_text(before, encoding="utf-8")
+
+    def _fails(self, arguments: Sequence[str], limit_s: float | None = _LIMIT_S) -> bool:
+        command = [*pytest_command("ref"), "-x", "-q", "-p", "no:cacheprovider", *arguments]
+        found = environment(self._copy / "src") | {
+            "BLIND_SCORE_MAP": str(self._map),
+            "BLIND_SCORE_CODE": "\n".join(str(self._copy / folder) for folder in self._folders),
+        }
+        try:
+            done = subprocess.run(command, cwd=self._copy, env=found, capture_output=True, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return True
+        return done.returncode != 0
 
 
 def main() -> int:
@@ -114,14 +141,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    root, (folders, tests) = repository(), PARTS[args.part]
+    root = repository()
     survivors = []
-    chosen = drawn(root, folders, args.count, args.seed)
+    chosen = drawn(root, PARTS[args.part][0], args.count, args.seed)
     with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "copy"
-        shutil.copytree(root, copy, ignore=_IGNORED)
+        trial = Trial(root, Path(scratch), args.part)
         for number, mutant in enumerate(chosen, 1):
-            killed = is_killed(mutant, copy, tests)
+            killed = trial.kills(mutant)
             survivors += [] if killed else [mutant]
             print(f"{number}/{len(chosen)} {'killed  ' if killed else 'SURVIVED'} {mutant}", file=sys.stderr)
     found = {"part": args.part, "seed": args.seed, "count": len(chosen)}
