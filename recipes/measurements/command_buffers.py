@@ -1,9 +1,9 @@
 """How many command buffers Metal makes of a decode step, counted on any machine.
 
-MLX 0.32 (backend/metal/device.cpp) ends a buffer after an operator when it holds more operators than one limit,
-or when the arrays its operators read have more elements, in Mi, than another. An array counts once a buffer,
-whole, however little of it is read; a view counts as what it is a view of. These rules are followed on the
-graph of a step with real sizes. Nothing is computed.
+MLX 0.32 (backend/metal/device.cpp) ends a buffer after an operator when it holds more operators than one
+limit, or when the arrays its operators read have more elements, in Mi, than another. An array counts once a
+buffer, whole, however little of it is read; a view counts as what it is a view of. These rules are followed
+on the graph of a step with real sizes. Nothing is computed.
 """
 
 import importlib
