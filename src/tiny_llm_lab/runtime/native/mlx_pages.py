@@ -59,7 +59,12 @@ class MlxPages:
         groups, size = stored.shape[1:3]
         # The array goes into what is kept: while it lives no other one has its id.
         make = partial(_slot_places, slots, groups, size)
-        return put(stored, self._once("slots", (id(slots), groups, size), make)[1], added)
+        _, places, one = self._once("slots", (id(slots), groups, size), make)
+        if one is None:
+            return put(stored, places, added)
+        block, token = one
+        stored[block : block + 1, :, token : token + 1] = added
+        return stored
 
     def attention(
         self,
@@ -121,14 +126,18 @@ def cleared(value: mx.array, mask: mx.array) -> mx.array:
     return mx.where(mask[:, :, -1, :, None], value, mx.zeros((), value.dtype))
 
 
-def _slot_places(slots: mx.array, groups: int, size: int) -> tuple[mx.array, mx.array]:
-    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G].
+def _slot_places(
+    slots: mx.array, groups: int, size: int
+) -> tuple[mx.array, mx.array, tuple[int, int] | None]:
+    """The slots; where their rows lie in a pool [blocks, G, block size] as one axis, [T * G]; of one row its
+    block and its place there, as an update of a slice is one operator and a scatter comes with four views.
 
     NumPy counts them: slots come from Python, and a GPU would start seven operators.
     """
     blocks, tokens = np.divmod(np.array(slots), size)
     places = (blocks[:, None] * groups + np.arange(groups)) * size + tokens[:, None]
-    return slots, mx.array(places.astype(np.uint32).reshape(-1))
+    one = (int(blocks[0]), int(tokens[0])) if len(blocks) == 1 else None
+    return slots, mx.array(places.astype(np.uint32).reshape(-1)), one
 
 
 def _segments(
