@@ -167,17 +167,17 @@ def _segments(
 def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.array, mx.array, mx.array]:
     """The tables of single rows, their owners and how many tokens they see, as a kernel reads them."""
     padding = max(0, _LEAST_SIZE - len(seen))
-    wide = np.pad(tables, [(0, 0), (0, _LEAST_SIZE if tables.size < _LEAST_SIZE else 0)])
-    return mx.array(wide), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
+    if tables.size < _LEAST_SIZE:
+        tables = np.pad(tables, [(0, 0), (0, _LEAST_SIZE)])
+    return mx.array(tables), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
 
 
 def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:
     """The stored tokens of a segment's requests one behind the other, [requests, G, S, D]."""
-    found = mx.take(pool.reshape(-1, *pool.shape[2:]), part.blocks, axis=0)
+    found = mx.flatten(pool, 0, 1)[part.blocks]
     if scales is not None:
-        factors = mx.take(scales.reshape(-1, scales.shape[2]), part.blocks, axis=0)
-        found = _dequantized(found, factors).astype(dtype)
-    rows = found.reshape(*found.shape[:2], -1, found.shape[-1])
+        found = _dequantized(found, mx.flatten(scales, 0, 1)[part.blocks]).astype(dtype)
+    rows = mx.flatten(found, 2, 3)
     return rows if part.length is None else rows[:, :, : part.length]
 
 
