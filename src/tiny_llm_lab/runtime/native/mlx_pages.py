@@ -35,9 +35,10 @@ class _Segment:
     """Rows of a step that one call of attention computes: a chunk, or requests with a single row."""
 
     rows: slice
+    is_chunk: bool
     blocks: mx.array  # [requests, G, blocks] uint32: which of a pool's blocks * G pieces to gather
-    length: int | None  # stored tokens of a chunk's request
-    mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they see all that is gathered
+    length: int  # stored tokens of the request that has most
+    mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they all see `length` tokens
     tables: mx.array  # [requests, W] int32, as a kernel reads them, like the following
     owners: mx.array  # [>= requests] int32: the table of each row
     visible: mx.array  # [>= requests] int32: stored tokens
@@ -96,10 +97,10 @@ class MlxPages:
     ) -> mx.array:
         """The rows q [T, H, 1, D] of one segment -> [T, 1, H * D]."""
         kernel, (keys, _), (values, _) = self._kernel, *pools
-        if kernel is not None and part.length is None and kernel.takes(q, keys):
+        if kernel is not None and not part.is_chunk and kernel.takes(q, keys):
             return kernel.call(q, keys, values, part.tables, part.owners, part.visible, scale)
         k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
-        if part.length is None:
+        if not part.is_chunk:
             if part.mask is not None and self._reads_hidden:
                 v = cleared(v, part.mask)
             out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
@@ -154,13 +155,12 @@ def _segments(
             used = -(-max(seen) // size)
             own = numbers[first:end, :used]
             blocks = own[:, None] * groups + np.arange(groups)[:, None]
-            mask = None
-            if is_single and any(length != used * size for length in seen):
-                mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
+            mask, longest = None, max(seen)
+            if min(seen) < longest:
+                mask = mx.arange(longest) < mx.array(seen, mx.int32)[:, None, None, None]
             rows = slice(starts[first], starts[end])
-            length = None if is_single else seen[0]
             gathered = mx.array(blocks.astype(np.uint32))
-            segments.append(_Segment(rows, gathered, length, mask, *_for_kernel(own, seen)))
+            segments.append(_Segment(rows, not is_single, gathered, longest, mask, *_for_kernel(own, seen)))
     return tables, segments
 
 
@@ -178,7 +178,7 @@ def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx
     if scales is not None:
         found = _dequantized(found, mx.flatten(scales, 0, 1)[part.blocks]).astype(dtype)
     rows = mx.flatten(found, 2, 3)
-    return rows if part.length is None else rows[:, :, : part.length]
+    return rows[:, :, : part.length]
 
 
 @mx.compile
