@@ -28,9 +28,12 @@ def test_the_kernel_of_the_reference_is_tested_once(
     first = Runtime(gpu.clock)
     assert isinstance(first.kernels(f"{REF}.models", {}), MlxOps)
     assert isinstance(first.kernels(REF, {}), MlxOps)
+    assert len(first.verdicts()) == 2
     times = "0.00, 0.00, 0.00 of the time of gathering blocks with 1, 8, 64 rows"
     assert capfd.readouterr().err.splitlines() == [
+        f"testing {fused_checks.ALL}, once on this GPU ...",
         f"Some M9: {fused_checks.ALL}: {RIGHT}",
+        f"testing paged_attention_metal of {REF}, once on this GPU ...",
         f"Some M9: paged_attention_metal of {REF}: right; takes {times}; "
         "used with 1 to 7 and 8 to 63 and 64 or more rows",
     ]
@@ -125,8 +128,10 @@ def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(
         return stand_in(q, *rest)
 
     monkeypatch.setattr("tiny_llm_ref.kernels.metal.paged_attention_metal", counted)
-    ops = Runtime(gpu.clock).kernels(REF, {})
+    runtime = Runtime(gpu.clock)
+    ops = runtime.kernels(REF, {})
     assert ops is not None
+    assert calls == [] and runtime.verdicts(), "tested when it is asked for"
     calls.clear()
     for rows in (1, 9):
         step = Requests(llm, [7 + row for row in range(rows)], [1] * rows, 16, D=64)
@@ -149,7 +154,7 @@ def recording(gpu: SomeGpu, *faster_with: int) -> tuple[MlxOps, list[int]]:
         calls.append(len(q))
         return kernel(q, *rest)
 
-    return MlxOps(widens=True, kernel=DecodeKernel(call, faster_with or tuple(TIMED))), calls
+    return MlxOps(widens=True, kernel=DecodeKernel(call, lambda: faster_with or tuple(TIMED))), calls
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])

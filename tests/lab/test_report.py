@@ -120,6 +120,8 @@ def test_the_plan_has_all_of_it_in_both_sizes() -> None:
     assert sum(title.startswith("throughput") for title in titles) == len(LENGTHS) * len(STREAMS) == 9
     assert sum(title.startswith("memory") for title in titles) == 3
     assert {"mixed | alternate", "paged | dense", "latencies across prefill_step"} <= set(titles)
+    [times] = (each for each in full if each.title.startswith("step times"))
+    assert times.command[times.command.index("--calibration-out") + 1] == "out/step-times.json"
     assert len(quick) < len(full)
     assert {each.environment.get(VARIABLE) for each in full} == {None, "cpp", "mlx"}
 
