@@ -16,10 +16,9 @@ from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
-from tiny_llm_lab.serving.server.chat.call_form import call_form
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings
-from tiny_llm_lab.serving.server.chat.tool_prompt import with_tools_as_text
-from tiny_llm_lab.serving.server.schemas.tools import Function
+from tiny_llm_lab.serving.server.chat.conversation import with_tools_as_text
+from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
+from tiny_llm_lab.serving.server.settings import ChatSettings
 
 HUGE: Any = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
 

@@ -14,9 +14,9 @@ from tests.helpers.fake_engine import (
 )
 
 from tiny_llm_lab.serving.async_engine.stream import MAX_WAITING, RequestStream
-from tiny_llm_lab.serving.server.answering.answers import Answers, Ask
+from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.served_model import RequestLimits
+from tiny_llm_lab.serving.server.settings import RequestLimits
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 
 LONG = {"prompt": "x", "max_tokens": 4000, "n": 3}
@@ -142,8 +142,7 @@ def test_a_thousand_streams_are_served_evenly():
         served = await start_fake(engine, RequestLimits(max_waiting=0))
 
         async def read(number: int) -> int:
-            ask = Ask([1], SamplingParams(max_tokens=20))
-            answers = await Answers.start(served, [ask], f"request-{number}")
+            answers = await Answers.start(served, [[1]], SamplingParams(max_tokens=20), f"request-{number}")
             count = 0
             async for new in answers:
                 count += sum(len(output.token_ids) for _, output in new)

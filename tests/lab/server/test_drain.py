@@ -11,10 +11,8 @@ import httpx2
 import pytest
 from tests.helpers.fake_engine import FakeEngine, raw_post, read_until, start_fake, wait_until
 
-from tiny_llm_lab.serving.server.run_server import run_server
-from tiny_llm_lab.serving.server.served_model import RequestLimits
-from tiny_llm_lab.serving.server.settings import ServerSettings
-from tiny_llm_lab.serving.server.startup import startup_line
+from tiny_llm_lab.serving.server.run_server import run_server, startup_line
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
 

@@ -16,9 +16,8 @@ from tests.helpers.fake_engine import (
 )
 
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
-from tiny_llm_lab.serving.server.listening import allow_connections, listen
-from tiny_llm_lab.serving.server.served_model import RequestLimits
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.run_server import allow_connections, listen
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import TokenLogprobs, UserError
 
 SMALL = ServerSettings(drain_s=0, max_body_size=100_000, api_key=())

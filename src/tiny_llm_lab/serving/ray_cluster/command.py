@@ -16,11 +16,18 @@ from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings, add_chat_flags, chat_settings
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
-from tiny_llm_lab.serving.server.listening import listen
-from tiny_llm_lab.serving.server.served_model import RequestLimits, start_model
-from tiny_llm_lab.serving.server.settings import ServerSettings, add_server_flags, server_settings
+from tiny_llm_lab.serving.server.run_server import listen
+from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import (
+    ChatSettings,
+    RequestLimits,
+    ServerSettings,
+    add_chat_flags,
+    add_server_flags,
+    chat_settings,
+    server_settings,
+)
 from tiny_llm_lab.types import UserError
 
 HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."

@@ -10,11 +10,15 @@ from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
-from tiny_llm_lab.serving.server.chat.settings import add_chat_flags, chat_settings
 from tiny_llm_lab.serving.server.live.view import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server
 from tiny_llm_lab.serving.server.served_model import start_model
-from tiny_llm_lab.serving.server.settings import add_server_flags, server_settings
+from tiny_llm_lab.serving.server.settings import (
+    add_chat_flags,
+    add_server_flags,
+    chat_settings,
+    server_settings,
+)
 from tiny_llm_lab.serving.server.token_budget import scheduler_config
 
 HELP = "Serve a model to OpenAI clients."

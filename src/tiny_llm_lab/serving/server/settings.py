@@ -1,13 +1,12 @@
-"""The flags of the server itself; those of the engine are in commands/engine_options.py."""
+"""The flags of the server itself and of its chats; those of the engine are in options/engine_options.py."""
 
 import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Literal
 
 from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, given_fields
-from tiny_llm_lab.serving.server.served_model import RequestLimits
 from tiny_llm_lab.types import UserError
 
 KEY_VARIABLE: Final = "TINY_LLM_API_KEY"
@@ -42,6 +41,15 @@ class ServerSettings:
     def has_live_controls(self) -> bool:
         """Whether the page at `/` may reconfigure the engine."""
         return self.is_loopback if self.enable_live_controls is None else self.enable_live_controls
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What one request, and all of them together, may take of the server."""
+
+    max_waiting: int = 1024  # requests in the queue, beyond those that run
+    request_timeout_s: float = 0.0  # for the whole answer; 0 is none
+    keep_alive_s: float = 5.0  # a stream without news gets a comment; 0 is never
 
 
 def _size(text: str) -> int:
@@ -126,3 +134,29 @@ def server_settings(args: Namespace) -> tuple[ServerSettings, RequestLimits]:
         if not all(given[name]):
             raise UserError(f"--{name.replace('_', '-')} must not be empty: leave it out")
     return ServerSettings(**given), RequestLimits(**given_fields(args, RequestLimits))
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """Which parts of an answer are split off."""
+
+    reasoning_parser: Literal["qwen3", "off"] = "qwen3"
+    tool_call_parser: Literal["hermes", "off"] = "hermes"
+    enable_auto_tool_choice: bool = True
+
+
+_FLAGS: Final = (
+    Flag("reasoning_parser", "qwen3 makes <think>...</think> the reasoning_content of an answer"),
+    Flag("tool_call_parser", "hermes takes <tool_call>...</tool_call> as a call, also in Qwen3-Coder's form"),
+    Flag("enable_auto_tool_choice", "a request with tools leaves it to the model whether to call one"),
+)
+
+
+def add_chat_flags(parser: ArgumentParser) -> None:
+    """The flags of `ChatSettings`."""
+    add_field_flags(parser.add_argument_group("chat"), ChatSettings, _FLAGS)
+
+
+def chat_settings(args: Namespace) -> ChatSettings:
+    """What the flags ask for."""
+    return ChatSettings(**given_fields(args, ChatSettings))

@@ -12,7 +12,7 @@ from tests.helpers.toy import EOS, toy_model
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.histogram import Histogram
+from tiny_llm_lab.serving.server.metrics.totals import Histogram
 from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
 from tiny_llm_lab.types.scheduling.serving import Engine
 

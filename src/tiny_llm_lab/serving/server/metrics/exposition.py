@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.histogram import Histogram
+from tiny_llm_lab.serving.server.metrics.totals import Histogram
 
 PREFIX: Final = "tiny_llm:"
 _GAUGES: Final = {

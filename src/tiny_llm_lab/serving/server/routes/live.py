@@ -7,8 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.live.page_stream import PageStream, batches
-from tiny_llm_lab.serving.server.routes.served import Served
-from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 
 LONG_PROMPT_TOKENS: Final = 3000
 MIN_BUDGET: Final = 64

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
 from tiny_llm_lab.serving.server.metrics.stats_log import stats_logged
-from tiny_llm_lab.serving.server.routes.served import Served
+from tiny_llm_lab.serving.server.served_model import Served
 
 
 @asynccontextmanager
