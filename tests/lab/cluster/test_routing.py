@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tiny_llm_lab.serving.ray_cluster.prefix_key import prefix_key
-from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, rank_replicas
+from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, prefix_key, rank_replicas
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.types import UserError
 

@@ -15,7 +15,7 @@ from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
+from tiny_llm_lab.serving.openai_client import ServedModel, first_model
 from tiny_llm_lab.types import UserError
 
 

@@ -33,7 +33,7 @@ from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
-from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
+from tiny_llm_lab.serving.openai_client import ServedModel, first_model
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 

@@ -4,6 +4,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from typing import Any, Final
 
+import mlx.core as mx
+
 from tiny_llm_lab.runtime.console.field_flags import (
     Flag,
     add_field_flags,
@@ -164,3 +166,28 @@ def _reject_own_decisions(args: Namespace) -> None:
             f"--kv-cache-memory {args.kv_cache_memory} is a share, and of each rank's own free memory: with "
             "--tensor-parallel-size say how much a rank may have, such as 512M"
         )
+
+
+def scheduler_config(args: Namespace) -> SchedulerConfig:
+    """What the flags of `add_engine_flags` ask for; UserError for flags that do not fit together."""
+    given, own = given_fields(args, SchedulerConfig), given_fields(args, EngineSettings)
+    check_fitting(given, own)
+    if "max_num_batched_tokens" not in given:
+        usual = SchedulerConfig.max_num_batched_tokens
+        if "itl_slo_ms" not in own and is_on_cpu(args.device):
+            usual = CPU_BUDGET
+        given["max_num_batched_tokens"] = default_budget(usual, given)
+    return SchedulerConfig(**given)
+
+
+def default_budget(usual: int, given: dict[str, Any]) -> int:
+    """`usual`, or what the fields `given` of SchedulerConfig need: decodes, a chunk of the grid, a prompt."""
+    num_seqs = given.get("max_num_seqs", SchedulerConfig.max_num_seqs)
+    is_chunked = given.get("enable_chunked_prefill", True)
+    prompt = 0 if is_chunked else given.get("max_model_len", SchedulerConfig.max_model_len)
+    return max(usual, num_seqs + given.get("chunk_grid", 0), prompt)
+
+
+def is_on_cpu(device: str | None) -> bool:
+    """Whether a model of --device `device` is computed on the CPU."""
+    return device == "cpu" or (device is None and mx.default_device() == mx.cpu)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.field_flags import given_fields
-from tiny_llm_lab.serving.options.engine_options import add_engine_flags
+from tiny_llm_lab.serving.options.engine_options import add_engine_flags, scheduler_config
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
 from tiny_llm_lab.serving.server.live.view import LiveView
@@ -19,7 +19,6 @@ from tiny_llm_lab.serving.server.settings import (
     chat_settings,
     server_settings,
 )
-from tiny_llm_lab.serving.server.token_budget import scheduler_config
 
 HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for one that computes in Python, such as a chat template.

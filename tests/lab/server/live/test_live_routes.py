@@ -13,10 +13,10 @@ from tests.helpers.toy import QWEN3, toy_model
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.live.page_stream import PageStream, batches
 from tiny_llm_lab.serving.server.live.recorder import StepRecorder
 from tiny_llm_lab.serving.server.live.view import LiveView
 from tiny_llm_lab.serving.server.routes import page
+from tiny_llm_lab.serving.server.routes.live import PageStream, batches
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
 from tiny_llm_lab.types.scheduling.serving import Engine
