@@ -20,6 +20,7 @@ from tiny_llm_lab.serving.options.engine_settings import (
     LONGEST_DEFAULT,
     LOOKED_UP,
     EngineSettings,
+    served_length,
 )
 from tiny_llm_lab.serving.options.model_options import add_async_scheduling
 from tiny_llm_lab.types import SchedulerConfig, UserError
@@ -139,9 +140,8 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     check_engine_flags(args)
     if not args.engine:
         return None
-    given = {"max_model_len": min(limit, LONGEST_DEFAULT)} | given_fields(args, SchedulerConfig)
-    if given["max_model_len"] > limit:
-        raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
+    given = given_fields(args, SchedulerConfig)
+    given["max_model_len"] = served_length(given.get("max_model_len"), limit)
     own = given_fields(args, EngineSettings)
     if args.tensor_parallel_size > 1:
         own.setdefault("kv_cache_memory", _RANK_MEMORY)

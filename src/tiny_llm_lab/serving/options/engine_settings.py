@@ -91,6 +91,17 @@ class ModelSettings:
     engine: EngineSettings = EngineSettings()
 
 
+def served_length(asked: int | None, limit: int) -> int:
+    """The most tokens of a request to a model of `limit` positions: `asked`, None: LONGEST_DEFAULT at most.
+
+    Raises UserError for more than the model has.
+    """
+    longest = min(limit, LONGEST_DEFAULT) if asked is None else asked
+    if longest > limit:
+        raise UserError(f"max_model_len must be 1 to {limit} for this model, not {longest}")
+    return longest
+
+
 def model_settings(
     chosen: ModelSettings, config: SchedulerConfig | None, engine: EngineKeywords
 ) -> ModelSettings:

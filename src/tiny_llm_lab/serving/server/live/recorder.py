@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tiny_llm_lab.serving.async_engine.listener import AddedRequest, SilentListener
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
 from tiny_llm_lab.types import EngineOutput, SchedulerConfig, StepPlan, StepStats
 from tiny_llm_lab.types.scheduling.serving import Engine
 
@@ -16,7 +16,7 @@ MAX_EVENTS: Final = 1024
 Event = dict[str, Any]  # as it is sent: its "type" is config, added, step, sampled or left
 
 
-class StepRecorder(SilentListener):
+class StepRecorder(EngineListener):
     """A ring of events. The engine's thread appends, and any other may read.
 
     Requests are numbered from 1 in the order of their arrival, as their ids are their clients' own.

@@ -1,10 +1,11 @@
 """The numbers behind the metrics; each field has the name of its metric, without the prefix."""
+# ruff: noqa: RUF009 - `_histogram` is a field
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tiny_llm_lab.types import FinishReason
 
@@ -51,6 +52,18 @@ class Histogram:
 REASONS: Final[tuple[FinishReason, ...]] = ("stop", "length", "abort", "error")
 
 
+def _gauge(about: str) -> Any:
+    return field(default=0, metadata={"about": about, "is_gauge": True})
+
+
+def _counter(about: str) -> Any:
+    return field(default=0, metadata={"about": about, "is_gauge": False})
+
+
+def _histogram(bounds: Sequence[float], about: str) -> Any:
+    return field(default_factory=partial(Histogram, bounds), metadata={"about": about})
+
+
 @dataclass
 class Totals:
     """Counters since the start, gauges after the last event, and histograms. Times in seconds.
@@ -60,47 +73,52 @@ class Totals:
     under their reason; of the histograms they are in those of tokens and steps only.
     """
 
-    # Gauges.
-    num_requests_running: int = 0
-    num_requests_waiting: int = 0
-    kv_cache_usage_perc: float = 0.0  # 1.0 is full; blocks that only the prefix cache holds are free
-    max_num_batched_tokens: int = 0
-    max_num_seqs: int = 0
+    num_requests_running: int = _gauge("Requests that hold blocks.")
+    num_requests_waiting: int = _gauge("Requests that wait to be admitted, preempted ones included.")
+    kv_cache_usage_perc: float = _gauge("KV cache usage: 1 is 100 percent.")
+    max_num_batched_tokens: int = _gauge("The token budget of a step.")
+    max_num_seqs: int = _gauge("The most requests that run at a time.")
 
-    # Counters.
-    prompt_tokens: int = 0  # of every request at its first output, cached ones included
-    prompt_tokens_cached: int = 0  # of these, found in the prefix cache
-    prompt_tokens_computed: int = 0  # by the steps, again after a preemption, also of requests that never end
-    generation_tokens: int = 0  # without end-of-sequence tokens
-    prefix_cache_queries: int = 0  # tokens
-    prefix_cache_hits: int = 0  # tokens
-    num_preemptions: int = 0
-    spec_decode_num_drafts: int = 0
-    spec_decode_num_draft_tokens: int = 0
-    spec_decode_num_accepted_tokens: int = 0
-    request_success: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    prompt_tokens: int = _counter("Tokens of prompts that brought a first token, cached ones included.")
+    prompt_tokens_cached: int = _counter("Tokens of prompts found in the prefix cache.")
+    prompt_tokens_computed: int = _counter("Tokens of prompts that steps computed, again after a preemption.")
+    generation_tokens: int = _counter("Tokens of answers.")
+    prefix_cache_queries: int = _counter(
+        "Tokens of prompts looked up in the prefix cache: those with a full block."
+    )
+    prefix_cache_hits: int = _counter("Tokens found in the prefix cache.")
+    num_preemptions: int = _counter("Requests that lost their blocks and waited again.")
+    spec_decode_num_drafts: int = _counter("Drafts that were verified.")
+    spec_decode_num_draft_tokens: int = _counter("Draft tokens that were verified.")
+    spec_decode_num_accepted_tokens: int = _counter("Draft tokens that were accepted.")
+    request_success: dict[FinishReason, int] = field(
+        default_factory=lambda: dict.fromkeys(REASONS, 0),
+        metadata={"about": "Requests that left the engine, by reason."},
+    )
 
-    # Of steps and tokens.
-    iteration_tokens_total: Histogram = field(default_factory=partial(Histogram, STEP_TOKENS))
-    step_time_seconds: Histogram = field(default_factory=partial(Histogram, TOKEN_GAP_S))
-    time_to_first_token_seconds: Histogram = field(default_factory=partial(Histogram, TTFT_S))
-    # Every gap of every request.
-    inter_token_latency_seconds: Histogram = field(default_factory=partial(Histogram, TOKEN_GAP_S))
-
-    # Of requests that ended well; the first of those with two tokens or more.
-    request_time_per_output_token_seconds: Histogram = field(default_factory=partial(Histogram, TOKEN_GAP_S))
-    e2e_request_latency_seconds: Histogram = field(default_factory=partial(Histogram, REQUEST_S))
-    # From arrival to the launch of its first step.
-    request_queue_time_seconds: Histogram = field(default_factory=partial(Histogram, REQUEST_S))
-    request_inference_time_seconds: Histogram = field(default_factory=partial(Histogram, REQUEST_S))
-    # From there to the first token.
-    request_prefill_time_seconds: Histogram = field(default_factory=partial(Histogram, REQUEST_S))
-    # From the first token to the last.
-    request_decode_time_seconds: Histogram = field(default_factory=partial(Histogram, REQUEST_S))
-    request_prompt_tokens: Histogram = field(default_factory=partial(Histogram, REQUEST_TOKENS))
-    request_generation_tokens: Histogram = field(default_factory=partial(Histogram, REQUEST_TOKENS))
-    # Where the request has a limit.
-    request_params_max_tokens: Histogram = field(default_factory=partial(Histogram, REQUEST_TOKENS))
+    iteration_tokens_total: Histogram = _histogram(STEP_TOKENS, "Tokens of a step.")
+    step_time_seconds: Histogram = _histogram(TOKEN_GAP_S, "From the launch of a step to its tokens.")
+    time_to_first_token_seconds: Histogram = _histogram(TTFT_S, "From arrival to the first token.")
+    inter_token_latency_seconds: Histogram = _histogram(
+        TOKEN_GAP_S, "The gap between two steps that bring tokens of a request, every one."
+    )
+    request_time_per_output_token_seconds: Histogram = _histogram(
+        TOKEN_GAP_S, "The mean gap between the tokens of a request."
+    )
+    e2e_request_latency_seconds: Histogram = _histogram(REQUEST_S, "From arrival to the last token.")
+    request_queue_time_seconds: Histogram = _histogram(
+        REQUEST_S, "From arrival to the launch of the first step."
+    )
+    request_inference_time_seconds: Histogram = _histogram(
+        REQUEST_S, "From the launch of the first step to the last token."
+    )
+    request_prefill_time_seconds: Histogram = _histogram(
+        REQUEST_S, "From the launch of the first step to the first token."
+    )
+    request_decode_time_seconds: Histogram = _histogram(REQUEST_S, "From the first token to the last.")
+    request_prompt_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens of a prompt.")
+    request_generation_tokens: Histogram = _histogram(REQUEST_TOKENS, "Tokens of an answer.")
+    request_params_max_tokens: Histogram = _histogram(REQUEST_TOKENS, "The max_tokens of a request.")
 
     def copy(self) -> "Totals":
         """The same numbers, which later changes of these leave as they are."""
