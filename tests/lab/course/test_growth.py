@@ -10,9 +10,9 @@ from tests.lab.course.manifest_rows import course_toml
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.checking.early_calls import refusing
 from tiny_llm_lab.course.checking.growth_audit import growth_faults
+from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.growth import Growth, as_of, in_starter
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.course.starter.stubs import starter
 
 ANSWER = '''\

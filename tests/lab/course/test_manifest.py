@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab.course.checking.audit import answer_lines, complaints
+from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.types import UserError
 
 

@@ -1,14 +1,13 @@
 """The code that answers a task, in a learner's package and in the reference."""
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.cutting import kernel_answer
+from tiny_llm_lab.course.exercises import functions_of
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.source import is_of, parsed
-from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.course.source import Source, parsed
 from tiny_llm_lab.runtime.checkout import text_of
 
 
@@ -40,26 +39,16 @@ def answers(course: Course, task: Task) -> list[Answer]:
 
 
 def _functions(course: Course, task: Task, file: str) -> list[Answer]:
-    mine, theirs = (Module(text_of(root / file)) for root in _roots(course))
-    named = task.symbols_in(file) or (() if task.kernel else task.grows)
-    others = [each for each in course.tasks if each is not task]
-    taken = {symbol for each in others for symbol in each.symbols_in(file)} - set(named)
-    parsed(file, mine.text)
-    listed = [
-        name
-        for name, function in parsed(file, theirs.text).functions.items()
-        if function.is_public and name not in taken and is_of(name, named)
-    ]
-    shown = [each for name in listed for each in [name, *theirs.helpers(name), *_own_helpers(mine, name)]]
+    mine, theirs = (parsed(file, text_of(root / file)) for root in _roots(course))
+    if task.kernel and not task.symbols_in(file):
+        return []
+    listed = [each.name for each in functions_of(course, task, file, theirs.functions.values())]
+    shown = [each for name in listed for each in [name, *theirs.helpers(name), *mine.helpers(name)]]
     return [Answer(name, file, _code(mine, name), _code(theirs, name)) for name in dict.fromkeys(shown)]
 
 
-def _own_helpers(mine: Module, name: str) -> Sequence[str]:
-    return mine.helpers(name) if name in mine.definitions else ()
-
-
-def _code(module: Module, name: str) -> str:
-    return textwrap.dedent("\n".join(module.code(name))) + "\n" if name in module.definitions else ""
+def _code(source: Source, name: str) -> str:
+    return textwrap.dedent("\n".join(source.code(name))) + "\n" if name in source.definitions else ""
 
 
 def _roots(course: Course) -> tuple[Path, Path]:

@@ -6,11 +6,11 @@ The record notes these tasks: they are neither passed nor to do.
 from collections.abc import Collection, Iterator, Mapping
 
 from tiny_llm_lab.course.cutting import cut_kernels, without_unused
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.record.record import load_record, save_record
 from tiny_llm_lab.course.record.task_sources import TaskSources
-from tiny_llm_lab.course.source import exercises, is_of
-from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.course.source import Source, is_of
 
 
 def given_files(course: Course, day: str, starter: Mapping[str, str]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def given_files(course: Course, day: str, starter: Mapping[str, str]) -> dict[st
     for name, source in exercises(course).items():
         later = [function for function, id_ in source.task_ids().items() if id_ not in early]
         if len(later) < len(source.task_of):
-            text = Module(source.text).with_code_of(Module(starter[name]), later)
+            text = Source(source.text).with_code_of(Source(starter[name]), later)
             found[name] = without_unused(text) if later else text
     kernels = cut_kernels(course.reference / "kernels", lambda task: task not in early)
     named = {f"kernels/{name}": text for name, text in kernels.items()}

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.growth import growths, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.source import Source, exercises
+from tiny_llm_lab.course.source import Source
 from tiny_llm_lab.course.starter.backup import free_name, keep_backup
 from tiny_llm_lab.course.starter.given import come_along, given_files, note_given, tasks_before, written_tasks
 from tiny_llm_lab.runtime.checkout import text_of

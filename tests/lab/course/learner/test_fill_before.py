@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_lab.cli.dispatch import main
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.desk import open_desk
-from tiny_llm_lab.course.source import exercises
 from tiny_llm_lab.course.starter import stubs
 from tiny_llm_lab.course.starter.given import given_files
 
