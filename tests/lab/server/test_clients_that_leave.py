@@ -2,7 +2,6 @@
 
 import asyncio
 
-import httpx2
 import pytest
 from tests.helpers.fake_engine import (
     FakeEngine,
@@ -164,15 +163,3 @@ def test_what_waits_for_a_slow_reader_is_merged():
         assert stream.num_waiting <= MAX_WAITING
     output = stream.take()
     assert output.token_ids == tuple(range(10_000)) and output.text == "ab" * 10_000
-
-
-def test_an_httpx_client_reads_events():
-    body = {"prompt": "x", "max_tokens": 3, "stream": True}
-    with (
-        fake_server() as server,
-        httpx2.Client() as client,
-        client.stream("POST", f"{server.url}/v1/completions", json=body) as answer,
-    ):
-        lines = [line for line in answer.iter_lines() if line]
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert lines[-1] == "data: [DONE]" and all(line.startswith("data: ") for line in lines)
