@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book.names import name_problems
+from tiny_llm_lab.course.book.checks import name_problems
 from tiny_llm_lab.course.book.page import Page
 from tiny_llm_lab.course.book.results import read_results, results_table, with_results
 from tiny_llm_lab.course.book.samples import mark_problems, occurs, sample_problems

@@ -11,13 +11,11 @@ from shutil import which
 
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.figures import draw_figures, figure_problems, image_problems
-from tiny_llm_lab.course.book.chapters.measured import measured_problems
-from tiny_llm_lab.course.book.checks import command_problems, formula_problems, link_problems
-from tiny_llm_lab.course.book.names import name_problems
+from tiny_llm_lab.course.book.checks import command_problems, formula_problems, link_problems, name_problems
 from tiny_llm_lab.course.book.page import Page, read_pages
 from tiny_llm_lab.course.book.pages import book_folder, missing_chapters, stale_pages
 from tiny_llm_lab.course.book.replay import write_replay
-from tiny_llm_lab.course.book.results import read_results
+from tiny_llm_lab.course.book.results import measured_problems, read_results
 from tiny_llm_lab.course.book.samples import mark_problems, sample_problems
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.types import UserError

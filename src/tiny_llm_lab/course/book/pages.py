@@ -1,15 +1,54 @@
 """The generated parts of the pages: task tables and the table of days from course.toml, results, flags."""
 
+import argparse
+import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tiny_llm_lab.course.book.commands import with_commands
 from tiny_llm_lab.course.book.page import markdown_table, read_pages
 from tiny_llm_lab.course.book.results import read_results, results_page, with_results
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.checkout import text_of
+from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
+
+_LISTED = re.compile(r"(<!-- commands -->\n).*(<!-- end of commands -->)", re.DOTALL)
+
+
+def with_commands(text: str) -> str:
+    """A page with every command and its flags between `<!-- commands -->` and `<!-- end of commands -->`."""
+    return _LISTED.sub(lambda match: "\n".join([match[1], *map(_section, COMMANDS), match[2]]), text)
+
+
+def _section(name: str) -> str:
+    module, parser = importlib.import_module(COMMANDS[name]), command_parser(name)
+    rows = list(_rows(parser))
+    table = ["| flag | meaning |\n| --- | --- |", *rows, ""] if rows else []
+    examples = [f"- `./pdmw run {name} {line}`: {about}" for line, about in getattr(module, "EXAMPLES", ())]
+    return "\n".join([f"## {name}\n", f"{module.HELP}\n", *table, *([*examples, ""] if examples else [])])
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:  # argparse has no public way to list them
+        if argparse.SUPPRESS in (action.help, action.dest) or action.dest == "help":
+            continue
+        flags = [f"`{flag}`" for flag in action.option_strings]
+        names = ", ".join(flags) or f"`{action.metavar or action.dest}`"
+        values = "" if action.nargs == 0 or not flags else f" {_values(action)}"
+        text = (action.help or "") % {**vars(action), "prog": parser.prog}
+        if "--threads" in action.option_strings:  # the one default that is another on every machine
+            text = text.replace(f"default: {action.default})", "default: one a core)")
+        yield f"| {names}{values} | {text.replace('|', chr(92) + '|')} |"
+
+
+def _values(action: argparse.Action) -> str:
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
+    if action.metavar is not None or action.choices is None:
+        return action.metavar or action.dest.upper()
+    return " or ".join(f"`{choice}`" for choice in action.choices)
+
 
 _TASKS = re.compile(r"(<!-- tasks: (?P<day>[\d.]+) -->\n).*?(<!-- end of tasks -->)", re.DOTALL)
 _DAYS = re.compile(r"(<!-- days -->\n).*?(<!-- end of days -->)", re.DOTALL)

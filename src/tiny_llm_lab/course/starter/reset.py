@@ -10,8 +10,7 @@ from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.desk import named_task
 from tiny_llm_lab.course.source import Source, parsed
-from tiny_llm_lab.course.starter.backup import keep_backup
-from tiny_llm_lab.course.starter.stubs import starter
+from tiny_llm_lab.course.starter.stubs import keep_backup, starter
 from tiny_llm_lab.types import UserError
 
 HELP = "Make the functions of one task stubs again; a backup of the file is kept next to it."

@@ -2,7 +2,9 @@
 
 import argparse
 import ast
+import itertools
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +14,6 @@ from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.growth import growths, in_starter
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.source import Source
-from tiny_llm_lab.course.starter.backup import free_name, keep_backup
 from tiny_llm_lab.course.starter.given import come_along, given_files, note_given, tasks_before, written_tasks
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
@@ -148,3 +149,14 @@ def _assignments(tree: ast.Module) -> set[str]:
 
 def _without_ids(text: str) -> str:
     return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
+
+
+def free_name(path: Path) -> Path:
+    """The first of NAME.backup1, NAME.backup2, ... that does not exist."""
+    names = (path.with_name(f"{path.name}.backup{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def keep_backup(path: Path) -> Path:
+    """Copy a file next to itself; returns the copy."""
+    return Path(shutil.copyfile(path, free_name(path)))

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from tests.lab.course.compare.two_packages import Record, forward
 
-from tiny_llm_lab.course.compare.command import differences, extended_after, report
-from tiny_llm_lab.course.compare.runs import CallsOfTest
+from tiny_llm_lab.course.compare.command import CallsOfTest, differences, extended_after, report
 from tiny_llm_lab.course.compare.search import first_difference, outer_difference
 from tiny_llm_lab.course.manifest import load_course
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book.chapters.measured import measured_problems
 from tiny_llm_lab.course.book.page import Page
+from tiny_llm_lab.course.book.results import measured_problems
 
 TABLE = "| rows | {} |\n| --- | --: |\n| 1 | 3.2 |\n"
 
