@@ -96,7 +96,7 @@ SECONDS = Limit(0, 10**6, is_whole=False)
 SERVER: Mapping[str, Limit] = {
     "port": Limit(0, 65535),
     "max_body_size": Limit(1, 10**9 - 1),
-    "max_waiting": Limit(0, 10**9 - 1),
+    "max_waiting": Limit(0, 2**31 - 1),
     "drain_s": SECONDS,
     "request_timeout_s": SECONDS,
     "keep_alive_s": SECONDS,

@@ -61,7 +61,9 @@ def test_an_error_of_the_application_is_raised() -> None:
         asyncio.run(run())
 
 
-@pytest.mark.parametrize("argv", [["--shutdown"], ["--num-replicas", "0"], ["--model", "nope"]])
+@pytest.mark.parametrize(
+    "argv", [["--shutdown"], ["--num-replicas", "0"], ["--max-num-seqs", "8", "--model", "nope"]]
+)
 def test_bad_flags_are_one_line(argv: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cluster", *argv]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 1
