@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.lab.course.manifest_rows import course_toml
+from tests.lab.course.trees import course_toml, write_files
 
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.checking.early_calls import refusing
@@ -130,10 +130,7 @@ def course_of(tmp_path: Path) -> Faults:
         for old, new in changes:
             assert sum(text.count(old) for text in files.values()) == 1
             files = {name: text.replace(old, new) for name, text in files.items()}
-        for name, text in files.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        course = load_course(tmp_path)
+        course = load_course(write_files(tmp_path, files))
         return list(growth_faults(course, reference_sources(course)))
 
     return faults

@@ -3,13 +3,10 @@
 import difflib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
-from rich.syntax import Syntax
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
 from tiny_llm_lab.course.checking.budget import code_lines
@@ -30,7 +27,7 @@ EXAMPLES = (
     ("1.3.2 --peek", "before it passes, which spends the task: there is nothing left to find"),
 )
 _SIDES: Final = ("mine", "reference")
-_PIPE_WIDTH: Final = 110  # where there is no terminal: unified, and no line of code breaks
+_PIPE_WIDTH: Final = 110  # where there is no terminal: no line of code breaks
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -73,11 +70,7 @@ def show(console: Console, desk: Desk, task: Task) -> None:
     console.print(f"{task.id} {task.title}", style="bold", markup=False)
     for part in parts:
         console.print(f"\n── {part.name} · {part.file} · {_sides(part)}", style="cyan", markup=False)
-        console.print(
-            shown_diff(
-                part.mine, part.reference, "python" if part.file.endswith(".py") else "cpp", console.width
-            )
-        )
+        console.print(Group(*diff_lines(part.mine, part.reference, console.width)))
     for line in closing_lines(desk, task, parts):
         console.print(line, markup=False)
 
@@ -106,40 +99,10 @@ def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[s
 def _sides(part: Answer) -> str:
     if not part.mine or not part.reference:
         return "only in the reference (+)" if part.reference else "only in yours (-)"
-    return "the same" if part.mine == part.reference else "yours (-, left), the reference's (+, right)"
+    return "the same" if part.mine == part.reference else "yours (-), the reference's (+)"
 
 
-# Two columns in which most lines of code do not break.
-_LEAST_WIDTH: Final = 130
-_BOTH, _CHANGED, _MINE, _REFERENCE = " ", "|", "<", ">"
-_STYLES: Final = {_BOTH: "", _CHANGED: "bold yellow", _MINE: "bold red", _REFERENCE: "bold green"}
-
-
-def shown_diff(mine: str, reference: str, language: str, width: int) -> RenderableType:
-    """Both texts, coloured as code of `language`; side by side if `width` is at least 130 characters."""
-    if width < _LEAST_WIDTH or not mine or not reference:
-        return Group(*_unified(mine, reference, width))
-    table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(ratio=1, overflow="fold")
-    table.add_column(width=1)
-    table.add_column(ratio=1, overflow="fold")
-    left, right = _coloured(mine, language), _coloured(reference, language)
-    for mark, i, j in _pairs(mine.splitlines(), reference.splitlines()):
-        ours, theirs = "" if i is None else left[i], "" if j is None else right[j]
-        table.add_row(ours, Text(mark, _STYLES[mark]), theirs)
-    return table
-
-
-def _pairs(mine: list[str], reference: list[str]) -> Iterator[tuple[str, int | None, int | None]]:
-    """Line numbers of both sides that belong on one row, and how they differ."""
-    matcher = difflib.SequenceMatcher(None, mine, reference, autojunk=False)
-    for kind, a, b, c, d in matcher.get_opcodes():
-        for i, j in zip_longest(range(a, b), range(c, d)):
-            both = _BOTH if kind == "equal" else _CHANGED
-            yield (both if i is not None and j is not None else _REFERENCE if i is None else _MINE), i, j
-
-
-def _unified(mine: str, reference: str, width: int) -> Iterator[Text]:
+def diff_lines(mine: str, reference: str, width: int) -> Iterator[Text]:
     """All lines: "-" and "+" before those that only one side has; what is too wide goes on below it."""
     styles = {"-": "red", "+": "green", " ": ""}
     for line in difflib.ndiff(mine.splitlines(), reference.splitlines()):
@@ -147,8 +110,3 @@ def _unified(mine: str, reference: str, width: int) -> Iterator[Text]:
             below = " " * (len(line) - len(line[1:].lstrip()) + 4)
             for part in wrapped_lines(f"{line[0]} {line[2:]}", width, below):
                 yield Text(part, styles[line[0]])
-
-
-def _coloured(code: str, language: str) -> list[Text]:
-    syntax = Syntax("", language, theme="ansi_dark", background_color="default")
-    return list(syntax.highlight(code).split("\n"))

@@ -4,16 +4,12 @@ from pathlib import Path
 
 import pytest
 from tests.lab.course.learner.small_course import Grade
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.record import closing
 
 pytest_plugins = ["pytester"]
-
-
-def edit(clone: Path, old: str, new: str) -> None:
-    path = clone / "src/tiny_llm/sums.py"
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
+SUMS = "src/tiny_llm/sums.py"
 
 
 def test_after_green_what_is_next_and_how_to_compare(grade: Grade, written: Path) -> None:
@@ -29,13 +25,13 @@ def test_a_green_part_of_a_task_is_not_to_be_compared(grade: Grade, written: Pat
 
 
 def test_after_red_each_task_that_failed_and_where_help_is(grade: Grade, written: Path) -> None:
-    edit(written, "3 * x", "4 * x")
+    edit(written, SUMS, "3 * x", "4 * x")
     out = grade("--day", "1.1", "tests")
     assert "\ntask 1.1.1: ./pdmw run hint 1.1.1 · book/src/one.md#task-111-twice-a-number\n" in out
     assert "next:" not in out and "run diff" not in out
     assert out.index("test_thrice") < out.index("task 1.1.1: ./pdmw")
     assert "\n./pdmw run explain 1.1.1 tries the known mistakes of that task" in out
-    edit(written, "x * n", "x + n + 1")
+    edit(written, SUMS, "x * n", "x + n + 1")
     assert grade("--day", "1.1", "tests").count("run hint 1.1.1") == 1, "two tests of a task failed"
 
 
@@ -53,7 +49,7 @@ def test_the_last_day_of_a_week_names_what_was_built(grade: Grade, written: Path
 def test_on_a_narrow_terminal_the_chapter_has_its_own_line(
     grade: Grade, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit(written, "3 * x", "4 * x")
+    edit(written, SUMS, "3 * x", "4 * x")
     monkeypatch.setattr(closing, "reporter_width", lambda _: 60)
     out = grade("--day", "1.1", "tests")
     assert "\ntask 1.1.1: ./pdmw run hint 1.1.1\nbook/src/one.md#task-111-twice-a-number\n" in out

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_record, save_record
@@ -28,8 +29,7 @@ def test_the_course_begins_at_the_day_that_was_named(untouched: Path, capsys: Ca
 
 def test_an_answer_that_was_changed_is_the_learners(untouched: Path, capsys: Capture) -> None:
     main(["stubs", "--fill-before", "1.2"])
-    path = untouched / "src/tiny_llm/sums.py"
-    path.write_text(path.read_text().replace("_product(x, _TIMES)", "_product(_TIMES, x)"))
+    edit(untouched, "src/tiny_llm/sums.py", "_product(x, _TIMES)", "_product(_TIMES, x)")
     assert said_by(capsys, "status").splitlines()[0] == "→ 1.1  ◐   One"
 
 
