@@ -2,23 +2,24 @@
 
 import argparse
 import importlib
-import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from tiny_llm_lab.course.book.page import markdown_table, read_pages
-from tiny_llm_lab.course.book.results import read_results, results_page, with_results
+from tiny_llm_lab.course.book.page import markdown_table, read_pages, with_generated
+from tiny_llm_lab.course.book.results import asked_table, read_results, results_page
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
 
-_LISTED = re.compile(r"(<!-- commands -->\n).*(<!-- end of commands -->)", re.DOTALL)
+# What a page says that has tasks but no text yet.
+_NO_CHAPTER = "It comes later."
 
 
-def with_commands(text: str) -> str:
-    """A page with every command and its flags between `<!-- commands -->` and `<!-- end of commands -->`."""
-    return _LISTED.sub(lambda match: "\n".join([match[1], *map(_section, COMMANDS), match[2]]), text)
+def _commands(_: str) -> str:
+    """Every command and its flags."""
+    return "\n".join(map(_section, COMMANDS))
 
 
 def _section(name: str) -> str:
@@ -50,15 +51,6 @@ def _values(action: argparse.Action) -> str:
     return " or ".join(f"`{choice}`" for choice in action.choices)
 
 
-_TASKS = re.compile(r"(<!-- tasks: (?P<day>[\d.]+) -->\n).*?(<!-- end of tasks -->)", re.DOTALL)
-_DAYS = re.compile(r"(<!-- days -->\n).*?(<!-- end of days -->)", re.DOTALL)
-_SIGNATURES = re.compile(
-    r"(<!-- signatures: (?P<day>[\d.]+) -->\n).*?(<!-- end of signatures -->)", re.DOTALL
-)
-# What a page says that has tasks but no text yet.
-_NO_CHAPTER = "It comes later."
-
-
 def book_folder(course: Course) -> Path:
     """Where the book and its settings are."""
     return course.root / "book"
@@ -67,10 +59,14 @@ def book_folder(course: Course) -> Path:
 def stale_pages(course: Course) -> dict[Path, str]:
     """Pages whose generated parts are not right, each with its right text."""
     results, signatures = read_results(course.root), Signatures(course)
-    right = {
-        page.path: with_commands(with_results(_with_tables(page.text, course, signatures), results))
-        for page in read_pages(course)
+    parts: dict[str, Callable[[str], str]] = {
+        "tasks": lambda day: task_table(course.day(day)),
+        "signatures": lambda day: signatures.shown(course.day(day)),
+        "days": lambda _: days_table(course),
+        "commands": _commands,
+        "results": partial(asked_table, results),
     }
+    right = {page.path: with_generated(page.text, parts) for page in read_pages(course)}
     right[course.root / "results" / "README.md"] = results_page(results)
     return {path: text for path, text in right.items() if text_of(path) != text}
 
@@ -121,15 +117,6 @@ def missing_chapters(course: Course) -> list[str]:
         if f"({day.chapter})" not in contents:
             found.append(f"SUMMARY.md: day {day.id} is not listed: link to {day.chapter}")
     return found
-
-
-def _with_tables(text: str, course: Course, signatures: Signatures) -> str:
-    def filled(table: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
-        return lambda match: f"{match[1]}\n{table(match)}\n{match[match.lastindex or 0]}"
-
-    text = _TASKS.sub(filled(lambda match: task_table(course.day(match["day"]))), text)
-    text = _SIGNATURES.sub(filled(lambda match: signatures.shown(course.day(match["day"]))), text)
-    return _DAYS.sub(filled(lambda _: days_table(course)), text)
 
 
 def _listed(names: Sequence[str]) -> str:
