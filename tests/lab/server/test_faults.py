@@ -98,11 +98,6 @@ def test_a_head_that_does_not_come_closes_the_connection(sent):
         assert connection.recv(1) == b""
 
 
-def test_names_of_the_page_that_are_no_names(server):
-    for name in ("a" * 300 + ".js", "a%00.js", "..%2Fapp.py", ".js"):
-        assert server.get(f"/page/{name}").status_code == 404
-
-
 @pytest.mark.parametrize(
     "head",
     [
