@@ -9,7 +9,7 @@ from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
-from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server
 from tiny_llm_lab.serving.server.served_model import start_model
 from tiny_llm_lab.serving.server.settings import (

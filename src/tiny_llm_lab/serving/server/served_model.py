@@ -12,7 +12,7 @@ from tiny_llm_lab.runtime.models.config.model_config import read_json
 from tiny_llm_lab.serving.async_engine.model import RunningModel, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.schemas.sampling import PRESETS
 from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits

@@ -7,8 +7,8 @@ from tests.lab.course.learner.desk_course import ANSWER
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import diff
+from tiny_llm_lab.course.learner.diff import answers
 from tiny_llm_lab.course.manifest import Task, load_course
-from tiny_llm_lab.course.record.answers import answers
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]

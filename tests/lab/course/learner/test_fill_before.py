@@ -11,7 +11,7 @@ from tiny_llm_lab.course.manifest import load_course
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.record import RECORD, Outcome, Record, load_record, save_record
 from tiny_llm_lab.course.starter import stubs
-from tiny_llm_lab.course.starter.given import given_files
+from tiny_llm_lab.course.starter.stubs import given_files
 
 Capture = pytest.CaptureFixture[str]
 REFUSED = (

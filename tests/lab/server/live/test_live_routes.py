@@ -11,8 +11,7 @@ from tests.helpers.toy_server import start_toy
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.live.recorder import StepRecorder
-from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.live.recorder import LiveView, StepRecorder
 from tiny_llm_lab.serving.server.routes import page
 from tiny_llm_lab.serving.server.routes.live import PageStream, batches
 from tiny_llm_lab.serving.server.served_model import ServedModel

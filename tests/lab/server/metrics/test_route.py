@@ -7,8 +7,8 @@ from starlette.testclient import TestClient
 from tests.helpers.toy_server import start_toy
 
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.metrics import stats_log
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
+from tiny_llm_lab.serving.server.routes import metrics as metrics_route
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
@@ -35,8 +35,8 @@ def test_the_log_can_be_turned_off(
     logs_stats: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     started, settings = [], ServerSettings(disable_log_stats=not logs_stats)
-    monkeypatch.setattr(stats_log.StatsLog, "line", lambda self: started.append(self))
-    monkeypatch.setattr(stats_log, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(metrics_route.StatsLog, "line", lambda self: started.append(self))
+    monkeypatch.setattr(metrics_route, "INTERVAL_S", 0.0)
     with caplog.at_level(logging.INFO), TestClient(create_app(start, settings), "http://localhost") as client:
         for _ in range(20):
             client.get("/metrics")
