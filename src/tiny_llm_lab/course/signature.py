@@ -1,4 +1,4 @@
-"""The head of a function with other parameters than it has in its file, laid out as ruff does."""
+"""The parameters of a function, and its head with others than it has in its file, laid out as ruff does."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence

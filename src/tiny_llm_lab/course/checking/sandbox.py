@@ -1,4 +1,4 @@
-"""Changed copies of a package, each tested in a process of its own that can be stopped."""
+"""Changed copies of a package, each tested by pytest in a process of its own that can be stopped."""
 
 import contextlib
 import importlib

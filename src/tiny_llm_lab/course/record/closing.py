@@ -1,4 +1,4 @@
-"""What a graded run says last: after green what is next, after red where help is."""
+"""What a graded run says last: one error once; after green what is next, after red where help is."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""The starter: src/tiny_llm is src/tiny_llm_ref with the bodies of all tasks cut."""
+"""The starter: src/tiny_llm is src/tiny_llm_ref with the bodies of all tasks cut.
+
+`stubs --fill-before W.D` gives the days before W.D their answers. The record notes these tasks: they are neither
+passed nor to do.
+"""
 
 import argparse
 import ast

@@ -1,4 +1,4 @@
-"""All requests of a batch, so many at a time."""
+"""The requests of a batch, put to an application in this process: the server's own routes without a socket."""
 
 import asyncio
 import json

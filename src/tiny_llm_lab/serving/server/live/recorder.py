@@ -1,4 +1,4 @@
-"""The last few hundred events of an engine, for pages that draw them."""
+"""The last few hundred events of an engine, for pages that draw them, and what such a page may change."""
 
 import asyncio
 import itertools

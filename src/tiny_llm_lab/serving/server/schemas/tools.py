@@ -1,4 +1,4 @@
-"""Which functions a model may call, and whether it must."""
+"""Which functions a model may call, whether it must, and the schema of a call that must come."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
