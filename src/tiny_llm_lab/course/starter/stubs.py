@@ -1,7 +1,7 @@
 """The starter: src/tiny_llm is src/tiny_llm_ref with the bodies of all tasks cut.
 
-`stubs --fill-before W.D` gives the days before W.D their answers. The record notes these tasks: they are neither
-passed nor to do.
+`stubs --fill-before W.D` gives the days before W.D their answers. The record notes these tasks: they are
+neither passed nor to do.
 """
 
 import argparse

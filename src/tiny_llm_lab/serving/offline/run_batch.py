@@ -1,4 +1,4 @@
-"""The requests of a batch, put to an application in this process: the server's own routes without a socket."""
+"""The requests of a batch, put to an application in this process by the server's own routes."""
 
 import asyncio
 import json

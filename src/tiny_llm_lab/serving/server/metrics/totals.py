@@ -1,4 +1,4 @@
-"""The numbers behind the metrics, and their words; each field has the name of its metric, without the prefix."""
+"""The numbers behind the metrics, and their words; each field has its metric's name, without the prefix."""
 # ruff: noqa: RUF009 - `_histogram` is a field
 
 from bisect import bisect_left
