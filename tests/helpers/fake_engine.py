@@ -19,9 +19,9 @@ from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
-from tiny_llm_lab.serving.server.listening import listen
-from tiny_llm_lab.serving.server.served_model import RequestLimits, ServedModel
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.run_server import listen
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, SchedulerConfig, Timing, UserError
 
 

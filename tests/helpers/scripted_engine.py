@@ -12,9 +12,8 @@ from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings
 from tiny_llm_lab.serving.server.served_model import ServedModel
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.settings import ChatSettings, ServerSettings
 from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, Timing
 from tiny_llm_lab.types.computing.model import ModelConfig
 

@@ -212,7 +212,7 @@ def test_ctrl_c_still_prints_what_there_is(
         (["--engine", "--speculate", "ngram", "--num-speculative-tokens", "0"], "must be 1 or more, not 0"),
         (
             ["--engine", "--max-model-len", "5000"],
-            "--max-model-len must be 1 to 1024 for this model, not 5000",
+            "error: max_model_len must be 1 to 1024 for this model, not 5000",
         ),
         (["--engine", "--max-model-len", "0"], "--max-model-len/--max-seq-len: must be 1 or more, not 0"),
         (

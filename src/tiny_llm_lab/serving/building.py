@@ -8,13 +8,13 @@ from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.serving.options.engine_settings import (
     DRAFTED,
-    LONGEST_DEFAULT,
     LOOKED_UP,
     EngineSettings,
     ModelSettings,
+    served_length,
 )
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer, UserError
+from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
 
 
@@ -29,10 +29,7 @@ def load_and_build(
     loaded, draft = load(settings), None
     if settings.engine.draft_model is not None:
         draft = load(replace(settings, model=settings.engine.draft_model, threads=None)).model
-    limit = loaded.model.config.max_position_embeddings
-    longest = settings.max_model_len or min(limit, LONGEST_DEFAULT)
-    if longest > limit:
-        raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {longest}")
+    longest = served_length(settings.max_model_len, loaded.model.config.max_position_embeddings)
     engine = replace(settings.engine, config=replace(settings.engine.config, max_model_len=longest))
     return loaded, build_engine(llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step)
 

@@ -15,7 +15,7 @@ from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
+from tiny_llm_lab.serving.openai_client import ServedModel, first_model
 from tiny_llm_lab.types import UserError
 
 
@@ -163,9 +163,15 @@ def test_the_conclusion_names_a_server_whose_settings_are_unknown(
         return made_up(setup)
 
     monkeypatch.setattr(command, "LABS", {"hol": OwnLab("What?", lab)})
-    monkeypatch.setattr(command, "first_model", lambda url, cures: ServedModel("theirs", 512))
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    asked = {"Authorization": "Bearer secret"}
+    theirs = ServedModel("theirs", 512)
+    monkeypatch.setattr(
+        command, "first_model", lambda url, cures, headers: theirs if headers == asked else None
+    )
     argv = ["lab", "hol", "--server", "http://there:1", "--out", str(tmp_path)]
     assert cli.main(argv) == 0 and cli.main([*argv, "--model", "named"]) == 0
     assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]
+    assert [setup.options.api_key for setup in seen] == ["secret"] * 2
     out = capsys.readouterr().out
     assert out.count("Measured on the server at http://there:1, whose settings are unknown.") == 2

@@ -1,23 +1,54 @@
 """The generated parts of the pages: task tables and the table of days from course.toml, results, flags."""
 
-import re
-from collections.abc import Callable, Sequence
+import argparse
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from tiny_llm_lab.course.book.commands import with_commands
-from tiny_llm_lab.course.book.page import markdown_table, read_pages
-from tiny_llm_lab.course.book.results import read_results, results_page, with_results
+from tiny_llm_lab.course.book.page import markdown_table, read_pages, with_generated
+from tiny_llm_lab.course.book.results import asked_table, read_results, results_page
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.checkout import text_of
+from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
 
-_TASKS = re.compile(r"(<!-- tasks: (?P<day>[\d.]+) -->\n).*?(<!-- end of tasks -->)", re.DOTALL)
-_DAYS = re.compile(r"(<!-- days -->\n).*?(<!-- end of days -->)", re.DOTALL)
-_SIGNATURES = re.compile(
-    r"(<!-- signatures: (?P<day>[\d.]+) -->\n).*?(<!-- end of signatures -->)", re.DOTALL
-)
 # What a page says that has tasks but no text yet.
 _NO_CHAPTER = "It comes later."
+
+
+def _commands(_: str) -> str:
+    """Every command and its flags."""
+    return "\n".join(map(_section, COMMANDS))
+
+
+def _section(name: str) -> str:
+    module, parser = importlib.import_module(COMMANDS[name]), command_parser(name)
+    rows = list(_rows(parser))
+    table = ["| flag | meaning |\n| --- | --- |", *rows, ""] if rows else []
+    examples = [f"- `./pdmw run {name} {line}`: {about}" for line, about in getattr(module, "EXAMPLES", ())]
+    return "\n".join([f"## {name}\n", f"{module.HELP}\n", *table, *([*examples, ""] if examples else [])])
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:  # argparse has no public way to list them
+        if argparse.SUPPRESS in (action.help, action.dest) or action.dest == "help":
+            continue
+        flags = [f"`{flag}`" for flag in action.option_strings]
+        names = ", ".join(flags) or f"`{action.metavar or action.dest}`"
+        values = "" if action.nargs == 0 or not flags else f" {_values(action)}"
+        text = (action.help or "") % {**vars(action), "prog": parser.prog}
+        if "--threads" in action.option_strings:  # the one default that is another on every machine
+            text = text.replace(f"default: {action.default})", "default: one a core)")
+        yield f"| {names}{values} | {text.replace('|', chr(92) + '|')} |"
+
+
+def _values(action: argparse.Action) -> str:
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
+    if action.metavar is not None or action.choices is None:
+        return action.metavar or action.dest.upper()
+    return " or ".join(f"`{choice}`" for choice in action.choices)
 
 
 def book_folder(course: Course) -> Path:
@@ -28,10 +59,14 @@ def book_folder(course: Course) -> Path:
 def stale_pages(course: Course) -> dict[Path, str]:
     """Pages whose generated parts are not right, each with its right text."""
     results, signatures = read_results(course.root), Signatures(course)
-    right = {
-        page.path: with_commands(with_results(_with_tables(page.text, course, signatures), results))
-        for page in read_pages(course)
+    parts: dict[str, Callable[[str], str]] = {
+        "tasks": lambda day: task_table(course.day(day)),
+        "signatures": lambda day: signatures.shown(course.day(day)),
+        "days": lambda _: days_table(course),
+        "commands": _commands,
+        "results": partial(asked_table, results),
     }
+    right = {page.path: with_generated(page.text, parts) for page in read_pages(course)}
     right[course.root / "results" / "README.md"] = results_page(results)
     return {path: text for path, text in right.items() if text_of(path) != text}
 
@@ -82,15 +117,6 @@ def missing_chapters(course: Course) -> list[str]:
         if f"({day.chapter})" not in contents:
             found.append(f"SUMMARY.md: day {day.id} is not listed: link to {day.chapter}")
     return found
-
-
-def _with_tables(text: str, course: Course, signatures: Signatures) -> str:
-    def filled(table: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
-        return lambda match: f"{match[1]}\n{table(match)}\n{match[match.lastindex or 0]}"
-
-    text = _TASKS.sub(filled(lambda match: task_table(course.day(match["day"]))), text)
-    text = _SIGNATURES.sub(filled(lambda match: signatures.shown(course.day(match["day"]))), text)
-    return _DAYS.sub(filled(lambda _: days_table(course)), text)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer
 from tiny_llm_lab.measure.traffic.request import CountTokens, LoadRequest
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
-from tiny_llm_lab.serving.openai_client.models import first_model, with_key
+from tiny_llm_lab.serving.openai_client import first_model, with_key
 from tiny_llm_lab.types import UserError
 
 HELP = "Put load on an OpenAI-compatible server, and tell the latencies that its clients see."

@@ -33,7 +33,6 @@ class TokenSequence(Protocol):
     request_id: str
     prompt_token_ids: Sequence[int]
     output_token_ids: list[int]
-    spec_token_ids: list[int]
     block_ids: list[int]
     num_computed_tokens: int
     num_cached_tokens: int
@@ -41,10 +40,6 @@ class TokenSequence(Protocol):
 
     @property
     def num_tokens(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def is_decoding(self) -> bool: ...
     def needs_sample(self, num_new_tokens: int) -> bool: ...
 
 

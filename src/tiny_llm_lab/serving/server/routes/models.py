@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.errors import SERVER, ApiError, json_response
-from tiny_llm_lab.serving.server.routes.served import Served
+from tiny_llm_lab.serving.server.served_model import Served
 
 router = APIRouter()
 
