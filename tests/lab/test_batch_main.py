@@ -131,22 +131,6 @@ def test_an_unwritten_task_is_one_line(solution: FakeSolution, prompts: str, cap
     assert capsys.readouterr().err.splitlines()[-1].startswith("TODO 2.7.1: write ")
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "said"),
-    [
-        ("--batch-size", "0", "--batch-size: must be 1 or more, not 0"),
-        ("--prefill-step", "9" * 23, "must be 2147483647 at most, not a number of 23 digits"),
-        ("--max-tokens", "1" + "0" * 400, "must be 2147483647 at most, not a number of 401 digits"),
-    ],
-)
-def test_a_count_that_makes_no_sense_is_one_line(
-    flag: str, value: str, said: str, solution: FakeSolution, prompts: str, capsys: Capture
-) -> None:
-    assert cli.main(["batch-main", "--prompts", prompts, flag, value]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("error: ") and said in last
-
-
 def test_there_are_no_more_rows_than_prompts(solution: FakeSolution, prompts: str, capsys: Capture) -> None:
     assert cli.main(["batch-main", "--prompts", prompts, "--batch-size", "1000000", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["batch_size"] == 1_000_000, "as it was asked for"

@@ -123,25 +123,6 @@ def test_a_run_without_overlap_fails(
     assert last.startswith("error: ref prefill_step 32, repeat 0: no short prompt arrived")
 
 
-@pytest.mark.parametrize(
-    ("argv", "complaint"),
-    [
-        (["--repeats", "0"], "1 or more"),
-        (["--prefill-steps", "0"], "1 or more"),
-        (["--prefill-steps", "32", "32"], "twice"),
-        (["--chunk-policies", "table", "--solution", "mlx-lm"], "choose --solution ref or mine"),
-        (["--chunk-target-ms", "-1"], "--chunk-target-ms: must be above 0"),
-        (["--num-short", "1"], "--num-short: must be 2 or more"),
-        (["--max-tokens", "1"], "--max-tokens: must be 2 or more"),
-    ],
-)
-def test_bad_usage_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, argv: list[str], complaint: str
-) -> None:
-    assert bench(monkeypatch, Children(), tmp_path, *argv) == 2
-    assert complaint in capsys.readouterr().err
-
-
 def test_a_place_that_cannot_be_written_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -73,19 +73,8 @@ class Plan:
     def _tests(self, title: str, *paths: str, kernels: str) -> Part:
         chosen = ("-k", "not long", "-x") if self.is_quick else ()
         files = [str(repository() / path) for path in paths[: 1 if self.is_quick else None]]
-        command = (
-            sys.executable,
-            "-m",
-            "pytest",
-            "--solution",
-            "ref",
-            "-q",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-            *chosen,
-            *files,
-        )
+        flags = "-m pytest --solution ref -q --tb=line -p no:cacheprovider".split()
+        command = (sys.executable, *flags, *chosen, *files)
         return Part(title, command, _TESTS_LIMIT_S, says_json=False, environment={VARIABLE: kernels})
 
 
