@@ -15,8 +15,8 @@ from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.passing import IsPassed, passes_now
 from tiny_llm_lab.course.source import is_of
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.wrapping import terminal_width
 from tiny_llm_lab.types import UserError
 
 HELP = "Show your answer to a task beside the reference's, once its tests pass."
@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
     shown, left_out = chosen(tasks, is_passed, args.peek)
     if args.peek and not all(map(is_passed, shown)):
         log("--peek: a task that does not pass yet is spent: nothing is left to find in it")
-    width = stdout_width()
+    width = terminal_width()
     console = Console(width=width or _PIPE_WIDTH, highlight=False, soft_wrap=width is None)
     for task in shown:
         show(console, desk, task)
