@@ -64,48 +64,34 @@ def broken(*args: object, **options: object) -> mx.array:
     raise RuntimeError("[metal::Device] Unable to load kernel\nmore")
 
 
+BY_CAUSAL, BY_ROWS, BY_ARRAY = (
+    f'{SDPA} with "causal"',
+    "rope with an offset for each row",
+    f"{SDPA}: wrong for",
+)
+UNLOADED = "fails ([metal::Device] Unable to load kernel)"
 # A stand-in, what is said of it, whether models still use the fused operators, and with arrays of masks.
+STAND_INS: list[tuple[Callable[..., mx.array], list[str], bool, bool]] = [
+    (first_row_only, ["one offset for 3 rows: wrong for 3 rows of 1 tok*: models give one"], True, False),
+    (one_offset_for_all, [f"{BY_ROWS}: wrong for 3 rows of 1 *: {PLAIN}"], False, False),
+    (one_too_far, [f"rope with one offset: wrong *: {PLAIN}", "rope with one offset for 3 *"], False, False),
+    (top_left, [f"{BY_CAUSAL}: wrong for 1 rows of 2 new *: models use arrays"], True, True),
+    (masks_ignored, [f"{BY_ARRAY} 1 rows of 2 *: {PLAIN}"], False, False),
+    (
+        wrong_above_8_rows,
+        [f"{BY_CAUSAL}: wrong for 1 rows of 9 *, 11*", f"{BY_ARRAY} 1 rows of 9 *"],
+        False,
+        True,
+    ),
+    (wrong_with_80, ['"causal": wrong for *, D = 80, *', f"{BY_ARRAY} *, D = 80, *"], False, True),
+    (rows_switch, ["quantized_matmul: wrong for 9 rows of 4 bits, *: add --device cpu"], True, False),
+    (broken, [f"quantized_matmul: {UNLOADED}: add --device cpu"], True, False),
+]
+
+
 @pytest.mark.parametrize(
     ("stand_in", "said", "is_used", "has_masks"),
-    [
-        (
-            first_row_only,
-            ["rope with one offset for 3 rows: wrong for 3 rows of 1 tok*: models give one"],
-            True,
-            False,
-        ),
-        (
-            one_offset_for_all,
-            [f"rope with an offset for each row: wrong for 3 rows of 1 *: {PLAIN}"],
-            False,
-            False,
-        ),
-        (
-            one_too_far,
-            [f"rope with one offset: wrong *: {PLAIN}", "rope with one offset for 3 *"],
-            False,
-            False,
-        ),
-        (top_left, [f'{SDPA} with "causal": wrong for 1 rows of 2 new *: models use arrays'], True, True),
-        (masks_ignored, [f"{SDPA}: wrong for 1 rows of 2 *: {PLAIN}"], False, False),
-        (
-            wrong_above_8_rows,
-            [
-                f'{SDPA} with "causal": wrong for 1 rows of 9 new tokens, 11*',
-                f"{SDPA}: wrong for 1 rows of 9 *",
-            ],
-            False,
-            True,
-        ),
-        (wrong_with_80, ['"causal": wrong for *, D = 80, *', f"{SDPA}: wrong for *, D = 80, *"], False, True),
-        (rows_switch, ["quantized_matmul: wrong for 9 rows of 4 bits, *: add --device cpu"], True, False),
-        (
-            broken,
-            ["quantized_matmul: fails ([metal::Device] Unable to load kernel): add --device cpu"],
-            True,
-            False,
-        ),
-    ],
+    STAND_INS,
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_wrong_operator_of_mlx(

@@ -191,9 +191,3 @@ def test_an_unknown_key_that_is_off_is_not_named(
 ) -> None:
     assert reading(folder, use_something_new=value) == reading(folder)
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("key", ["tie_word_embeddings", "norm_topk_prob", "attention_bias", "is_causal"])
-def test_a_word_is_not_true_or_false(folder: Path, key: str) -> None:
-    said = f"{key} must be true or false, not 'false': fetch the file again"
-    assert reading(folder, **{key: "false"}) == f"{folder}/config.json: {said}"
