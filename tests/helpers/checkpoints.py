@@ -21,6 +21,7 @@ SHRUNK = (
     "random:qwen2.5-shrunk,tied=1",
 )
 
+Copy = Callable[..., Path]  # the fixture of tests/lab/models
 Damage = Callable[[Path], object]
 
 

@@ -6,8 +6,10 @@ import pytest
 
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS
+from tiny_llm_lab.serving.options import model_options
 from tiny_llm_lab.types.packages import PACKAGES
 
+SHORT_STEPS = "--no-enable-chunked-prefill --max-num-batched-tokens 512"
 RAMP = "--ramp-up-strategy linear --ramp-up-start-rps 1"
 # Below each command its flags, and what the line says.
 REFUSED = {
@@ -49,6 +51,14 @@ REFUSED = {
         "--block-size 3": "--block-size is for the engine: add --engine",
         "--no-enable-chunked-prefill": "--no-enable-chunked-prefill is for the engine: add --engine",
         "--enable-chunked-prefill": "error: --enable-chunked-prefill is for the engine: add --engine",
+        "--reserved-slots 1": "--reserved-slots goes with --scheduling priority",
+        "--preempt-prefill": "--preempt-prefill goes with --scheduling priority",
+        "--scheduling priority --paused-kv-bits 8": "--paused-kv-bits goes with --preempt-prefill",
+        "--scheduling priority --reserved-slots -1": "error: reserved_rows must be 0 or more, not -1",
+        "--chunk-target-ms 0": "--chunk-target-ms must be above 0, not 0",
+        "--chunk-policy table --prefill-step 9": "leave out --prefill-step",
+        "--chunk-policy adaptive -tp 2": "each rank has its own",
+        "--scheduling priority -tp 2": "each rank has its own",
     },
     "batch-main --engine": {
         "--prefill-step=64": "--prefill-step is not for the engine: leave it out",
@@ -59,13 +69,20 @@ REFUSED = {
         "--speculate ngram --num-speculative-tokens 0": "must be 1 or more, not 0",
         "--max-model-len 5000": "--max-model-len must be 1 to 4096 for this model, not 5000",
         "--max-model-len 0": "--max-model-len/--max-seq-len: must be 1 or more, not 0",
-        "--no-enable-chunked-prefill --max-num-batched-tokens 512": "raise max_num_batched_tokens (512)",
+        SHORT_STEPS: "raise max_num_batched_tokens (512)",
         "--chunk-grid 4096": "chunk_grid (4096) must be at most max_num_batched_tokens",
         "--block-size 0": "--block-size: must be 1 or more, not 0",
         "--kv-cache-memory lots": "'lots' is no amount of memory: write 512M",
         "--itl-slo-ms 0": "--itl-slo-ms must be above 0, not 0",
         "--solution mine": "there is no tiny_llm_that_is_not_there in this checkout",
         "--solution mlx-lm": "has no Engine: choose --solution ref or mine",
+        "--chunk-policy adaptive": "leave out --engine",
+        "--scheduling priority": "leave out --engine",
+    },
+    "batch-main --engine --itl-slo-ms 50": {
+        "--chunk-grid 16": "sizes the chunks: leave out --chunk-grid",
+        "--no-enable-chunked-prefill": "and --no-enable-chunked-prefill",
+        "--async-scheduling": "leave out --itl-slo-ms and --speculate",
     },
     "bench --model random:qwen3-shrunk --device cpu": {
         "--prompt-len 0": "--prompt-len: must be 1 or more, not 0",
@@ -143,6 +160,10 @@ REFUSED = {
         **{f"--lengths {x}": "--lengths" for x in ("x", "fixed", "fixed:1", "fixed:0:3", "fixed:a:3")},
     },
 }
+# What is refused depends on the model.
+LATE = ("--max-model-len 5000", SHORT_STEPS, "--max-num-batched-tokens 8", "--chunk-grid 4096")
+WITH_MODEL = {f"batch-main --engine {flags}" for flags in LATE}
+WITH_MODEL |= {"batch-main --scheduling priority --reserved-slots -1"}
 CASES = [(f"{command} {flags}", said) for command, rows in REFUSED.items() for flags, said in rows.items()]
 
 
@@ -151,6 +172,8 @@ def test_bad_usage_is_one_line(
     words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
+    if words not in WITH_MODEL:
+        monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: pytest.fail("a model was loaded"))
     assert cli.main(shlex.split(words)) == 2
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if not line.startswith("step times are assumed")]

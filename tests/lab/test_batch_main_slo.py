@@ -61,29 +61,6 @@ def test_an_slo_changes_no_answer(monkeypatch: pytest.MonkeyPatch, capsys: Captu
     assert texts[0] == texts[1] == texts[2] and all(texts[0])
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--chunk-grid", "16"], "sizes the chunks: leave out --chunk-grid"),
-        (["--no-enable-chunked-prefill"], "and --no-enable-chunked-prefill"),
-        (["--async-scheduling"], "leave out --itl-slo-ms and --speculate"),
-        (["--itl-slo-ms", "-3"], "--itl-slo-ms must be above 0, not -3"),
-        (["--block-size", "0"], "--block-size: must be 1 or more, not 0"),
-        (["--kv-cache-memory", "lots"], "'lots' is no amount of memory"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused_before_a_model_is_loaded(
-    flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    def load(*_: object) -> Any:
-        raise AssertionError("a checkpoint is loaded")
-
-    monkeypatch.setattr(options, "load_checkpoint", load)
-    assert cli.main(["batch-main", "--engine", "--itl-slo-ms", "50", *flags]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and said in line
-
-
 @pytest.mark.parametrize("flags", [["--chunk-grid", "0"], ["--enable-chunked-prefill"]])
 def test_flags_that_ask_for_free_chunks_fit(flags: list[str]) -> None:
     assert engine_settings(parse(batch_main, "--engine", "--itl-slo-ms", "50", *flags), limit=1024)

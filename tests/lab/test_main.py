@@ -66,14 +66,6 @@ def test_bad_input_is_one_line(
     assert out == "" and last.startswith("error: ") and complaint in last
 
 
-def test_a_wrong_step_costs_no_loading(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    for command, module in (("main", main), ("batch-main", batch_main)):
-        monkeypatch.setattr(module, "load_from_args", lambda *_, **__: pytest.fail("the model was loaded"))
-        assert cli.main([command, "--prefill-step", "0"]) == 2
-        out, err = capsys.readouterr()
-        assert out == "" and len(err.splitlines()) == 1
-
-
 def test_blanks_around_a_prompt_go_unless_it_is_raw(
     solution: FakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,15 +1,12 @@
 """What is said about a `config.json` that we cannot run: the file, the key and its value, the cure."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import Damage, complaint, edit_json, overwritten, without
+from tests.helpers.checkpoints import Copy, Damage, complaint, overwritten, without
 
 from tiny_llm_lab import load_checkpoint
 
-Copy = Callable[[str], Path]
 QWEN3, MOE = "random:qwen3-shrunk", "random:qwen3-moe-shrunk"
 NO = "is not supported"
 OTHER, WITHOUT = "choose another checkpoint", "choose a checkpoint without it"
@@ -128,8 +125,7 @@ CASES = [(QWEN3, *row) for row in (*REFUSED.items(), *ALIKE)] + [(MOE, *row) for
 
 @pytest.mark.parametrize(("name", "expected", "changes"), CASES, ids=[expected for _, expected, _ in CASES])
 def test_a_configuration_we_cannot_run(copy: Copy, name: str, expected: str, changes: dict[str, Any]) -> None:
-    folder = copy(name)
-    edit_json(folder / "config.json", **changes)
+    folder = copy(name, **changes)
     assert complaint(folder) == f"{folder}/config.json: {expected}"
 
 
@@ -170,6 +166,5 @@ def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
 )
 def test_what_changes_nothing_is_no_complaint(copy: Copy, changes: dict[str, object]) -> None:
     """No window, no layer that has it, or one as wide as the longest text."""
-    folder = copy(QWEN3)
-    edit_json(folder / "config.json", **changes)
+    folder = copy(QWEN3, **changes)
     assert load_checkpoint(folder).config.max_position_embeddings == 512

@@ -1,20 +1,18 @@
 """Checkpoints with experts: numbered as Hugging Face's or stacked as mlx-lm's, loaded as one thing."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, tensors_of
+from tests.helpers.checkpoints import Copy, complaint, edit_json, edit_tensors, tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.types import QuantizedWeights
 
-Copy = Callable[[str], Path]
 DENSE, PACKED = "random:qwen3-moe-shrunk", "random:qwen3-moe-shrunk,bits=4"
 MLP = "model.layers.1.mlp"
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -32,8 +30,7 @@ def test_the_configuration_of_qwen3_moe() -> None:
 
 
 def test_the_number_of_experts_under_the_name_of_transformers_5(copy: Copy) -> None:
-    folder = copy(DENSE)
-    edit_json(folder / "config.json", num_experts=..., num_local_experts=8)
+    folder = copy(DENSE, num_experts=..., num_local_experts=8)
     assert load_checkpoint(str(folder)).config == load_checkpoint(DENSE).config
 
 

@@ -1,18 +1,20 @@
 """`load_checkpoint`: what comes out of a sound folder. What is said about others: test_loading_errors."""
 
-from collections.abc import Callable
+import json
+import math
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.checkpoints import SHRUNK, edit_json, edit_tensors, split_into_shards, tensors_of
+from tests.helpers.checkpoints import SHRUNK, Copy, edit_json, edit_tensors, split_into_shards, tensors_of
 
 from tiny_llm_lab import load_checkpoint
-from tiny_llm_lab.runtime.models.random.shapes import SHAPES
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.shapes import SHAPES, config_json
+from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.types import Checkpoint, ModelConfig, QuantizedWeights, UserError, Weight
 
-Copy = Callable[[str], Path]
 Q_PROJ = "model.layers.1.self_attn.q_proj"
 
 
@@ -45,8 +47,7 @@ def test_the_configuration_of_qwen3() -> None:
 
 
 def test_the_configuration_of_qwen2_without_head_dim(copy: Copy) -> None:
-    folder = copy("random:qwen2.5-shrunk")
-    edit_json(folder / "config.json", head_dim=..., num_key_value_heads=2)
+    folder = copy("random:qwen2.5-shrunk", head_dim=..., num_key_value_heads=2)
     config = load(folder).config
     assert (config.qkv_bias, config.qk_norm, config.head_dim, config.tie_word_embeddings) == (
         True,
@@ -65,8 +66,7 @@ def test_the_configuration_of_qwen2_without_head_dim(copy: Copy) -> None:
     ],
 )
 def test_rope_theta_wherever_transformers_put_it(copy: Copy, changes: dict[str, object]) -> None:
-    folder = copy("random:qwen3-shrunk")
-    edit_json(folder / "config.json", **changes)
+    folder = copy("random:qwen3-shrunk", **changes)
     assert load(folder).config.rope_theta == 5000.0
 
 
@@ -215,8 +215,7 @@ def test_the_tokenizer_behind_the_seam() -> None:
 
 
 def test_every_declared_end_counts(copy: Copy) -> None:
-    folder = copy("random:qwen3-shrunk")
-    edit_json(folder / "config.json", eos_token_id=7)
+    folder = copy("random:qwen3-shrunk", eos_token_id=7)
     edit_json(folder / "generation_config.json", eos_token_id=[8, 9])
     assert set(load(folder).tokenizer.eos_token_ids) == {7, 8, 9, 258}  # 258 is the tokenizer's own
     edit_json(folder / "generation_config.json", eos_token_id=8)
@@ -230,7 +229,7 @@ def test_the_default_model() -> None:
     assert checkpoint.tokenizer.eos_token_ids
 
 
-def test_the_shapes_of_the_real_models() -> None:
+def test_the_shapes_of_the_real_models(tmp_path: Path) -> None:
     # Counted from the published configurations: parameters in millions, the shared head once.
     millions = {
         "qwen3-0.6b": 596,
@@ -241,9 +240,7 @@ def test_the_shapes_of_the_real_models() -> None:
         "qwen2.5-7b": 7616,
     }
     for name, expected in millions.items():
-        s = SHAPES[name]
-        queries, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        layer = 2 * s.hidden * queries + 2 * s.hidden * keys + 3 * s.hidden * s.inner + 2 * s.hidden
-        layer += queries + 2 * keys if s.model_type == "qwen2" else 2 * s.head_dim
-        total = s.layers * layer + s.hidden + (2 - s.tied) * s.vocab * s.hidden
+        (tmp_path / "config.json").write_text(json.dumps(config_json(SHAPES[name])))
+        config, _ = read_config(tmp_path / "config.json")
+        total = sum(math.prod(shape) for _, shape in parameter_shapes(config))
         assert round(total / 1e6) == expected, name

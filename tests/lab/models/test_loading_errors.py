@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import (
+    Copy,
     Damage,
     complaint,
     edit_json,
@@ -17,8 +17,6 @@ from tests.helpers.checkpoints import (
     split_into_shards,
     without,
 )
-
-Copy = Callable[[str], Path]
 
 
 def truncated(folder: Path) -> None:
@@ -128,8 +126,7 @@ def test_packed_weights_that_do_not_fit(copy: Copy) -> None:
 
 
 def test_packed_weights_that_nobody_declared(copy: Copy) -> None:
-    folder = copy("random:qwen3-shrunk,bits=4")
-    edit_json(folder / "config.json", quantization=..., quantization_config=...)
+    folder = copy("random:qwen3-shrunk,bits=4", quantization=..., quantization_config=...)
     at = f"{folder}/model.safetensors: tensor model.embed_tokens.weight is U32 [320, 8]"
     assert complaint(folder) == f"{at}, not F32 or F16 or BF16 [320, 64]: {BELONGING}"
 

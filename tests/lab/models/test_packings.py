@@ -2,20 +2,19 @@
 
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.checkpoints import complaint, edit_json, edit_tensors, tensors_of
+from tests.helpers.checkpoints import Copy, complaint, edit_json, edit_tensors, tensors_of
 from tests.helpers.tolerance import EXACT, F32_MODEL, as_float64, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Checkpoint, QuantizedWeights, Weight
 
-Copy = Callable[[str], Path]
 MODES: dict[str, dict[str, Any]] = {
     "mxfp4": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
     "mxfp8": {"bits": 8, "group_size": 32, "mode": "mxfp8"},

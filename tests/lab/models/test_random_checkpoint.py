@@ -9,7 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.checkpoints import SHRUNK, tensors_of
+from tests.helpers.checkpoints import tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.config.model_config import read_config
@@ -151,14 +151,6 @@ def test_any_text_is_its_bytes_and_chat_is_marked() -> None:
         [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
     )
     assert chat == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.mark.parametrize("name", [*SHRUNK, "random:qwen3-shrunk,bits=4", "random:qwen2.5-shrunk,bits=8"])
-def test_mlx_lm_loads_the_folder(name: str) -> None:
-    from mlx_lm.utils import load_model
-
-    model, _ = load_model(find_folder(name), strict=True)
-    assert model(mx.array([[1, 2, 3]])).shape == (1, 3, 320)
 
 
 def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

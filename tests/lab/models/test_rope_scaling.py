@@ -1,6 +1,5 @@
 """Stretched rotary positions: what `config.json` says, against mlx-lm's operators and its whole model."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.rope_utils import initialize_rope
-from tests.helpers.checkpoints import edit_json
+from tests.helpers.checkpoints import Copy, edit_json
 from tests.helpers.tolerance import F32, Tolerance, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
@@ -16,7 +15,6 @@ from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.types import ModelConfig, RopeScaling, UserError, Wanted
 from tiny_llm_ref.layers.positional_encoding import RoPE
 
-Copy = Callable[[str], Path]
 # An angle is known to position * 2^-23 radians in float32, and an operator may round it twice.
 FAR = Tolerance(1e-3, 1e-3)
 LINEAR = {"rope_type": "linear", "factor": 8.0}
@@ -135,8 +133,7 @@ def test_a_whole_model_equals_that_of_mlx_lm(copy: Copy, name: str, settings: An
 def test_mlx_lm_is_not_asked_for_what_it_would_ignore(
     copy: Copy, name: str, settings: Any, what: str
 ) -> None:
-    folder = copy(name)
-    edit_json(folder / "config.json", rope_scaling=settings)
+    folder = copy(name, rope_scaling=settings)
     with pytest.raises(UserError, match=f"mlx-lm ignores {what}"):
         load_solution("mlx-lm").build_model(load_checkpoint(str(folder), dtype="float32"))
 

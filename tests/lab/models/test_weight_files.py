@@ -6,12 +6,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import complaint, copy_of, edit_tensors, split_into_shards, tensors_of
+from tests.helpers.checkpoints import Copy, complaint, copy_of, edit_tensors, split_into_shards, tensors_of
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.loading import DTYPES
 
-Copy = Callable[[str], Path]
 QWEN3, QWEN2, PACKED = "random:qwen3-shrunk", "random:qwen2.5-shrunk,tied=1", "random:qwen3-shrunk,bits=4"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 BELONGING = "use the config.json that belongs to these weights"
