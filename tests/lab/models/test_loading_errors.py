@@ -55,7 +55,7 @@ NORM = f"/{WEIGHTS}: tensor model.norm.weight is"
 
 
 def norm(tensor: mx.array | None) -> Damage:
-    return lambda folder: edit_tensors(folder, model__norm__weight=tensor)
+    return lambda folder: edit_tensors(folder, {"model.norm.weight": tensor})
 
 
 def entry(name: str, dtype: str, size: int, *ends: int) -> dict[str, object]:
@@ -115,13 +115,12 @@ def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:
 
 def test_packed_weights_that_do_not_fit(copy: Copy) -> None:
     folder = copy("random:qwen3-shrunk,bits=4")
-    name = Q_PROJ.replace(".", "__")
-    edit_tensors(folder, **{f"{name}__biases": None})
+    edit_tensors(folder, {f"{Q_PROJ}.biases": None})
     assert complaint(folder) == f"{folder}: tensor {Q_PROJ}.biases is missing: {AGAIN}"
-    edit_tensors(folder, **{f"{name}__biases": mx.ones((128, 2))})
+    edit_tensors(folder, {f"{Q_PROJ}.biases": mx.ones((128, 2))})
     at = f"{folder}/model.safetensors: tensor {Q_PROJ}"
     assert complaint(folder) == f"{at}.biases is F32 [128, 2], not F32 or F16 or BF16 [128, 1]: {BELONGING}"
-    edit_tensors(folder, **{f"{name}__weight": mx.ones((128, 7), mx.uint32)})
+    edit_tensors(folder, {f"{Q_PROJ}.weight": mx.ones((128, 7), mx.uint32)})
     assert complaint(folder) == f"{at}.weight is U32 [128, 7], not U32 [128, 8]: {BELONGING}"
 
 
