@@ -13,7 +13,6 @@ from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine
-from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.serving.options.engine_options import engine_settings
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
@@ -28,11 +27,6 @@ def built(settings: EngineSettings, **more: Any) -> Any:
     return build_engine(
         load_serving("ref"), Loaded(checkpoint, llm, llm.build_model(checkpoint)), settings, **more
     )
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine
-from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.serving.options.engine_options import engine_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
 
@@ -51,8 +50,7 @@ def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None
     assert length() is None
 
 
-def test_an_slo_changes_no_answer(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+def test_an_slo_changes_no_answer(toy: None, capsys: Capture) -> None:
     texts = []
     for flags in ([], ["--itl-slo-ms", "0.001"], ["--itl-slo-ms", "100", "--block-size", "8"]):
         argv = ["batch-main", "--engine", "--max-tokens", "6", "--ignore-eos", "--json", *flags]

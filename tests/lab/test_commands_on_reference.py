@@ -18,9 +18,7 @@ Capture = pytest.CaptureFixture[str]
 WORKLOAD = Workload(num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, max_tokens=6)
 
 
-@pytest.fixture(autouse=True)
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+pytestmark = pytest.mark.usefixtures("toy")
 
 
 def test_the_three_loops_say_the_same(capsys: Capture) -> None:

@@ -8,22 +8,15 @@ from typing import Any
 
 import pytest
 from tests.helpers.fake_serving import parse
-from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.serving.options.loop_options import loop_settings
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
 PRIORITY = ("--scheduling", "priority")
 PREEMPT = (*PRIORITY, "--preempt-prefill")
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
 
 
 @pytest.fixture
