@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.some_gpu import SomeGpu
+from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native.device import fused_checks
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
+from tiny_llm_lab.serving.options import model_options
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +19,12 @@ def kernels_on() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(native.VARIABLE, "cpp")
         yield
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands serve the toy checkpoint, whatever --model says."""
+    monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: toy_checkpoint())
 
 
 @pytest.fixture

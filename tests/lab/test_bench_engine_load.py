@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tests.helpers.recorded import recorded
-from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.latency import latencies
@@ -14,7 +13,6 @@ from tiny_llm_lab.measure.bench.peers import under_load as peers
 from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
 from tiny_llm_lab.measure.traffic.request import Request
-from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import Timing
 
 SPEC = Spec("toy", "ref")
@@ -24,11 +22,6 @@ def config(**others: Any) -> BenchConfig:
     model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4096, vocab_size=100))
     checkpoint: Any = None
     return BenchConfig(None, model, checkpoint, SPEC, **others)
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
 
 
 @pytest.mark.usefixtures("toy")

@@ -21,9 +21,8 @@ from tiny_llm_lab.course.compare.search import (
 from tiny_llm_lab.course.compare.values import Value
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.record.recorder import Recorder as GradingRecord
-from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import plural
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -124,7 +123,7 @@ def run(args: Namespace) -> int:
     reference = recorded_calls("ref", arguments, only=mine)
     differing = differences(reference, mine, extended_after(course, args.what))
     for line in report(reference, mine, differing, course.root):
-        print("\n".join(wrapped_lines(line, stdout_width(), _COLUMN)))
+        print("\n".join(wrapped_lines(line, terminal_width(), _COLUMN)))
     return 1 if differing else 0
 
 

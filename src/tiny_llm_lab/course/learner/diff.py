@@ -19,9 +19,8 @@ from tiny_llm_lab.course.record.desk import Desk, IsPassed, open_desk, passes_no
 from tiny_llm_lab.course.source import Source, is_of, parsed
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
 
 
@@ -91,7 +90,7 @@ def run(args: Namespace) -> int:
     shown, left_out = chosen(tasks, is_passed, args.peek)
     if args.peek and not all(map(is_passed, shown)):
         log("--peek: a task that does not pass yet is spent: nothing is left to find in it")
-    width = stdout_width()
+    width = terminal_width()
     console = Console(width=width or _PIPE_WIDTH, highlight=False, soft_wrap=width is None)
     for task in shown:
         show(console, desk, task)

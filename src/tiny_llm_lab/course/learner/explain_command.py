@@ -11,9 +11,8 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log, plural
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Compare the failing tests of a task with those of all its known mistakes."
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for task in asked:
         print(f"{task.id} {task.title}")
         for line in explanation(desk.course, task):
-            print("\n".join(wrapped_lines(f"  {line}", stdout_width(), "    ")), flush=True)
+            print("\n".join(wrapped_lines(f"  {line}", terminal_width(), "    ")), flush=True)
     return 0
 
 

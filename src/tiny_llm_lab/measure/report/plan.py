@@ -83,19 +83,8 @@ class Plan:
         words = [*(["not long"] if self.is_quick else []), *(["not emulated"] if missing else [])]
         chosen = [*(("-k", " and ".join(words)) if words else ()), *(("-x",) if self.is_quick else ())]
         files = [str(repository() / path) for path in paths[: 1 if self.is_quick else None]]
-        command = (
-            sys.executable,
-            "-m",
-            "pytest",
-            "--solution",
-            "ref",
-            "-q",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-            *chosen,
-            *files,
-        )
+        flags = "-m pytest --solution ref -q --tb=line -p no:cacheprovider".split()
+        command = (sys.executable, *flags, *chosen, *files)
         lacks = missing if kernels == "cpp" else ""
         if importlib.util.find_spec("pytest") is None:
             lacks = "pytest is not installed: run ./pdmw install"
