@@ -73,8 +73,13 @@ def test_a_stored_number_counts_times_its_scale(k, block_size):
     q, rows = random_array(1, 3, 4, 1, 40), random_array(2, 7, 2, block_size, 40) * 3
     numbers, scales = k.quantize_rows(rows)
     table, length = mx.array([[5, 0, 3]], mx.int32), 3 * block_size
+    no_numbers = mx.full((7, 2, block_size, 64), mx.nan)
 
     def attend(pool, kv_scales, dtype):
+        # Wider rows of no numbers: what a thread had in its buffers before must not show.
+        mx.eval(
+            k.paged_attention(mx.ones((3, 4, 1, 64)), no_numbers, no_numbers, [0, 3], [length], table, 1.0)
+        )
         return k.paged_attention(q.astype(dtype), pool, pool, [0, 3], [length], table, 1.0, kv_scales)
 
     for dtype in (mx.float32, mx.bfloat16):

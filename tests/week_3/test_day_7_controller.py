@@ -131,6 +131,11 @@ def test_the_policy_is_asked_about_sequences_that_can_get_tokens_in_this_step(ll
     assert [len(works) for works in policy.asked[0][1:]] == [0, 3], "running sequences hold the slots"
     _, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, *[40] * 5), max_num_batched_tokens=64)
     assert len(prefills) == 2, "the second takes what the first leaves"
+    _, _, scheduler = asked_about(llm, waiting(llm, 100, 40, 40), max_num_batched_tokens=64)
+    scheduler.commit(scheduler.schedule(), {})
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    news = [work.num_new for work in policy.asked[-1][2]]
+    assert news == [36, 40], "36 tokens of the prompt that runs leave 28, and no third prompt gets any"
 
 
 @pytest.mark.task("3.7.3")
