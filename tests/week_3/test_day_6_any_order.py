@@ -19,10 +19,19 @@ class AnyDrafts(AnyClasses):
         num_seqs=st.integers(1, 4),
         threshold=st.sampled_from((0, 4)),
         mode=st.sampled_from(("mixed", "alternate")),
+        is_chunked=st.booleans(),
     )
-    def reconfigure(self, budget, num_seqs, threshold, mode):
+    def reconfigure(self, budget, num_seqs, threshold, mode, is_chunked):
         policy = self.config.policy
-        config = SchedulerConfig(budget, num_seqs, LIMIT, threshold, policy=policy, step_mode=mode)
+        config = SchedulerConfig(
+            budget if is_chunked else max(budget, LIMIT),
+            num_seqs,
+            LIMIT,
+            threshold,
+            is_chunked,
+            policy,
+            mode,
+        )
         self.scheduler.reconfigure(config)
         self.config = config
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.serving import make_engine, mixed_prompts, serve
+from tests.helpers.serving import make_engine, mixed_prompts
 from tests.helpers.tolerance import as_float64, assert_close
-from tests.helpers.toy import EOS, SECOND_EOS, VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
+from tests.helpers.toy import EOS, SECOND_EOS, VOCAB, ByteTokenizer, random_array, random_tokens
 
 from tiny_llm_lab.types import (
     Arrival,
@@ -33,11 +33,6 @@ CHANGED = {
     "min_tokens": {"min_tokens": 20, "ignore_eos": False, "logit_bias": {EOS: 100, SECOND_EOS: 99}},
     "all": {"repetition_penalty": 0.8, "frequency_penalty": -0.4, "logit_bias": {9: 2.0}, "min_tokens": 3},
 }
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 class Odd:
@@ -171,11 +166,3 @@ def test_prompts_of_generate_bring_processors(llm, model):
     odd, plain = make_engine(llm, model).generate(prompts)
     assert plain.token_ids == alone(llm, model, prompts[1])
     assert odd.token_ids == alone(llm, model, prompts[0]) != plain.token_ids
-
-
-def test_steps_ahead_go_on_without_processors(llm, model):
-    engine = make_engine(llm, model, async_scheduling=True)
-    done = serve(
-        engine, [Prompt(PROMPT, LONG), Prompt(PROMPT[:9], replace(LONG, min_tokens=5, max_tokens=9))]
-    )
-    assert done[0].token_ids == alone(llm, model, Prompt(PROMPT, LONG))

@@ -33,42 +33,6 @@ def sequence_of(llm, name, length, **fields):
 
 
 @pytest.mark.task("3.6.3")
-def test_a_prompt_that_was_begun_in_chunks_is_finished_beside_decodes(llm):
-    scheduler = scheduler_of(
-        llm, SchedulerConfig(max_num_batched_tokens=10, max_num_seqs=8, max_model_len=64)
-    )
-    for i in range(6):
-        scheduler.add(sequence_of(llm, f"decodes {i}", 1))
-    one_step(scheduler, scheduler.schedule())
-    scheduler.add(sequence_of(llm, "long", 64))
-    plan = scheduler.schedule()
-    assert plan.num_scheduled_tokens["long"] == 4
-    one_step(scheduler, plan)
-    scheduler.reconfigure(WHOLE)
-    plan = scheduler.schedule()
-    assert plan.num_scheduled_tokens["long"] == 58, "60 are missing, and 6 of 64 are the decodes'"
-    one_step(scheduler, plan)
-    assert scheduler.schedule().num_scheduled_tokens["long"] == 2
-
-
-@pytest.mark.task("3.6.3")
-def test_a_whole_prompt_waits_for_decodes_to_end_and_others_behind_it(llm):
-    scheduler = scheduler_of(llm, CHUNKED)
-    for name in ("a", "b"):
-        scheduler.add(sequence_of(llm, name, 1))
-    one_step(scheduler, scheduler.schedule())
-    scheduler.reconfigure(WHOLE)
-    scheduler.add(sequence_of(llm, "long", 64))
-    scheduler.add(sequence_of(llm, "short", 1))
-    plan = scheduler.schedule()
-    assert set(plan.num_scheduled_tokens) == {"a", "b"}, "not one token of a prompt that does not fit"
-    one_step(scheduler, plan)
-    scheduler.finish("a")
-    scheduler.finish("b")
-    assert scheduler.schedule().num_scheduled_tokens == {"long": 64}
-
-
-@pytest.mark.task("3.6.3")
 def test_fewer_places_than_requests_that_run(llm):
     scheduler = scheduler_of(llm, CHUNKED)
     for i in range(6):

@@ -11,23 +11,6 @@ from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TokenEvent
 TOKENIZER = ByteTokenizer()
 
 
-@pytest.mark.task("3.8.5")
-def test_speculation_is_counted(llm):
-    stats = llm.SpecDecodeStats()
-    assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
-    for drafted, accepted in [(2, 1), (0, 0), (4, 4), (3, 0), (4, 2)]:
-        stats.observe(drafted, accepted)
-    assert stats.num_drafts == 4
-    assert stats.num_draft_tokens == 13
-    assert stats.num_accepted_tokens == 7
-    assert stats.num_accepted_tokens_per_pos == [3, 2, 1, 1]
-    assert stats.acceptance_rate == 7 / 13
-    assert stats.mean_acceptance_length == 1 + 7 / 4
-    for drafted, accepted in [(1, 2), (3, -1)]:
-        with pytest.raises(ValueError):
-            stats.observe(drafted, accepted)
-
-
 class Whisperer:
     """Knows the answer and says some of it wrong."""
 
