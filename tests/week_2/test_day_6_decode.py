@@ -132,22 +132,6 @@ def test_the_last_row_ends_in_the_same_step_as_another_one(llm):
 
 
 @pytest.mark.task("2.6.4")
-def test_newcomer_takes_a_row_that_was_left(llm):
-    model = FakeModel()
-    run = generator(llm, model, batch_size=2)
-    admit(llm, run, model, 0, "a long first prompt", max_tokens=3)
-    admit(llm, run, model, 1, "second", max_tokens=8)
-    while len(run.decode_requests) == 2:
-        run.handle_decode_phase()
-    admit(llm, run, model, 2, "new", max_tokens=4)
-    while run.handle_decode_phase():
-        pass
-    got = [list(completion.token_ids) for completion in run.collect_results()]
-    wanted = (("a long first prompt", 3), ("second", 8), ("new", 4))
-    assert got == [model.answer_to(prompt.encode(), n) for prompt, n in wanted]
-
-
-@pytest.mark.task("2.6.4")
 def test_an_end_token_ends_one_row_only(llm):
     model = FakeModel({"ab": [*b"xy", EOS], "cd": [*b"uvw", SECOND_EOS], "ef": list(b"0123456789")})
     run = generator(llm, model)

@@ -4,7 +4,7 @@ import pytest
 from tests.helpers.batch_run import TOKENIZER, limited, run_all, text_of
 from tests.helpers.fakes import FakeClock, FakeModel
 
-from tiny_llm_lab.types import BatchSettings, DoneEvent, PrefillEvent, Prompt, TokenEvent
+from tiny_llm_lab.types import DoneEvent, PrefillEvent, TokenEvent
 
 
 @pytest.mark.task("2.7.7")
@@ -114,24 +114,6 @@ def test_arrivals_are_honoured(llm, monkeypatch):
     # The first two need not wait, nor does the one that arrives when all are done.
     assert done[1].timing.ttft_s < 0.3
     assert done[2].timing.ttft_s < 0.4
-
-
-@pytest.mark.task("2.7.7")
-def test_waiting_is_a_short_sleep(llm, monkeypatch):
-    clock = FakeClock()
-    clock.take_over(monkeypatch, llm.BatchGenerator)
-    run = llm.BatchGenerator(
-        FakeModel(), TOKENIZER, [Prompt("abc", arrival_s=10.0)], BatchSettings(clock=clock)
-    )
-    run.wait_for_arrival()
-    assert len(clock.naps) == 1
-    assert 0 < clock.naps[0] <= 1, "a sleep of seconds leaves the user's interrupt unanswered"
-    clock.now = 20.0
-    run.wait_for_arrival()
-    assert all(nap <= 0 for nap in clock.naps[1:]), "the request has arrived"
-    clock.naps.clear()
-    llm.BatchGenerator(FakeModel(), TOKENIZER, [], BatchSettings(clock=clock)).wait_for_arrival()
-    assert all(nap <= 0 for nap in clock.naps)
 
 
 @pytest.mark.task("2.7.7")

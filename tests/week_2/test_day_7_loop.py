@@ -27,21 +27,6 @@ def test_chunked_prefill_answers_every_prompt_in_order(llm, batch_size, step):
 
 
 @pytest.mark.task("2.7.7")
-def test_lone_prompt_of_many_chunks(llm):
-    model = FakeModel()
-    done = run_all(llm, model, [limited(text_of(100), 3)], prefill_step=8)
-    assert [list(completion.token_ids) for completion in done] == [model.answer_to(text_of(100).encode(), 3)]
-
-
-@pytest.mark.task("2.7.7")
-def test_prefilled_request_that_waits_for_the_only_slot_is_not_lost(llm):
-    model = FakeModel()
-    prompts = [limited(text_of(9, i), 4) for i in range(2)]
-    done = run_all(llm, model, prompts, batch_size=1, prefill_step=4)
-    assert [list(c.token_ids) for c in done] == [model.answer_to(p.content.encode(), 4) for p in prompts]
-
-
-@pytest.mark.task("2.7.7")
 def test_no_prompts_no_answers(llm):
     model = FakeModel()
     assert run_all(llm, model, []) == []
@@ -101,11 +86,6 @@ def test_bad_prompt_is_an_error_of_its_own(llm, step):
     got = [list(done[i].token_ids) for i in (0, 2, 5)]
     assert got == [model.answer_to(prompt.encode(), 3) for prompt in good]
     assert live_requests(model) == 0
-
-
-@pytest.mark.task("2.7.7")
-def test_only_bad_prompts(llm):
-    assert [completion.finish_reason for completion in run_all(llm, FakeModel(), ["", ""])] == ["error"] * 2
 
 
 @pytest.mark.task("2.7.7")

@@ -116,14 +116,6 @@ def test_pauses_end(llm, served):
 
 
 @pytest.mark.task("2.8.6")
-def test_a_chunk_policy_and_a_prefill_policy_work_together(llm, served):
-    prompts = [batch(text_of(300), 4), limited("cc", 9, arrival_s=1.0), limited(text_of(90, 1), 9)]
-    policy, chunker = llm.PrefillScheduler(long_tokens=20), llm.AdaptiveChunker(0.001, max_pauses=2)
-    events, _, _ = served(prompts, policy, prefill_step=64, chunk_policy=chunker)
-    assert [end for idx, end in chunks(events) if idx == 0][-1] == 300
-
-
-@pytest.mark.task("2.8.6")
 def test_batch_prompts_leave_rows_free(llm, served):
     # Three rows, one reserved: two batch answers run; the third begins when one of them has ended.
     prompts = [*(batch(text_of(3, i), 20) for i in range(3)), limited("hello", 4, arrival_s=6.0)]
@@ -148,13 +140,6 @@ def test_a_paused_batch_prompt_leaves_rows_free_too(llm, served):
     tokens_of_two = [i for i, e in enumerate(events) if isinstance(e, TokenEvent) and e.prompt_idx == 2]
     goes_on = next(i for i, e in enumerate(events) if chunks([e]) == [(1, 24)])
     assert tokens_of_two[-1] < goes_on, "it goes on when two rows are free again"
-
-
-@pytest.mark.task("2.8.6")
-@pytest.mark.parametrize("reserved", [1, 4, 100])
-def test_reserved_rows_block_nothing_for_ever(llm, served, reserved):
-    prompts = [batch(text_of(3, i), 3) for i in range(4)] + [limited("x", 3)]
-    served(prompts, llm.PrefillScheduler(reserved_rows=reserved), batch_size=2)
 
 
 @pytest.mark.task("2.8.6")

@@ -33,6 +33,25 @@ def sequence_of(llm, name, length, **fields):
 
 
 @pytest.mark.task("3.6.3")
+def test_a_prompt_that_was_begun_in_chunks_is_finished_beside_decodes(llm):
+    scheduler = scheduler_of(
+        llm, SchedulerConfig(max_num_batched_tokens=10, max_num_seqs=8, max_model_len=64)
+    )
+    for i in range(6):
+        scheduler.add(sequence_of(llm, f"decodes {i}", 1))
+    one_step(scheduler, scheduler.schedule())
+    scheduler.add(sequence_of(llm, "long", 64))
+    plan = scheduler.schedule()
+    assert plan.num_scheduled_tokens["long"] == 4
+    one_step(scheduler, plan)
+    scheduler.reconfigure(WHOLE)
+    plan = scheduler.schedule()
+    assert plan.num_scheduled_tokens["long"] == 58, "60 are missing, and 6 of 64 are the decodes'"
+    one_step(scheduler, plan)
+    assert scheduler.schedule().num_scheduled_tokens["long"] == 2
+
+
+@pytest.mark.task("3.6.3")
 def test_fewer_places_than_requests_that_run(llm):
     scheduler = scheduler_of(llm, CHUNKED)
     for i in range(6):
