@@ -192,29 +192,6 @@ def test_what_8_bits_change(llm, D):
     assert math.sqrt(np.mean(off**2)) < 0.02 * math.sqrt(np.mean(step.want(as_float64) ** 2))
 
 
-def test_what_is_stored_does_not_depend_on_company(llm):
-    lengths = [40, 17, 33]
-    stored = []
-    for schedule in (
-        [[40, 17, 33]],
-        [[32, 0, 7], [1, 10, 1], [7, 7, 25]],
-        [[0, 17, 0], [0, 0, 33], [40, 0, 0]],
-    ):
-        step, done = Step(llm, lengths, lengths), [0, 0, 0]
-        for sizes in schedule:
-            step.attend(done, sizes)
-            done = [at + new for at, new in zip(done, sizes, strict=True)]
-        stored.append([as_float64(pool) for pool in step.cache.pools])
-    for other in stored[1:]:
-        for pool, first in zip(other, stored[0], strict=True):
-            assert_close(pool, first, EXACT, what="a pool, filled in other chunks")
-    numbers, scales = whole_numbers(step.k[1])
-    for t in range(17):
-        block, place = step.ids[1][t // 4], t % 4
-        assert_close(stored[0][1][block, :, place], numbers[:, t], EXACT, what=f"keys of token {t}")
-        assert_close(stored[0][5][block, :, place], scales[:, t], EXACT, what=f"their scales, token {t}")
-
-
 def test_a_step_of_8_bits_changes_the_pools_in_place(llm):
     cache = llm.PagedKvCache(replace(QWEN3, head_dim=64), 1024, 32, kv_bits=8)
     q, k = random_array(1, 3, 4, 1, 64), random_array(2, 3, 2, 1, 64)
