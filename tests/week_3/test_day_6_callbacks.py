@@ -99,25 +99,6 @@ def test_a_prompt_that_ends_in_the_same_step_keeps_its_answer(llm, model, wanted
     assert [each.token_ids for each in done] == wanted
 
 
-@pytest.mark.task("3.6.6")
-@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (1, 0)])
-def test_the_end_of_an_aborted_prompt_may_end_others(llm, model, victims):
-    engine = make_engine(llm, model, ONE_AT_A_TIME)
-    first, prompts = token_of(0, 2), four_prompts()[:3]
-    listener = Listener(first, lambda event: engine.abort("2"))
-
-    def chain(event):
-        listener(event)
-        if isinstance(event, DoneEvent) and idx_of(event) == 2:
-            for victim in victims:
-                engine.abort(str(victim))
-
-    done = engine.generate(prompts, chain)
-    reasons = ["abort" if i in (*victims, 2) else "length" for i in range(3)]
-    assert [each.finish_reason for each in done] == reasons
-    assert sorted(listener.ends()) == [0, 1, 2]
-
-
 # Add
 
 
@@ -139,22 +120,6 @@ def test_a_request_may_be_added(llm, model, wanted, settings, count):
 
 
 @pytest.mark.task("3.6.6")
-def test_every_added_request_has_a_number_of_its_own(llm, model):
-    engine = make_engine(llm, model)
-    extra = replace(LONG, max_tokens=1)
-
-    def add_two(engine):
-        engine.add("x", [97], extra)
-        engine.add("y", [98], extra)
-
-    for _ in range(2):
-        _, listener = run_with(engine, four_prompts(), token_of(0), add_two)
-        numbers = {idx_of(event) for event in listener.events}
-        assert {0, 1, 2, 3} < numbers
-        assert len(numbers) == 6 and min(numbers - {0, 1, 2, 3}) > 3
-
-
-@pytest.mark.task("3.6.6")
 def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, model, monkeypatch, wanted):
     clock = FakeClock(tick=0.001)
     clock.take_over(monkeypatch, llm.PromptRun)
@@ -163,13 +128,3 @@ def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, mode
     done, listener = run_with(engine, prompts, token_of(0), lambda e: e.add("more", [97], LONG))
     assert [each.token_ids for each in done] == wanted
     assert len({idx_of(event) for event in listener.events}) == 5
-
-
-@pytest.mark.task("3.6.6")
-def test_the_run_sleeps_only_while_it_has_no_request(llm, model, monkeypatch):
-    clock, naps = FakeClock(tick=0.001), []
-    clock.take_over(monkeypatch, llm.PromptRun)
-    prompts = [four_prompts()[0], replace(four_prompts()[1], arrival_s=2.0)]
-    make_engine(llm, model, clock=clock).generate(prompts, lambda event: naps.append(len(clock.naps)))
-    assert naps[:10] == [0] * 10, "a chunk, eight tokens and the end of the first prompt"
-    assert naps[-1] > 0, "then the second one has not arrived"
