@@ -1,8 +1,8 @@
 """Day 2.7: one prefill phase."""
 
 import pytest
-from tests.helpers.batch_run import TOKENIZER, limited, text_of
 from tests.helpers.fakes import FakeClock, FakeModel, live_requests
+from tests.helpers.phases import TOKENIZER, limited, text_of
 from tests.helpers.toy import EOS
 
 from tiny_llm_lab.types import BatchSettings, Prompt

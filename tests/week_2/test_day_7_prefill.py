@@ -2,9 +2,8 @@
 
 import mlx.core as mx
 import pytest
-from tests.helpers.batch_run import TOKENIZER, UNCHUNKED, kinds, text_of
 from tests.helpers.fakes import FakeClock, FakeModel
-from tests.helpers.phases import arrival_of
+from tests.helpers.phases import TOKENIZER, UNCHUNKED, arrival_of, kinds, text_of
 from tests.helpers.tolerance import F32_MODEL, assert_close, peak_bytes
 from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_array, random_tokens, toy_model
 

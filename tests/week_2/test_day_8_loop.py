@@ -70,13 +70,6 @@ def test_a_batch_prompt_does_not_starve(llm, served, max_wait_s, place):
 
 
 @pytest.mark.task("2.8.6")
-def test_without_pauses_a_prefill_is_finished_first(llm, served):
-    prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
-    events, _, _ = served(prompts, llm.PrefillScheduler())
-    assert chunks(events) == [*((0, end) for end in (8, 16, 24, 32, 40)), (1, 2)]
-
-
-@pytest.mark.task("2.8.6")
 def test_a_long_prefill_gives_way_and_goes_on_at_its_offset(llm, served):
     prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=3.0), limited("ddd", 2, arrival_s=3.5)]
     policy = llm.PrefillScheduler(long_tokens=8)
@@ -90,29 +83,11 @@ def test_a_long_prefill_gives_way_and_goes_on_at_its_offset(llm, served):
 
 
 @pytest.mark.task("2.8.6")
-@pytest.mark.parametrize(("long_tokens", "place"), [(8, 1), (31, 1), (32, 5)])
-def test_only_a_long_rest_gives_way(llm, served, long_tokens, place):
-    # 32 tokens are left behind the first chunk.
-    prompts = [limited(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
-    events, _, _ = served(prompts, llm.PrefillScheduler(long_tokens=long_tokens))
-    assert chunks(events).index((1, 2)) == place
-
-
-@pytest.mark.task("2.8.6")
 def test_no_prefill_gives_way_to_a_batch_prompt(llm, served):
     prompts = [limited(text_of(40), 2), batch("cc", 2, arrival_s=1.0)]
     policy = llm.PrefillScheduler(long_tokens=8, max_wait_s=3.0)
     events, _, _ = served(prompts, policy)
     assert began(events) == [0, 1] and policy.paused.num_pauses == 0
-
-
-@pytest.mark.task("2.8.6")
-def test_pauses_end(llm, served):
-    prompts = [batch(text_of(80), 2), *(limited(text_of(3, i), 1, arrival_s=1.0) for i in range(8))]
-    policy = llm.PrefillScheduler(long_tokens=8, max_pauses=3)
-    events, _, _ = served(prompts, policy)
-    found = [idx for idx, _ in chunks(events)]
-    assert found == [0, 1, 0, 2, 0, 3, *[0] * 7, 4, 5, 6, 7, 8], "three pauses, then it is finished"
 
 
 @pytest.mark.task("2.8.6")
@@ -175,14 +150,6 @@ def test_memory_comes_back_when_a_run_breaks(llm):
         run_all(llm, prompts, model, **settings)
     assert policy.paused.num_pauses == 2, "two prompts were paused, the third was being computed"
     assert live_requests(model) == 0
-
-
-@pytest.mark.task("2.8.6")
-def test_a_policy_can_be_used_again(llm, served):
-    policy, prompts = llm.PrefillScheduler(long_tokens=8), [batch(text_of(40), 2), limited("cc", 2)]
-    first, _, _ = served(prompts, policy)
-    assert served(prompts, policy)[0] == first
-    assert policy.num_waiting == 0
 
 
 @pytest.mark.task("2.8.6")

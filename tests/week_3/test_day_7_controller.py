@@ -4,9 +4,9 @@ import pytest
 from tests.helpers.fakes import FakeClock
 from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepSample
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 
 class RecordingPolicy:
@@ -78,24 +78,6 @@ def test_the_budget_of_a_step_is_the_policys(llm):
     assert max(plan.total_num_scheduled_tokens for plan in probe.plans) == 7
     wanted = llm.batch_generate(model, ByteTokenizer(), prompts, batch_size=1)
     assert [done[i].token_ids for i in range(len(prompts))] == [want.token_ids for want in wanted]
-
-
-@pytest.mark.task("3.7.3")
-def test_a_real_policy_paces_a_real_engine(llm):
-    # A made-up machine: 1 ms a step and 0.1 ms a token, so that 10 ms hold 73 tokens with a safety of 1.2.
-    sizes = [(n, seen) for n in (1, 2, 4, 8, 16, 32, 64, 128) for seen in (1, 50)]
-    samples = [StepSample(n, n * seen, n + seen, 0.001 + 0.0001 * n) for n, seen in sizes]
-    policy = llm.LatencyPolicy(llm.StepTimeModel(samples, newest=0.0), itl_slo_s=0.010, safety=1.2)
-    clock = FakeClock()
-    engine = make_engine(llm, toy_model(llm), budget_controller=llm.BudgetController(policy), clock=clock)
-    engine.add("reader", [97], SamplingParams(max_tokens=30, ignore_eos=True))
-    engine.step()
-    engine.add("long", random_tokens(1, 300).tolist(), SamplingParams(max_tokens=1, ignore_eos=True))
-    probe = ScheduleProbe(engine.core.scheduler)
-    for _ in range(6):
-        engine.step()
-    computed = [step.get("long") for step in probe.steps]
-    assert computed == [72, 72, 72, 72, 12, None], "the reader's token is one of the 73"
 
 
 def asked_about(llm, requests, **config):
