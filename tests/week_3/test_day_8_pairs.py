@@ -13,7 +13,7 @@ from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 SIZE = 4
-COMMON = [97, 98, 99, 97, 98, 99, 97, 98, 99, 97, 98, 99]  # drafts can be looked up
+COMMON = [97, 98, 99] * 4
 PROMPTS = [[*COMMON, 120, 97], [65, 66, 67, *COMMON[:9], 121, 98]]  # equally long
 DRAWN = SamplingParams(max_tokens=11, ignore_eos=True, temperature=0.9)
 
@@ -53,7 +53,7 @@ FEATURES = {
     "last seed": Feature({"seed": 2**64 - 1, "top_p": 0.9}),
     "n": Feature({"seed": 2**63 - 1}, is_shared=True),
     "stop": Feature({"stop": ("a", "e"), "logprobs": 0}),
-    "drafts": Feature(options={"proposer": "ngram"}),
+    "drafts": Feature(options={"proposer": "itself"}),
     "8 bits": Feature(options={"kv_bits": 8}),
     "no prefix cache": Feature(options={"enable_prefix_caching": False}),
     "preemption": Feature(options={"num_blocks": 9}),
@@ -104,7 +104,7 @@ def served(request, llm):
 def engine_of(llm, model, options):
     options = {"num_blocks": 32, "block_size": SIZE, "enable_prefix_caching": True} | options
     if options.get("proposer"):
-        options["proposer"] = llm.NgramProposer(3, 1, 4)
+        options["proposer"] = llm.DraftModelProposer(model, 3)
     return llm.Engine(
         model,
         ByteTokenizer(),

@@ -1,10 +1,12 @@
 """Day 3.8: drafts in the engine: who gets one, what is counted, and draft tokens that must not count."""
 
+from dataclasses import replace
+
 import pytest
 from tests.helpers.serving import make_engine, serve
 from tests.helpers.toy import VOCAB, ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Draft, Prompt, SamplingParams
+from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig
 
 pytestmark = pytest.mark.task("3.8.6")
 
@@ -62,6 +64,20 @@ def test_the_engine_counts_drafts_and_accepted_tokens(llm, model):
     # 1 -> 2 accepted, the bonus is token 4; 4 -> 1 and a replacement: 6; 6 -> replaced: 7; 7 -> 3 and 11.
     assert [len(each) for each in proposer.drafts] == [2, 3, 3, 3]
     assert counters(engine.core.spec_stats) == (4, 11, 6, [3, 2, 1])
+
+
+def test_a_draft_that_waits_for_its_step_is_not_made_again(llm, model):
+    config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4, step_mode="alternate")
+    prompts = [Prompt(random_tokens(length, length).tolist(), LONG) for length in (20, 90)]
+    proposer, asked = Scripted(20, lambda done: asked.append(done) or [7]), []
+    engine = make_engine(llm, model, config, proposer=proposer)
+    engine.add("decodes", prompts[0].content, prompts[0].sampling)
+    while not asked:
+        engine.step()
+    engine.add("long", prompts[1].content, replace(LONG, max_tokens=1))
+    while engine.has_requests:
+        engine.step()
+    assert asked == sorted(set(asked)), "one draft for each length of the text, whatever steps lie between"
 
 
 def test_tokens_that_max_tokens_cuts_off_are_not_drafted(llm, model):
