@@ -4,7 +4,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.helpers.any_order import check_in_any_order
-from tests.helpers.any_order_scheduler import LIMIT, AnyClasses
+from tests.helpers.any_order_scheduler import LIMIT
+from tests.week_3.test_day_5_any_order import AnyClasses
 
 from tiny_llm_lab.types import SchedulerConfig
 
