@@ -6,8 +6,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers import oracle
-from tests.helpers.paging import packed_rows, scattered_blocks
+from tests.helpers.paging import Requests, packed_rows
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, peak_bytes, rounding
 from tests.helpers.toy import QWEN3, random_array, random_tokens, toy_model
 
@@ -109,19 +108,14 @@ def test_bits_that_are_not_there(llm, bits):
         llm.PagedKvCache(QWEN3, 6, 16, kv_bits=bits)
 
 
-class Step:
+class Step(Requests):
     """Requests with some tokens stored, a few more to come, in a cache of 8 bits; layer 1 of 2."""
 
     def __init__(self, llm, lengths, sizes, block_size=4, H=4, G=2, D=24, dtype=mx.float32):
-        self.llm, self.sizes, self.lengths = llm, sizes, lengths
-        self.ids, num_blocks = scattered_blocks(1, block_size, lengths)
-        self.q, self.k, self.v = (
-            [random_array(10 * i + r, heads, n, D, dtype=dtype) for r, n in enumerate(lengths)]
-            for i, heads in enumerate((H, G, G))
-        )
+        super().__init__(llm, lengths, sizes, block_size, H, G, D, dtype)
+        self.llm, self.lengths, self.block_size = llm, lengths, block_size
         config = replace(QWEN3, num_attention_heads=H, num_key_value_heads=G, head_dim=D)
-        self.cache = llm.PagedKvCache(config, num_blocks, block_size, dtype, kv_bits=8)
-        self.block_size = block_size
+        self.cache = llm.PagedKvCache(config, len(self.keys), block_size, dtype, kv_bits=8)
 
     def attend(self, done, sizes, scale=None):
         """`sizes[r]` more tokens of each request behind `done[r]`: [T, 1, H * D]."""
@@ -141,15 +135,6 @@ class Step:
         if any(done):
             self.attend([0] * len(done), done)
         return self.attend(done, self.sizes)
-
-    def want(self, remembered):
-        """Each request alone, in float64, with keys and values as `remembered`."""
-        rows = []
-        for q, k, v, new in zip(self.q, self.k, self.v, self.sizes, strict=True):
-            k, v = remembered(k), remembered(v)
-            out = oracle.attention(q[None, :, q.shape[1] - new :], k[None], v[None], causal=True)[0]
-            rows.append(out.swapaxes(0, 1).reshape(new, 1, -1))
-        return np.concatenate(rows)
 
     def bound(self):
         """How far 8 bits may move an output, whatever the rounding.
