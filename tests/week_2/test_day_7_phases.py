@@ -44,6 +44,7 @@ def test_prefill_phase_waits_for_a_free_slot(llm):
     run.handle_decode_phase()
     assert run.decode_requests == []
     assert run.handle_prefill_phase() is True
+    assert prompts == [limited("a", 3), limited("b", 3)], "the list of the caller stays as it was"
 
 
 @pytest.mark.task("2.7.4")

@@ -91,6 +91,15 @@ def test_only_full_blocks_have_keys(cache):
             cache.key(None, tokens)
 
 
+@pytest.mark.task("3.3.1")
+def test_the_first_block_with_some_tokens_stays_the_one(cache, pool):
+    first, second = computed(cache, pool, prompt(1, 2)), computed(cache, pool, prompt(1, 2))
+    assert found(cache, prompt(1, 2, 3)) == first
+    pool.free(second)
+    with pytest.raises(ValueError):
+        pool.share(second[:1])  # it can be found by nothing, so it is not kept
+
+
 # What an interrupt, a failed step or a long workload leaves
 
 

@@ -32,6 +32,17 @@ def test_what_is_taken_is_held_and_counted_once(llm, cache, pool):
 
 
 @pytest.mark.task("3.3.2")
+def test_a_match_ends_at_the_first_block_that_is_not_cached(llm, cache, pool):
+    # Another request has computed block 1 a second time, and the cached one was evicted: 0 and 2 are left.
+    keys, blocks = cache.keys(prompt(1, 2, 3, 4)), pool.allocate(2)
+    cache.insert(keys[0], blocks[0])
+    cache.insert(keys[2], blocks[1])
+    match = llm.PrefixMatch(cache, prompt(1, 2, 3, 4))
+    assert match.match() == blocks[:1], "the blocks up to the gap: what follows it has to wait"
+    assert match.acquire() == blocks[:1] and match.num_blocks == 1
+
+
+@pytest.mark.task("3.3.2")
 def test_a_follower_waits_for_reserved_blocks_and_takes_them_one_by_one(llm, cache, pool):
     leader, follower = llm.PrefixMatch(cache, prompt(1, 2, 3)), llm.PrefixMatch(cache, prompt(1, 2, 8, 9))
     assert not leader.is_waiting
