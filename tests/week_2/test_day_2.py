@@ -84,8 +84,8 @@ def test_quantized_matmul(llm, bits, group_size, transpose_b):
     [((), 64), ((1,), 64), ((2, 3), 64), ((2, 1, 4), 64), *(((2,), n) for n in (1000, 1024, 1025, 2500))],
 )
 def test_quantized_matmul_of_any_size(llm, transpose_b, leading, rows):
-    weight, scales, biases = packed(14, rows, 32, 4, 32)
-    a = random_array(15, *leading, 32 if transpose_b else rows) / rows**0.5
+    weight, scales, biases = packed(14, rows, 64, 4, 32)  # square ones too
+    a = random_array(15, *leading, 64 if transpose_b else rows) / rows**0.5
     dense = oracle.dequantized(weight, scales, biases, 32, 4)
     got = llm.quantized_matmul(scales, biases, 32, 4, a, weight, transpose_b)
     assert_close(got, as_float64(a) @ (dense.T if transpose_b else dense), legend="[..., O]")

@@ -84,6 +84,15 @@ def test_request_notes_its_tokens(llm):
 
 
 @pytest.mark.task("2.6.3")
+@pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(5, 1), (6, 2), (9, 5)])
+def test_request_ends_when_the_next_token_could_not_be_stored(llm, max_seq_len, num_tokens):
+    # Five prompt tokens; the token that fills the last place is followed by one that needs none.
+    request = feed(request_for(llm, "hello", max_seq_len=max_seq_len), b"abcdefghij")
+    assert (request.answer.finish_reason, len(request.answer.token_ids)) == ("length", num_tokens)
+    assert request.offset == max_seq_len
+
+
+@pytest.mark.task("2.6.3")
 def test_a_prompt_that_is_no_arrival_arrives_now(llm):
     request = llm.Request(FakeModel(), TOKENIZER, "hi", clock=FakeClock(start=8.0))
     assert (request.prompt_idx, request.answer.last_token_s) == (0, 8.0)
