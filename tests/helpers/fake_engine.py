@@ -114,21 +114,24 @@ class FakeServer:
             return client.get(self.url + path, headers=headers)
 
 
-async def start_fake(engine: FakeEngine, limits: RequestLimits | None = None) -> ServedModel:
-    """The model that `engine` serves: one token a byte."""
-    tokenizer: Any = ByteTokenizer()
+async def start_fake(engine: FakeEngine, limits: RequestLimits | None = None, **given: Any) -> ServedModel:
+    """The model that `engine` serves: one token a byte, unless a tokenizer and a model are given."""
     running = AsyncEngine(lambda on_step: engine)  # type: ignore[arg-type, return-value]
     await running.start()
+    facts: dict[str, Any] = {
+        "names": ("fake", "other"),
+        "tokenizer": ByteTokenizer(),
+        "model": replace(QWEN3, vocab_size=VOCAB),
+        **given,
+    }
     return ServedModel(
-        names=("fake", "other"),
+        **facts,
         engine=running,
-        tokenizer=tokenizer,
-        model=replace(QWEN3, vocab_size=VOCAB),
         config=engine.config,
         num_blocks=1024,
         block_size=16,
         block_bytes=1024,
-        grammars=Grammars(tokenizer, VOCAB),
+        grammars=Grammars(facts["tokenizer"], facts["model"].vocab_size),
         limits=limits or RequestLimits(),
     )
 

@@ -73,13 +73,16 @@ def test_a_reader_that_does_not_read_holds_up_nobody_and_takes_bounded_memory():
 
 def test_a_quiet_stream_is_kept_alive():
     engine = FakeEngine(by_hand=True)
-    body = {"prompt": "x", "max_tokens": 1, "stream": True}
+    body = {"prompt": "x", "max_tokens": 2, "stream": True}
     limits = RequestLimits(keep_alive_s=0.02)
     with fake_server(engine, limits=limits) as server, raw_post(server.port, body) as connection:
         assert b": ping\n\n" in read_until(connection, b": ping\n\n")
         assert engine.steps == 0
         engine.permit()
-        assert b'"text": "a"' in read_until(connection, b"[DONE]")
+        assert b'"text": "a"' in read_until(connection, b'"text": "a"')
+        assert b": ping\n\n" in read_until(connection, b": ping\n\n"), "also behind its first token"
+        engine.permit()
+        assert b'"text": "b"' in read_until(connection, b"[DONE]")
 
 
 def test_an_error_behind_the_last_output_is_told():

@@ -1,5 +1,6 @@
 """Two small packages, recorded and compared: the innermost call that differs is named."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -97,6 +98,16 @@ def test_a_wrong_counter_is_found_though_results_are_right(record: Record) -> No
         module.Norm(1)(1)  # type: ignore[attr-defined]
 
     found = first_difference(record(norm), record(norm, "self.count += 1", "self.count += 2"))
+    assert found is not None
+    assert (found.says.where, found.mine.name) == ("self.count", "Norm.__call__")
+
+
+def test_a_wrong_counter_is_found_though_the_input_is_off_by_a_rounding(record: Record) -> None:
+    def norm_of(x: float) -> Callable[[object], None]:
+        return lambda module: module.Norm(1)(mx.array([x]))  # type: ignore[attr-defined]
+
+    got = record(norm_of(1.00001), "self.count += 1", "self.count += 2")
+    found = first_difference(record(norm_of(1.0)), got)
     assert found is not None
     assert (found.says.where, found.mine.name) == ("self.count", "Norm.__call__")
 
