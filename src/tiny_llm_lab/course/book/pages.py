@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.book.commands import with_commands
+from tiny_llm_lab.course.book.macs import with_macs
 from tiny_llm_lab.course.book.page import markdown_table, read_pages
 from tiny_llm_lab.course.book.results import read_results, results_page, with_results
 from tiny_llm_lab.course.book.signatures import Signatures
@@ -28,10 +29,10 @@ def book_folder(course: Course) -> Path:
 def stale_pages(course: Course) -> dict[Path, str]:
     """Pages whose generated parts are not right, each with its right text."""
     results, signatures = read_results(course.root), Signatures(course)
-    right = {
-        page.path: with_commands(with_results(_with_tables(page.text, course, signatures), results))
-        for page in read_pages(course)
-    }
+    right = {}
+    for page in read_pages(course):
+        text = with_commands(with_results(_with_tables(page.text, course, signatures), results))
+        right[page.path] = with_macs(text)
     right[course.root / "results" / "README.md"] = results_page(results)
     return {path: text for path, text in right.items() if text_of(path) != text}
 
