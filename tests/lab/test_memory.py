@@ -16,6 +16,7 @@ from tiny_llm_lab.runtime import kv_memory, memory
 from tiny_llm_lab.runtime.console.talk import EXIT_USAGE
 from tiny_llm_lab.runtime.kv_memory import block_bytes, engine_num_blocks, num_blocks_for, parse_memory
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable, require_fit, set_limits
+from tiny_llm_lab.serving import building
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 GIB = 2**30
@@ -164,6 +165,7 @@ def test_an_engine_that_cannot_fit_is_refused_before_it_is_built(
     limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, SMALL_GPU)
+    monkeypatch.setattr(building, "step_budget", lambda *model: 512)
     monkeypatch.setattr(tiny_llm_ref, "Engine", lambda *_, **__: pytest.fail("the pool was allocated"))
     with pytest.raises(UserError, match=r"^8192 blocks of 16 tokens: 512.0 MiB, and 16.0 MiB are free"):
         LLM(kv_cache_memory="512M")

@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import device_memory
 from tiny_llm_lab.runtime.memory_pressure import MemoryPressure
 from tiny_llm_lab.runtime.models.random.random_checkpoint import find_or_make
-from tiny_llm_lab.serving import memory_keeper
+from tiny_llm_lab.serving import building, memory_keeper
 from tiny_llm_lab.types import Prompt, SchedulerConfig
 
 GIB = 2**30
@@ -27,7 +27,11 @@ def test_the_table_is_what_a_claimed_mac_gets(monkeypatch: pytest.MonkeyPatch) -
     found = {(row[0], memory): cell for row in cells[2:] for memory, cell in zip(cells[0], row, strict=True)}
     assert found["Qwen3-4B", "weights"] == "2.1 GiB"
     assert [found["Qwen3-14B", memory] == "does not fit" for memory in cells[0][2:]] == [True, *[False] * 4]
-    assert [found["Qwen3-32B", memory] == "does not fit" for memory in cells[0][2:]] == [*[True] * 3, False, False]
+    assert [found["Qwen3-32B", memory] == "does not fit" for memory in cells[0][2:]] == [
+        *[True] * 3,
+        False,
+        False,
+    ]
     # Half of 8 * 2 / 3 GiB without the weights, for tokens of 144 KiB; 48 GB are bounded by 4 GiB.
     config, weights = model_of("qwen3-4b,bits=4")
     pool = (8 * GIB * 2 // 3 - weights) // 2
@@ -65,6 +69,7 @@ def test_a_mac_of_8_gb_serves_from_a_pool_that_grows_and_shrinks(monkeypatch: py
     pretend(monkeypatch, MAC_8, active=int(4.95 * GIB))  # this model's weights and those of other programs
     monkeypatch.setattr(mx, "set_wired_limit", lambda limit: 0)
     monkeypatch.setattr(mx, "set_cache_limit", lambda limit: 0)
+    monkeypatch.setattr(building, "step_budget", lambda *model: 512)
     percent, clock = [50], FakeClock()
     pressure = MemoryPressure(lambda: percent[0], clock)
     monkeypatch.setattr(memory_keeper, "memory_pressure", lambda: pressure)

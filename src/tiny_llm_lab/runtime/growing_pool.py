@@ -2,8 +2,7 @@
 
 The scheduler plans with all blocks from the start. It takes free ones in the order of their numbers, those
 that were never used before those that are cached. So nothing is stored behind the highest slot of all steps,
-and the memory for it can come with the step that writes there: the plans, and the answers, are those of a pool
-that is whole.
+and the memory there can come with the step that writes it. Plans and answers are those of a whole pool.
 """
 
 from collections.abc import Sequence

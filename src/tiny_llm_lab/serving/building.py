@@ -1,6 +1,6 @@
 """The one way to an engine: for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import cast
 
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
@@ -8,7 +8,9 @@ from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import device_memory
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
+from tiny_llm_lab.runtime.steps.step_budget import step_budget
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
+from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import (
     DRAFTED,
     LONGEST_DEFAULT,
@@ -39,10 +41,12 @@ def load_and_build(
     longest = settings.max_model_len or min(limit, LONGEST_DEFAULT)
     if longest > limit:
         raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {longest}")
-    engine = replace(settings.engine, config=replace(settings.engine.config, max_model_len=longest))
-    built = build_engine(
-        llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step, keeper=keeper
-    )
+    config = replace(settings.engine.config, max_model_len=longest)
+    if settings.fits_steps and device_memory().can_be_wired:
+        budget = step_budget(llm, loaded.model, loaded.checkpoint)
+        config = replace(config, max_num_batched_tokens=default_budget(budget, asdict(config)))
+    engine = replace(settings.engine, config=config)
+    built = build_engine(llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step, keeper=keeper)
     return loaded, built
 
 

@@ -1,4 +1,4 @@
-"""What an engine does with memory between its steps: none is kept while it is idle or the machine is short."""
+"""What an engine gives back between steps: when it is idle, and when the machine is short of memory."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What Macs get: a table of weights and pools, from the code that sizes them, for devices that are claimed."""
+"""What Macs get: a table of weights and pools for claimed devices, from the code that sizes pools."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def model_of(shape_name: str) -> tuple[ModelConfig, int]:
 
 
 def claimed_mac(gigabytes: int, active: int) -> DeviceMemory:
-    """The memory of a Mac of which `active` bytes are in use: two thirds are a GPU's up to 36 GB, then 3/4."""
+    """The memory of a Mac with `active` bytes in use: a GPU has two thirds of up to 36 GB, then 3/4."""
     total = gigabytes * 2**30
     usable = total * 2 // 3 if gigabytes <= 36 else total * 3 // 4
     info = {"memory_size": total, "max_recommended_working_set_size": usable}
@@ -63,7 +63,7 @@ def claimed_mac(gigabytes: int, active: int) -> DeviceMemory:
 
 
 def pool_on(gigabytes: int, config: ModelConfig, weights: int) -> str:
-    """The automatic pool in MiB and tokens, as a server without flags has it, or that the model does not fit."""
+    """The pool of a server without flags, in MiB and tokens, or that the model does not fit."""
     here = claimed_mac(gigabytes, weights)
     try:
         require_fit("the weights", weights, 0, "", claimed_mac(gigabytes, 0))

@@ -89,6 +89,7 @@ class ModelSettings:
     threads: int | None = None
     max_model_len: int | None = None  # None: the model's, LONGEST_DEFAULT at most
     engine: EngineSettings = EngineSettings()
+    fits_steps: bool = False  # on Metal a step has as many tokens as the device is measured to take in time
 
 
 def model_settings(
@@ -97,4 +98,5 @@ def model_settings(
     """`chosen` with an engine of these keywords; `config` None: the default, at the model's length."""
     longest = None if config is None else config.max_model_len
     settings = EngineSettings(config or SchedulerConfig(), **engine)
-    return replace(chosen, max_model_len=longest, engine=settings)
+    is_free = config is None and settings.itl_slo_ms is None
+    return replace(chosen, max_model_len=longest, engine=settings, fits_steps=is_free)

@@ -74,4 +74,5 @@ def model_settings(args: Namespace) -> ModelSettings:
         threads=args.threads,
         max_model_len=getattr(args, "max_model_len", None),
         engine=EngineSettings(scheduler_config(args), **given_fields(args, EngineSettings)),
+        fits_steps=not hasattr(args, "max_num_batched_tokens") and not hasattr(args, "itl_slo_ms"),
     )
