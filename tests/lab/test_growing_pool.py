@@ -15,7 +15,7 @@ from tests.helpers.toy import toy_model
 
 import tiny_llm_ref
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
-from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
+from tiny_llm_lab.types import EngineOptions, Prompt
 from tiny_llm_lab.types.computing.paged import Slice
 
 NUM_RUNS = 30
@@ -88,39 +88,19 @@ def test_a_pool_has_an_eighth_and_grows_by_eighths(kv_bits: int | None) -> None:
 
 def test_what_is_stored_outlives_growing_and_cutting() -> None:
     model = GrowingModel(toy_model(tiny_llm_ref))
-    pool = model.create_paged_kv_cache(16, 4)
-
-    def logits(position: int, block_ids: Sequence[int]) -> mx.array:
-        layers = layers_of(pool, (block_ids, position, 1))
-        found = model(mx.array([[7 + position]]), [position], layers)
-        mx.eval(found, pool.pools)
-        return found
-
-    fixed = GrowingModel(toy_model(tiny_llm_ref))
-    whole = fixed.create_paged_kv_cache(16, 4)
+    cut, whole = (model.create_paged_kv_cache(16, 4) for _ in "ab")
     layers_of(whole, ([15], 0, 1))
     assert whole.num_stored == 16
-    want = []
-    for position in range(9):
-        layers = layers_of(whole, ([1, 4, 9], position, 1))
-        want.append(fixed(mx.array([[7 + position]]), [position], layers))
-    for position in range(8):
-        assert mx.array_equal(logits(position, [1, 4, 9]), want[position]), position
-        pool.cut_behind([1, 4])
-        assert pool.num_stored == (2 if position < 4 else 6)
-    assert mx.array_equal(logits(8, [1, 4, 9]), want[8])
-    assert pool.num_stored == 10
-    pool.cut_behind([])
-    assert pool.num_stored == 2 and all(len(each) == 2 for each in pool.pools)
 
+    def logits(pool: Any, position: int) -> mx.array:
+        return model(mx.array([[7 + position]]), [position], layers_of(pool, ([1, 4, 9], position, 1)))
 
-def test_the_arrays_are_given_back() -> None:
-    pool = GrowingModel(toy_model(tiny_llm_ref)).create_paged_kv_cache(16, 4)
-    layers_of(pool, ([15], 0, 1))
-    pool.release()
-    assert pool.nbytes == 0
-    with pytest.raises(ValueError, match="released"):
-        layers_of(pool, ([0], 0, 1))
+    for position, stored in enumerate([2] * 4 + [6] * 4 + [10]):
+        cut.cut_behind([1, 4])
+        assert mx.array_equal(logits(cut, position), logits(whole, position)), position
+        assert cut.num_stored == stored
+    cut.cut_behind([])
+    assert [len(each) for each in cut.pools] == [2] * 4
 
 
 def test_no_more_than_one_array_exists_twice() -> None:
@@ -133,12 +113,3 @@ def test_no_more_than_one_array_exists_twice() -> None:
     grown = mx.get_active_memory() - before
     assert mx.get_peak_memory() <= before + grown + one + 2**16
     assert grown > 4 * one
-
-
-def test_a_pool_grows_below_a_step_in_flight(models: Models) -> None:
-    with on_cpu("off"):
-        model, prompt = models.of("qwen3", "off"), Prompt([5, 6, 7], SamplingParams(max_tokens=30))
-        config, options = SchedulerConfig(), {"num_blocks": 40, "block_size": 1, "async_scheduling": True}
-        growing = GrowingModel(model)
-        assert answered(growing, [prompt], config, **options) == answered(model, [prompt], config, **options)
-    assert growing.pools[0].num_stored == 40, "the second answer takes new blocks before cached ones"

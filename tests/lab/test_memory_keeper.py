@@ -1,23 +1,25 @@
 """A machine that is short of memory: what an engine gives back, who waits, and what is said about it."""
 
+import asyncio
 import ctypes
 import logging
 import platform
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
-from tests.helpers.fake_engine import FakeEngine, fake_server, wait_until
+from tests.helpers.fake_engine import fake_server, wait_until
 from tests.helpers.toy import ByteTokenizer, toy_model
 
 import tiny_llm_ref
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.memory_pressure import MemoryPressure, NoPressure, memory_pressure
 from tiny_llm_lab.runtime.ranks import _RANK
-from tiny_llm_lab.serving.async_engine.thread import EngineThread
+from tiny_llm_lab.serving import memory_keeper
+from tiny_llm_lab.serving.async_engine.model import run_model
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
+from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
 from tiny_llm_lab.types import EngineOptions, SamplingParams, SchedulerConfig
 
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -25,35 +27,28 @@ SHORT = SamplingParams(max_tokens=2, ignore_eos=True)
 
 
 class Mac:
-    """An engine with a pool that grows, on a machine with `percent` of its memory left."""
+    """An engine with a pool of 80 blocks that grows by 10, on a machine with `percent` of its memory left."""
 
-    def __init__(self, **config: Any) -> None:
-        self.percent, self.clock, self.readings = 60, FakeClock(), 0
-        self.keeper = MemoryKeeper(MemoryPressure(self.level, self.clock))
+    def __init__(self) -> None:
+        self.percent, self.clock = 60, FakeClock()
+        self.keeper = MemoryKeeper(MemoryPressure(lambda: self.percent, self.clock))
         growing = GrowingModel(toy_model(tiny_llm_ref))
-        options = EngineOptions(
-            num_blocks=80, block_size=4, async_scheduling=True, on_step=self.keeper.on_step(None)
-        )
-        scheduling = SchedulerConfig(**{"max_model_len": 100, "max_num_seqs": 6} | config)
-        self.engine = tiny_llm_ref.Engine(growing, ByteTokenizer(), scheduling, options)
+        options = EngineOptions(80, 4, async_scheduling=True, on_step=self.keeper.on_step(None))
+        config = SchedulerConfig(max_model_len=100, max_num_seqs=6)
+        self.engine = tiny_llm_ref.Engine(growing, ByteTokenizer(), config, options)
         self.keeper.watch(self.engine, growing.pools)
-        self.pools, self.pool = growing.pools, self.engine.core.scheduler.pool
+        [self.pool] = growing.pools
+        self.scheduler = self.engine.core.scheduler
 
-    def level(self) -> int:
-        self.readings += 1
-        return self.percent
-
-    @property
     def queues(self) -> tuple[int, int]:
         """How many run, and how many wait."""
-        scheduler = self.engine.core.scheduler
-        return len(scheduler.running), len(scheduler.waiting)
+        return len(self.scheduler.running), len(self.scheduler.waiting)
 
-    def serve(self, count: int, sampling: SamplingParams = SHORT, length: int = 20) -> None:
+    def add(self, count: int, sampling: SamplingParams = SHORT, length: int = 20) -> None:
         for i in range(count):
             self.engine.add(f"{self.clock.now} {i}", [i, *range(length - 1)], sampling)
 
-    def step(self, seconds: float = 0.0, percent: int | None = None) -> None:
+    def step(self, percent: int | None = None, seconds: float = 0.0) -> None:
         self.percent = self.percent if percent is None else percent
         self.clock.now += seconds
         self.engine.step()
@@ -62,9 +57,10 @@ class Mac:
         while self.engine.has_requests:
             self.engine.step()
 
-    def num_cached(self) -> int:
+    def num_hits(self) -> int:
+        """Blocks of a prompt, served before, that are found."""
         before = self.engine.core.prefix_cache.num_hit_blocks
-        self.serve(1)
+        self.add(1)
         self.finish()
         return self.engine.core.prefix_cache.num_hit_blocks - before
 
@@ -104,27 +100,25 @@ def test_a_mac_is_asked_by_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cached_prefixes_go_and_the_pool_shrinks_while_requests_run_on() -> None:
     mac = Mac()
-    mac.serve(6, LONG)
+    mac.add(6, LONG)
     mac.finish()
-    assert mac.num_cached() == 4 and mac.pools[0].num_stored == 80
-    mac.serve(1, LONG)
-    mac.step(10)
+    assert mac.num_hits() == 4 and mac.pool.num_stored == 80
+    mac.add(1, LONG)
+    mac.step(60, 10)
     mac.step(10, 10)
-    running = mac.engine.core.scheduler.running[0].block_ids
-    assert mac.pools[0].num_stored == -(-(max(running) + 1) // 10) * 10
+    last = max(mac.scheduler.running[0].block_ids)
+    assert mac.pool.num_stored == -(-(last + 1) // 10) * 10
     mac.finish()
-    assert mac.engine.core.prefix_cache.num_hit_blocks == 8, "the running one had its blocks already"
-    mac.keeper.idle()
-    assert mac.pools[0].num_stored == 10 and mac.pool.num_free == 80
-    assert mac.num_cached() == 0
-    mac.engine.core.scheduler.check()
+    assert mac.pool.num_stored == 10 and mac.scheduler.pool.num_free == 80
+    assert mac.num_hits() == 0
+    mac.scheduler.check()
 
 
 def test_answers_are_the_same_under_pressure() -> None:
     answers = []
     for percents in ([60], [10], [60, 10, 10, 10, 30], [10, 60]):
-        mac, found = Mac(), {}
-        mac.serve(6, LONG)
+        mac, found = Mac(), dict[str, tuple[int, ...]]()
+        mac.add(6, LONG)
         for step in range(1000):
             mac.clock.now, mac.percent = 2.0 * step, percents[step % len(percents)]
             for each in mac.engine.step():
@@ -136,92 +130,74 @@ def test_answers_are_the_same_under_pressure() -> None:
 
 def test_requests_start_in_the_blocks_that_are_there_then_wait() -> None:
     mac = Mac()
-    mac.serve(1, LONG)
+    mac.add(1, LONG)
     mac.step()
-    mac.step(2, 10)  # 6 blocks of 10 run
-    mac.serve(2, length=12)
+    mac.step(10, 2)
+    mac.add(2, length=12)
     mac.step()
     mac.step()
-    assert mac.queues == (2, 1), "four blocks are there, and a request takes four"
-    mac.step(2)
-    mac.step()
-    mac.serve(2)
-    while mac.engine.core.scheduler.running[0].num_tokens < 50:
+    assert mac.queues() == (2, 1), "six blocks of ten are held, and a request takes four"
+    mac.step(10, 2)
+    mac.add(2)
+    while mac.scheduler.running[0].num_tokens < 50:
         mac.step()
-    assert mac.queues == (1, 3), "those that run end, and no other starts"
-    mac.step(2, 60)
+    assert mac.queues() == (1, 3), "the one that runs goes on, and no other starts"
+    mac.step(60, 2)
     mac.step()
-    assert mac.queues == (4, 0)
-    assert mac.engine.core.config.max_num_seqs == 6
+    assert mac.queues() == (4, 0) and mac.engine.core.config.max_num_seqs == 6
     mac.finish()
 
 
 def test_one_request_may_always_run() -> None:
-    mac = Mac()
-    mac.step(0, 5)
-    mac.keeper.idle()
-    mac.clock.now += 2
-    mac.keeper.idle()
-    mac.serve(3)
-    most = 0
+    mac, most = Mac(), 0
+    mac.percent = 5
+    for mac.clock.now in (2, 4):
+        mac.keeper.idle()
+    mac.add(3)
     while mac.engine.has_requests:
         mac.step()
-        most = max(most, mac.queues[0])
+        most = max(most, mac.queues()[0])
     assert most == 1
 
 
 def test_changes_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     mac = Mac()
     with caplog.at_level(logging.INFO):
-        mac.serve(1, LONG)
+        mac.add(1, LONG)
         for percent in (60, 14, 14, 14, 60, 60):
-            mac.step(2, percent)
+            mac.step(percent, 2)
             mac.step()
     assert [each.message.partition(":")[0] for each in caplog.records] == [
         "short of memory", "still short of memory", "enough memory again (60 % are available)",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("device", "cleared"), [(mx.cpu, 0), (mx.gpu, 1)])
-def test_an_idle_gpu_keeps_no_freed_buffers(
-    device: Any, cleared: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu])
+def test_an_idle_gpu_keeps_no_freed_buffers(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mac, calls = Mac(), []
     monkeypatch.setattr(mx, "clear_cache", lambda: calls.append(mac.engine.has_requests))
-    mac.serve(2)
+    mac.add(2)
     mac.step()
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
     mac.finish()
-    mac.keeper.idle()
-    assert calls.count(False) == cleared, "once, when the last request has ended: a pool that grows may too"
+    assert calls.count(False) == (device == mx.gpu), "when the last request has ended"
 
 
-def test_an_idle_thread_looks_again() -> None:
-    asked: list[int] = []
-    engine: Any = FakeEngine()
+def test_an_idle_server_looks_again_and_health_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pressure = MemoryPressure(lambda: 10)
+    pressure.interval_s = 0.001
+    monkeypatch.setattr(memory_keeper, "memory_pressure", lambda: pressure)
 
-    def idle() -> float | None:
-        asked.append(len(asked))
-        return 0.001 if len(asked) < 3 else None
+    async def idle() -> MemoryKeeper:
+        running = await run_model(ModelSettings(engine=EngineSettings(num_blocks=8)))
+        await asyncio.to_thread(wait_until, lambda: pressure.stage == "lasting")
+        await running.engine.stop()
+        return running.keeper
 
-    sink: Any = SimpleNamespace(fail=lambda names, error: None)
-    thread = EngineThread(lambda on_step: engine, sink, idle=idle)
-    thread.start().result()
-    wait_until(lambda: len(asked) == 3)
-    assert thread.submit(lambda engine: 7).result() == 7
-    wait_until(lambda: len(asked) == 4)
-    thread.stop()
-
-
-def test_health_says_so() -> None:
+    keeper = asyncio.run(idle())
     with fake_server() as server:
-        keeper = server.app.state.served.keeper
         assert server.get("/health").json() == {}
-        mac = Mac()
-        mac.percent = 10
-        mac.keeper.idle()
-        keeper._told, keeper._pressure = mac.keeper._told, mac.keeper._pressure
+        object.__setattr__(server.app.state.served, "keeper", keeper)
         answer = server.get("/health")
         assert answer.status_code == 200
-        assert answer.json()["memory"].startswith("short of memory: cached prefixes are dropped")
-        assert answer.json()["memory"].endswith("(10 % are available)")
+        assert answer.json()["memory"].startswith("still short of memory: new requests wait")

@@ -12,9 +12,9 @@ import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.machines import CUDA_80, MAC_16, pretend
-from tests.helpers.toy import QWEN3, ByteTokenizer, toy_model, toy_weights
+from tests.helpers.toy import QWEN3, ByteTokenizer, toy_weights
+from tests.lab.test_calibration import Watched
 
-import tiny_llm_ref
 from tiny_llm_lab import LLM
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.runtime.steps import step_budget as budgets
@@ -51,31 +51,17 @@ def test_the_largest_budget_that_fits_100_ms(
     assert fitting_budget(samples(seconds)) == budget
 
 
-class Timed:
-    """A model whose passes take `per_token_s` on a fake clock, and its checkpoint."""
+CHECKPOINT = Checkpoint("toy", Path("toy"), QWEN3, dict(toy_weights(QWEN3)), ByteTokenizer(), mx.float32)
 
-    def __init__(self, per_token_s: float, limit: int = 1024) -> None:
-        config = replace(QWEN3, max_position_embeddings=limit)
-        self.config, self.ops, self.clock, self.num_passes = config, None, FakeClock(), 0
-        self.per_token_s, self.model = per_token_s, toy_model(tiny_llm_ref, config)
-        self.checkpoint = Checkpoint(
-            "toy", Path("toy"), config, dict(toy_weights(config)), ByteTokenizer(), mx.float32
-        )
 
-    def __call__(self, tokens: Any, *args: Any, **kwargs: Any) -> Any:
-        self.num_passes += 1
-        self.clock.now += self.per_token_s * len(tokens)
-        return self.model(tokens, *args, **kwargs)
-
-    def create_paged_kv_cache(self, *shape: int) -> Any:
-        return self.model.create_paged_kv_cache(*shape)
-
-    def budget(self) -> tuple[int, bool]:
-        """The budget, and whether it was measured now."""
-        before = self.num_passes
-        model: Any = self
-        found = step_budget(load_serving("ref"), model, self.checkpoint, self.clock)
-        return found, self.num_passes > before
+def measured_budget(
+    per_token_s: float, checkpoint: Checkpoint = CHECKPOINT, limit: int = 1024
+) -> tuple[int, int]:
+    """The budget of a model whose passes take so long, and the passes that were timed for it."""
+    model: Any = Watched(FakeClock(), per_token_s, limit)
+    found = step_budget(load_serving("ref"), model, checkpoint, model.clock)
+    assert model.clock.now < 1.0 + 512 * per_token_s, "about a second"
+    return found, len(model.passes)
 
 
 @pytest.fixture
@@ -85,38 +71,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "steps"
 
 
-def test_a_calibration_takes_about_a_second_and_is_kept(
+def test_a_budget_is_kept_for_a_device_a_version_and_a_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast, slow = Timed(1e-6), Timed(0.003)
-    assert fast.budget() == (2048, True)
-    assert fast.clock.now < 0.02 and fast.num_passes == 1 + 8 * 3
-    assert [fast.budget(), slow.budget()] == [(2048, False)] * 2, "the same model on the same device"
+    assert measured_budget(1e-6) == (2048, 1 + 8 * 3)
+    assert measured_budget(0.003) == (2048, 0)
     [kept] = folder.iterdir()
     kept.write_text("no number")
-    assert [slow.budget(), slow.budget()] == [(128, True), (128, False)]
-    assert slow.clock.now < 1.0 + 0.003 * 512
-    for name, value in [
-        ("mlx.core.device_info", lambda: MAC_16 | {"device_name": "Apple M9"}),
-        ("importlib.metadata.version", lambda name: "0.99"),
-    ]:
-        monkeypatch.setattr(name, value)
-        assert [slow.budget(), slow.budget()] == [(128, True), (128, False)]
-    assert importlib.metadata.version("mlx") == "0.99"
-    other = Timed(1e-6, limit=1100)
-    assert other.budget() == (2048, True)
-    other.checkpoint = replace(other.checkpoint, dtype=mx.bfloat16)
-    assert other.budget() == (2048, True)
-    other.checkpoint = replace(other.checkpoint, weights={})
-    assert other.budget() == (2048, True)
+    budget, num_passes = measured_budget(0.003)
+    assert budget == 128 and 3 < num_passes < 1 + 8 * 3
+    assert measured_budget(1e-6) == (128, 0)
+    monkeypatch.setattr(mx, "device_info", lambda: MAC_16 | {"device_name": "Apple M9"})
+    assert measured_budget(1e-6)[1] > 0
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.99")
+    assert measured_budget(1e-6)[1] > 0
+    changed = [
+        replace(CHECKPOINT, config=replace(QWEN3, num_hidden_layers=9)),
+        replace(CHECKPOINT, dtype=mx.bfloat16),
+        replace(CHECKPOINT, weights={}),
+    ]
+    assert all(measured_budget(1e-6, each)[1] > 0 for each in changed)
     assert len([*folder.iterdir()]) == 6
 
 
 def test_what_cannot_be_kept_or_measured(folder: Path) -> None:
     folder.write_text("a file")
-    model = Timed(1e-6)
-    assert [model.budget(), model.budget()] == [(2048, True)] * 2
-    assert Timed(1e-6, limit=20).budget() == (UNKNOWN_BUDGET, False)
+    assert [measured_budget(1e-6)[1] > 0 for _ in range(2)] == [True] * 2
+    assert measured_budget(1e-6, limit=20) == (UNKNOWN_BUDGET, 0)
 
 
 @pytest.fixture
@@ -174,11 +155,4 @@ def test_servers_get_it_unless_a_flag_says_more(
         return running.config.max_num_batched_tokens
 
     assert asyncio.run(served()) == tokens
-    assert len(measured) == ("--max-num-batched-tokens" not in flags)
-
-
-def test_a_latency_slo_needs_no_budget(measured: list[str]) -> None:
-    parser = ArgumentParser()
-    add_arguments(parser)
-    settings = model_settings(parser.parse_args(["--itl-slo-ms", "50"]))
-    assert not settings.fits_steps and settings.engine.config.max_num_batched_tokens == 2048
+    assert len(measured) == (tokens != 700)

@@ -9,7 +9,7 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.growing_pool import GrowingPool
 from tiny_llm_lab.runtime.memory_pressure import MemoryPressure, NoPressure, Stage, memory_pressure
 from tiny_llm_lab.types import OnStep, StepPlan, StepStats
-from tiny_llm_lab.types.scheduling.serving import BlockPool, Engine
+from tiny_llm_lab.types.scheduling.serving import BlockPool, Engine, Scheduler
 
 _LOG: Final = logging.getLogger("tiny_llm.memory")
 _SAYS: Final[dict[Stage, str]] = {
@@ -29,7 +29,6 @@ class MemoryKeeper:
         self._pools: list[GrowingPool] = []
         self._told: Stage = "none"
         self._usual_seqs = 0
-        self._has_leftovers = False
 
     @property
     def says(self) -> str | None:
@@ -53,14 +52,12 @@ class MemoryKeeper:
 
     def idle(self) -> float | None:
         """To be called when the engine has no requests: seconds until the next call, None for never."""
-        if self._has_leftovers and mx.default_device() != mx.cpu:
+        if mx.default_device() != mx.cpu:
             mx.clear_cache()
-        self._has_leftovers = False
         self._relieve()
         return self._pressure.interval_s
 
     def _stepped(self, stats: StepStats) -> None:
-        self._has_leftovers = True
         if stats.num_running or stats.num_waiting:
             self._relieve()
         else:
@@ -79,16 +76,14 @@ class MemoryKeeper:
             running = core.scheduler.running
             for pool in self._pools:
                 pool.cut_behind([block for each in running for block in each.block_ids])
-            num_seqs = len(running) + (self._num_starting() if stage == "low" else 0)
+            num_seqs = len(running) + (self._num_starting(core.scheduler) if stage == "low" else 0)
         # One request may always run: what others take of the memory may never come back.
         num_seqs = max(1, min(num_seqs, self._usual_seqs))
         if num_seqs != core.config.max_num_seqs:
             core.reconfigure(replace(core.config, max_num_seqs=num_seqs))
 
-    def _num_starting(self) -> int:
+    def _num_starting(self, scheduler: Scheduler) -> int:
         """How many of those that wait find blocks for their known tokens without new memory."""
-        assert self._engine is not None
-        scheduler = self._engine.core.scheduler
         pool, waiting = scheduler.pool, scheduler.waiting
         stored = min((each.num_stored for each in self._pools), default=pool.num_blocks)
         room = stored - (pool.num_blocks - pool.num_free)

@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.course.book.page import markdown_table
 from tiny_llm_lab.runtime.kv_memory import block_bytes, engine_num_blocks
-from tiny_llm_lab.runtime.memory import DeviceMemory, gpu_memory, readable, require_fit
+from tiny_llm_lab.runtime.memory import DeviceMemory, gpu_memory, readable
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.runtime.models.random.random_weights import tensor_shapes
 from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
@@ -66,7 +66,6 @@ def pool_on(gigabytes: int, config: ModelConfig, weights: int) -> str:
     """The pool of a server without flags, in MiB and tokens, or that the model does not fit."""
     here = claimed_mac(gigabytes, weights)
     try:
-        require_fit("the weights", weights, 0, "", claimed_mac(gigabytes, 0))
         count = engine_num_blocks(config, mx.bfloat16, _BLOCK_SIZE, SchedulerConfig(), memory=here)
     except UserError:
         return "does not fit"

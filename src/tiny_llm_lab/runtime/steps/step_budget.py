@@ -45,9 +45,7 @@ def step_budget(llm: Serving, model: Model, checkpoint: Checkpoint, clock: Clock
     budget = fitting_budget(samples)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(".new")
-        scratch.write_text(json.dumps(budget), encoding="utf-8")
-        scratch.replace(path)
+        path.write_text(json.dumps(budget), encoding="utf-8")  # the beginning of a budget is none
     return budget
 
 
