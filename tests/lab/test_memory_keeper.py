@@ -36,7 +36,7 @@ class Mac:
         options = EngineOptions(80, 4, async_scheduling=True, on_step=self.keeper.on_step(None))
         config = SchedulerConfig(max_model_len=100, max_num_seqs=6)
         self.engine = tiny_llm_ref.Engine(growing, ByteTokenizer(), config, options)
-        self.keeper.watch(self.engine, growing.pools)
+        self.keeper.watch(self.engine, growing.pools, 6)
         [self.pool] = growing.pools
         self.scheduler = self.engine.core.scheduler
 

@@ -94,7 +94,7 @@ def build_engine(
     growing = GrowingModel(whole)
     grows = device_memory().can_be_wired and settings.num_blocks is None
     engine = llm.Engine(growing if grows else whole, checkpoint.tokenizer, config, options)
-    keeper.watch(engine, growing.pools)
+    keeper.watch(engine, growing.pools, config.max_num_seqs)
     return engine
 
 

@@ -45,10 +45,12 @@ class MemoryKeeper:
 
         return stepped
 
-    def watch(self, engine: Engine, pools: list[GrowingPool]) -> None:
-        """Begin. `pools` has its pool if it grows, a new one after a step that failed."""
-        self._engine, self._pools = engine, pools
-        self._usual_seqs = engine.core.config.max_num_seqs
+    def watch(self, engine: Engine, pools: list[GrowingPool], max_num_seqs: int) -> None:
+        """Begin. `pools` has its pool if it grows, a new one after a step that failed.
+
+        `max_num_seqs` requests run at a time while there is enough memory.
+        """
+        self._engine, self._pools, self._usual_seqs = engine, pools, max_num_seqs
 
     def idle(self) -> float | None:
         """To be called when the engine has no requests: seconds until the next call, None for never."""
