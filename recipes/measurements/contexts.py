@@ -21,6 +21,7 @@ class Contexts:
         self._worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._folder = folder
         self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
         self._coverage = coverage.Coverage(
             data_file=str(folder / f"lines-{self._worker}"), config_file=False, source=code
         )
@@ -33,6 +34,8 @@ class Contexts:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed:
+            self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
@@ -51,24 +54,26 @@ _MOST_S: Final = 60.0  # of tests that run a line: the fastest are tried first, 
 
 
 class LineMap:
-    """Which tests run a line, the fastest first."""
+    """Which tests run a line, the fastest first; and which fail by themselves."""
 
     def __init__(self, folder: Path) -> None:
+        """Reads what the workers of a run have written to `folder`. Sets failed."""
         self._data = coverage.CoverageData(no_disk=True)
         for path in sorted(folder.glob("lines-*")):
             part = coverage.CoverageData(str(path))
             part.read()
             self._data.update(part)
-        reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("seconds-*.json")]
+        reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("tests-*.json")]
         self._seconds: dict[str, float] = {}
+        self.failed = sorted({name for report in reports for name in report["failed"]})
         for report in reports:
-            self._seconds |= report
+            self._seconds |= report["seconds"]
 
     def tests_of(self, file: Path, line: int) -> list[str]:
         """The node ids of the fastest tests that run `line` of `file`, of a minute in all."""
-        names = self._data.contexts_by_lineno(str(file)).get(line, [])
+        names = set(self._data.contexts_by_lineno(str(file)).get(line, [])) - {"", *self.failed}
         found, total_s = [], 0.0
-        for name in sorted((name for name in names if name), key=lambda name: self._seconds.get(name, 0.0)):
+        for name in sorted(names, key=lambda name: (self._seconds.get(name, 0.0), name)):
             total_s += self._seconds.get(name, 0.0)
             if found and total_s > _MOST_S:
                 break

@@ -40,7 +40,7 @@ _CHUNK_BEHIND, _CHUNK, _BLOCK = 10, 20, 8
 Step = Callable[[], Sequence[mx.array]]
 
 
-class _OwnKernel(MlxOps):
+class OwnKernel(MlxOps):
     """MLX's operators beside a kernel that reads blocks by itself."""
 
     def paged_attention(
@@ -114,7 +114,7 @@ def steps_of(name: str, checkpoint: Checkpoint) -> dict[str, Step]:
         "8 decodes": batch,
         "chunk": _alone(model, _CHUNK),
         "engine: 8 decodes": paged(model, decodes, eight),
-        OWN_KERNEL: paged(model_on(_OwnKernel(widens=False, reads_hidden=False)), decodes, eight),
+        OWN_KERNEL: paged(model_on(OwnKernel(widens=False, reads_hidden=False)), decodes, eight),
         "engine: chunk": paged(model, chunk, [_CHUNK - 1]),
         "engine: 8 decodes and a chunk": paged(model, decodes + chunk, eight),
     }

@@ -204,6 +204,33 @@ def test_a_grid_takes_from_the_shares_of_long_prompts_only(llm):
 
 
 @pytest.mark.task("3.5.2")
+def test_the_first_cut_prompt_reaches_the_grid_if_all_prompts_together_have_enough(llm):
+    draw = random.Random(5)
+    for _ in range(300):
+        grid, tokens = draw.choice([4, 8]), draw.randrange(1, 60)
+        prompts = [(draw.randrange(20), draw.randrange(1, 30)) for _ in range(draw.randrange(1, 6))]
+        needs = [
+            (llm.TokenSequence(str(i), [1] * (stored + need), num_computed_tokens=stored), stored, need)
+            for i, (stored, need) in enumerate(prompts)
+        ]
+        budget = llm.TokenBudget(config(policy="fair", chunk_grid=grid), tokens)
+        budget.set_shares(needs)
+        got = [budget.num_new_tokens(*each) for each in needs]
+        fair = llm.fair_shares([need for _, need in prompts], tokens)
+        cut = [i for i, (_, need) in enumerate(prompts) if fair[i] < need]
+        if not cut:
+            assert got == fair
+            continue
+        stored, need = prompts[cut[0]]
+        way = grid - stored % grid
+        if sum(fair) >= way:
+            assert got[cut[0]] >= min(need, way), (grid, tokens, prompts, got)
+        if sum(fair[i] for i in cut) >= way:
+            others = set(range(len(prompts))) - set(cut)
+            assert all(got[i] == fair[i] for i in others), "what the cut ones have is enough"
+
+
+@pytest.mark.task("3.5.2")
 @pytest.mark.parametrize("changes", [{"long_prefill_token_threshold": 31}, {"max_num_batched_tokens": 94}])
 def test_a_grid_that_a_chunk_may_never_reach_is_refused(llm, changes):
     fine = config(chunk_grid=32, max_num_batched_tokens=95, long_prefill_token_threshold=32)

@@ -11,6 +11,7 @@ from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import load_tokenizer
 from tiny_llm_lab.runtime.models.weights.read_weights import load_weights
 from tiny_llm_lab.runtime.models.weights.weight_files import weight_files
+from tiny_llm_lab.runtime.native.device.command_buffers import set_buffer_limits
 from tiny_llm_lab.types import Checkpoint, UserError
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -28,6 +29,7 @@ def load_checkpoint(
     inaccurate.
     Packed weights stay packed: for them `dtype` is that of scales, biases and activations.
     """
+    set_buffer_limits()
     _select_device(device)
     wanted = _wanted_dtype(dtype)
     folder = find_folder(str(name))

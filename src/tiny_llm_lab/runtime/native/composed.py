@@ -31,7 +31,7 @@ class ComposedOps:
         else:
             query = self.linear(normed[:, length - kept :], w.qkv[:1], w.biases[:1])
             parts = query + self.linear(normed, w.qkv[1:], w.biases[1:])
-        q, k, v = (part.reshape(*part.shape[:2], part.shape[2] // dim, dim) for part in parts)
+        q, k, v = [mx.unflatten(part, 2, (-1, dim)) for part in parts]
         if w.query_norm is not None:
             q = self.rms_norm(q, w.query_norm, w.eps)[1]
         if w.key_norm is not None:

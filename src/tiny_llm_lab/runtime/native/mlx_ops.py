@@ -73,16 +73,21 @@ class MlxOps(ComposedOps):
 
     def rotated(self, x: mx.array, rope: Rotary, offsets: Offsets) -> mx.array:
         """x [B, L, H, D], rotated from `offsets` on -> [B, H, L, D]."""
-        dim, several = x.shape[-1], tuple(offsets)
+        several = tuple(offsets)
         if rope.magnitude != 1:
             x = x * mx.array(rope.magnitude, x.dtype)
         # One offset for several rows has been wrong in released versions of MLX: an array never was.
-        made = partial(mx.array, several, mx.int32)
-        at = several[0] if len(several) == 1 else self._once("at", several, made)
-        turn = partial(
-            mx.fast.rope, x.transpose(0, 2, 1, 3), dim, traditional=rope.traditional, scale=1.0, offset=at
+        alone = len(several) == 1
+        at = several[0] if alone else self._once("at", several, partial(mx.array, several, mx.int32))
+        return mx.fast.rope(
+            x.transpose(0, 2, 1, 3),
+            x.shape[-1],
+            traditional=rope.traditional,
+            base=rope.base,
+            scale=1.0,
+            offset=at,
+            freqs=rope.periods if rope.base is None else None,
         )
-        return turn(base=rope.base) if rope.base is not None else turn(base=None, freqs=rope.periods)
 
     def attention(
         self, query: mx.array, key: mx.array, value: mx.array, lengths: Offsets, scale: float

@@ -35,9 +35,10 @@ class _Segment:
     """Rows of a step that one call of attention computes: a chunk, or requests with a single row."""
 
     rows: slice
+    is_chunk: bool
     blocks: mx.array  # [requests, G, blocks] uint32: which of a pool's blocks * G pieces to gather
-    length: int | None  # stored tokens of a chunk's request
-    mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they see all that is gathered
+    length: int  # stored tokens of the request that has most
+    mask: mx.array | None  # [requests, 1, 1, S] of single rows, None if they all see `length` tokens
     tables: mx.array  # [requests, W] int32, as a kernel reads them, like the following
     owners: mx.array  # [>= requests] int32: the table of each row
     visible: mx.array  # [>= requests] int32: stored tokens
@@ -59,7 +60,12 @@ class MlxPages:
         groups, size = stored.shape[1:3]
         # The array goes into what is kept: while it lives no other one has its id.
         make = partial(_slot_places, slots, groups, size)
-        return put(stored, self._once("slots", (id(slots), groups, size), make)[1], added)
+        _, places, one = self._once("slots", (id(slots), groups, size), make)
+        if one is None:
+            return put(stored, places, added)
+        block, token = one
+        stored[block : block + 1, :, token : token + 1] = added
+        return stored
 
     def attention(
         self,
@@ -91,10 +97,10 @@ class MlxPages:
     ) -> mx.array:
         """The rows q [T, H, 1, D] of one segment -> [T, 1, H * D]."""
         kernel, (keys, _), (values, _) = self._kernel, *pools
-        if kernel is not None and part.length is None and kernel.takes(q, keys):
+        if kernel is not None and not part.is_chunk and kernel.takes(q, keys):
             return kernel.call(q, keys, values, part.tables, part.owners, part.visible, scale)
         k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
-        if part.length is None:
+        if not part.is_chunk:
             if part.mask is not None and self._reads_hidden:
                 v = cleared(v, part.mask)
             out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=part.mask)
@@ -121,14 +127,18 @@ def cleared(value: mx.array, mask: mx.array) -> mx.array:
     return mx.where(mask[:, :, -1, :, None], value, mx.zeros((), value.dtype))
 
 
-def _slot_places(slots: mx.array, groups: int, size: int) -> tuple[mx.array, mx.array]:
-    """The slots, and where their rows lie in a pool [blocks, G, block size] as one axis, [T * G].
+def _slot_places(
+    slots: mx.array, groups: int, size: int
+) -> tuple[mx.array, mx.array, tuple[int, int] | None]:
+    """The slots; where their rows lie in a pool [blocks, G, block size] as one axis, [T * G]; of one row its
+    block and its place there, as an update of a slice is one operator and a scatter comes with four views.
 
     NumPy counts them: slots come from Python, and a GPU would start seven operators.
     """
     blocks, tokens = np.divmod(np.array(slots), size)
     places = (blocks[:, None] * groups + np.arange(groups)) * size + tokens[:, None]
-    return slots, mx.array(places.astype(np.uint32).reshape(-1))
+    one = (int(blocks[0]), int(tokens[0])) if len(blocks) == 1 else None
+    return slots, mx.array(places.astype(np.uint32).reshape(-1)), one
 
 
 def _segments(
@@ -145,31 +155,30 @@ def _segments(
             used = -(-max(seen) // size)
             own = numbers[first:end, :used]
             blocks = own[:, None] * groups + np.arange(groups)[:, None]
-            mask = None
-            if is_single and any(length != used * size for length in seen):
-                mask = mx.arange(used * size) < mx.array(seen, mx.int32)[:, None, None, None]
+            mask, longest = None, max(seen)
+            if min(seen) < longest:
+                mask = mx.arange(longest) < mx.array(seen, mx.int32)[:, None, None, None]
             rows = slice(starts[first], starts[end])
-            length = None if is_single else seen[0]
             gathered = mx.array(blocks.astype(np.uint32))
-            segments.append(_Segment(rows, gathered, length, mask, *_for_kernel(own, seen)))
+            segments.append(_Segment(rows, not is_single, gathered, longest, mask, *_for_kernel(own, seen)))
     return tables, segments
 
 
 def _for_kernel(tables: npt.NDArray[np.int32], seen: list[int]) -> tuple[mx.array, mx.array, mx.array]:
     """The tables of single rows, their owners and how many tokens they see, as a kernel reads them."""
     padding = max(0, _LEAST_SIZE - len(seen))
-    wide = np.pad(tables, [(0, 0), (0, _LEAST_SIZE if tables.size < _LEAST_SIZE else 0)])
-    return mx.array(wide), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
+    if tables.size < _LEAST_SIZE:
+        tables = np.pad(tables, [(0, 0), (0, _LEAST_SIZE)])
+    return mx.array(tables), mx.arange(len(seen) + padding), mx.array([*seen, *[0] * padding], mx.int32)
 
 
 def _gathered(pool: mx.array, scales: mx.array | None, part: _Segment, dtype: mx.Dtype) -> mx.array:
     """The stored tokens of a segment's requests one behind the other, [requests, G, S, D]."""
-    found = mx.take(pool.reshape(-1, *pool.shape[2:]), part.blocks, axis=0)
+    found = mx.flatten(pool, 0, 1)[part.blocks]
     if scales is not None:
-        factors = mx.take(scales.reshape(-1, scales.shape[2]), part.blocks, axis=0)
-        found = _dequantized(found, factors).astype(dtype)
-    rows = found.reshape(*found.shape[:2], -1, found.shape[-1])
-    return rows if part.length is None else rows[:, :, : part.length]
+        found = _dequantized(found, mx.flatten(scales, 0, 1)[part.blocks]).astype(dtype)
+    rows = mx.flatten(found, 2, 3)
+    return rows[:, :, : part.length]
 
 
 @mx.compile
