@@ -21,9 +21,8 @@ from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 UNKNOWN_BUDGET: Final = 512  # of a device that was not timed
 _BUDGETS: Final = (2048, 1024, 512, 256, 128)
 _MOST_S: Final = 0.1
-# About a second, less on a fast GPU; one that is slow has no time for the largest.
+# A second at most, less on a fast GPU; one that is slow has no time for the largest.
 _STEPS: Final = StepGrid(stored=(0, 512), decodes=(1,), chunks=(32, 128, 512))
-_LIMIT_S: Final = 1.0
 # Tokens before the chunk that has to fit: half of the longest request that is served without flags.
 _STORED: Final = 2048
 
@@ -39,7 +38,7 @@ def step_budget(llm: Serving, model: Model, checkpoint: Checkpoint, clock: Clock
         if (kept := json.loads(path.read_text(encoding="utf-8"))) in _BUDGETS:
             return int(kept)
     try:
-        samples = calibrate(model, llm, _STEPS.steps(), rounds=2, limit_s=_LIMIT_S, clock=clock)
+        samples = calibrate(model, llm, _STEPS.steps(), rounds=2, limit_s=1.0, clock=clock)
     except UserError:  # no room for the steps
         return UNKNOWN_BUDGET
     budget = fitting_budget(samples)
