@@ -227,6 +227,8 @@ def test_the_shapes_of_the_real_models(tmp_path: Path) -> None:
         "qwen3-1.7b": 1721,
         "qwen3-4b": 4022,
         "qwen3-8b": 8191,
+        "qwen3-14b": 14768,
+        "qwen3-32b": 32762,
         "qwen2.5-0.5b": 494,
         "qwen2.5-7b": 7616,
     }

@@ -12,7 +12,7 @@ _BLOCK = re.compile(r"^[ \t]*```([\w-]*)[^\n]*\n(.*?)^[ \t]*```[^\n]*$", re.DOTA
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 _GENERATED = re.compile(
-    r"(?P<begin><!-- (?P<kind>tasks|days|signatures|commands|results)(?:: (?P<about>[^>\n]+?))? -->\n)"
+    r"(?P<begin><!-- (?P<kind>tasks|days|signatures|commands|results|macs)(?:: (?P<about>[^>\n]+?))? -->\n)"
     r".*?(?P<end><!-- end of (?P=kind) -->)",
     re.DOTALL,
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from tiny_llm_lab.course.book.macs import macs_table
 from tiny_llm_lab.course.book.page import markdown_table, read_pages, with_generated
 from tiny_llm_lab.course.book.results import asked_table, read_results, results_page
 from tiny_llm_lab.course.book.signatures import Signatures
@@ -65,6 +66,7 @@ def stale_pages(course: Course) -> dict[Path, str]:
         "days": lambda _: days_table(course),
         "commands": _commands,
         "results": partial(asked_table, results),
+        "macs": lambda _: macs_table(),
     }
     right = {page.path: with_generated(page.text, parts) for page in read_pages(course)}
     right[course.root / "results" / "README.md"] = results_page(results)

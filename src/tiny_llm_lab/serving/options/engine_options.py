@@ -14,6 +14,7 @@ from tiny_llm_lab.runtime.console.field_flags import (
     given_fields,
 )
 from tiny_llm_lab.runtime.kv_memory import is_share, parse_memory
+from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
 from tiny_llm_lab.serving.options.engine_settings import (
     LONGEST_DEFAULT,
     RANK_MEMORY,
@@ -29,8 +30,9 @@ _LONGEST: Final = f"tokens of prompt and answer (default: the model's, {LONGEST_
 # A CPU computes 256 tokens about as fast as it ever will: larger steps only make the gaps of others longer.
 CPU_BUDGET: Final = 256
 _SERVER_BUDGET: Final = (
-    f"tokens of one step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}, on a CPU "
-    f"{CPU_BUDGET} unless --itl-slo-ms, without chunked prefill --max-model-len)"
+    f"tokens of one step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}; unless "
+    f"--itl-slo-ms on a CPU {CPU_BUDGET}, on Metal what is measured to take 0.1 s; without chunked prefill "
+    "--max-model-len)"
 )
 # Both loops have these, and week 2's names for them.
 _SHARED_FLAGS: Final = (
@@ -145,8 +147,8 @@ def server_engine(args: Namespace) -> EngineSettings:
     check_fitting(given, own)
     if "max_num_batched_tokens" not in given:
         usual = SchedulerConfig.max_num_batched_tokens
-        if "itl_slo_ms" not in own and is_on_cpu(args.device):
-            usual = CPU_BUDGET
+        if "itl_slo_ms" not in own:
+            usual = usual_budget(args.device)
         given["max_num_batched_tokens"] = default_budget(usual, given)
     return EngineSettings(SchedulerConfig(**given), **own)
 
@@ -159,6 +161,8 @@ def default_budget(usual: int, given: dict[str, Any]) -> int:
     return max(usual, num_seqs + given.get("chunk_grid", 0), prompt)
 
 
-def is_on_cpu(device: str | None) -> bool:
-    """Whether a model of --device `device` is computed on the CPU."""
-    return device == "cpu" or (device is None and mx.default_device() == mx.cpu)
+def usual_budget(device: str | None) -> int:
+    """What a model of --device `device` takes in a step where nothing else is known of it."""
+    if device == "cpu" or (device is None and mx.default_device() == mx.cpu):
+        return CPU_BUDGET
+    return UNKNOWN_BUDGET if mx.metal.is_available() else SchedulerConfig.max_num_batched_tokens

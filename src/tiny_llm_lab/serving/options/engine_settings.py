@@ -34,8 +34,8 @@ class EngineSettings:
     block_size: int = flag(16, "tokens of one block of the KV cache", at_least_one)
     kv_cache_memory: str = flag(
         AUTO,
-        "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most "
-        f"(default: auto; {RANK_MEMORY} of several ranks)",
+        "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most, "
+        f"on Metal 4G and 65,536 tokens (default: auto; {RANK_MEMORY} of several ranks)",
         metavar="SIZE",
     )
     kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "of keys and values; auto is the model's")
@@ -114,6 +114,7 @@ class ModelSettings:
     threads: int | None = None
     max_model_len: int | None = None  # None: the model's, LONGEST_DEFAULT at most
     engine: EngineSettings = EngineSettings()
+    fits_steps: bool = False  # on Metal a step has as many tokens as the device is measured to take in time
 
 
 def served_length(asked: int | None, limit: int) -> int:
@@ -133,4 +134,5 @@ def model_settings(
     """`chosen` with an engine of these keywords; `config` None: the default, at the model's length."""
     longest = None if config is None else config.max_model_len
     settings = EngineSettings(config or SchedulerConfig(), **engine)
-    return replace(chosen, max_model_len=longest, engine=settings)
+    is_free = config is None and settings.itl_slo_ms is None
+    return replace(chosen, max_model_len=longest, engine=settings, fits_steps=is_free)

@@ -76,4 +76,5 @@ def model_settings(args: Namespace) -> ModelSettings:
         threads=args.threads,
         max_model_len=getattr(args, "max_model_len", None),
         engine=server_engine(args),
+        fits_steps=not hasattr(args, "max_num_batched_tokens") and not hasattr(args, "itl_slo_ms"),
     )

@@ -56,6 +56,8 @@ SHAPES = {
         Shape("qwen3-1.7b", "qwen3", 2048, 28, 16, 8, 128, 6144, tied=1),
         Shape("qwen3-4b", "qwen3", 2560, 36, 32, 8, 128, 9728, tied=1),
         Shape("qwen3-8b", "qwen3", 4096, 36, 32, 8, 128, 12288, tied=0),
+        Shape("qwen3-14b", "qwen3", 5120, 40, 40, 8, 128, 17408, tied=0),
+        Shape("qwen3-32b", "qwen3", 5120, 64, 64, 8, 128, 25600, tied=0),
         Shape("qwen2.5-0.5b", "qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
         Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
         _with_experts(Shape("qwen3-30b-a3b", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, tied=0), 128, 8, 768),
