@@ -113,6 +113,16 @@ def test_an_interrupt_ends_a_part_and_two_end_the_report(
     assert [each.status for each in outcomes([python("")] * 3, 1e9, clock)] == then
 
 
+def test_on_metal_a_step_ahead_is_tried_with_three_lengths_of_a_command_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan.mx.metal, "is_available", lambda: True)
+    ahead = [each for each in Plan("default", Path("out")).parts() if each.title.startswith("ahead | not")]
+    assert [dict(each.environment) for each in ahead] == [
+        {"MLX_MAX_MB_PER_BUFFER": size} for size in ("40", "200", "1000")
+    ]
+
+
 def test_the_plan_has_all_of_it_in_both_sizes() -> None:
     full, quick = (list(Plan("default", Path("out"), is_quick).parts()) for is_quick in (False, True))
     titles = [each.title for each in full]

@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,10 @@ _CONTEXTS: Final = (1024, 4096, 16_384)
 _ANSWER: Final = 40  # tokens; enough for the decodes of eight streams to overlap
 _PART_LIMIT_S: Final = 180.0
 _TESTS_LIMIT_S: Final = 300.0
+# By MLX's own limits, by ours, and with few: when MLX ends a command buffer.
+_BUFFERS: Final = {
+    f", {size} Mi elements a command buffer": {"MLX_MAX_MB_PER_BUFFER": str(size)} for size in (40, 200, 1000)
+}
 # Of the model on MLX's operators; those of Metal run on the GPU where there is one, and else on an emulation.
 _MLX_TESTS: Final = (
     "tests/test_default_model.py",
@@ -48,7 +52,11 @@ class Plan:
         context = ("--context", "128" if self.is_quick else "512")
         yield self._measured("mixed | alternate", "bench-engine", "--experiment", "mixed", *rounds, *context)
         yield self._measured("paged | dense", "bench-engine", "--experiment", "paged", *rounds, *context)
-        yield self._measured("ahead | not", "bench-engine", "--experiment", "ahead", *rounds, *context)
+        for name, limits in (_BUFFERS if mx.metal.is_available() else {"": {}}).items():
+            ahead = self._measured(
+                f"ahead | not{name}", "bench-engine", "--experiment", "ahead", *rounds, *context
+            )
+            yield replace(ahead, environment=limits)
         for tokens in _CONTEXTS[:1] if self.is_quick else _CONTEXTS:
             memory = ("--experiment", "memory", "--memory-tokens", str(tokens))
             yield self._measured(f"memory, prompt of {tokens}", "bench-engine", *memory)
