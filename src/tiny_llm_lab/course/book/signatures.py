@@ -114,7 +114,7 @@ class Signatures:
 def _sentence(task: Task) -> str:
     says = f"Task {task.id} extends functions of earlier days"
     if task.adds or task.widens:
-        return f"{says}. What is marked is new in their signatures, the text in docstrings:"
+        return f"{says}. Marked: what is new in their signatures, and what their docstrings say of it:"
     return f"{says}. Their signatures stay; this is what they do from now on:"
 
 
