@@ -16,6 +16,8 @@ from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
 
 # What a page says that has tasks but no text yet.
 _NO_CHAPTER = "It comes later."
+# Of debugged code, for somebody who has not written such code before.
+_LINES_AN_HOUR = 30
 
 
 def _commands(_: str) -> str:
@@ -64,6 +66,7 @@ def stale_pages(course: Course) -> dict[Path, str]:
         "tasks": lambda day: task_table(course.day(day)),
         "signatures": lambda day: signatures.shown(course.day(day)),
         "days": lambda _: days_table(course),
+        "hours": lambda day: hours(course, day),
         "commands": _commands,
         "results": partial(asked_table, results),
         "macs": lambda _: macs_table(),
@@ -84,6 +87,24 @@ def task_table(day: Day) -> str:
         rows.append([task.id, task.title, names, files, str(task.lines or "")])
     titles = ("Task", "About", "You write", "File", "Lines")
     return markdown_table(titles, (*["---"] * 4, "--:"), rows)
+
+
+def hours(course: Course, day: str = "") -> str:
+    """How long a day takes, or without one all of them, by the lines of their answers."""
+    if day:
+        lines = _lines(course.day(day))
+        return f"*About {_in_hours(lines)}: {lines} lines to write.*"
+    lines = sum(map(_lines, course.days))
+    return f"All days together are {lines:,} lines, about {_in_hours(lines)}."
+
+
+def _lines(day: Day) -> int:
+    return sum(task.lines for task in day.tasks)
+
+
+def _in_hours(lines: int) -> str:
+    count = max(1, round(lines / _LINES_AN_HOUR))
+    return "an hour" if count == 1 else f"{count} hours"
 
 
 def days_table(course: Course) -> str:
