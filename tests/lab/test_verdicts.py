@@ -48,6 +48,7 @@ def test_a_verdict_holds_for_one_device_system_mlx_and_source(
         ("mlx.core.device_info", lambda: {"device_name": "Some M10"}),
         ("platform.mac_ver", lambda: ("27.1", ("", "", ""), "arm64")),
         ("importlib.metadata.version", lambda name: "0.99"),
+        ("tiny_llm_lab.runtime.native.device.verdict.metal_wheel", lambda: "macosx_26_0_arm64"),
     ]:
         monkeypatch.setattr(name, value)
         assert [is_new(), is_new()] == [True, False], name
@@ -84,7 +85,8 @@ def test_without_a_cache_there_is_a_test_in_every_process(
     if what == "a file":
         runtime = Runtime(gpu.clock)
         assert runtime.kernels(REF, {}) is not None and runtime.kernels(REF, {}) is not None
-        assert capfd.readouterr().err.count(REF) == 1, "but one in a process"
+        assert runtime.verdicts() == runtime.verdicts()
+        assert capfd.readouterr().err.count(f"Some M9: paged_attention_metal of {REF}") == 1, "in a process"
 
 
 def test_an_interrupted_test_is_made_again(gpu: SomeGpu) -> None:
@@ -111,7 +113,8 @@ def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None
 
 
 def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.CaptureFixture[str]) -> None:
-    for line in (f"Some M9: {fused_checks.ALL}: {RIGHT}\n", ""):
+    testing = f"testing {fused_checks.ALL}, once on this GPU ...\n"
+    for line in (f"{testing}Some M9: {fused_checks.ALL}: {RIGHT}\n", ""):
         assert Runtime(gpu.clock).verdicts("tiny_llm_lab")[0].is_right
         assert capfd.readouterr().err == line, "and a package without a Metal kernel has no verdict on one"
 
@@ -154,5 +157,6 @@ def test_a_kernel_that_cannot_be_imported_has_failed(
     (folder / "paged_attention.metal").write_text("")
     (tmp_path / "some_package" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert isinstance(Runtime(gpu.clock).kernels("some_package", {}), MlxOps)
+    runtime = Runtime(gpu.clock)
+    assert isinstance(runtime.kernels("some_package", {}), MlxOps) and runtime.verdicts("some_package")
     assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err.splitlines()[-1]

@@ -201,5 +201,9 @@ STEPS: dict[str, Step] = {
     "kernel-mistakes": Step(
         "and each of the C++ kernels", lambda course, _: _program(course, "tests/kernels/mistakes.py")
     ),
+    "for-mac": Step(
+        "what a Mac compiles compiles and links for one; needs the package registry",
+        lambda course, _: _program(course, "-m", "tiny_llm_lab.course.checking.for_mac"),
+    ),
 }
-LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes")
+LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")

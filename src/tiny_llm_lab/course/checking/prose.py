@@ -34,4 +34,5 @@ def complaints(root: Path) -> Iterator[str]:
 def turns(text: str, patterns: dict[str, str]) -> Counter[str]:
     """How often each pattern is in the prose of a page; code, links and generated marks left out."""
     prose = _NO_PROSE.sub(" ", text)
-    return Counter({name: len(re.findall(each, prose, re.IGNORECASE)) for name, each in patterns.items()})
+    found = {name: len(re.findall(each, prose, re.IGNORECASE)) for name, each in patterns.items()}
+    return +Counter(found)  # without those that do not occur

@@ -54,7 +54,7 @@ class _Decodes:
 
 def judge_decodes(subject: str, call: PagedRows, clock: Clock) -> Verdict:
     """The verdict on a kernel, perhaps a learner's: whatever it raises, blocks are gathered as before."""
-    ops = MlxOps(widens=False, kernel=DecodeKernel(call, tuple(TIMED)))
+    ops = MlxOps(widens=False, kernel=DecodeKernel(call, lambda: tuple(TIMED)))
     try:
         for dtype, (lengths, sizes) in product(_DTYPES, _SHAPES):
             step = _Decodes(lengths, sizes, dtype)

@@ -1,6 +1,7 @@
 """A package's own Metal kernel for decodes, and the steps in which it is used."""
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -34,13 +35,16 @@ class PagedRows(Protocol):
 
 @dataclass(frozen=True)
 class DecodeKernel:
-    """A kernel, and those numbers of TIMED with which it was faster on this device than gathering blocks."""
+    """A kernel, and those numbers of TIMED with which it was faster on this device than gathering blocks.
+
+    They are asked for when a step could use it, and then found if they are not known.
+    """
 
     call: PagedRows
-    faster_with: tuple[int, ...]
+    faster_with: Callable[[], Sequence[int]]
 
     def takes(self, query: mx.array, pool: mx.array) -> bool:
         """Whether the kernel computes the decodes query [T, H, 1, D] over `pool`."""
         timed = list(TIMED)[bisect_right(list(TIMED), query.shape[0]) - 1]
         is_tested = pool.shape[-1] in DIMS and pool.dtype == query.dtype  # so it is not of 8 bits
-        return is_tested and timed in self.faster_with
+        return is_tested and timed in self.faster_with()

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -25,11 +26,13 @@ class DeviceTests:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[str, Sequence[Verdict]] = {}
+        self._announced: set[str] = set()
 
     def ops(self, package: str, is_asked_for: bool) -> MlxOps | None:
         """The fused operators for models of `package`.
 
-        None if one that every model needs is wrong, unless they were asked for.
+        None if one that every model needs is wrong, unless they were asked for. The package's own kernel is
+        tested when a step first asks for it: a model without blocks never does.
         """
         if not _is_gpu():
             return MlxOps(widens=False)
@@ -43,32 +46,51 @@ class DeviceTests:
         return [*self._fused(), *self._decodes(package)] if _is_gpu() else []
 
     def _decode_kernel(self, package: str) -> DecodeKernel | None:
-        found = self._decodes(package)
-        return (
-            DecodeKernel(_kernel(package), found[0].faster_with) if found and found[0].faster_with else None
-        )
+        if not _kernel_sources(package):
+            return None
+        return DecodeKernel(_kernel(package), lambda: self._decodes(package)[0].faster_with)
 
     def _fused(self) -> Sequence[Verdict]:
-        return self._once(fused_checks.ALL, [Path(fused_checks.__file__)], fused_checks.judge_fused)
+        """On the operators that are wrong, or one on all. Each has a file: one may end its process."""
+        return self._once(fused_checks.ALL, self._judge_fused)
+
+    def _judge_fused(self) -> tuple[Sequence[Verdict], bool]:
+        sources = [Path(fused_checks.__file__)]
+        made = [
+            kept(each.subject, sources, partial(self._judge_one, each), each.follows)
+            for each in fused_checks.CHECKS
+        ]
+        wrong = [verdict for found, _ in made for verdict in found if not verdict.is_right]
+        right = Verdict(fused_checks.ALL, True, "right for the shapes that were wrong in some version")
+        return wrong or [right], any(is_new for _, is_new in made)
+
+    def _judge_one(self, check: fused_checks.Check) -> Sequence[Verdict]:
+        self._announce(fused_checks.ALL)
+        return [fused_checks.judged(check)]
 
     def _decodes(self, package: str) -> Sequence[Verdict]:
         """One verdict, or none where there is no Metal or no kernel."""
-        folder = kernels_folder(package) or Path("kernels")
-        sources = [folder / name for name in ("metal.py", "paged_attention.metal")]
-        if not mx.metal.is_available() or not all(path.exists() for path in sources):
+        sources, subject = _kernel_sources(package), f"{_NAME} of {package}"
+        if not sources:
             return []
-        subject = f"{_NAME} of {package}"
         sources += [Path(decode_checks.__file__), Path(mlx_pages.__file__)]
-        return self._once(
-            subject, sources, lambda: [decode_checks.judge_decodes(subject, _kernel(package), self._clock)]
-        )
 
-    def _once(
-        self, subject: str, sources: Sequence[Path], judge: Callable[[], Sequence[Verdict]]
-    ) -> Sequence[Verdict]:
+        def judge() -> Sequence[Verdict]:
+            self._announce(subject)
+            return [decode_checks.judge_decodes(subject, _kernel(package), self._clock)]
+
+        return self._once(subject, lambda: kept(subject, sources, judge, "blocks are gathered"))
+
+    def _announce(self, what: str) -> None:
+        """Compiling what a test needs takes seconds: that it runs is told once."""
+        if what not in self._announced:
+            self._announced.add(what)
+            print(f"testing {what}, once on this GPU ...", file=sys.stderr, flush=True)
+
+    def _once(self, subject: str, judge: Callable[[], tuple[Sequence[Verdict], bool]]) -> Sequence[Verdict]:
         """The verdicts: new ones are said, and wrong operators of MLX in every process."""
         if subject not in self._known:
-            self._known[subject], is_new = kept(subject, sources, judge)
+            self._known[subject], is_new = judge()
             for verdict in self._known[subject]:
                 if is_new or (subject == fused_checks.ALL and not verdict.is_right):
                     print(verdict, file=sys.stderr)
@@ -77,6 +99,13 @@ class DeviceTests:
 
 def _is_gpu() -> bool:
     return mx.default_device() != mx.cpu and (mx.metal.is_available() or mx.cuda.is_available())
+
+
+def _kernel_sources(package: str) -> list[Path]:
+    """The files of a package's Metal kernel, none where it cannot run."""
+    folder = kernels_folder(package) or Path("kernels")
+    sources = [folder / name for name in ("metal.py", "paged_attention.metal")]
+    return sources if mx.metal.is_available() and all(path.exists() for path in sources) else []
 
 
 def _kernel(package: str) -> PagedRows:
