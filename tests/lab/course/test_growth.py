@@ -103,8 +103,8 @@ class Counter:
         return 1
 '''
 SHOWN = '''\
-Task 2.1.1 extends functions of earlier days. What is marked is new in their signatures, the text in \
-docstrings:
+Task 2.1.1 extends functions of earlier days. Marked: what is new in their signatures, and what their \
+docstrings say of it:
 
 ```python
 # sums.py
