@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <compare>
 #include <stdint.h>
 #include <string.h>
 

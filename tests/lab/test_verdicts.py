@@ -9,14 +9,15 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tests.helpers.some_gpu import REF, RIGHT, SomeGpu
+from tests.helpers.some_gpu import REF, SomeGpu
 
 from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.device.device_tests import PARTITIONED
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
 
-GOOD = Verdict("k", True, "right", (8, 64))
+GOOD = Verdict("k", True, "right", (0.5, 2.0))
 
 
 def counting(found: Verdict) -> tuple[Callable[[], list[Verdict]], list[int]]:
@@ -68,7 +69,12 @@ def test_a_damaged_verdict_costs_a_new_test(damage: bytes, gpu: SomeGpu, tmp_pat
 
 @pytest.mark.parametrize("what", ["a file", "a folder in the way"])
 def test_without_a_cache_there_is_a_test_in_every_process(
-    what: str, gpu: SomeGpu, sound: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    what: str,
+    gpu: SomeGpu,
+    sound: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     judge, made = counting(GOOD)
     if what == "a file":
@@ -82,8 +88,9 @@ def test_without_a_cache_there_is_a_test_in_every_process(
     assert kept("k", [], judge) == kept("k", [], judge) == ([GOOD], True)
     assert len(made) == 2
     if what == "a file":
+        monkeypatch.setattr(f"{REF}.kernels.metal.paged_attention_metal", gpu.kernel())
         runtime = Runtime(gpu.clock)
-        assert runtime.kernels(REF, {}) is not None and runtime.kernels(REF, {}) is not None
+        assert len(runtime.verdicts(REF)) == len(runtime.verdicts(REF)) == 3
         assert capfd.readouterr().err.count(REF) == 1, "but one in a process"
 
 
@@ -111,9 +118,12 @@ def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None
 
 
 def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.CaptureFixture[str]) -> None:
-    for line in (f"Some M9: {fused_checks.ALL}: {RIGHT}\n", ""):
-        assert Runtime(gpu.clock).verdicts("tiny_llm_lab")[0].is_right
-        assert capfd.readouterr().err == line, "and a package without a Metal kernel has no verdict on one"
+    for subjects in ([fused_checks.ALL, PARTITIONED], []):
+        assert all(verdict.is_right for verdict in Runtime(gpu.clock).verdicts("tiny_llm_lab"))
+        said = [line.split(": ")[:2] for line in capfd.readouterr().err.splitlines()]
+        assert said == [["Some M9", each] for each in subjects], (
+            "a package without a kernel has the given one"
+        )
 
 
 @pytest.mark.parametrize(("has_cuda", "subjects"), [(False, []), (True, [fused_checks.ALL])])
@@ -138,7 +148,7 @@ def test_on_a_cpu_nothing_is_tested(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatc
 def test_a_verdict_is_kept_as_readable_text(gpu: SomeGpu, tmp_path: Path) -> None:
     kept("k", [], lambda: [GOOD])
     (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
-    assert json.loads(path.read_text()) == [["k", True, "right", [8, 64]]]
+    assert json.loads(path.read_text()) == [["k", True, "right", [0.5, 2.0]]]
 
 
 def test_a_kernel_that_cannot_be_imported_has_failed(
@@ -154,5 +164,5 @@ def test_a_kernel_that_cannot_be_imported_has_failed(
     (folder / "paged_attention.metal").write_text("")
     (tmp_path / "some_package" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert isinstance(Runtime(gpu.clock).kernels("some_package", {}), MlxOps)
-    assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err.splitlines()[-1]
+    Runtime(gpu.clock).verdicts("some_package")
+    assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err

@@ -21,14 +21,19 @@ const uint G = key_shape[1];
 const uint S = key_shape[2];
 
 // BEGIN task 2.5.2
-// Lane l owns the elements l, l + LANES, ... of the query and of the output, in registers.
+// Lane l owns the elements l, l + LANES, ... of the query and of the output. They stay in registers only if the
+// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane. Where LANES divides D,
+// all lanes own as many and the test falls away.
 constexpr uint OWNED = (D + LANES - 1) / LANES;
 float q[OWNED];
 float o[OWNED];
 const uint start = (head * L + row) * D;
-for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-  q[i] = float(query[start + d]) * scale;
-  o[i] = 0;
+for (uint i = 0; i < OWNED; ++i) {
+  const uint d = lane + i * LANES;
+  if (D % LANES == 0 || d < D) {
+    q[i] = float(query[start + d]) * scale;
+    o[i] = 0;
+  }
 }
 
 // H / G heads in a row share a kv head. With b * H + h above the line, b * G + h / (H / G) comes out.
@@ -41,8 +46,11 @@ float total = 0;
 for (uint s = 0; s < visible; ++s) {
   const uint token = kv_start + s * D;
   float part = 0;
-  for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-    part += q[i] * float(key[token + d]);
+  for (uint i = 0; i < OWNED; ++i) {
+    const uint d = lane + i * LANES;
+    if (D % LANES == 0 || d < D) {
+      part += q[i] * float(key[token + d]);
+    }
   }
   const float score = simd_sum(part);
   // Every lane has the same score, hence the same peak and total, and no lane has to tell another.
@@ -50,13 +58,19 @@ for (uint s = 0; s < visible; ++s) {
   const float shrink = exp(peak - new_peak);  // exp(-inf) = 0 for the first token: MLX compiles with safe math
   const float weight = exp(score - new_peak);
   total = total * shrink + weight;
-  for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-    o[i] = o[i] * shrink + weight * float(value[token + d]);
+  for (uint i = 0; i < OWNED; ++i) {
+    const uint d = lane + i * LANES;
+    if (D % LANES == 0 || d < D) {
+      o[i] = o[i] * shrink + weight * float(value[token + d]);
+    }
   }
   peak = new_peak;
 }
 
-for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-  out[start + d] = T(o[i] / total);
+for (uint i = 0; i < OWNED; ++i) {
+  const uint d = lane + i * LANES;
+  if (D % LANES == 0 || d < D) {
+    out[start + d] = T(o[i] / total);
+  }
 }
 // END task 2.5.2

@@ -23,14 +23,19 @@ const uint BLOCK = keys_shape[2];
 const uint W = tables_shape[1];
 
 // BEGIN task 3.2.4
-// Lane l owns the elements l, l + LANES, ... of the query and of the output, in registers.
+// Lane l owns the elements l, l + LANES, ... of the query and of the output. They stay in registers only if the
+// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane. Where LANES divides D,
+// all lanes own as many and the test falls away.
 constexpr uint OWNED = (D + LANES - 1) / LANES;
 float q[OWNED];
 float o[OWNED];
 const uint start = (row * H + head) * D;
-for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-  q[i] = float(query[start + d]) * scale;
-  o[i] = 0;
+for (uint i = 0; i < OWNED; ++i) {
+  const uint d = lane + i * LANES;
+  if (D % LANES == 0 || d < D) {
+    q[i] = float(query[start + d]) * scale;
+    o[i] = 0;
+  }
 }
 
 const uint table = uint(owners[row]) * W;
@@ -45,21 +50,30 @@ for (uint s = 0; s < end; ++s) {
   // A pool may hold more elements than 32 bits count.
   const size_t token = ((size_t(block) * G + group) * BLOCK + s % BLOCK) * D;
   float part = 0;
-  for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-    part += q[i] * float(keys[token + d]);
+  for (uint i = 0; i < OWNED; ++i) {
+    const uint d = lane + i * LANES;
+    if (D % LANES == 0 || d < D) {
+      part += q[i] * float(keys[token + d]);
+    }
   }
   const float score = simd_sum(part);
   const float new_peak = max(peak, score);
   const float shrink = exp(peak - new_peak);  // exp(-inf) = 0 for the first token: MLX compiles with safe math
   const float weight = exp(score - new_peak);
   total = total * shrink + weight;
-  for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-    o[i] = o[i] * shrink + weight * float(values[token + d]);
+  for (uint i = 0; i < OWNED; ++i) {
+    const uint d = lane + i * LANES;
+    if (D % LANES == 0 || d < D) {
+      o[i] = o[i] * shrink + weight * float(values[token + d]);
+    }
   }
   peak = new_peak;
 }
 
-for (uint i = 0, d = lane; d < D; ++i, d += LANES) {
-  out[start + d] = T(o[i] / total);
+for (uint i = 0; i < OWNED; ++i) {
+  const uint d = lane + i * LANES;
+  if (D % LANES == 0 || d < D) {
+    out[start + d] = T(o[i] / total);
+  }
 }
 // END task 3.2.4

@@ -2,7 +2,8 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -10,13 +11,16 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.native import mlx_pages
 from tiny_llm_lab.runtime.native.compiling.build import kernels_folder
-from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks
-from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel, PagedRows
+from tiny_llm_lab.runtime.native.device import decode_checks, decode_kernel, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.device.decode_kernel import Cell, DecodeKernel, Decodes, fastest
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import Clock
 
-_NAME: Final = "paged_attention_metal"
+_OWN: Final = "paged_attention_metal"
+PARTITIONED: Final = "partitioned attention"
+# What is tested and timed, and against what, besides a kernel's own files.
+_CHECKS: Final = (Path(decode_checks.__file__), Path(decode_kernel.__file__), Path(mlx_pages.__file__))
 
 
 class DeviceTests:
@@ -36,32 +40,36 @@ class DeviceTests:
         wrong = {verdict.subject for verdict in self._fused() if not verdict.is_right}
         if not is_asked_for and not wrong.isdisjoint(fused_checks.NEEDED):
             return None
-        return MlxOps(False, self._decode_kernel(package), masks=fused_checks.CAUSAL in wrong)
+        kernel = DecodeKernel(lambda: self._fastest(package)) if mx.metal.is_available() else None
+        return MlxOps(False, kernel, masks=fused_checks.CAUSAL in wrong)
 
     def verdicts(self, package: str) -> Sequence[Verdict]:
         """On the fused operators, and on the kernels that models of `package` may use; none on a CPU."""
-        return [*self._fused(), *self._decodes(package)] if _is_gpu() else []
+        if not _is_gpu():
+            return []
+        return [*self._fused(), *(verdict for verdict, _ in self._decodes(package))]
 
-    def _decode_kernel(self, package: str) -> DecodeKernel | None:
-        found = self._decodes(package)
-        return (
-            DecodeKernel(_kernel(package), found[0].faster_with) if found and found[0].faster_with else None
-        )
+    def _fastest(self, package: str) -> Mapping[Cell, Decodes]:
+        return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package)])
 
     def _fused(self) -> Sequence[Verdict]:
         return self._once(fused_checks.ALL, [Path(fused_checks.__file__)], fused_checks.judge_fused)
 
-    def _decodes(self, package: str) -> Sequence[Verdict]:
-        """One verdict, or none where there is no Metal or no kernel."""
-        folder = kernels_folder(package) or Path("kernels")
-        sources = [folder / name for name in ("metal.py", "paged_attention.metal")]
-        if not mx.metal.is_available() or not all(path.exists() for path in sources):
+    def _decodes(self, package: str) -> Sequence[tuple[Verdict, Decodes]]:
+        """On the package's kernel, if it has one, and on the given one; none where there is no Metal."""
+        if not mx.metal.is_available():
             return []
-        subject = f"{_NAME} of {package}"
-        sources += [Path(decode_checks.__file__), Path(mlx_pages.__file__)]
-        return self._once(
-            subject, sources, lambda: [decode_checks.judge_decodes(subject, _kernel(package), self._clock)]
-        )
+        folder = kernels_folder(package) or Path("kernels")
+        own = [folder / name for name in ("metal.py", "paged_attention.metal")]
+        kernels: list[tuple[str, Sequence[Path], Decodes]] = []
+        if all(path.exists() for path in own):
+            kernels.append((f"{_OWN} of {package}", own, _own(package)))
+        kernels.append((PARTITIONED, partitioned.SOURCES, partitioned.partitioned_attention))
+        return [(self._judged(subject, files, kernel), kernel) for subject, files, kernel in kernels]
+
+    def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes) -> Verdict:
+        judge = partial(decode_checks.judge_decodes, subject, kernel, self._clock)
+        return self._once(subject, [*files, *_CHECKS], lambda: [judge()])[0]
 
     def _once(
         self, subject: str, sources: Sequence[Path], judge: Callable[[], Sequence[Verdict]]
@@ -79,11 +87,11 @@ def _is_gpu() -> bool:
     return mx.default_device() != mx.cpu and (mx.metal.is_available() or mx.cuda.is_available())
 
 
-def _kernel(package: str) -> PagedRows:
+def _own(package: str) -> Decodes:
     """Imports at a call, so that a file that cannot be imported is a kernel that fails."""
 
-    def call(*arrays: mx.array | float | None) -> mx.array:
-        found = getattr(importlib.import_module(f"{package}.kernels.metal"), _NAME)
-        return cast(mx.array, found(*arrays))
+    def call(*arguments: mx.array | float) -> mx.array:
+        found = getattr(importlib.import_module(f"{package}.kernels.metal"), _OWN)
+        return cast(mx.array, found(*arguments[:-1]))  # without `longest`
 
-    return cast(PagedRows, call)
+    return cast(Decodes, call)
