@@ -1,25 +1,26 @@
 """The arrays of the Metal kernels stay in registers, as far as Clang for an arm64 Mac tells.
 
-The bodies are compiled as the emulation compiles them, with Zig's Clang (`pip install ziglang`). An array that
-is indexed by what the compiler cannot count out lies in memory: its `alloca` is still there after optimization.
-Apple's compiler for GPUs is made of the same parts; it was not run.
+The bodies are compiled as C++ by Zig's Clang (`pip install ziglang`). An array that is indexed by what the
+compiler cannot count out lies in memory: its `alloca` remains at -O2. Metal's functions are only declared,
+since the emulation's tests of every index change how loops are unrolled. Apple's compiler for GPUs is made of
+the same parts; it was not run.
 """
 
 import importlib.util
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers import metal_emulator
 
+from tiny_llm_lab.runtime.native.device import partitioned
 from tiny_llm_lab.runtime.native.device.decode_kernel import DIMS
-from tiny_llm_lab.runtime.native.device.partitioned import partitioned_attention
-from tiny_llm_ref.kernels.metal import flash_attention_metal, paged_attention_metal
+from tiny_llm_ref.kernels import metal
 
 
 def zig() -> str | None:
@@ -32,57 +33,97 @@ def zig() -> str | None:
 ZIG = zig()
 pytestmark = pytest.mark.skipif(ZIG is None, reason="no Zig here: pip install ziglang")
 FLAGS = ("-target", "aarch64-macos.14.0", "-std=c++20", "-O2", "-w", "-fno-sanitize=all", "-emit-llvm", "-S")
-UNROLLED, BY_LANE = "for (uint i = 0; i < OWNED; ++i) {", "for (uint i = 0; lane + i * LANES < D; ++i) {"
+METAL = """
+using uint = unsigned int;
+using ushort = unsigned short;
+using size_t = unsigned long;
+struct uint3 { uint x, y, z; };
+float simd_sum(float), simd_max(float), simd_shuffle_xor(float, ushort), exp(float);
+namespace fast { float exp2(float); }
+template <typename T> T max(T a, T b) { return a < b ? b : a; }
+template <typename T> T min(T a, T b) { return b < a ? b : a; }
+#define constant
+#define INFINITY __builtin_inff()
+"""
+TYPES = {mx.float32: "float", mx.float16: "_Float16", mx.int32: "int"}
+UNROLLED = re.compile(r"for \(uint i = 0; i < OWNED; \+\+i\) \{\s*const uint d = lane \+ i \* LANES;")
+BY_LANE = "for (uint i = 0, d = lane; d < D; ++i, d += LANES) {"
 
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the emulation would compile, written down instead of run."""
+    """The kernels that are called, as C++ functions, each in a namespace of its own; none is run."""
     written: list[str] = []
 
-    def loaded(program: str) -> SimpleNamespace:
-        written.append(program)
-        return SimpleNamespace(run=lambda *launch: None)
+    def metal_kernel(input_names: Sequence[str], source: str, header: str, **_: Any) -> Callable[..., Any]:
+        def call(**launch: Any) -> list[mx.array]:
+            (shape,), (dtype,) = launch["output_shapes"], launch["output_dtypes"]
+            inputs = zip(input_names, launch["inputs"], strict=True)
+            text = as_function(header, source, dict(inputs), launch["template"], dtype)
+            written.append(f"namespace kernel{len(written)} {{{text}}}\n")
+            return [mx.zeros(shape, dtype)]
+
+        return call
 
     metal_emulator.install(monkeypatch, "emulated")
-    monkeypatch.setattr(metal_emulator, "_loaded", loaded)
+    monkeypatch.setattr(mx.fast, "metal_kernel", metal_kernel)
+    for module in (metal, partitioned):
+        monkeypatch.setattr(module, "_kernel", module._kernel.__wrapped__)
     return written
 
 
+def as_function(
+    header: str, source: str, inputs: dict[str, mx.array], template: Sequence[tuple[str, Any]], out: mx.Dtype
+) -> str:
+    """A kernel with the signature that MLX gives it, and the values of its template."""
+    parameters = [f"{TYPES[out]}* out"]
+    for name, array in inputs.items():
+        parameters.append(f"const {TYPES[array.dtype]}{'*' if array.ndim else '&'} {name}")
+        parameters.append(f"const int* {name}_shape")
+    parameters += [f"{kind} {name}" for kind, name, _ in metal_emulator._ATTRIBUTES]
+    values = "".join(
+        f"using {name} = {TYPES[value]};\n" if isinstance(value, mx.Dtype) else constant(name, value)
+        for name, value in template
+    )
+    return f"{header}\nvoid run({', '.join(parameters)}) {{\n{values}{source}\n}}"
+
+
+def constant(name: str, value: int) -> str:
+    return f"constexpr {type(value).__name__} {name} = {int(value)};\n"
+
+
 def arrays_in_memory(programs: Sequence[str], folder: Path) -> list[str]:
-    found = []
-    for number, program in enumerate(programs):
-        source, made = folder / f"{number}.cpp", folder / f"{number}.ll"
-        source.write_text(program, encoding="utf-8")
-        command = [str(ZIG), "c++", *FLAGS, "-o", str(made), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        code = made.read_text(encoding="utf-8")
-        assert "kernel" in code
-        found += re.findall(r"alloca \[.*", code)
-    return found
+    source, made = folder / "kernels.cpp", folder / "kernels.ll"
+    source.write_text(METAL + "".join(programs), encoding="utf-8")
+    command = [str(ZIG), "c++", *FLAGS, "-o", str(made), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    code = made.read_text(encoding="utf-8")
+    assert code.count("\ndefine ") >= len(programs)
+    return re.findall(r"alloca \[.*", code)
 
 
-def paged(dim: int, size: int = 16) -> tuple[mx.array, ...]:
+def paged(dim: int) -> tuple[mx.array, ...]:
     """The arguments of a kernel for one row with two heads."""
-    pool, row = mx.zeros((8, 1, size, dim), mx.bfloat16), mx.ones((8,), mx.int32)
-    return (mx.zeros((1, 2, 1, dim), mx.bfloat16), pool, pool, mx.zeros((1, 8), mx.int32), row - 1, row)
+    pool, row = mx.zeros((8, 1, 16, dim), mx.float16), mx.ones((8,), mx.int32)
+    return (mx.zeros((1, 2, 1, dim), mx.float16), pool, pool, mx.zeros((1, 8), mx.int32), row - 1, row)
 
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_the_kernels_keep_their_arrays_in_registers(programs: list[str], tmp_path: Path, dim: int) -> None:
-    rows = mx.zeros((1, 2, 3, dim), mx.bfloat16)
+    rows = mx.zeros((1, 2, 3, dim), mx.float16)
     for causal in (False, True):
-        flash_attention_metal(rows, rows, rows, causal=causal)
-    paged_attention_metal(*paged(dim))
+        metal.flash_attention_metal(rows, rows, rows, causal=causal)
+    metal.paged_attention_metal(*paged(dim))
     for longest in (1, 513):
-        partitioned_attention(*paged(dim), 1.0, longest)
+        partitioned.partitioned_attention(*paged(dim), 1.0, longest)
     assert len(programs) == 6
     assert arrays_in_memory(programs, tmp_path) == []
 
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_a_loop_that_depends_on_the_lane_shows(programs: list[str], tmp_path: Path, dim: int) -> None:
-    paged_attention_metal(*paged(dim))
-    assert programs[0].count(UNROLLED) == 4
-    assert len(arrays_in_memory([programs[0].replace(UNROLLED, BY_LANE)], tmp_path)) == 2
+    metal.paged_attention_metal(*paged(dim))
+    by_lane, num_loops = UNROLLED.subn(BY_LANE, programs[0])
+    assert num_loops == 4
+    assert arrays_in_memory([by_lane], tmp_path)
