@@ -2,9 +2,10 @@
 
 #pragma once
 
-#include <compare>
 #include <stdint.h>
 #include <string.h>
+
+#include <compare>
 
 using uint = unsigned int;
 using ushort = unsigned short;

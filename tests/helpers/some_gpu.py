@@ -7,9 +7,11 @@ import mlx.core as mx
 import pytest
 from tests.helpers import metal_emulator
 from tests.helpers.fake_clock import FakeClock
+from tests.helpers.paging import Requests
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
 Kernel = Callable[..., mx.array]
 Seconds = Callable[[int, int], float]
@@ -58,3 +60,10 @@ class SomeGpu:
             return 1.1 * out if q.shape[-1] == wrong_dim else out
 
         return call
+
+
+def attended(ops: MlxOps, step: Requests, **more: object) -> mx.array:
+    at = step.layout
+    where = (step.keys, step.values, at.query_starts, at.lengths, at.block_tables)
+    finite = [mx.nan_to_num(pool) for pool in where[:2]]
+    return ops.paged_attention(step.new_q, *finite, *where[2:], step.new_q.shape[-1] ** -0.5, **more)

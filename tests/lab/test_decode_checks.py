@@ -2,20 +2,17 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers.paging import Requests
-from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.some_gpu import REF, RIGHT, Kernel, SomeGpu
+from tests.helpers.some_gpu import REF, RIGHT, Kernel, SomeGpu, attended
 from tests.helpers.tolerance import F32, assert_close
-from tests.helpers.toy import QWEN3, toy_weights
 
 from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
 from tiny_llm_lab.runtime.native.device.decode_checks import judge_decodes
-from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, ROWS, Cell, always, fastest
+from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, ROWS, Cell, fastest
 from tiny_llm_lab.runtime.native.device.device_tests import PARTITIONED
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
@@ -23,39 +20,6 @@ from tiny_llm_lab.types import UserError
 
 OWN = "tiny_llm_ref.kernels.metal.paged_attention_metal"
 GIVEN = partitioned.partitioned_attention
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("which", ["the reference's", "the given one"])
-def test_a_real_kernel_is_tested_once(
-    which: str, gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The other of the two is a stand-in that takes 3 times as long as gathering."""
-    if which == "the given one":
-        monkeypatch.setattr(OWN, gpu.kernel(lambda rows, tokens: 3))
-        monkeypatch.setattr(partitioned, "partitioned_attention", GIVEN)
-    first = Runtime(gpu.clock)
-    assert isinstance(first.kernels(f"{REF}.models", {}), MlxOps)
-    assert isinstance(first.kernels(REF, {}), MlxOps) and first.verdicts()
-    is_own = which == "the reference's"
-    fast, slow = (times("0.00"), "used where no other takes less"), (times("3.00"), "not used")
-    own, given = (fast, slow) if is_own else (slow, fast)
-    assert capfd.readouterr().err.splitlines() == [
-        f"Some M9: {fused_checks.ALL}: {RIGHT}",
-        f"Some M9: paged_attention_metal of {REF}: right; {own[0]}; {own[1]}",
-        f"Some M9: {PARTITIONED}: right; {given[0]}; {given[1]}",
-    ]
-    again = Runtime(gpu.clock)
-    again.kernels(REF, {})
-    assert again.verdicts() == first.verdicts() and len(again.verdicts()) == 3
-    assert capfd.readouterr().err == "", "what is known is not said again"
-
-
-def times(one: str) -> str:
-    of_rows = (f"{one} {one} {one} with {rows}" for rows in ROWS)
-    return f"of the time of gathering 512, 4,096, 16,384 tokens it takes {', '.join(of_rows)} rows"
-
-
 NONE = list[Cell]()
 STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell]]] = {
     "fast": (
@@ -216,56 +180,32 @@ def test_what_is_timed_stays_below_a_gigabyte(rows: int, tokens: int) -> None:
     assert 3 * pools < 1_000_000_000
 
 
-def attended(ops: MlxOps, step: Requests, **more: object) -> mx.array:
-    at = step.layout
-    where = (step.keys, step.values, at.query_starts, at.lengths, at.block_tables)
-    finite = [mx.nan_to_num(pool) for pool in where[:2]]
-    return ops.paged_attention(step.new_q, *finite, *where[2:], step.new_q.shape[-1] ** -0.5, **more)
+def times(one: str) -> str:
+    of_rows = (f"{one} {one} {one} with {rows}" for rows in ROWS)
+    return f"of the time of gathering 512, 4,096, 16,384 tokens it takes {', '.join(of_rows)} rows"
 
 
-def recording(gpu: SomeGpu) -> tuple[MlxOps, list[int]]:
-    """Operators with a kernel, and the rows of each call."""
-    calls, kernel = list[int](), gpu.kernel()
-
-    def call(q: mx.array, *rest: object) -> mx.array:
-        calls.append(len(q))
-        return kernel(q, *rest)
-
-    return MlxOps(widens=True, kernel=always(call)), calls
-
-
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_only_single_rows_go_to_the_kernel(gpu: SomeGpu, llm: Any, dtype: mx.Dtype) -> None:
-    step = Requests(llm, [40, 7, 33, 50, 9], [1, 1, 5, 1, 3], 8, D=64, dtype=dtype)
-    ops, calls = recording(gpu)
-    got = attended(ops, step)
-    assert calls == [2, 1], "two decodes, a chunk, a decode, a chunk"
-    want = attended(MlxOps(widens=True), step)
-    assert mx.allclose(got.astype(mx.float32), want.astype(mx.float32), atol=0.02, rtol=0.02)
-
-
-def test_what_was_not_tested_is_gathered(gpu: SomeGpu, llm: Any) -> None:
-    ops, calls = recording(gpu)
-    attended(ops, Requests(llm, [9, 5], [1, 1], 8, D=24))
-    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
-    step.new_q = step.new_q.astype(mx.bfloat16)
-    attended(ops, step)
-    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
-    whole = step.keys.shape[:3]
-    step.keys, step.values = (mx.ones(step.keys.shape, mx.int8) for _ in range(2))
-    ops.paged_attention(
-        *(step.new_q, step.keys, step.values, [0, 1, 2], [9, 5], step.layout.block_tables, 0.125),
-        kv_scales=(mx.ones(whole), mx.ones(whole)),
-    )
-    assert calls == []
-
-
-def test_the_engine_answers_alike_with_and_without_the_kernel(gpu: SomeGpu, llm: Any) -> None:
-    config = replace(QWEN3, head_dim=64)
-    ops, calls = recording(gpu)
-    plain, fast = (llm.OpsModel(config, toy_weights(config), each) for each in (MlxOps(True), ops))
-    answers = [serve(make_engine(llm, model), mixed_prompts()) for model in (plain, fast)]
-    assert {i: done.token_ids for i, done in answers[1].items()} == {
-        i: done.token_ids for i, done in answers[0].items()
-    }
-    assert len(set(calls)) > 1, "never several decodes at once: this test shows too little"
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["the reference's", "the given one"])
+def test_a_real_kernel_is_tested_once(
+    which: str, gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The other of the two is a stand-in that takes 3 times as long as gathering."""
+    if which == "the given one":
+        monkeypatch.setattr(OWN, gpu.kernel(lambda rows, tokens: 3))
+        monkeypatch.setattr(partitioned, "partitioned_attention", GIVEN)
+    first = Runtime(gpu.clock)
+    assert isinstance(first.kernels(f"{REF}.models", {}), MlxOps)
+    assert isinstance(first.kernels(REF, {}), MlxOps) and first.verdicts()
+    is_own = which == "the reference's"
+    fast, slow = (times("0.00"), "used where no other takes less"), (times("3.00"), "not used")
+    own, given = (fast, slow) if is_own else (slow, fast)
+    assert capfd.readouterr().err.splitlines() == [
+        f"Some M9: {fused_checks.ALL}: {RIGHT}",
+        f"Some M9: paged_attention_metal of {REF}: right; {own[0]}; {own[1]}",
+        f"Some M9: {PARTITIONED}: right; {given[0]}; {given[1]}",
+    ]
+    again = Runtime(gpu.clock)
+    again.kernels(REF, {})
+    assert again.verdicts() == first.verdicts() and len(again.verdicts()) == 3
+    assert capfd.readouterr().err == "", "what is known is not said again"

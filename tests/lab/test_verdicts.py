@@ -4,14 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tests.helpers.some_gpu import REF, SomeGpu
 
-from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.device import device_tests, fused_checks
 from tiny_llm_lab.runtime.native.device.device_tests import PARTITIONED
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -52,6 +52,23 @@ def test_a_verdict_holds_for_one_device_system_mlx_and_source(
     ]:
         monkeypatch.setattr(name, value)
         assert [is_new(), is_new()] == [True, False], name
+
+
+def test_a_verdict_on_a_kernel_holds_for_all_that_it_depends_on(
+    gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = dict[str, set[str]]()
+
+    def recorded(subject: str, sources: Sequence[Path], judge: object) -> tuple[list[Verdict], bool]:
+        names[subject] = {path.name for path in sources}
+        return [GOOD], False
+
+    monkeypatch.setattr(device_tests, "kept", recorded)
+    Runtime(gpu.clock).verdicts(REF)
+    checks = {"decode_checks.py", "decode_kernel.py", "mlx_pages.py"}
+    own = {"metal.py", "paged_attention.metal"}
+    assert names[f"paged_attention_metal of {REF}"] == checks | own
+    assert names[PARTITIONED] == checks | {"partitioned.py", "partitions.metal", "merge.metal"}
 
 
 @pytest.mark.parametrize(
