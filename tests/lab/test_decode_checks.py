@@ -30,29 +30,17 @@ STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell
     ),
     "slow": (lambda gpu: gpu.kernel(lambda rows, tokens: 2), True, "takes 2.00 .* 64 rows; not used$", NONE),
     "as fast": (lambda gpu: gpu.kernel(lambda rows, tokens: 1), True, "1.00 .* 64 rows; not used$", NONE),
-    "fast with few": (
-        lambda gpu: gpu.kernel(lambda rows, tokens: rows / 8.5),
+    "fast with few and short ones": (
+        lambda gpu: gpu.kernel(lambda rows, tokens: rows * tokens / 100),
         True,
-        "0.12 0.12 0.12 with 1, 0.94 .* with 8, 7.53 .* rows; used",
-        CELLS[:6],
+        "0.02 0.16 0.64 with 1, 0.16 1.28 5.12 with 8, 1.28 .* rows; used",
+        CELLS[:4],
     ),
-    "fast with many": (
-        lambda gpu: gpu.kernel(lambda rows, tokens: 4 / rows),
+    "fast with many and long ones": (
+        lambda gpu: gpu.kernel(lambda rows, tokens: 100 / rows / tokens),
         True,
-        "4.00 4.00 4.00 with 1, 0.50 .* rows; used",
-        CELLS[3:],
-    ),
-    "fast with long ones": (
-        lambda gpu: gpu.kernel(lambda rows, tokens: 32 / tokens),
-        True,
-        "16.00 2.00 0.50 with 1, 16.00 2.00 0.50 with 8",
-        [cell for cell in CELLS if cell[1] == 16_384],
-    ),
-    "fast with short ones": (
-        lambda gpu: gpu.kernel(lambda rows, tokens: tokens / 8),
-        True,
-        "0.25 2.00 8.00 with 1",
-        [cell for cell in CELLS if cell[1] == 512],
+        "50.00 6.25 1.56 with 1, 6.25 0.78 0.20 with 8, 0.78 .* rows; used",
+        CELLS[4:],
     ),
     "wrong for one D": (
         lambda gpu: gpu.kernel(wrong_dim=80),
@@ -140,7 +128,7 @@ def test_each_step_has_the_fastest_right_kernel(
     gpu: SomeGpu, sound: None, llm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[str]()
-    own, given = gpu.kernel(lambda rows, tokens: 0.6), gpu.kernel(lambda rows, tokens: 20 / tokens / rows)
+    own, given = gpu.kernel(lambda rows, tokens: 0.6), gpu.kernel(lambda rows, tokens: 12 / tokens / rows)
     ops = judged_ops(monkeypatch, gpu, calls, own, given)
     for rows, tokens, which in ((1, 9, "own"), (1, 4_000, "own"), (1, 9_000, "given"), (8, 9, "own")):
         calls.clear()
@@ -197,13 +185,12 @@ def test_a_real_kernel_is_tested_once(
     first = Runtime(gpu.clock)
     assert isinstance(first.kernels(f"{REF}.models", {}), MlxOps)
     assert isinstance(first.kernels(REF, {}), MlxOps) and first.verdicts()
-    is_own = which == "the reference's"
-    fast, slow = (times("0.00"), "used where no other takes less"), (times("3.00"), "not used")
-    own, given = (fast, slow) if is_own else (slow, fast)
+    fast, slow = f"{times('0.00')}; used where no other takes less", f"{times('3.00')}; not used"
+    own, given = (slow, fast) if which == "the given one" else (fast, slow)
     assert capfd.readouterr().err.splitlines() == [
         f"Some M9: {fused_checks.ALL}: {RIGHT}",
-        f"Some M9: paged_attention_metal of {REF}: right; {own[0]}; {own[1]}",
-        f"Some M9: {PARTITIONED}: right; {given[0]}; {given[1]}",
+        f"Some M9: paged_attention_metal of {REF}: right; {own}",
+        f"Some M9: {PARTITIONED}: right; {given}",
     ]
     again = Runtime(gpu.clock)
     again.kernels(REF, {})

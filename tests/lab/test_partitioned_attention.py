@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -14,31 +13,24 @@ from tests.helpers.tolerance import F32, assert_close, rounding
 from tiny_llm_lab.runtime.native.device import partitioned
 from tiny_llm_lab.types import UserError
 
-Make = Callable[..., list[mx.array]]
-
-
-@dataclass
-class Launches:
-    """What every launch was given, and what came of it."""
-
-    given: list[dict[str, Any]] = field(default_factory=list)
-    made: list[mx.array] = field(default_factory=list)
-
-    def recording(self, kernel: Make) -> Make:
-        def call(**launch: Any) -> list[mx.array]:
-            self.given.append(launch)
-            self.made += kernel(**launch)
-            return self.made[-1:]
-
-        return call
+Launches = list[tuple[dict[str, Any], mx.array]]
 
 
 @pytest.fixture(params=metal_emulator.PLACES)
 def launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """What every launch was given, and what came of it."""
+    made, make = Launches(), partitioned._kernel
+
+    def recorded(*names: Any) -> Callable[..., list[mx.array]]:
+        def call(**launch: Any) -> list[mx.array]:
+            made.append((launch, make(*names)(**launch)[0]))
+            return [made[-1][1]]
+
+        return call
+
     metal_emulator.install(monkeypatch, request.param)
-    recorded, make = Launches(), partitioned._kernel
-    monkeypatch.setattr(partitioned, "_kernel", lambda *names: recorded.recording(make(*names)))
-    return recorded
+    monkeypatch.setattr(partitioned, "_kernel", recorded)
+    return made
 
 
 def attended(step: Requests, scale: float = 0.0) -> mx.array:
@@ -73,14 +65,14 @@ def test_rows_of_different_lengths(
 ) -> None:
     step = Requests(llm, lengths, [1] * len(lengths), block_size, H=H, G=G, D=D)
     assert_close(attended(step), step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
-    assert len(launches.given) == (1 if max(lengths) <= 512 else 2)
+    assert len(launches) == (1 if max(lengths) <= 512 else 2)
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_16_bits_are_summed_in_32(llm: Any, launches: Launches, dtype: mx.Dtype) -> None:
     step = Requests(llm, [514, 5], [1, 1], 16, H=1, G=1, D=64, dtype=dtype)
     assert_close(attended(step), step.want(), rounding(dtype, 1), dtype=dtype, legend="[T, 1, H * D]")
-    assert launches.made[0].dtype == mx.float32, "what is merged is rounded once"
+    assert launches[0][1].dtype == mx.float32, "what is merged is rounded once"
 
 
 def test_several_rows_of_a_request(llm: Any, launches: Launches) -> None:
@@ -98,7 +90,7 @@ def test_scores_far_from_zero(llm: Any, launches: Launches, scale: float) -> Non
 
 def test_what_lies_behind_a_rows_tokens_is_not_computed(llm: Any, launches: Launches) -> None:
     attended(Requests(llm, [1030, 1, 512, 513], [1] * 4, 16, H=2, G=1, D=64))
-    parts, _ = launches.made
+    (_, parts), _ = launches
     written = mx.all(mx.isfinite(parts[..., :66]), axis=-1)
     if metal_emulator.EMULATOR.is_on:  # a GPU's memory holds whatever it held
         assert written[:, 0].tolist() == written[:, 1].tolist()
@@ -115,7 +107,7 @@ def test_query_heads_of_a_kv_head_share_threadgroups(
 ) -> None:
     step = Requests(llm, [2], [1], 16, H=H, G=G, D=64)
     assert_close(attended(step), step.want(), F32, dtype=mx.float32, legend="[T, 1, H * D]")
-    (launch,) = launches.given
+    [(launch, _)] = launches
     assert launch["threadgroup"] == (32, simdgroups, 1) and launch["grid"] == (32, simdgroups * groups, 1)
 
 

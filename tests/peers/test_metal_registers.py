@@ -81,15 +81,13 @@ def as_function(
         parameters.append(f"const {TYPES[array.dtype]}{'*' if array.ndim else '&'} {name}")
         parameters.append(f"const int* {name}_shape")
     parameters += [f"{kind} {name}" for kind, name, _ in metal_emulator._ATTRIBUTES]
-    values = "".join(
-        f"using {name} = {TYPES[value]};\n" if isinstance(value, mx.Dtype) else constant(name, value)
-        for name, value in template
-    )
+    values = ""
+    for name, value in template:
+        is_type = isinstance(value, mx.Dtype)
+        values += (
+            f"using {name} = {TYPES[value]};\n" if is_type else f"constexpr auto {name} = {int(value)};\n"
+        )
     return f"{header}\nvoid run({', '.join(parameters)}) {{\n{values}{source}\n}}"
-
-
-def constant(name: str, value: int) -> str:
-    return f"constexpr {type(value).__name__} {name} = {int(value)};\n"
 
 
 def arrays_in_memory(programs: Sequence[str], folder: Path) -> list[str]:
