@@ -101,7 +101,7 @@ class Trial:
     def __init__(self, root: Path, scratch: Path, part: str) -> None:
         """Copies the checkout and runs the part's tests as they are, to learn which lines each runs.
 
-        Tests that fail there, as those that need a clone, are left out and named. Raises UserError if many do.
+        Tests that fail there, as those that need a clone, are left out and named. Raises UserError for many.
         """
         self._copy, self._map = scratch / "copy", scratch / "map"
         self._folders, self._tests = PARTS[part]

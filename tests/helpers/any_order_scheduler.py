@@ -30,6 +30,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.wanted: dict[str, int] = {}
         self.num_added = 0
         self.places: dict[str, int] = {}
+        self.begun: set[str] = set()  # prompts of which a part is computed
         self.written: dict[tuple[int, int], tuple[int, ...]] = {}  # the tokens up to one, by its place
 
     @initialize(data=st.data())
@@ -46,6 +47,7 @@ class AnySchedule(RuleBasedStateMachine):
                 step_mode=draw(st.sampled_from(("mixed", "mixed", "alternate"))),
                 chunk_grid=draw(st.sampled_from(self.GRIDS)),
                 max_num_partial_prefills=draw(st.sampled_from((0, 0, 1))),
+                enable_chunked_prefill=draw(st.sampled_from((True, True, False))),
             )
             self.pool = self.llm.BlockPool(draw(st.sampled_from((7, 3, 5, 10, 16))), SIZE)
             self.cache = self.llm.PrefixCache(self.pool) if draw(st.sampled_from((True, False))) else None
@@ -54,10 +56,7 @@ class AnySchedule(RuleBasedStateMachine):
             assume(False)
 
     @rule(
-        prompt=PROMPTS,
-        max_tokens=st.sampled_from((1, 3, 8, 12)),
-        priority=st.integers(0, 2),
-        data=st.data(),
+        prompt=PROMPTS, max_tokens=st.sampled_from((1, 3, 8, 12)), priority=st.integers(0, 2), data=st.data()
     )
     def add(self, prompt: list[int], max_tokens: int, priority: int, data: Any) -> None:
         name = f"r{self.num_added}"
@@ -126,6 +125,7 @@ class AnySchedule(RuleBasedStateMachine):
         assert len(scheduler.running) <= max(self.config.max_num_seqs, len(was_running))
         for each in self.live.values():
             if each.request_id in plan.preempted:
+                self.begun.discard(each.request_id)
                 assert not each.num_computed_tokens and not each.spec_token_ids, "a victim begins again"
         assert plan.preempted or was_running <= {each.request_id for each in scheduler.running}
         self._check_shares(plan, was_decoding)
@@ -184,10 +184,14 @@ class AnySchedule(RuleBasedStateMachine):
             end = each.num_computed_tokens + num_new
             assert num_new >= 1 and end <= min(each.num_tokens_with_spec, self.scheduler.max_num_tokens)
             assert len(each.block_ids) * SIZE >= end, f"{name} has no block for its tokens"
+            if not self.MOST_DRAFTED:
+                assert len(each.block_ids) == -(-end // SIZE), f"{name} holds blocks that it does not need"
             if end < each.num_tokens:
+                assert config.enable_chunked_prefill or name in self.begun, f"a part of {name}, in no chunks"
+                self.begun.add(name)
                 assert end % max(1, config.chunk_grid) == 0, f"a chunk of {name} ends off the grid"
-            if config.long_prefill_token_threshold and name not in was_decoding:
-                assert num_new <= config.long_prefill_token_threshold
+            most = config.long_prefill_token_threshold if config.enable_chunked_prefill else 0
+            assert not most or name in was_decoding or num_new <= most, f"{name} got more than the threshold"
         served = [self.live[name].rank for name in plan.num_scheduled_tokens]
         assert served == sorted(served), "more urgent classes first"
 
@@ -207,6 +211,7 @@ class AnySchedule(RuleBasedStateMachine):
                 sampled[name] = [*each.spec_token_ids[: min(accepted, drafted)], 1 + sum(tokens) % 2]
         for name in list(plan.num_scheduled_tokens)[: 1 if between else 0]:
             self.scheduler.abort(name)
+            self.begun.discard(name)
             old = self.live.pop(name)
             sampled.pop(name, None)
             if between == "replace":
@@ -222,11 +227,3 @@ class AnySchedule(RuleBasedStateMachine):
             if len(each.output_token_ids) >= self.wanted[name] or is_full:
                 self.scheduler.finish(name)
                 del self.live[name]
-
-
-class AnyClasses(AnySchedule):
-    """All policies, priority classes and grids."""
-
-    POLICIES = ("fcfs", "fair", "priority")
-    CLASSES = ("interactive", "interactive", "batch")
-    GRIDS = (0, 0, 2, 3)

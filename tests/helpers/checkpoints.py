@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.registry import find_folder
-from tiny_llm_lab.types import UserError
+from tiny_llm_lab.types import QuantizedWeights, UserError
 
 # Both families, each with the head shared with the embedding and with one of its own; float32.
 SHRUNK = (
@@ -21,6 +21,7 @@ SHRUNK = (
     "random:qwen2.5-shrunk,tied=1",
 )
 
+Copy = Callable[..., Path]  # the fixture of tests/lab/models
 Damage = Callable[[Path], object]
 
 
@@ -59,12 +60,29 @@ def tensors_of(folder: Path, file: str = "model.safetensors") -> dict[str, mx.ar
     return content
 
 
-def edit_tensors(folder: Path, **changes: mx.array | None) -> None:
-    """Set tensors, with two underscores for each dot of the name; None removes one."""
-    tensors: dict[str, Any] = tensors_of(folder)
-    tensors |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
-    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    mx.save_safetensors(str(folder / "model.safetensors"), kept, {"format": "mlx"})
+def save_tensors(folder: Path, tensors: Mapping[str, mx.array], file: str = "model.safetensors") -> None:
+    mx.save_safetensors(str(folder / file), dict(tensors), {"format": "mlx"})
+
+
+def edit_tensors(folder: Path, changes: Mapping[str, mx.array | None]) -> None:
+    """Set tensors; None removes one."""
+    tensors = {**tensors_of(folder), **changes}
+    save_tensors(folder, {name: tensor for name, tensor in tensors.items() if tensor is not None})
+
+
+def arrays_of(name: str | Path) -> dict[str, mx.array]:
+    """The arrays of a loaded checkpoint in float32, those of packed weights one by one."""
+    found: dict[str, mx.array] = {}
+    for weight, w in load_checkpoint(str(name), dtype="float32").weights.items():
+        parts = vars(w) if isinstance(w, QuantizedWeights) else {"dense": w}
+        found |= {f"{weight} {part}": each for part, each in parts.items() if isinstance(each, mx.array)}
+    return found
+
+
+def differing(a: Mapping[str, mx.array], b: Mapping[str, mx.array]) -> list[str]:
+    """The names of arrays that only one has, or that differ."""
+    both = a.keys() & b.keys()
+    return sorted((a.keys() ^ b.keys()) | {name for name in both if not mx.array_equal(a[name], b[name])})
 
 
 def split_into_shards(folder: Path, num_shards: int = 3) -> None:
@@ -74,7 +92,7 @@ def split_into_shards(folder: Path, num_shards: int = 3) -> None:
     weight_map = {tensor: names[i % num_shards] for i, tensor in enumerate(tensors)}
     for name in names:
         part = {tensor: tensors[tensor] for tensor, file in weight_map.items() if file == name}
-        mx.save_safetensors(str(folder / name), part, {"format": "mlx"})
+        save_tensors(folder, part, name)
     (folder / "model.safetensors").unlink()
     index = {"metadata": {}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

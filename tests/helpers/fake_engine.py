@@ -19,9 +19,9 @@ from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
-from tiny_llm_lab.serving.server.listening import listen
-from tiny_llm_lab.serving.server.served_model import RequestLimits, ServedModel
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.run_server import listen
+from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, SchedulerConfig, Timing, UserError
 
 
@@ -114,21 +114,24 @@ class FakeServer:
             return client.get(self.url + path, headers=headers)
 
 
-async def start_fake(engine: FakeEngine, limits: RequestLimits | None = None) -> ServedModel:
-    """The model that `engine` serves: one token a byte."""
-    tokenizer: Any = ByteTokenizer()
+async def start_fake(engine: FakeEngine, limits: RequestLimits | None = None, **given: Any) -> ServedModel:
+    """The model that `engine` serves: one token a byte, unless a tokenizer and a model are given."""
     running = AsyncEngine(lambda on_step: engine)  # type: ignore[arg-type, return-value]
     await running.start()
+    facts: dict[str, Any] = {
+        "names": ("fake", "other"),
+        "tokenizer": ByteTokenizer(),
+        "model": replace(QWEN3, vocab_size=VOCAB),
+        **given,
+    }
     return ServedModel(
-        names=("fake", "other"),
+        **facts,
         engine=running,
-        tokenizer=tokenizer,
-        model=replace(QWEN3, vocab_size=VOCAB),
         config=engine.config,
         num_blocks=1024,
         block_size=16,
         block_bytes=1024,
-        grammars=Grammars(tokenizer, VOCAB),
+        grammars=Grammars(facts["tokenizer"], facts["model"].vocab_size),
         limits=limits or RequestLimits(),
     )
 

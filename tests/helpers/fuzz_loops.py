@@ -32,7 +32,6 @@ class Served:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
     added: dict[str, Prompt] = field(default_factory=dict)  # while the run went on
-    is_crashed: bool = False
 
 
 class RandomChunks:

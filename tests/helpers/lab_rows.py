@@ -17,5 +17,11 @@ def verdict(finding: Finding, start: str) -> str:
     return found
 
 
+def verdicts(finding: Finding) -> str:
+    """What became of each claim, in order: yes, no, or - where it cannot be measured."""
+    words = {"confirmed": "yes", "refuted": "no", "not measurable": "-"}
+    return " ".join(words[claim.verdict] for claim in finding.claims)
+
+
 def record(kind: str, send_s: float, *token_s: float) -> RequestRecord:
     return RequestRecord(LoadRequest("x", 1, len(token_s), kind), send_s, token_s[-1], token_s)

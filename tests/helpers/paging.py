@@ -5,6 +5,7 @@ import math
 import mlx.core as mx
 import numpy as np
 from tests.helpers import oracle
+from tests.helpers.tolerance import as_float64
 from tests.helpers.toy import random_array
 
 from tiny_llm_lab.types.computing.paged import Slice
@@ -82,11 +83,11 @@ class Requests:
         self.sizes = sizes
         self.new_q, self.new_k, self.new_v = (packed_rows(t, sizes) for t in (self.q, self.k, self.v))
 
-    def want(self):
-        """Each request alone, in float64: [T, 1, H * D]."""
+    def want(self, remembered=as_float64):
+        """Each request alone, in float64, with keys and values as `remembered`: [T, 1, H * D]."""
         rows = []
         for q, k, v, new in zip(self.q, self.k, self.v, self.sizes, strict=True):
-            own = q[None, :, q.shape[1] - new :]
+            own, k, v = q[None, :, q.shape[1] - new :], remembered(k), remembered(v)
             out = oracle.attention(own, k[None], v[None], causal=True)[0]
             rows.append(out.swapaxes(0, 1).reshape(new, 1, -1))
         return np.concatenate(rows)

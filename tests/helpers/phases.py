@@ -6,6 +6,8 @@ from tests.helpers.toy import ByteTokenizer
 from tiny_llm_lab.types import Arrival, BatchSettings, Prompt, SamplingParams
 
 CHUNK_S, DECODE_S = 2.0, 0.25
+TOKENIZER = ByteTokenizer()
+UNCHUNKED = 999_999
 
 
 def text_of(length, seed=0):
@@ -32,9 +34,7 @@ def timed_model(clock, **settings):
 def run_phases(llm, prompts, model=None, **settings):
     """The three phases over and over, until no work is left: task 2.7.7 by hand."""
     settings = {"clock": FakeClock(), "max_seq_len": 512, "async_scheduling": False, **settings}
-    run = llm.BatchGenerator(
-        model or FakeModel(), ByteTokenizer(), prompts, BatchSettings().updated(**settings)
-    )
+    run = llm.BatchGenerator(model or FakeModel(), TOKENIZER, prompts, BatchSettings().updated(**settings))
     for _ in range(2000):
         if not run.has_work_remaining():
             run.release()
@@ -47,4 +47,9 @@ def run_phases(llm, prompts, model=None, **settings):
 
 def run_all(llm, prompts, model=None, **settings):
     settings = {"clock": FakeClock(), "max_seq_len": 512, "async_scheduling": False, **settings}
-    return llm.batch_generate(model or FakeModel(), ByteTokenizer(), prompts, **settings)
+    return llm.batch_generate(model or FakeModel(), TOKENIZER, prompts, **settings)
+
+
+def kinds(events):
+    """The types of events by name, in their order: what a failing comparison shows side by side."""
+    return " ".join(type(event).__name__ for event in events)

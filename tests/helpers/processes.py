@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,9 +25,11 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is told to end, and then ended."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+def running(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is told to end, and then ended; without an `environment` it finds what this one does."""
+    environment = environment or os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with (
         log.open("wb") as file,
         subprocess.Popen(command, env=environment, stdout=file, stderr=file) as process,
@@ -53,11 +55,16 @@ def wait_for(is_true: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def is_healthy(port: int) -> bool:
+def answers(port: int, path: str) -> bool:
+    """Whether an address of this machine answers with 200."""
     try:
-        return httpx2.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
+        return httpx2.get(f"http://127.0.0.1:{port}/{path}", timeout=5).status_code == 200
     except httpx2.HTTPError:
         return False
+
+
+def is_healthy(port: int) -> bool:
+    return answers(port, "health")
 
 
 def ask_while(

@@ -5,18 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.fake_engine import FakeEngine, http_server
+from tests.helpers.fake_engine import FakeEngine, http_server, start_fake
 
 from tiny_llm_lab.runtime.models import load_checkpoint
-from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
-from tiny_llm_lab.runtime.structured.grammars import Grammars
-from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings
-from tiny_llm_lab.serving.server.served_model import ServedModel
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.settings import ChatSettings, ServerSettings
 from tiny_llm_lab.types import Completion, EngineOutput, SamplingParams, Timing
-from tiny_llm_lab.types.computing.model import ModelConfig
 
 
 class ScriptedEngine(FakeEngine):
@@ -49,24 +43,7 @@ def scripted_server(
 ) -> Iterator[str]:
     """The address of a server of the checkpoint in `folder`."""
     checkpoint = load_checkpoint(folder)
-    tokenizer, model = checkpoint.tokenizer, checkpoint.config
-    assert isinstance(tokenizer, CheckpointTokenizer) and isinstance(model, ModelConfig)
-
-    async def start() -> ServedModel:
-        running = AsyncEngine(lambda on_step: engine)  # type: ignore[arg-type, return-value]
-        await running.start()
-        return ServedModel(
-            names=("scripted",),
-            engine=running,
-            tokenizer=tokenizer,
-            model=model,
-            config=engine.config,
-            num_blocks=1024,
-            block_size=16,
-            block_bytes=1024,
-            grammars=Grammars(tokenizer, model.vocab_size),
-            chat=chat,
-        )
-
-    with http_server(create_app(start, ServerSettings(drain_s=0))) as port:
+    given = {"tokenizer": checkpoint.tokenizer, "model": checkpoint.config, "chat": chat}
+    app = create_app(lambda: start_fake(engine, names=("scripted",), **given), ServerSettings(drain_s=0))
+    with http_server(app) as port:
         yield f"http://127.0.0.1:{port}/v1"

@@ -8,10 +8,10 @@ from typing import Any, Final
 import httpx2
 from pydantic import BaseModel
 
+from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
+from tiny_llm_lab.serving.server.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
-from tiny_llm_lab.serving.server.schemas.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
-from tiny_llm_lab.serving.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 
 _SCHEMA: Final = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
 _FUNCTION: Final = {"name": "f", "description": "d", "parameters": _SCHEMA}

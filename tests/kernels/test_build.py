@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 from tests.kernels.compilers import fake_compiler
 
@@ -188,6 +189,19 @@ def test_libraries_that_are_compiled_together_share_one_line(library, capfd, mon
     assert capfd.readouterr().err == f"{line}\r{line} 1 of 2\r{line} 2 of 2\n"
     build_all(others)
     assert capfd.readouterr().err == "", "they are there"
+
+
+def test_on_a_mac_the_bridge_says_where_mlx_is():
+    path = f"-Wl,-rpath,{Path(mx.__file__).parent / 'lib'}"
+    assert path not in building.binding_library().link
+    assert path in building.binding_library(is_for_mac=True).link
+
+
+def test_without_a_registry_nothing_is_built_for_a_mac_and_it_is_said(tmp_path):
+    env = os.environ | {"TINY_LLM_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+    command = [sys.executable, "-m", "tiny_llm_lab.course.checking.for_mac"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.startswith("not built for a Mac: pip install failed"), done
 
 
 @pytest.mark.parametrize("cxx", [None, "no-such-compiler"])

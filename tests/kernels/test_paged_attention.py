@@ -74,11 +74,11 @@ def test_heads_and_their_size(k, H, G, D):
     assert_same_bits(step.paged(k), want, f"{H} heads, {G} kv heads, D {D}")
 
 
-@pytest.mark.parametrize("block_size", [16, 32])
+@pytest.mark.parametrize(("H", "G", "block_size"), [(10, 5, 16), (10, 5, 32), (256, 16, 32)])
 @pytest.mark.parametrize("lengths", [[128, 128], [96, 96, 40, 96, 200, 33, 96, 64]])
-def test_many_requests_of_one_token(k, dtype, lengths, block_size):
-    """A thread takes several of the five kv heads at once: two and two and one, or all."""
-    step = Step(6, lengths, [1] * len(lengths), block_size, 10, 5, dtype=dtype)
+def test_many_requests_of_one_token(k, dtype, lengths, H, G, block_size):
+    """A thread takes several kv heads at once: of five two and two and one, or all; of 16 a few."""
+    step = Step(6, lengths, [1] * len(lengths), block_size, H, G, dtype=dtype)
     got = step.paged(k)
     for r in range(len(lengths)):
         what = f"request {r} of {lengths}, blocks of {block_size}"

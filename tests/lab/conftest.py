@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.helpers.some_gpu import RIGHT, SomeGpu
+from tests.helpers.some_gpu import SomeGpu
+from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.native.device import fused_checks
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
+from tiny_llm_lab.serving.options import model_options
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +22,12 @@ def kernels_on() -> Iterator[None]:
 
 
 @pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands serve the toy checkpoint, whatever --model says."""
+    monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: toy_checkpoint())
+
+
+@pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SomeGpu:
     """A GPU that is only claimed, and an empty cache folder."""
     return SomeGpu(monkeypatch, tmp_path / "cache")
@@ -28,4 +36,4 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SomeGpu:
 @pytest.fixture
 def sound(monkeypatch: pytest.MonkeyPatch) -> None:
     """MLX's operators are right without being tried, which takes a second."""
-    monkeypatch.setattr(fused_checks, "judge_fused", lambda: [Verdict(fused_checks.ALL, True, RIGHT)])
+    monkeypatch.setattr(fused_checks, "judged", lambda check: Verdict(check.subject, True, "right"))

@@ -13,12 +13,10 @@ from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine
-from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.serving.options.engine_options import engine_settings
 from tiny_llm_lab.serving.options.engine_settings import EngineSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import SchedulerConfig, UserError
-from tiny_llm_lab.types.packages import PACKAGES
 from tiny_llm_ref.engine.core import EngineCore
 
 Capture = pytest.CaptureFixture[str]
@@ -29,11 +27,6 @@ def built(settings: EngineSettings, **more: Any) -> Any:
     return build_engine(
         load_serving("ref"), Loaded(checkpoint, llm, llm.build_model(checkpoint)), settings, **more
     )
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
 
 
 @pytest.fixture
@@ -195,46 +188,6 @@ def test_ctrl_c_still_prints_what_there_is(
     monkeypatch.setattr(EngineCore, "advance", interrupted)
     assert cli.main(["batch-main", "--prompts", prompts, "--engine", "--max-tokens", "9"]) == 130
     assert "interrupted" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("toy")
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--block-size", "3"], "--block-size is for the engine: add --engine"),
-        (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill is for the engine: add --engine"),
-        (["--enable-chunked-prefill"], "error: --enable-chunked-prefill is for the engine: add --engine"),
-        (["--engine", "--prefill-step=64"], "--prefill-step is not for the engine: leave it out"),
-        (["--engine", "--max-num-batched-tokens", "8"], "(8) must be at least max_num_seqs (64)"),
-        (["--engine", "--max-num-seqs", "0"], "--max-num-seqs/--batch-size: must be 1 or more, not 0"),
-        (["--engine", "--speculate", "draft:"], "must be off, ngram or draft:MODEL, not 'draft:'"),
-        (["--engine", "--speculate", "ngrams"], "must be off, ngram or draft:MODEL, not 'ngrams'"),
-        (["--engine", "--speculate", "ngram", "--num-speculative-tokens", "0"], "must be 1 or more, not 0"),
-        (
-            ["--engine", "--max-model-len", "5000"],
-            "--max-model-len must be 1 to 1024 for this model, not 5000",
-        ),
-        (["--engine", "--max-model-len", "0"], "--max-model-len/--max-seq-len: must be 1 or more, not 0"),
-        (
-            ["--engine", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "512"],
-            "raise max_num_batched_tokens (512) to max_model_len (1024)",
-        ),
-        (["--engine", "--chunk-grid", "4096"], "chunk_grid (4096) must be at most max_num_batched_tokens"),
-        (["--engine", "--block-size", "0"], "--block-size: must be 1 or more, not 0"),
-        (["--engine", "--kv-cache-memory", "lots"], "'lots' is no amount of memory: write 512M"),
-        (["--engine", "--kv-cache-memory", "1K"], "give it more memory, or choose smaller blocks"),
-        (["--engine", "--itl-slo-ms", "0"], "--itl-slo-ms must be above 0, not 0"),
-        (["--engine", "--solution", "mine"], "there is no tiny_llm_that_is_not_there in this checkout"),
-        (["--engine", "--solution", "mlx-lm"], "has no Engine: choose --solution ref or mine"),
-    ],
-)
-def test_bad_input_is_one_line_with_the_cure(
-    flags: list[str], said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
-    assert cli.main(["batch-main", *flags]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("error: ") and said in last
 
 
 @pytest.mark.usefixtures("toy")

@@ -12,7 +12,6 @@ from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime.solution import load_serving, load_solution
 from tiny_llm_lab.serving.building import build_engine
-from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.serving.options.engine_options import engine_settings
 from tiny_llm_lab.serving.options.model_options import Loaded
 
@@ -51,37 +50,13 @@ def test_looked_up_drafts_are_longer_than_those_of_a_model_unless_told() -> None
     assert length() is None
 
 
-def test_an_slo_changes_no_answer(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+def test_an_slo_changes_no_answer(toy: None, capsys: Capture) -> None:
     texts = []
     for flags in ([], ["--itl-slo-ms", "0.001"], ["--itl-slo-ms", "100", "--block-size", "8"]):
         argv = ["batch-main", "--engine", "--max-tokens", "6", "--ignore-eos", "--json", *flags]
         assert cli.main(argv) == 0
         texts.append([request["text"] for request in json.loads(capsys.readouterr().out)["requests"]])
     assert texts[0] == texts[1] == texts[2] and all(texts[0])
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--chunk-grid", "16"], "sizes the chunks: leave out --chunk-grid"),
-        (["--no-enable-chunked-prefill"], "and --no-enable-chunked-prefill"),
-        (["--async-scheduling"], "leave out --itl-slo-ms and --speculate"),
-        (["--itl-slo-ms", "-3"], "--itl-slo-ms must be above 0, not -3"),
-        (["--block-size", "0"], "--block-size: must be 1 or more, not 0"),
-        (["--kv-cache-memory", "lots"], "'lots' is no amount of memory"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused_before_a_model_is_loaded(
-    flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    def load(*_: object) -> Any:
-        raise AssertionError("a checkpoint is loaded")
-
-    monkeypatch.setattr(options, "load_checkpoint", load)
-    assert cli.main(["batch-main", "--engine", "--itl-slo-ms", "50", *flags]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and said in line
 
 
 @pytest.mark.parametrize("flags", [["--chunk-grid", "0"], ["--enable-chunked-prefill"]])

@@ -45,18 +45,3 @@ def test_the_command_runs_what_is_named_in_its_own_order(bench: Callable[..., An
     assert result["sections"][0]["title"] == "chunk 64" and result["settings"]["model"] == "default"
     assert (result["schema"], result["benchmark"]) == (1, "engine")
     assert load_calibration(file).split_tokens == 1
-
-
-@pytest.mark.parametrize(
-    ("argv", "complaint"),
-    [
-        (("--rounds", "0"), "--rounds: must be 1 or more"),
-        (("--experiment", "peers", "--calibration-out", "x"), "goes with --experiment chunk-position"),
-        (("--solution", "mlx-lm"), "mlx-lm has no Engine"),
-    ],
-)
-def test_the_command_says_what_makes_no_sense(
-    bench: Callable[..., Any], argv: tuple[str, ...], complaint: str
-) -> None:
-    code, _, err = bench(*argv)
-    assert code == 2 and complaint in err

@@ -4,9 +4,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from tests.helpers.recorded import recorded
-from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab.measure.bench.engine.config import BenchConfig
 from tiny_llm_lab.measure.bench.latency import latencies
@@ -14,7 +14,6 @@ from tiny_llm_lab.measure.bench.peers import under_load as peers
 from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
 from tiny_llm_lab.measure.traffic.request import Request
-from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import Timing
 
 SPEC = Spec("toy", "ref")
@@ -26,16 +25,14 @@ def config(**others: Any) -> BenchConfig:
     return BenchConfig(None, model, checkpoint, SPEC, **others)
 
 
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
-
-
 @pytest.mark.usefixtures("toy")
 def test_an_engine_serves_requests_that_arrive_and_counts_what_it_computes() -> None:
     requests = (Request("early", 4, 3), Request("long", 20, 2, 0.01))
+    held = mx.zeros(2**25)  # as weights would be
+    mx.eval(held)
     run = measure(replace(SPEC, requests=requests, batch_size=2, schedule=Schedule(budget=10)))
-    assert run.num_computed_tokens == 4 + 2 + 20 + 1 and run.peak_bytes is not None and run.peak_bytes > 0
+    assert run.num_computed_tokens == 4 + 2 + 20 + 1
+    assert run.peak_bytes is not None and 0 < run.peak_bytes < held.nbytes, "above what was held before"
     assert [len(timing.token_s) for timing in run.timings] == [3, 2]
     assert run.timings[1].arrival_s == 0.01 < run.timings[1].token_s[0]
     assert sum(chunk.num_tokens for chunk in run.chunks if chunk.prompt_idx == 1) == 20

@@ -8,6 +8,7 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+from tests.helpers.fake_clock import FakeClock
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.measure.bench.engine import chunks, steps
@@ -34,19 +35,6 @@ from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
 
 REF: Any = TaskNames(cast(ModuleType, load_solution("ref")))
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def pass_by(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 def config(**others: Any) -> BenchConfig:
@@ -89,7 +77,7 @@ def test_what_is_measured_and_what_is_held_out_stay_inside_the_bounds(max_len: i
 def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    clock = Clock()
+    clock = FakeClock()
 
     def seconds_of(step: Step) -> float:
         num_tokens, attention, kv_read = work_of(step)
@@ -99,7 +87,7 @@ def test_a_calibration_of_a_linear_machine_predicts_it_and_simulate_reads_it(
         def __init__(self, *args: Any, **others: Any) -> None: ...
 
         def run(self, step: Step) -> None:
-            clock.pass_by(seconds_of(step))
+            clock.sleep(seconds_of(step))
 
         def __enter__(self) -> "FakeRunner":
             return self

@@ -9,24 +9,12 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from rich.console import Console
+from tests.helpers.fake_clock import FakeClock
 
 from tiny_llm_lab.measure.bench import host
 from tiny_llm_lab.measure.bench.harness import Variant, time_variants
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Report, Row, Section, print_section
 from tiny_llm_lab.runtime.interleave import interleave
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def pass_by(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 def test_the_order_is_balanced() -> None:
@@ -53,10 +41,10 @@ def test_a_variant_that_is_removed_has_no_further_turn() -> None:
 
 
 def test_variants_are_interleaved_and_the_warm_up_does_not_count() -> None:
-    clock, order = Clock(), []
+    clock, order = FakeClock(), []
 
     def variant(name: str, seconds: float) -> Variant:
-        return Variant(name, lambda: (order.append(name), clock.pass_by(seconds * len(order)))[1])
+        return Variant(name, lambda: (order.append(name), clock.sleep(seconds * len(order)))[1])
 
     seconds = time_variants([variant("a", 1.0), variant("b", 0.5)], 2, clock=clock, synchronize=lambda: None)
     assert "".join(order) == "baabba", "warm-up, a round forwards, a round backwards"
@@ -66,11 +54,11 @@ def test_variants_are_interleaved_and_the_warm_up_does_not_count() -> None:
 
 
 def test_slow_variants_run_twice_and_lazy_results_are_evaluated() -> None:
-    clock, slow = Clock(), []
+    clock, slow = FakeClock(), []
     x = mx.ones(3)
     variants = [
-        Variant("slow", lambda: (slow.append(1), clock.pass_by(1.0), x + len(slow))[2]),
-        Variant("fast", lambda: clock.pass_by(0.1)),
+        Variant("slow", lambda: (slow.append(1), clock.sleep(1.0), x + len(slow))[2]),
+        Variant("fast", lambda: clock.sleep(0.1)),
     ]
     seconds = time_variants(variants, 9, slow_s=0.3, clock=clock)
     assert [len(seconds[name]) for name in ("slow", "fast")] == [2, 9] and len(slow) == 2

@@ -8,12 +8,10 @@ from rich.console import Console
 from tests.helpers.tolerance import as_float64, assert_close, rounding
 
 from tiny_llm_lab.measure.bench.harness import Variant
-from tiny_llm_lab.measure.bench.kernels.command import row_counts
 from tiny_llm_lab.measure.bench.kernels.comparison import Cost, KernelComparison, section_of, written
 from tiny_llm_lab.measure.bench.kernels.variants import attention, products
 from tiny_llm_lab.measure.bench.report import Section, print_section
 from tiny_llm_lab.runtime.native.compiling.limits import Limits
-from tiny_llm_lab.types import UserError
 
 LIMITS = Limits(2, 10.0, 100.0, None, None)
 
@@ -101,9 +99,3 @@ def test_on_a_gpu_the_metal_kernels_are_compared_with_mlx(monkeypatch: pytest.Mo
         attention(2, 6, ["tiny_llm_ref"], heads=4, kv_heads=2, dim=8),
     ):
         assert [variant.name for variant in made.variants] == ["MLX", "Metal kernel"]
-
-
-@pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])
-def test_rows_that_are_none_are_rejected(text: str) -> None:
-    with pytest.raises(UserError):
-        row_counts(text)

@@ -14,7 +14,6 @@ from tiny_llm_lab.measure.bench.peers.registry import PEERS
 from tiny_llm_lab.measure.bench.run import Run
 from tiny_llm_lab.measure.bench.spec import Spec
 from tiny_llm_lab.measure.bench.throughput import command
-from tiny_llm_lab.measure.bench.throughput.rates import MIN_STEPS
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError
 from tiny_llm_lab.runtime.native.compiling import limits
@@ -152,27 +151,6 @@ def test_without_a_compiler_there_are_rates_but_no_limits(
     assert captured.err.count("no C++ compiler: install g++ or clang") == 1
     result = json.loads(captured.out)
     assert result["limit_gb_s"] is None and result["decode_tok_s"] == pytest.approx(10.0)
-
-
-@pytest.mark.parametrize(
-    ("argv", "complaint"),
-    [
-        (["--prompt-len", "0"], "--prompt-len: must be 1 or more, not 0"),
-        (["--repeats", "0"], "--repeats: must be 1 or more"),
-        (["--threads", "-1"], "--threads: must be 1 or more"),
-        (["--prefill-step", "0"], "--prefill-step: must be 1 or more"),
-        (["--batch", "8", "--output-len", "13"], "take 14 or more"),
-        (["--baselines", "vllm"], "unknown baseline 'vllm': choose of mlx-lm, llama.cpp, torch"),
-        (["--baseline-output-len", "3"], f"must be {MIN_STEPS + 3} or more"),
-        (["--model", "random:qwen9"], "unknown model"),
-    ],
-)
-def test_bad_usage_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture, argv: list[str], complaint: str
-) -> None:
-    assert bench(monkeypatch, Children(), *argv) == 2
-    captured = capsys.readouterr()
-    assert complaint in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
 @pytest.mark.parametrize(

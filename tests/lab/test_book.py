@@ -15,7 +15,7 @@ from tiny_llm_lab import load_solution
 from tiny_llm_lab.course.book import command as book
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems
 from tiny_llm_lab.course.book.page import Page
-from tiny_llm_lab.course.book.pages import days_table, stale_pages
+from tiny_llm_lab.course.book.pages import days_table, hours, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import KvCache, PrefillEvent, Prompt, SamplingParams, TokenEvent, Wanted
@@ -44,10 +44,6 @@ def page(course: Course, name: str = CHAPTER) -> Path:
 def append(course: Course, text: str, name: str = "introduction.md") -> None:
     path = page(course, name)
     path.write_text(path.read_text("utf-8") + text, "utf-8")
-
-
-def test_the_book_has_no_problems() -> None:
-    assert book.page_problems(load_course()) == []
 
 
 def test_a_page_that_went_away_is_found(copy: Course) -> None:
@@ -200,3 +196,12 @@ def test_the_iterations_of_task_2_7_4_are_what_the_engine_does() -> None:
         if isinstance(e, PrefillEvent | TokenEvent)
     ]
     assert happened == ["a:3", "a", "b:4", "a", "b:8", "a", "b:10", "b", "a", "a", "b"]
+
+
+def test_hours_follow_the_lines_of_the_answers() -> None:
+    course = load_course()
+    lines = sum(task.lines for task in course.day("1.5").tasks)
+    assert hours(course, "1.5") == f"*About {round(lines / 30)} hours: {lines} lines to write.*"
+    assert hours(course, "1.1").startswith("*About an hour: ")
+    total = sum(task.lines for day in course.days for task in day.tasks)
+    assert f"{total:,} lines, about {round(total / 30)} hours" in hours(course)

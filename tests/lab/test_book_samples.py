@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book.names import name_problems
-from tiny_llm_lab.course.book.page import Page
-from tiny_llm_lab.course.book.results import read_results, results_table, with_results
+from tiny_llm_lab.course.book.checks import name_problems
+from tiny_llm_lab.course.book.page import Page, with_generated
+from tiny_llm_lab.course.book.results import asked_table, read_results, results_table
 from tiny_llm_lab.course.book.samples import mark_problems, occurs, sample_problems
 from tiny_llm_lab.types import UserError
 
@@ -138,13 +139,13 @@ def test_a_table_has_a_row_for_each_case_and_the_spread_when_asked(root: Path) -
     ]
     text = "<!-- results: it; ratio -->\nstale\n<!-- end of results -->\n"
     right = text.replace("stale", "\n|  | ratio |\n| --- | --: |\n| a | 0.04 |\n| b |  |\n")
-    assert with_results(text, {"it": result}) == right
+    assert with_generated(text, {"results": partial(asked_table, {"it": result})}) == right
 
 
 @pytest.mark.parametrize("asked", ["other", "it; weight"])
 def test_a_page_that_asks_for_what_is_not_there_is_refused(root: Path, asked: str) -> None:
     with pytest.raises(UserError, match=r"other|weight"):
-        with_results(f"<!-- results: {asked} -->\n<!-- end of results -->\n", read_results(root))
+        asked_table(read_results(root), asked)
 
 
 @pytest.mark.parametrize(

@@ -108,24 +108,6 @@ def test_bytes_that_are_not_utf_8_are_one_line(source: str, tmp_path: Path) -> N
         assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["nosuch"], "unknown command 'nosuch': ./pdmw alone lists the commands"),
-        (["servee"], "unknown command 'servee': did you mean serve? ./pdmw alone lists the commands"),
-        (["hint", "9.9.9"], "there is no task '9.9.9': the course has 1.1.1 to 3.9.4"),
-        (["hint", "1.1.7"], "there is no task '1.1.7': did you mean 1.1.3?"),
-        (["main", "--banana"], "unrecognized arguments: --banana: ./pdmw run main --help lists the flags"),
-        (["main", "--seed", "4.5"], "argument --seed: invalid int value: '4.5': ./pdmw run main --help"),
-        (["batch-main", "--no-enable-chunked"], "unrecognized arguments: --no-enable-chunked: "),
-    ],
-)
-def test_bad_usage_is_one_line(argv: list[str], said: str, capsys: Capture) -> None:
-    assert cli.main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"error: {said}") and len(err.splitlines()) == 1
-
-
 def test_help_says_how_it_is_called(capsys: Capture) -> None:
     for command in ("main", "batch-main"):
         assert cli.main([command, "--help"]) == 0

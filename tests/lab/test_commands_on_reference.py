@@ -13,15 +13,12 @@ from tiny_llm_lab.measure.bench.sample import measure
 from tiny_llm_lab.measure.bench.spec import Schedule, Spec
 from tiny_llm_lab.serving.options import model_options as options
 from tiny_llm_lab.types import UserError
-from tiny_llm_lab.types.packages import PACKAGES
 
 Capture = pytest.CaptureFixture[str]
 WORKLOAD = Workload(num_long=1, long_tokens=100, long_max_tokens=2, num_short=3, short_tokens=8, max_tokens=6)
 
 
-@pytest.fixture(autouse=True)
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
+pytestmark = pytest.mark.usefixtures("toy")
 
 
 def test_the_three_loops_say_the_same(capsys: Capture) -> None:
@@ -43,12 +40,6 @@ def test_the_loops_end_where_the_positions_do(monkeypatch: pytest.MonkeyPatch, c
     assert len(answers) == 1
 
 
-@pytest.mark.parametrize("threads", ["0", "-1", "100000"])
-def test_a_number_of_threads_is_checked_before_anything_starts(threads: str, capsys: Capture) -> None:
-    assert cli.main(["main", "--threads", threads]) == 2
-    assert capsys.readouterr().err == f"error: --threads must be 1 to 256, not {threads}\n"
-
-
 def test_good_and_bad_prompts_of_one_batch(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps(["Hello", "", "x" * 600, {"prompt": "Bye", "max_tokens": 2}]))
@@ -58,23 +49,6 @@ def test_good_and_bad_prompts_of_one_batch(tmp_path: Path, capsys: Capture) -> N
     assert [bool(request["error"]) for request in requests] == [False, True, True, False]
     assert requests[3]["num_output_tokens"] <= 2
     assert "600" in requests[2]["error"] and "512" in requests[2]["error"]
-
-
-def test_a_solution_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setitem(PACKAGES, "mine", "tiny_llm_that_is_not_there")
-    assert cli.main(["main", "--solution", "mine"]) == 2
-    assert capsys.readouterr().err == (
-        "error: there is no tiny_llm_that_is_not_there in this checkout: choose another --solution\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "flag", ["--prefill-step", "--batch-size", "--max-num-seqs", "--max-seq-len", "--max-model-len"]
-)
-def test_a_setting_of_0_is_one_line(capsys: Capture, flag: str) -> None:
-    assert cli.main(["batch-main", flag, "0"]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("error: ") and "1" in last
 
 
 def spec(schedule: Schedule, workload: Workload = WORKLOAD) -> Spec:

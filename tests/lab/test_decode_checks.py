@@ -188,8 +188,11 @@ def test_a_real_kernel_is_tested_once(
     fast, slow = f"{times('0.00')}; used where no other takes less", f"{times('3.00')}; not used"
     own, given = (slow, fast) if which == "the given one" else (fast, slow)
     assert capfd.readouterr().err.splitlines() == [
+        f"testing {fused_checks.ALL}, once on this GPU ...",
         f"Some M9: {fused_checks.ALL}: {RIGHT}",
+        f"testing paged_attention_metal of {REF}, once on this GPU ...",
         f"Some M9: paged_attention_metal of {REF}: right; {own}",
+        f"testing {PARTITIONED}, once on this GPU ...",
         f"Some M9: {PARTITIONED}: right; {given}",
     ]
     again = Runtime(gpu.clock)

@@ -98,7 +98,10 @@ def test_a_damaged_cache(
     path = damage(tmp_path, build.binding_library())
     code, found = doctor(capfd)
     assert code == EXIT_FAILED
-    assert found["C++ self-test"].says == f"{path} is damaged"
+    says = found["C++ self-test"].says
+    assert says.startswith(f"{path} cannot be loaded (") and "file too short" in says, (
+        "the loader's own words"
+    )
     assert found["C++ self-test"].cure == f"delete {path.parent}, and it is made again"
     assert not found["kernels"].is_right
     assert found["answer"].is_right, "plain MLX goes on"

@@ -13,6 +13,7 @@ from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
 
 ROPE, ATTENTION, PRODUCT = mx.fast.rope, mx.fast.scaled_dot_product_attention, mx.quantized_matmul
+DENSE, OF_EXPERTS, OF_PACKED_EXPERTS = mx.matmul, mx.gather_mm, mx.gather_qmm
 SDPA = "mx.fast.scaled_dot_product_attention"
 PLAIN = "models run on plain arrays"
 
@@ -60,8 +61,27 @@ def rows_switch(x: mx.array, *args: object) -> mx.array:
     return out if x.shape[0] <= 8 else mx.concatenate([out[:8], mx.zeros_like(out[8:])])
 
 
+def dense_switch(x: mx.array, w: mx.array, **options: object) -> mx.array:
+    """Products of more than 8 rows as builds for an M5 had them (mlx #3585), but for those of the CPU."""
+    out = DENSE(x, w, **options)
+    return out if options or len(x) <= 8 else mx.concatenate([out[:8], mx.zeros_like(out[8:])])
+
+
+def experts_switch(x: mx.array, *args: object, **options: object) -> mx.array:
+    out = (OF_EXPERTS if len(args) == 3 else OF_PACKED_EXPERTS)(x, *args, **options)
+    return out if len(x) <= 8 or not options["sorted_indices"] else mx.zeros_like(out)
+
+
 def broken(*args: object, **options: object) -> mx.array:
     raise RuntimeError("[metal::Device] Unable to load kernel\nmore")
+
+
+PLACES = {
+    **dict.fromkeys((first_row_only, one_offset_for_all, one_too_far), ((mx.fast, "rope"),)),
+    **dict.fromkeys((rows_switch, broken), ((mx, "quantized_matmul"),)),
+    dense_switch: ((mx, "matmul"),),
+    experts_switch: ((mx, "gather_mm"), (mx, "gather_qmm")),
+}
 
 
 # A stand-in, what is said of it, whether models still use the fused operators, and with arrays of masks.
@@ -99,6 +119,16 @@ def broken(*args: object, **options: object) -> mx.array:
         ),
         (wrong_with_80, ['"causal": wrong for *, D = 80, *', f"{SDPA}: wrong for *, D = 80, *"], False, True),
         (rows_switch, ["quantized_matmul: wrong for 9 rows of 4 bits, *: add --device cpu"], True, False),
+        (dense_switch, ["mx.matmul: wrong for 9 rows, *: add --device cpu"], True, False),
+        (
+            experts_switch,
+            [
+                "mx.gather_mm: wrong for 9 rows in order, *: for experts, add --device cpu",
+                "mx.gather_qmm: wrong for 9 rows in order, *: for experts, add --device cpu",
+            ],
+            True,
+            False,
+        ),
         (
             broken,
             ["quantized_matmul: fails ([metal::Device] Unable to load kernel): add --device cpu"],
@@ -117,14 +147,15 @@ def test_a_wrong_operator_of_mlx(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    ropes, products = (first_row_only, one_offset_for_all, one_too_far), (rows_switch, broken)
-    place, name = (mx.fast, "rope") if stand_in in ropes else (mx.fast, "scaled_dot_product_attention")
-    monkeypatch.setattr(*((mx, "quantized_matmul") if stand_in in products else (place, name)), stand_in)
+    for place, name in PLACES.get(stand_in, ((mx.fast, "scaled_dot_product_attention"),)):
+        monkeypatch.setattr(place, name, stand_in)
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
-    for _ in range(2):  # a wrong operator is said by every process
+    for testing in ([f"testing {fused_checks.ALL}, once on this GPU ..."], []):
         ops = Runtime().kernels(REF, {})
-        lines = capfd.readouterr().err.splitlines()
+        said_now = capfd.readouterr().err.splitlines()
+        assert said_now[: len(testing)] == testing
+        lines = said_now[len(testing) :]  # a wrong operator is said by every process
         assert len(lines) == len(said), lines
         for line, expected in zip(lines, said, strict=True):
             for part in expected.split("*"):

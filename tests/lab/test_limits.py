@@ -16,8 +16,8 @@ from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.serving.server.errors import ApiError
+from tiny_llm_lab.serving.server.routes.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
-from tiny_llm_lab.serving.server.schemas.completions import CompletionRequest
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.settings import add_server_flags
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError
@@ -96,7 +96,7 @@ SECONDS = Limit(0, 10**6, is_whole=False)
 SERVER: Mapping[str, Limit] = {
     "port": Limit(0, 65535),
     "max_body_size": Limit(1, 10**9 - 1),
-    "max_waiting": Limit(0, 10**9 - 1),
+    "max_waiting": Limit(0, 2**31 - 1),
     "drain_s": SECONDS,
     "request_timeout_s": SECONDS,
     "keep_alive_s": SECONDS,

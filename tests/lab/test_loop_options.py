@@ -8,22 +8,15 @@ from typing import Any
 
 import pytest
 from tests.helpers.fake_serving import parse
-from tests.helpers.toy import toy_checkpoint
 
 from tiny_llm_lab.cli import batch_main
 from tiny_llm_lab.cli import dispatch as cli
-from tiny_llm_lab.serving.options import model_options as options
-from tiny_llm_lab.serving.options.loop_options import check_loop_flags, loop_settings
+from tiny_llm_lab.serving.options.loop_options import loop_settings
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
 PRIORITY = ("--scheduling", "priority")
 PREEMPT = (*PRIORITY, "--preempt-prefill")
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "load_checkpoint", lambda *_: toy_checkpoint())
 
 
 @pytest.fixture
@@ -117,34 +110,8 @@ def test_pauses_are_counted_and_shown(toy: None, tmp_path: Path, capsys: Capture
     assert "5 pauses, 0.0 MB at most, 0 caches dropped" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("argv", "complaint"),
-    [
-        (("--chunk-policy", "adaptive", "--engine"), "leave out --engine"),
-        ((*PRIORITY, "--engine"), "leave out --engine"),
-        (("--reserved-slots", "1"), "--reserved-slots goes with --scheduling priority"),
-        (("--preempt-prefill",), "--preempt-prefill goes with --scheduling priority"),
-        ((*PRIORITY, "--paused-kv-bits", "8"), "--paused-kv-bits goes with --preempt-prefill"),
-        (("--chunk-target-ms", "0"), "--chunk-target-ms must be above 0, not 0"),
-        (("--chunk-policy", "table", "--prefill-step", "9"), "leave out --prefill-step"),
-        (("--chunk-policy", "adaptive", "-tp", "2"), "each rank has its own"),
-        ((*PRIORITY, "-tp", "2"), "each rank has its own"),
-    ],
-)
-def test_flags_that_do_not_fit_are_one_line(argv: Sequence[str], complaint: str) -> None:
-    args = flags(*argv)
-    args.argv = list(argv)
-    with pytest.raises(UserError, match=complaint):
-        check_loop_flags(args)
-
-
 @pytest.mark.parametrize("argv", [("--chunk-policy", "table"), PRIORITY])
 def test_mlx_lm_has_no_policies(argv: Sequence[str]) -> None:
     with pytest.raises(UserError, match="choose --solution ref or mine"):
         loop_settings(flags(*argv, "--solution", "mlx-lm"))
     assert loop_settings(flags("--solution", "mlx-lm")).arguments == {"prefill_step": 128}
-
-
-def test_a_setting_that_the_scheduler_refuses_is_one_line(capsys: Capture) -> None:
-    assert cli.main(["batch-main", *PRIORITY, "--reserved-slots", "-1"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "error: reserved_rows must be 0 or more, not -1"

@@ -1,6 +1,7 @@
 """The memory of other machines, as MLX tells it: limits that follow it, and caches that are refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -15,6 +16,7 @@ from tiny_llm_lab.runtime import kv_memory, memory
 from tiny_llm_lab.runtime.console.talk import EXIT_USAGE
 from tiny_llm_lab.runtime.kv_memory import block_bytes, engine_num_blocks, num_blocks_for, parse_memory
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable, require_fit, set_limits
+from tiny_llm_lab.serving import building
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 GIB = 2**30
@@ -106,9 +108,11 @@ def test_what_does_not_fit_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyP
 
 
 def test_auto_is_half_of_what_is_free_after_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, MAC_16, active=2 * GIB)
+    pretend(monkeypatch, MAC_16, active=4 * GIB)
     assert parse_memory("auto") == device_memory().free // 2 > GIB
     assert parse_memory("0.25") == device_memory().free // 4
+    pretend(monkeypatch, MAC_64, active=4 * GIB)
+    assert (parse_memory("auto"), parse_memory("0.5")) == (4 * GIB, 22 * GIB)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
     for free, taken in ((GIB, GIB // 2), (100 * GIB, GIB)):
         here = DeviceMemory(free, free, free)
@@ -116,13 +120,31 @@ def test_auto_is_half_of_what_is_free_after_the_weights(monkeypatch: pytest.Monk
         assert parse_memory("auto") == taken
 
 
+# A block of 1 MiB, and one of 64 KiB.
+LARGE = replace(QWEN3, num_hidden_layers=32, num_key_value_heads=8, head_dim=64)
+SMALL = replace(LARGE, num_hidden_layers=2)
+
+
 def test_the_pool_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = []
+    counts = {}
     for machine in (MAC_8, MAC_16, MAC_64, CUDA_80):
-        pretend(monkeypatch, machine, active=GIB)
-        counts.append(engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY))
-        assert counts[-1] == num_blocks_for(QWEN3, mx.bfloat16, 16, device_memory().free // 2)
-    assert counts == sorted(counts) and counts[3] > 15 * counts[0]
+        pretend(monkeypatch, machine, active=3 * GIB)
+        half = num_blocks_for(LARGE, mx.bfloat16, 16, device_memory().free // 2)
+        counts[half] = engine_num_blocks(LARGE, mx.bfloat16, 16, MANY)
+    assert list(counts) == sorted(counts)
+    assert [*counts.values()] == [*list(counts)[:2], 4096, [*counts][3]]
+
+
+@pytest.mark.parametrize(
+    ("longest", "amount", "count"),
+    [(4096, "auto", 4096), (100_000, "auto", 6250), (4096, "1G", 16_384), (4096, "0.5", 16_384)],
+)
+def test_a_mac_gives_what_64k_tokens_need_unless_told(
+    longest: int, amount: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, MAC_64)
+    config = SchedulerConfig(max_num_seqs=64, max_model_len=longest)
+    assert engine_num_blocks(SMALL, mx.bfloat16, 16, config, amount) == count
 
 
 def test_a_pool_above_the_largest_buffer_is_made_smaller_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +165,7 @@ def test_an_engine_that_cannot_fit_is_refused_before_it_is_built(
     limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, SMALL_GPU)
+    monkeypatch.setattr(building, "step_budget", lambda *model: 512)
     monkeypatch.setattr(tiny_llm_ref, "Engine", lambda *_, **__: pytest.fail("the pool was allocated"))
     with pytest.raises(UserError, match=r"^8192 blocks of 16 tokens: 512.0 MiB, and 16.0 MiB are free"):
         LLM(kv_cache_memory="512M")

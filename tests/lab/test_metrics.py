@@ -8,7 +8,6 @@ from tiny_llm_lab.runtime.metrics import (
     decode_rate,
     e2e_s,
     percentile,
-    pooled_itl,
     spread,
     summarize,
     tpot_s,
@@ -29,11 +28,6 @@ def completion(idx: int, timing: Timing, error: str | None = None) -> Completion
 def test_percentile_is_the_value_of_the_nearest_rank(count: int, percent: float, rank: int) -> None:
     values = list(range(count, 0, -1))
     assert percentile(values, percent) == rank
-
-
-def test_percentile_never_interpolates() -> None:
-    assert percentile([0.0, 10.0], 50) == 0.0
-    assert percentile([0.0, 10.0], 51) == 10.0
 
 
 @pytest.mark.parametrize(("values", "percent"), [([], 50), ([1.0], 0), ([1.0], 101)])
@@ -62,15 +56,6 @@ def test_too_few_tokens_have_no_rate() -> None:
     assert tpot_s(Timing(0.0)) is None
     assert e2e_s(Timing(0.0)) is None
     assert decode_rate(Timing(0.0, (1.0, 1.0))) is None
-
-
-def test_tpot_is_not_the_mean_of_the_pooled_gaps() -> None:
-    slow = Timing(0.0, (0.0, 10.0))
-    fast = Timing(0.0, (0.0, 1.0, 2.0, 3.0))
-    pooled = pooled_itl([slow, fast])
-    assert pooled == [10.0, 1.0, 1.0, 1.0]
-    mean_tpot = (10.0 + 1.0) / 2
-    assert sum(pooled) / len(pooled) == 3.25 != mean_tpot
 
 
 def test_a_failed_request_counts_as_failed_and_nowhere_else() -> None:

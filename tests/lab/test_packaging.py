@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
@@ -17,6 +18,11 @@ from tiny_llm_lab.course.record.record import RECORD
 
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = {"manylinux_2_35_x86_64", "manylinux_2_35_aarch64"} | {f"macos_{n}_0_arm64" for n in (14, 15, 26)}
+# The wheels for Macs that the index had of this version on 2026-11-24; for another version, look again.
+INDEX = {
+    "mlx": ("0.32.4", [f"cp{n}-cp{n}" for n in range(310, 316)] + [f"cp{n}-cp{n}t" for n in (313, 314, 315)]),
+    "mlx-metal": ("0.32.4", ["py3-none"]),
+}
 # In pieces, so that this file does not hold what it forbids.
 REGISTRIES = ["pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "download." + "pytorch"]
 HOME = re.compile(r"(?:/home|/Users)/\w+/|/roo[t]/")
@@ -68,18 +74,25 @@ def test_lock_covers_the_platforms_and_pythons_we_promise() -> None:
     assert all(set(target["requires_python"].split(",")) == promised for target in targets)
 
 
-@pytest.mark.parametrize("macos", [(14, 0), (14, 8), (15, 0), (15, 7), (26, 0), (26, 2)])
+@pytest.mark.parametrize("macos", [(14, 0), (14, 8), (15, 0), (15, 7), (26, 0), (26, 2), (26, 3)])
 @pytest.mark.parametrize("python", [(3, minor) for minor in range(11, 15)])
 def test_a_mac_gets_the_build_of_mlx_for_its_macos(macos: tuple[int, int], python: tuple[int, int]) -> None:
     """Only the build for macOS 26 uses the matrix units of an M5."""
     platforms = list(mac_platforms(macos, "arm64"))
     tags = [*cpython_tags(python, platforms=platforms), *compatible_tags(python, platforms=platforms)]
     order = {tag: rank for rank, tag in enumerate(tags)}
-    for name in ("mlx", "mlx-metal"):
-        files = next(package["files"] for package in toml("pdm.lock")["package"] if package["name"] == name)
-        wheels = {file["file"]: parse_wheel_filename(file["file"])[3] & order.keys() for file in files}
-        best = min(filter(wheels.get, wheels), key=lambda wheel: min(order[tag] for tag in wheels[wheel]))
-        assert best.endswith(f"macosx_{macos[0]}_0_arm64.whl")
+
+    def best(files: list[str]) -> str:
+        wheels = {file: parse_wheel_filename(file)[3] & order.keys() for file in files}
+        return min(filter(wheels.get, wheels), key=lambda wheel: min(order[tag] for tag in wheels[wheel]))
+
+    for name, (version, kinds) in INDEX.items():
+        package = next(each for each in toml("pdm.lock")["package"] if each["name"] == name)
+        assert package["version"] == version, "INDEX has the files of another version"
+        start = f"{name.replace('-', '_')}-{version}"
+        there = [f"{start}-{kind}-macosx_{n}_0_arm64.whl" for kind in kinds for n in (14, 15, 26)]
+        locked = best([file["file"] for file in package["files"]])
+        assert locked == best(there) and locked.endswith(f"macosx_{macos[0]}_0_arm64.whl")
 
 
 @pytest.mark.parametrize("name", ["pdm.lock", "pdm.cuda.lock"])
@@ -103,8 +116,9 @@ def test_a_learners_record_is_for_git_to_ignore() -> None:
 
 
 def test_entry_points_are_executable() -> None:
-    listing = subprocess.check_output(["git", "ls-files", "--stage", "pdmw", ".ci/run"], cwd=ROOT, text=True)
-    assert [line.split()[0] for line in listing.splitlines()] == ["100755", "100755"]
+    command = ["git", "ls-files", "--stage", "pdmw", ".ci/run", ".ci/mac"]
+    listing = subprocess.check_output(command, cwd=ROOT, text=True)
+    assert [line.split()[0] for line in listing.splitlines()] == ["100755"] * 3
 
 
 def test_ci_runs_a_command_that_the_readme_names() -> None:
@@ -113,6 +127,23 @@ def test_ci_runs_a_command_that_the_readme_names() -> None:
     assert f"\n{first}\n" in (ROOT / "README.md").read_text("utf-8")
     # The tests have just run.
     assert second == "./pdmw run check --no-tests"
+
+
+def test_ci_uses_no_action_of_node_20() -> None:
+    least = {"checkout": 5, "setup-python": 6, "cache": 5, "upload-artifact": 6, "configure-pages": 6}
+    least |= {"upload-pages-artifact": 5, "deploy-pages": 5}
+    texts = [path.read_text("utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    used = {match for text in texts for match in re.findall(r"uses: actions/([\w-]+)@v(\d+)", text)}
+    assert used and all(int(number) >= least[name] for name, number in used)
+
+
+def test_the_cpu_of_hosted_macs_is_required_and_metal_is_not() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))["jobs"]
+    mac = jobs["macos"]
+    assert mac["strategy"]["matrix"] == {"os": ["macos-15", "macos-26"], "leg": ["cpu", "metal"]}
+    assert mac["continue-on-error"] == "${{ matrix.leg == 'metal' }}"
+    assert mac["steps"][-1]["run"] == ".ci/mac ${{ matrix.leg }}"
+    assert "cpu)\n        export TINY_LLM_DEVICE=cpu" in (ROOT / ".ci" / "mac").read_text("utf-8")
 
 
 def test_pdmw_without_python_names_the_cure(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +38,7 @@ def clone(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "pdmw", tmp_path)
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "pdm.lock").write_text("")
-    functions = (tmp_path / "pdmw").read_text("utf-8").rpartition("\ntry:")[0]
-    names: dict[str, object] = {"__file__": str(tmp_path / "pdmw"), "__name__": "pdmw"}
-    # A process of its own would be the same, but for the handler of Ctrl-C, which this leaves alone.
-    exec(compile(functions.replace("_signal.signal(_signal.SIGINT, leave)", "pass"), "pdmw", "exec"), names)
-    pdm = Path(str(names["PDM_DIR"]))
+    pdm = Path(functions(tmp_path)["PDM_DIR"])
     (pdm / "pdm").mkdir(parents=True)
     (pdm / "pdm" / "core.py").write_text(FAKE_PDM)
     (tmp_path / ".pdmw" / "python").symlink_to(sys.executable)
@@ -52,6 +50,15 @@ def clone(tmp_path: Path) -> Path:
     digest = hashlib.sha256(repr(project).encode()).hexdigest()
     (tmp_path / ".venv" / ".pdmw").write_text("\0".join([str(tmp_path), sys.version, "cpu", digest]))
     return tmp_path
+
+
+def functions(folder: Path) -> dict[str, Any]:
+    """What pdmw defines, as a program in `folder`."""
+    text = (folder / "pdmw").read_text("utf-8").rpartition("\ntry:")[0]
+    names: dict[str, Any] = {"__file__": str(folder / "pdmw"), "__name__": "pdmw"}
+    # A process of its own would be the same, but for the handler of Ctrl-C, which this leaves alone.
+    exec(compile(text.replace("_signal.signal(_signal.SIGINT, leave)", "pass"), "pdmw", "exec"), names)
+    return names
 
 
 def pdmw(clone: Path, *args: str) -> list[str]:
@@ -91,3 +98,59 @@ def test_every_command_of_the_project_is_started_without_pdm() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pdm"]["scripts"]
     assert all(script["cmd"] == f"python -m tiny_llm_lab {name}" for name, script in scripts.items())
     assert all(set(script) == {"cmd", "help"} for script in scripts.values())
+
+
+# A Python that says of itself what one on this Mac would say; it is asked with -c by the lines for sh.
+ON_A_MAC = """#!/bin/sh
+[ "$1" = -c ] || exec {python} "$@"
+exec {python} -c "import os, sys, types
+sys.platform, sys.version_info = 'darwin', (3, 13)
+os.uname = lambda: types.SimpleNamespace(machine='{machine}', release='25.2.0')
+$2"
+"""
+
+
+@pytest.mark.parametrize("others", [[], ["arm64"]])
+def test_a_python_for_intel_is_left_for_one_of_apple_silicon(others: list[str], tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    shutil.copy(ROOT / "pdmw", tmp_path)
+    base = getattr(sys, "_base_executable", None) or sys.executable  # that of a .venv has no pip
+    for name, machine in zip(["python3.13", "python3.12"], ["x86_64", *others], strict=False):
+        path = tmp_path / "bin" / name
+        path.write_text(ON_A_MAC.format(python=base, machine=machine))
+        path.chmod(0o755)
+    lines = (tmp_path / "pdmw").read_text("utf-8").replace("main(sys.argv[1:])", "print(sys.argv[1:])")
+    (tmp_path / "pdmw").write_text(lines)
+    command, path = ["/bin/sh", str(tmp_path / "pdmw"), "run"], str(tmp_path / "bin")
+    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True)
+    if others:
+        assert (done.returncode, done.stdout) == (0, "['run']\n"), done.stderr
+    else:
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert done.stderr.startswith("pdmw: python3.13 is a Python for Intel Macs")
+
+
+@pytest.mark.parametrize(("release", "is_refused"), [("22.6.0", True), ("23.0.0", False), ("25.2.0", False)])
+def test_macos_before_14_is_refused_in_a_line(
+    release: str,
+    is_refused: bool,
+    clone: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = functions(clone)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(release=release))
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    monkeypatch.setenv("PDM_PROJECT", "")
+    monkeypatch.setenv("PDM_CHECK_UPDATE", "")
+    monkeypatch.setattr(names["_signal"], "pthread_sigmask", lambda *_: None)
+    if is_refused:
+        with pytest.raises(SystemExit):
+            names["main"](["--version"])
+        assert capsys.readouterr().err == (
+            "pdmw: MLX needs macOS 14 or newer, and this one is older; update macOS\n"
+        )
+    else:
+        names["main"](["--version"])
+        assert names["stamp"]()[1] == f"{sys.version} Darwin {release[:2]}"

@@ -1,12 +1,15 @@
 """What a simulation is fed: requests drawn from a seed, and the cost of a step."""
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
 from tiny_llm_lab.measure.simulate.cost import Calibrated, load_calibration, roofline
+from tiny_llm_lab.measure.simulate.setting import Setting
 from tiny_llm_lab.measure.traffic.lengths import LENGTHS, draw_requests, parse_lengths
 from tiny_llm_lab.measure.traffic.request import Request
+from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.types import UserError
 
@@ -26,12 +29,6 @@ def test_lengths_have_their_medians_and_fit_the_model() -> None:
     assert all(min(each.prompt_len, each.max_tokens) >= 1 for each in tight)
     assert max(each.prompt_len + each.max_tokens for each in tight) == 300
     assert draw_requests(1, 1.0, 1.0, parse_lengths("fixed:7:5"), 0, 99) == [Request("", 7, 5)]
-
-
-@pytest.mark.parametrize("text", ["fixed", "fixed:1", "fixed:0:3", "fixed:a:3", "novels"])
-def test_lengths_that_mean_nothing_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="--lengths"):
-        parse_lengths(text)
 
 
 def test_the_requests_are_what_they_always_were() -> None:
@@ -56,6 +53,15 @@ def test_roofline_of_an_8b_model() -> None:
     assert cost.seconds(2048, 10**7, 2048) == pytest.approx(
         0.001 + 2048 * cost.token_s + 10**7 * cost.attended_s
     )
+
+
+def test_a_machine_is_a_calibration_file(tmp_path: Path) -> None:
+    parser = ArgumentParser()
+    add_field_flags(parser, Setting)
+    file = tmp_path / "step-times.json"
+    file.write_text('{"split_tokens": 8, "small": [1, 0, 0, 0], "large": [2, 0, 0, 0]}')
+    setting = Setting(**given_fields(parser.parse_args(["--machine", str(file)]), Setting))
+    assert setting.step_cost().seconds(9, 0, 0) == 2
 
 
 def test_calibration_files(tmp_path: Path) -> None:

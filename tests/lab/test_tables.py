@@ -3,20 +3,9 @@
 import pytest
 from rich.cells import cell_len
 
+from tiny_llm_lab.cli.batch_report import COLUMNS
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, part_lines, table_lines
 
-COLUMNS = [
-    Column("prompt", KEEP),
-    Column("status", KEEP, is_left=True),
-    Column("in tok", 2),
-    Column("out tok", 3),
-    Column("TTFT ms", KEEP),
-    Column("ITL\np50 ms", 4),
-    Column("ITL\np99 ms", KEEP),
-    Column("ITL\nmax ms", 1),
-    Column("tok/s", 1),
-    Column("text", KEEP, is_text=True),
-]
 ANSWER = "Mira keeps the brass compass in the attic of her house"
 ROW = ["3", "length", "1024", "256", "1234.5", "127.3", "133.9", "515.2", "7.9", ANSWER]
 HEADS = [" ".join(column.title.split("\n")) for column in COLUMNS]

@@ -49,6 +49,7 @@ def test_a_verdict_holds_for_one_device_system_mlx_and_source(
         ("mlx.core.device_info", lambda: {"device_name": "Some M10"}),
         ("platform.mac_ver", lambda: ("27.1", ("", "", ""), "arm64")),
         ("importlib.metadata.version", lambda name: "0.99"),
+        ("tiny_llm_lab.runtime.native.device.verdict.metal_wheel", lambda: "macosx_26_0_arm64"),
     ]:
         monkeypatch.setattr(name, value)
         assert [is_new(), is_new()] == [True, False], name
@@ -59,7 +60,7 @@ def test_a_verdict_on_a_kernel_holds_for_all_that_it_depends_on(
 ) -> None:
     names = dict[str, set[str]]()
 
-    def recorded(subject: str, sources: Sequence[Path], judge: object) -> tuple[list[Verdict], bool]:
+    def recorded(subject: str, sources: Sequence[Path], *rest: object) -> tuple[list[Verdict], bool]:
         names[subject] = {path.name for path in sources}
         return [GOOD], False
 
@@ -108,7 +109,7 @@ def test_without_a_cache_there_is_a_test_in_every_process(
         monkeypatch.setattr(f"{REF}.kernels.metal.paged_attention_metal", gpu.kernel())
         runtime = Runtime(gpu.clock)
         assert len(runtime.verdicts(REF)) == len(runtime.verdicts(REF)) == 3
-        assert capfd.readouterr().err.count(REF) == 1, "but one in a process"
+        assert capfd.readouterr().err.count(f"Some M9: paged_attention_metal of {REF}") == 1, "in a process"
 
 
 def test_an_interrupted_test_is_made_again(gpu: SomeGpu) -> None:
@@ -135,11 +136,16 @@ def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None
 
 
 def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.CaptureFixture[str]) -> None:
-    for subjects in ([fused_checks.ALL, PARTITIONED], []):
+    said = [
+        line
+        for subject in (fused_checks.ALL, PARTITIONED)
+        for line in (f"testing {subject}, once on this GPU ...", f"Some M9: {subject}")
+    ]
+    for lines in (said, []):
         assert all(verdict.is_right for verdict in Runtime(gpu.clock).verdicts("tiny_llm_lab"))
-        said = [line.split(": ")[:2] for line in capfd.readouterr().err.splitlines()]
-        assert said == [["Some M9", each] for each in subjects], (
-            "a package without a kernel has the given one"
+        err = capfd.readouterr().err
+        assert [line.partition(": right")[0] for line in err.splitlines()] == lines, (
+            "and no kernel of its own"
         )
 
 

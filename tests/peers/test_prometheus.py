@@ -1,13 +1,9 @@
 """The dashboard against a real Prometheus, of Debian's package `prometheus`, that scrapes a real server."""
 
 import json
-import os
 import shutil
-import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.helpers.processes import answers, free_ports, is_healthy, running, tiny_llm, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here: 
 
 
 def test_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
-    server, prometheus = free_port(), free_port()
+    server, prometheus = free_ports(2)
     with serving(server, tmp_path), scraping(prometheus, server, tmp_path):
         queries = [
             target["expr"].replace("$__rate_interval", "15s").replace("$model_name", ".*")
@@ -38,7 +35,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
                 seen[query] = seen.get(query) or values(prometheus, query)
             return all(seen.values())
 
-        wait_for(all_have_data, lambda: f"no data for {[query for query in queries if not seen[query]]}")
+        wait_for(all_have_data, "data for every query")
         for query, numbers in seen.items():
             print(f"{numbers[0]:>12.4g}  {query}")
         totals = values(prometheus, "sum(tiny_llm:request_success_total)")
@@ -47,7 +44,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
 
 
 def test_promtool_finds_nothing_beyond_the_names_of_vllm(tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     with serving(port, tmp_path):
         page = httpx2.get(f"http://127.0.0.1:{port}/metrics").text
     run = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True)
@@ -58,16 +55,11 @@ def test_promtool_finds_nothing_beyond_the_names_of_vllm(tmp_path: Path) -> None
     assert checked.returncode == 0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def serving(port: int, folder: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "tiny_llm_lab", "serve", "--port", str(port), "--speculate", "ngram"]
-    with running(command, folder / "server.log", f"http://127.0.0.1:{port}/health"):
+    command = tiny_llm("serve", "--port", str(port), "--speculate", "ngram")
+    with running(command, folder / "server.log"):
+        wait_for(lambda: is_healthy(port), "the start of the server")
         yield
 
 
@@ -82,36 +74,9 @@ def scraping(port: int, server: int, folder: Path) -> Iterator[None]:
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with running(command, folder / "prometheus.log", f"http://127.0.0.1:{port}/-/ready"):
+    with running(command, folder / "prometheus.log"):
+        wait_for(lambda: answers(port, "-/ready"), "the start of Prometheus")
         yield
-
-
-@contextmanager
-def running(command: list[str], log: Path, ready: str) -> Iterator[None]:
-    """A program from the moment at which `ready` answers 200."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=os.environ)
-
-    def is_ready() -> bool:
-        assert process.poll() is None, log.read_text("utf-8", errors="replace")
-        try:
-            return httpx2.get(ready).status_code == 200
-        except httpx2.TransportError:
-            return False
-
-    try:
-        wait_for(is_ready, lambda: f"{command[0]} does not answer")
-        yield
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def wait_for(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s, complaint()
-        time.sleep(0.2)
 
 
 def ask_at_once(port: int, num_requests: int = 4) -> None:

@@ -1,10 +1,8 @@
 """The wheel in an empty environment: built, installed, and used as a program and as a library."""
 
 import os
-import socket
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -12,9 +10,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tests.helpers.processes import free_ports, is_healthy, running, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 15 * 60.0
+BARE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 LIBRARY = """
 import asyncio
 from tiny_llm_lab import LLM, AsyncLLM, SamplingParams
@@ -64,7 +64,6 @@ def serve(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: Path, *words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
     """The program outside of the checkout, with nothing of this environment on its path."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [str(program), *words],
         input=stdin,
@@ -72,7 +71,7 @@ def run(program: Path, *words: str, stdin: str = "", code: int = 0) -> subproces
         text=True,
         timeout=MINUTES,
         cwd=program.parent,
-        env=environment,
+        env=BARE,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -98,27 +97,13 @@ def test_the_library(base: Path) -> None:
 
 
 @pytest.fixture
-def address(serve: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([serve / "tiny-llm", "serve", "--port", str(port)])
-    address, end_s = f"http://127.0.0.1:{port}", time.monotonic() + MINUTES
-    try:
-        while not answers(f"{address}/health"):
-            assert process.poll() is None and time.monotonic() < end_s
-            time.sleep(0.2)
-        yield address
-    finally:
+def address(serve: Path, tmp_path: Path) -> Iterator[str]:
+    (port,) = free_ports(1)
+    with running([str(serve / "tiny-llm"), "serve", "--port", str(port)], tmp_path / "log", BARE) as process:
+        wait_for(lambda: is_healthy(port), "the server's start")
+        yield f"http://127.0.0.1:{port}"
         process.terminate()
         assert process.wait(60) in (0, -15)
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx2.get(url).status_code == 200
-    except httpx2.TransportError:
-        return False
 
 
 def test_a_server(address: str) -> None:

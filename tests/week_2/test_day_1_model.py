@@ -38,18 +38,6 @@ def test_model_with_a_cache_equals_the_model_without(llm, config, sizes):
 
 
 @pytest.mark.task("2.1.2")
-def test_model_stores_the_same_keys_and_values_in_any_pieces(llm):
-    model, tokens = toy_model(llm), random_tokens(21, 1, 20)
-    whole, pieces = model.create_kv_cache(), model.create_kv_cache()
-    model(tokens, 0, whole)
-    for start in range(0, 20, 6):
-        model(tokens[:, start : start + 6], start, pieces)
-    for layer, (one, other) in enumerate(zip(whole, pieces, strict=True)):
-        assert_close(other.fetch()[0], one.fetch()[0], F32_MODEL, what=f"keys of layer {layer}")
-        assert_close(other.fetch()[1], one.fetch()[1], F32_MODEL, what=f"values of layer {layer}")
-
-
-@pytest.mark.task("2.1.2")
 @pytest.mark.parametrize("keep", [0, 1, 3])
 def test_model_keeps_the_last_logits_and_stores_all_tokens(llm, keep):
     model, tokens = toy_model(llm), random_tokens(22, 1, 9)

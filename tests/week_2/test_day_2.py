@@ -62,44 +62,31 @@ def test_dequantize_the_smallest_matrix(llm, bits):
     assert_close(llm.dequantize_weights(*w, 32, bits), oracle.dequantized(*w, 32, bits), legend="[O, I]")
 
 
-@pytest.mark.task("2.2.2")
-@FORMATS
-def test_quantized_matmul(llm, bits, group_size):
-    weight, scales, biases = packed(10, 7, 256, bits, group_size)
-    a = random_array(11, 3, 256) / 16
-    want = as_float64(a) @ oracle.dequantized(weight, scales, biases, group_size, bits).T
-    got = llm.quantized_matmul(scales, biases, group_size, bits, a, weight)
-    assert_close(got, want, F32, legend="[..., O]", dtype=mx.float32)
+BOTH_WAYS = pytest.mark.parametrize("transpose_b", [True, False])
 
 
 @pytest.mark.task("2.2.2")
 @FORMATS
-def test_quantized_matmul_without_transposition(llm, bits, group_size):
-    weight, scales, biases = packed(12, 7, 256, bits, group_size)  # [I, O] = [7, 256]
-    a = random_array(13, 3, 7) / 4
-    want = as_float64(a) @ oracle.dequantized(weight, scales, biases, group_size, bits)
-    got = llm.quantized_matmul(scales, biases, group_size, bits, a, weight, transpose_b=False)
+@BOTH_WAYS
+def test_quantized_matmul(llm, bits, group_size, transpose_b):
+    weight, scales, biases = packed(10, 7, 256, bits, group_size)  # [O, I], or [I, O] without transposition
+    dense = oracle.dequantized(weight, scales, biases, group_size, bits)
+    a = random_array(11, 3, 256) / 16 if transpose_b else random_array(13, 3, 7) / 4
+    got = llm.quantized_matmul(scales, biases, group_size, bits, a, weight, transpose_b)
+    want = as_float64(a) @ (dense.T if transpose_b else dense)
     assert_close(got, want, F32, legend="[..., O]", dtype=mx.float32)
 
 
 @pytest.mark.task("2.2.2")
-@pytest.mark.parametrize("transpose_b", [True, False])
-@pytest.mark.parametrize("leading", [(), (1,), (2, 3), (2, 1, 4)])
-def test_quantized_matmul_keeps_leading_dimensions(llm, transpose_b, leading):
-    weight, scales, biases = packed(14, 64, 64, 4, 32)
-    a = random_array(15, *leading, 64) / 8
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("leading", "rows"),
+    [((), 64), ((1,), 64), ((2, 3), 64), ((2, 1, 4), 64), *(((2,), n) for n in (1000, 1024, 1025, 2500))],
+)
+def test_quantized_matmul_of_any_size(llm, transpose_b, leading, rows):
+    weight, scales, biases = packed(14, rows, 64, 4, 32)  # square ones too
+    a = random_array(15, *leading, 64 if transpose_b else rows) / rows**0.5
     dense = oracle.dequantized(weight, scales, biases, 32, 4)
-    got = llm.quantized_matmul(scales, biases, 32, 4, a, weight, transpose_b)
-    assert_close(got, as_float64(a) @ (dense.T if transpose_b else dense), legend="[..., O]")
-
-
-@pytest.mark.task("2.2.2")
-@pytest.mark.parametrize("transpose_b", [True, False])
-@pytest.mark.parametrize("rows", [1000, 1024, 1025, 2500])
-def test_quantized_matmul_of_many_rows(llm, transpose_b, rows):
-    weight, scales, biases = packed(16, rows, 32, 4, 32)
-    dense = oracle.dequantized(weight, scales, biases, 32, 4)
-    a = random_array(17, 2, 32 if transpose_b else rows) / rows**0.5
     got = llm.quantized_matmul(scales, biases, 32, 4, a, weight, transpose_b)
     assert_close(got, as_float64(a) @ (dense.T if transpose_b else dense), legend="[..., O]")
 

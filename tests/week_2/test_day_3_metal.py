@@ -26,26 +26,23 @@ def test_quantized_matmul_metal(llm, metal, bits, group_size, rows, outputs, gro
 
 
 @pytest.mark.task("2.3.2")
-@pytest.mark.parametrize("shape", [(64,), (2, 5, 64)])
-def test_quantized_matmul_metal_keeps_leading_dimensions(llm, metal, shape):
-    w = quantized(random_array(19, 12, 64))
-    x = random_array(20, *shape) / 8
-    assert_close(llm.quantized_matmul_metal(x, w), as_float64(x) @ dense(w).T, F32, legend="[..., O]")
-
-
-@pytest.mark.task("2.3.2")
-def test_quantized_matmul_metal_of_an_array_with_gaps(llm, metal):
-    w = quantized(random_array(21, 12, 64))
-    x = (random_array(22, 64, 10) / 8).T[::2]
-    assert_close(llm.quantized_matmul_metal(x, w), as_float64(x) @ dense(w).T, F32, legend="[M, O]")
-
-
-@pytest.mark.task("2.3.2")
-def test_quantized_matmul_metal_of_few_scales(llm, metal):
-    # MLX passes arrays of fewer than 8 elements in another kind of memory.
-    w = quantized(random_array(23, 3, 64))
-    x = random_array(24, 2, 64) / 8
-    assert_close(llm.quantized_matmul_metal(x, w), as_float64(x) @ dense(w).T, F32, legend="[M, O]")
+@pytest.mark.parametrize(
+    ("outputs", "scales", "view"),
+    [
+        (12, mx.float32, lambda x: x[0]),
+        (12, mx.float32, lambda x: x.reshape(2, 5, 64)),
+        (12, mx.float32, lambda x: x.T.reshape(10, 64)),
+        (12, mx.float32, lambda x: mx.contiguous(x.T).T[::2]),
+        # MLX passes arrays of fewer than 8 elements in another kind of memory.
+        (3, mx.float32, lambda x: x[:2]),
+        (9, mx.bfloat16, lambda x: x[:3]),
+    ],
+    ids=["one row", "more dimensions", "transposed", "gaps", "few scales", "16-bit scales"],
+)
+def test_quantized_matmul_metal_of_any_array(llm, metal, outputs, scales, view):
+    w, x = quantized(random_array(19, outputs, 64, dtype=scales)), view(random_array(20, 10, 64) / 8)
+    got = llm.quantized_matmul_metal(x, w)
+    assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[..., O]", dtype=mx.float32)
 
 
 @pytest.mark.task("2.3.2")
@@ -57,13 +54,6 @@ def test_quantized_matmul_metal_of_16_bits_accumulates_in_32(llm, metal, dtype):
     # Only the result is rounded, and all results are positive: half a step is what that may cost.
     half_a_step = Tolerance(rounding(dtype, 0.51).rtol, 0.0)
     assert_close(got, as_float64(x) @ dense(w).T, half_a_step, dtype=dtype)
-
-
-@pytest.mark.task("2.3.2")
-def test_quantized_matmul_metal_of_32_bits_and_16_bit_scales(llm, metal):
-    w = quantized(random_array(27, 9, 64, dtype=mx.bfloat16))
-    x = random_array(28, 3, 64) / 8
-    assert_close(llm.quantized_matmul_metal(x, w), as_float64(x) @ dense(w).T, F32, dtype=mx.float32)
 
 
 @pytest.mark.task("2.3.2")

@@ -19,11 +19,23 @@ def rows_of_many_sizes(seed, rows, inner, dtype):
     return (random_array(seed, rows, inner) / inner**0.5 * sizes).astype(dtype)
 
 
-@pytest.mark.task("2.3.3")
+FEW, MANY = pytest.mark.task("2.3.3"), pytest.mark.task("2.3.4")
+
+
+def of_few_and_many(name, few, many):
+    """Sets of values of task 2.3.3, and of task 2.3.4."""
+    both = [*((each, FEW) for each in few), *((each, MANY) for each in many)]
+    return pytest.mark.parametrize(name, [pytest.param(*each, marks=task) for each, task in both])
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
-@pytest.mark.parametrize(("rows", "outputs", "groups"), [(1, 1, 1), (2, 9, 3), (7, 130, 1), (8, 33, 17)])
-def test_linear_of_few_rows(kernels, bits, group_size, rows, outputs, groups):
+@of_few_and_many(
+    ("rows", "outputs", "groups"),
+    [(1, 1, 1), (2, 9, 3), (7, 130, 1), (8, 33, 17)],
+    [(9, 1, 1), (10, 9, 3), (49, 33, 1), (11, 40, 19)],
+)
+def test_linear_of_rows(kernels, bits, group_size, rows, outputs, groups):
     inner = groups * group_size
     w = quantized(random_array(30, outputs, inner), bits, group_size)
     x = random_array(31, rows, inner) / inner**0.5
@@ -31,21 +43,24 @@ def test_linear_of_few_rows(kernels, bits, group_size, rows, outputs, groups):
     assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[M, O]", dtype=mx.float32)
 
 
-@pytest.mark.task("2.3.3")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 128), (8, 64)])
-def test_linear_of_few_rows_of_16_bits(kernels, dtype, bits, group_size):
-    w = quantized(random_array(46, 9, 384), bits, group_size)
-    x = rows_of_many_sizes(47, 6, 384, dtype)
+@of_few_and_many(("rows", "inner"), [(6, 384)], [(11, 640)])
+def test_linear_of_rows_of_16_bits(kernels, dtype, bits, group_size, rows, inner):
+    w = quantized(random_array(46, 9, inner), bits, group_size)
+    x = rows_of_many_sizes(47, rows, inner, dtype)
     (got,) = times(kernels, x, w)
     assert_close(got, as_float64(x) @ dense(w).T, rounding(dtype, 1), legend="[M, O]", dtype=dtype)
 
 
-@pytest.mark.task("2.3.3")
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-@pytest.mark.parametrize("inner", [1, 7, 64, 100])
-def test_linear_of_few_rows_of_a_dense_matrix(kernels, dtype, inner):
-    w, x = random_array(32, 9, inner, dtype=dtype), random_array(33, 2, inner) / inner**0.5
+@of_few_and_many(
+    ("rows", "outputs", "inner"),
+    [(2, 9, inner) for inner in (1, 7, 64, 100)],
+    [(10, 35, inner) for inner in (1, 7, 64, 600)],
+)
+def test_linear_of_rows_of_a_dense_matrix(kernels, dtype, rows, outputs, inner):
+    w, x = random_array(32, outputs, inner, dtype=dtype), random_array(33, rows, inner) / inner**0.5
     (got,) = times(kernels, x, w)
     assert_close(got, as_float64(x) @ as_float64(w).T, F32, legend="[M, O]", dtype=mx.float32)
 
@@ -56,37 +71,6 @@ def test_linear_of_several_matrices(kernels):
     ws = [quantized(random_array(35 + i, outputs, 128)) for i, outputs in enumerate((5, 300, 17))]
     for got, w in zip(times(kernels, x, *ws), ws, strict=True):
         assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[M, O]")
-
-
-@pytest.mark.task("2.3.4")
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("group_size", [32, 64, 128])
-@pytest.mark.parametrize(("rows", "outputs", "groups"), [(9, 1, 1), (10, 9, 3), (49, 33, 1), (11, 40, 19)])
-def test_linear_of_many_rows(kernels, bits, group_size, rows, outputs, groups):
-    inner = groups * group_size
-    w = quantized(random_array(40, outputs, inner), bits, group_size)
-    x = random_array(41, rows, inner) / inner**0.5
-    (got,) = times(kernels, x, w)
-    assert_close(got, as_float64(x) @ dense(w).T, F32, legend="[M, O]", dtype=mx.float32)
-
-
-@pytest.mark.task("2.3.4")
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
-@pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 128), (8, 64)])
-def test_linear_of_many_rows_of_16_bits(kernels, dtype, bits, group_size):
-    w = quantized(random_array(48, 9, 640), bits, group_size)
-    x = rows_of_many_sizes(49, 11, 640, dtype)
-    (got,) = times(kernels, x, w)
-    assert_close(got, as_float64(x) @ dense(w).T, rounding(dtype, 1), legend="[M, O]", dtype=dtype)
-
-
-@pytest.mark.task("2.3.4")
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-@pytest.mark.parametrize("inner", [1, 7, 64, 600])
-def test_linear_of_many_rows_of_a_dense_matrix(kernels, dtype, inner):
-    w, x = random_array(42, 35, inner, dtype=dtype), random_array(43, 10, inner) / inner**0.5
-    (got,) = times(kernels, x, w)
-    assert_close(got, as_float64(x) @ as_float64(w).T, F32, legend="[M, O]", dtype=mx.float32)
 
 
 @pytest.mark.task("2.3.4")

@@ -1,7 +1,6 @@
 """Day 2.6: a batch of caches in place."""
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from tests.helpers.batching import batch_of, prefilled
 from tests.helpers.tolerance import EXACT, active_bytes, assert_close
@@ -10,46 +9,24 @@ from tests.helpers.toy import random_array
 T, F = True, False
 
 
-class Rows:
-    """What a batch cache must hold, as one NumPy array per row; values are the negated keys."""
-
-    def __init__(self):
-        self.rows = []
-
-    def add(self, cache):
-        self.rows.append(np.array(cache.fetch()[0])[0])
-
-    def remove(self, row):
-        self.rows[row] = self.rows[-1]
-        self.rows.pop()
-
-    def append(self, batch, key):
-        got_key, got_value = batch.update_and_fetch(key, -key)
-        self.rows = [np.concatenate([r, n], axis=1) for r, n in zip(self.rows, np.array(key), strict=True)]
-        lengths = [row.shape[1] for row in self.rows]
-        assert batch.offset == lengths, "the tokens stored by row"
-        want = (len(lengths), 2, max(lengths), 4)
-        assert got_key.shape == got_value.shape == want, "[B, G, S, D], S of the longest row"
-        for i, row in enumerate(self.rows):
-            end = lengths[i]
-            assert_close(got_key[i, :, :end], row, EXACT, legend="[G, S, D]", what=f"keys of row {i}")
-            assert_close(got_value[i, :, :end], -row, EXACT, legend="[G, S, D]", what=f"values of row {i}")
-
-
 @pytest.mark.task("2.6.1")
 def test_batch_of_three_lengths(llm):
-    batch, rows = llm.BatchingKvCache(4), Rows()
-    for i, length in enumerate([2, 5, 3]):
-        cache = prefilled(llm, length, seed=i)
-        assert batch.add_request(cache) == i
-        rows.add(cache)
-    assert batch.offset == [2, 5, 3]
+    batch = batch_of(llm, [2, 5, 3], rows=4)
+    assert batch.offset == [2, 5, 3], "the tokens stored by row"
     want = [[T, T, T, F, F, F], [T, T, T, T, T, T], [T, T, T, T, F, F]]
     got = batch.attention_mask(1)
     assert got.shape == (3, 1, 1, 6)
     assert got[:, 0, 0].tolist() == want
-    rows.append(batch, random_array(10, 3, 2, 1, 4))
+    key = random_array(10, 3, 2, 1, 4)
+    keys, values = batch.update_and_fetch(key, -key)
     assert batch.offset == [3, 6, 4]
+    assert keys.shape == values.shape == (3, 2, 6, 4), "[B, G, S, D], S of the longest row"
+    for row, length in enumerate([2, 5, 3]):
+        own = mx.concatenate([prefilled(llm, length, seed=row).fetch()[0][0], key[row]], axis=1)
+        assert_close(keys[row, :, : length + 1], own, EXACT, legend="[G, S, D]", what=f"keys of row {row}")
+        assert_close(
+            values[row, :, : length + 1], -own, EXACT, legend="[G, S, D]", what=f"values of row {row}"
+        )
 
 
 @pytest.mark.task("2.6.1")

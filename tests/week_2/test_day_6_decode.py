@@ -92,59 +92,33 @@ def test_decode_phase_is_one_forward_for_all(llm):
 
 
 @pytest.mark.task("2.6.4")
-def test_requests_leave_the_batch_as_they_end(llm):
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [
+        (
+            [("first", 4), ("second!", 2), ("3", 6), ("the fourth", 2), ("fifth", 3)],
+            [{0, 2, 4}, {0, 2}, {2}, {2}, set()],
+        ),
+        # The row that moves into the gap of row 1 has ended too: it leaves as well, and does not stay behind.
+        ([("A", 4), ("B!", 2), ("C", 3), ("the D", 2)], [{0, 2}, {0}, set()]),
+    ],
+    ids=["in turns", "the last row beside another"],
+)
+def test_requests_leave_the_batch_as_they_end(llm, wanted, left):
     model = FakeModel(num_layers=3)
     run = generator(llm, model, batch_size=5)
-    wanted = {0: ("first", 4), 1: ("second!", 2), 2: ("3", 6), 3: ("the fourth", 2), 4: ("fifth", 3)}
-    for idx, (prompt, max_tokens) in wanted.items():
+    for idx, (prompt, max_tokens) in enumerate(wanted):
         admit(llm, run, model, idx, prompt, max_tokens=max_tokens)
-    sizes = []
+    found = []
     while run.handle_decode_phase():
-        sizes.append(len(run.decode_requests))
+        found.append({request.prompt_idx for request in run.decode_requests})
         for layer in run.kv_cache:
             assert layer.offset == [request.offset for request in run.decode_requests]
-    assert sizes == [3, 2, 1, 1, 0]
+    assert found == left, "the requests that are left behind each step"
     done = run.collect_results()
-    assert [completion.prompt_idx for completion in done] == [0, 1, 2, 3, 4]
-    for completion in done:
-        prompt, max_tokens = wanted[completion.prompt_idx]
+    assert [completion.prompt_idx for completion in done] == list(range(len(wanted)))
+    for completion, (prompt, max_tokens) in zip(done, wanted, strict=True):
         assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
-
-
-@pytest.mark.task("2.6.4")
-def test_the_last_row_ends_in_the_same_step_as_another_one(llm):
-    """The row that moves into the gap has ended too: it leaves as well, and does not stay behind."""
-    model = FakeModel()
-    run = generator(llm, model, batch_size=4)
-    wanted = {0: ("A", 4), 1: ("B!", 2), 2: ("C", 3), 3: ("the D", 2)}
-    for idx, (prompt, max_tokens) in wanted.items():
-        admit(llm, run, model, idx, prompt, max_tokens=max_tokens)
-    run.handle_decode_phase()
-    left = "".join("ABCD"[request.prompt_idx] for request in run.decode_requests)
-    assert sorted(left) == ["A", "C"], f"B in row 1 and D in row 3 have ended, but the batch holds {left}"
-    for layer in run.kv_cache:
-        assert layer.offset == [request.offset for request in run.decode_requests]
-    while run.handle_decode_phase():
-        pass
-    for completion in run.collect_results():
-        prompt, max_tokens = wanted[completion.prompt_idx]
-        assert list(completion.token_ids) == model.answer_to(prompt.encode(), max_tokens), prompt
-
-
-@pytest.mark.task("2.6.4")
-def test_newcomer_takes_a_row_that_was_left(llm):
-    model = FakeModel()
-    run = generator(llm, model, batch_size=2)
-    admit(llm, run, model, 0, "a long first prompt", max_tokens=3)
-    admit(llm, run, model, 1, "second", max_tokens=8)
-    while len(run.decode_requests) == 2:
-        run.handle_decode_phase()
-    admit(llm, run, model, 2, "new", max_tokens=4)
-    while run.handle_decode_phase():
-        pass
-    got = [list(completion.token_ids) for completion in run.collect_results()]
-    wanted = (("a long first prompt", 3), ("second", 8), ("new", 4))
-    assert got == [model.answer_to(prompt.encode(), n) for prompt, n in wanted]
 
 
 @pytest.mark.task("2.6.4")

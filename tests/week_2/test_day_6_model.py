@@ -8,48 +8,35 @@ from tests.helpers.toy import QWEN2, QWEN3, packed_model, random_tokens, toy_mod
 from tiny_llm_lab.types import Wanted
 
 
-@pytest.mark.task("2.6.1")
-@pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
-def test_model_decodes_rows_of_different_lengths_together(llm, config):
-    model, lengths = toy_model(llm, config), [9, 1, 5]
-    tokens = [random_tokens(30 + i, 1, length + 6) for i, length in enumerate(lengths)]
-    batch = [llm.BatchingKvCache(3) for _ in range(config.num_hidden_layers)]
-    for row, length in enumerate(lengths):
+def assert_rows_as_alone(llm, model, lengths, sizes):
+    """Rows of `lengths` tokens that go on together, by `sizes` tokens a step, have their own logits."""
+    tokens = [random_tokens(30 + i, 1, length + sum(sizes)) for i, length in enumerate(lengths)]
+    batch = [llm.BatchingKvCache(len(lengths)) for _ in range(model.config.num_hidden_layers)]
+    for row, length in zip(tokens, lengths, strict=True):
         cache = model.create_kv_cache()
-        model(tokens[row][:, :length], 0, cache)
+        model(row[:, :length], 0, cache)
         for whole, layer in zip(batch, cache, strict=True):
             whole.add_request(layer)
-    for step, size in ((0, 1), (1, 1), (2, 3)):
-        starts = [length + step for length in lengths]
+    for step, size in enumerate(sizes):
+        starts = [length + sum(sizes[:step]) for length in lengths]
         new = mx.concatenate([t[:, s : s + size] for t, s in zip(tokens, starts, strict=True)])
         got = model(new, starts, batch, wanted=Wanted(last=1))
         for row, start in enumerate(starts):
             want = model(tokens[row][:, : start + size])[:, -1:]
-            assert_close(
-                got[row : row + 1], want, F32_MODEL, legend="[B, 1, V]", what=f"step {step}, row {row}"
-            )
+            what = f"step {step}, row {row}"
+            assert_close(got[row : row + 1], want, F32_MODEL, legend="[B, 1, V]", what=what)
+
+
+@pytest.mark.task("2.6.1")
+@pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
+def test_model_decodes_rows_of_different_lengths_together(llm, config):
+    assert_rows_as_alone(llm, toy_model(llm, config), [9, 1, 5], [1, 1, 3])
 
 
 @pytest.mark.task("2.6.1")
 @pytest.mark.parametrize("odd_layer", [None, 0, 1])
 def test_rows_of_different_lengths_on_the_kernels(llm, kernels_on, odd_layer):
-    model, lengths = packed_model(llm, odd_layer), [9, 1, 70]
-    tokens = [random_tokens(50 + i, 1, length + 3) for i, length in enumerate(lengths)]
-    batch = [llm.BatchingKvCache(3) for _ in range(2)]
-    for length, row in zip(lengths, tokens, strict=True):
-        cache = model.create_kv_cache()
-        model(row[:, :length], 0, cache)
-        for whole, layer in zip(batch, cache, strict=True):
-            whole.add_request(layer)
-    for step in range(3):
-        starts = [length + step for length in lengths]
-        new = mx.concatenate([t[:, s : s + 1] for t, s in zip(tokens, starts, strict=True)])
-        got = model(new, starts, batch, wanted=Wanted(last=1))
-        for row, start in enumerate(starts):
-            want = model(tokens[row][:, : start + 1])[:, -1:]
-            assert_close(
-                got[row : row + 1], want, F32_MODEL, legend="[B, 1, V]", what=f"step {step}, row {row}"
-            )
+    assert_rows_as_alone(llm, packed_model(llm, odd_layer), [9, 1, 70], [1, 1, 1])
 
 
 @pytest.mark.task("2.6.1")

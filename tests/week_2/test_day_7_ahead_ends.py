@@ -35,14 +35,6 @@ def test_an_end_token_drops_one_row_of_one_step(llm):
     assert last.completion.text == "xy" and len(stream.calls) == 4
 
 
-def test_a_row_that_is_left_is_taken_by_the_next_request(llm):
-    answers = {"ab": [*b"xy", EOS], "cd": list(b"0123456789"), "ef": [*b"uvw", EOS], "gh": list(b"98765")}
-    prompts = [Prompt("ab"), Prompt("cd", SamplingParams(max_tokens=10)), Prompt("ef")]
-    prompts.append(Prompt("gh", SamplingParams(max_tokens=5)))
-    done = run_all(llm, prompts, FakeModel(answers), batch_size=2, async_scheduling=True)
-    assert [each.text for each in done] == ["xy", "0123456789", "uvw", "98765"]
-
-
 def test_a_step_under_way_serves_no_request_that_comes_later(llm):
     answers = {"ab": [*b"xy", EOS], "cd": list(b"0123")}
     clock, model = FakeClock(), FakeModel(answers)

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.helpers import oracle
-from tests.helpers.batch_run import UNCHUNKED
+from tests.helpers.phases import UNCHUNKED
 from tests.helpers.tolerance import EXACT, F32, assert_close, rounding
 from tests.helpers.toy import random_array
 

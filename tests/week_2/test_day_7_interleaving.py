@@ -1,17 +1,17 @@
 """Day 2.7: what happens when: events, chunks among decodes, arrivals."""
 
 import pytest
-from tests.helpers.batch_run import TOKENIZER, limited, run_all, text_of
 from tests.helpers.fakes import FakeClock, FakeModel
+from tests.helpers.phases import TOKENIZER, limited, run_all, text_of
 
-from tiny_llm_lab.types import BatchSettings, DoneEvent, PrefillEvent, Prompt, TokenEvent
+from tiny_llm_lab.types import DoneEvent, PrefillEvent, TokenEvent
 
 
 @pytest.mark.task("2.7.7")
 def test_chunked_prefill_events_tell_the_whole_story(llm):
     events = []
     prompts = [limited(text_of(10), 4), "", limited(text_of(3, 1), 6), limited(text_of(7, 2), 1)]
-    done = run_all(llm, FakeModel(), prompts, batch_size=2, prefill_step=4, on_event=events.append)
+    done = run_all(llm, prompts, FakeModel(), batch_size=2, prefill_step=4, on_event=events.append)
     times = [event.time_s for event in events if not isinstance(event, DoneEvent)]
     assert times == sorted(times)
     for completion in done:
@@ -33,7 +33,7 @@ def test_events_come_as_they_happen(llm):
     num_calls = []
     model = FakeModel()
     prompts = [limited(text_of(10), 3)]
-    run_all(llm, model, prompts, prefill_step=4, on_event=lambda event: num_calls.append(len(model.calls)))
+    run_all(llm, prompts, model, prefill_step=4, on_event=lambda event: num_calls.append(len(model.calls)))
     # Three chunks, the last with a token, two decode steps, the last with the end.
     assert num_calls == [1, 2, 3, 3, 4, 5, 5]
 
@@ -58,7 +58,7 @@ def tokens_between_tokens(events, idx):
 def test_chunked_prefill_delays_a_decode_by_one_chunk_at_most(llm, step):
     events = []
     long = [limited(text_of(100, i), 2) for i in range(3)]
-    run_all(llm, FakeModel(), [limited("me", 60), *long], prefill_step=step, on_event=events.append)
+    run_all(llm, [limited("me", 60), *long], FakeModel(), prefill_step=step, on_event=events.append)
     gaps = tokens_between_tokens(events, 0)
     assert max(gaps) == step
     assert sum(gaps) == min(300, step * sum(gap > 0 for gap in gaps))
@@ -69,7 +69,7 @@ def test_chunked_prefill_never_starves_the_decodes(llm):
     # The first request must get a token for every chunk of the long prompt: 25 of them.
     model, events = FakeModel(), []
     prompts = [limited("me", 60), limited(text_of(100), 2)]
-    run_all(llm, model, prompts, prefill_step=4, on_event=events.append)
+    run_all(llm, prompts, model, prefill_step=4, on_event=events.append)
     gaps = tokens_between_tokens(events, 0)
     assert gaps.count(4) == 25
     assert all(len(call.tokens) == 1 or not call.batched for call in model.calls[:25])
@@ -79,19 +79,12 @@ def test_chunked_prefill_never_starves_the_decodes(llm):
 def test_decodes_never_starve_the_chunked_prefill(llm):
     events = []
     prompts = [limited("a", 200), limited("b", 200), limited(text_of(80), 2)]
-    run_all(llm, FakeModel(), prompts, batch_size=3, prefill_step=4, on_event=events.append)
+    run_all(llm, prompts, FakeModel(), batch_size=3, prefill_step=4, on_event=events.append)
     order = [event.prompt_idx for event in events if not isinstance(event, DoneEvent)]
     # Twenty chunks, each with one token of both others in between, from when it starts.
     assert order.index(2) < 10
     last_chunk = max(i for i, e in enumerate(events) if isinstance(e, PrefillEvent) and e.prompt_idx == 2)
     assert last_chunk < 80
-
-
-@pytest.mark.task("2.7.7")
-def test_all_slots_are_used(llm):
-    model = FakeModel()
-    run_all(llm, model, [limited(text_of(2, i), 20) for i in range(4)], batch_size=4, prefill_step=8)
-    assert max(len(call.tokens) for call in model.decode_calls()) == 4
 
 
 @pytest.mark.task("2.7.7")
@@ -114,24 +107,6 @@ def test_arrivals_are_honoured(llm, monkeypatch):
     # The first two need not wait, nor does the one that arrives when all are done.
     assert done[1].timing.ttft_s < 0.3
     assert done[2].timing.ttft_s < 0.4
-
-
-@pytest.mark.task("2.7.7")
-def test_waiting_is_a_short_sleep(llm, monkeypatch):
-    clock = FakeClock()
-    clock.take_over(monkeypatch, llm.BatchGenerator)
-    run = llm.BatchGenerator(
-        FakeModel(), TOKENIZER, [Prompt("abc", arrival_s=10.0)], BatchSettings(clock=clock)
-    )
-    run.wait_for_arrival()
-    assert len(clock.naps) == 1
-    assert 0 < clock.naps[0] <= 1, "a sleep of seconds leaves the user's interrupt unanswered"
-    clock.now = 20.0
-    run.wait_for_arrival()
-    assert all(nap <= 0 for nap in clock.naps[1:]), "the request has arrived"
-    clock.naps.clear()
-    llm.BatchGenerator(FakeModel(), TOKENIZER, [], BatchSettings(clock=clock)).wait_for_arrival()
-    assert all(nap <= 0 for nap in clock.naps)
 
 
 @pytest.mark.task("2.7.7")

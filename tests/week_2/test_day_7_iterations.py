@@ -114,6 +114,10 @@ def test_waiting_for_an_arrival_is_one_short_sleep(llm, monkeypatch):
     run.wait_for_arrival()
     (nap,) = clock.naps
     assert 0 < nap <= 0.1, "short: an interrupt must not wait"
+    clock.now = 3.0
+    run.wait_for_arrival()
+    llm.BatchGenerator(FakeModel(), ByteTokenizer(), [], BatchSettings(clock=clock)).wait_for_arrival()
+    assert all(nap <= 0 for nap in clock.naps[1:]), "it has arrived; and where no prompt waits nobody sleeps"
 
 
 @pytest.mark.task("2.7.4")

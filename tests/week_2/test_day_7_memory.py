@@ -2,8 +2,8 @@
 
 import mlx.core as mx
 import pytest
-from tests.helpers.batch_run import limited, run_all, text_of
 from tests.helpers.fakes import FakeModel, live_requests
+from tests.helpers.phases import limited, run_all, text_of
 from tests.helpers.tolerance import active_bytes
 from tests.helpers.toy import toy_model
 
@@ -20,7 +20,7 @@ def test_no_more_than_batch_size_requests_hold_memory(llm, batch_size):
 
     model = FakeModel(before_call=look)
     prompts = [limited(text_of(3 + 5 * (i % 3), i), 8 + i % 4) for i in range(9)]
-    run_all(llm, model, prompts, batch_size=batch_size, prefill_step=4)
+    run_all(llm, prompts, model, batch_size=batch_size, prefill_step=4)
     assert max(held) == batch_size
 
 
@@ -39,7 +39,7 @@ def test_memory_is_given_back_after_an_exception(llm, error, call_number):
     model = FakeModel(before_call=fail)
     prompts = [limited(text_of(3 + 7 * (i % 2), i), 5) for i in range(6)]
     with pytest.raises(error):
-        run_all(llm, model, prompts, batch_size=3, prefill_step=4)
+        run_all(llm, prompts, model, batch_size=3, prefill_step=4)
     assert live_requests(model) == 0
 
 
@@ -59,6 +59,6 @@ def test_memory_is_given_back_when_a_callback_fails(llm):
 
     # The exception keeps every local variable of the run alive: its caches must be empty all the same.
     with pytest.raises(BoomError) as caught:
-        run_all(llm, model, [text_of(150, i) for i in range(4)], prefill_step=64, on_event=fail)
+        run_all(llm, [text_of(150, i) for i in range(4)], model, prefill_step=64, on_event=fail)
     assert caught.value.__traceback__ is not None
     assert active_bytes() - before - weights < max(peak) / 10

@@ -1,8 +1,8 @@
 """Day 2.7: one prefill phase."""
 
 import pytest
-from tests.helpers.batch_run import TOKENIZER, limited, text_of
 from tests.helpers.fakes import FakeClock, FakeModel, live_requests
+from tests.helpers.phases import TOKENIZER, limited, text_of
 from tests.helpers.toy import EOS
 
 from tiny_llm_lab.types import BatchSettings, Prompt
@@ -44,6 +44,7 @@ def test_prefill_phase_waits_for_a_free_slot(llm):
     run.handle_decode_phase()
     assert run.decode_requests == []
     assert run.handle_prefill_phase() is True
+    assert prompts == [limited("a", 3), limited("b", 3)], "the list of the caller stays as it was"
 
 
 @pytest.mark.task("2.7.4")

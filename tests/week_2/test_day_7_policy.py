@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from tests.helpers.fakes import FakeClock, FakeModel, live_requests
+from tests.helpers.fakes import FakeClock, FakeModel
 from tests.helpers.phases import CHUNK_S, limited, run_all, run_phases, text_of, timed_model
 
 from tiny_llm_lab.types import PrefillEvent, TokenEvent
@@ -79,17 +79,6 @@ def test_without_decodes_a_pause_is_a_chunk_of_one_token(llm):
     done = run_phases(llm, [limited(text_of(5), 2)], chunk_policy=Policy([0]), on_event=events.append)
     assert chunks_of(events, 0) == [1, 1, 1, 1, 1]
     assert done[0].finish_reason == "length"
-
-
-@pytest.mark.task("2.7.4")
-@pytest.mark.parametrize("size", [1, 3, 64, 1000])
-def test_no_policy_changes_an_answer(llm, size):
-    model = FakeModel()
-    prompts = [limited(text_of(length, i), 5) for i, length in enumerate((3, 40, 1, 33))]
-    done = run_phases(llm, prompts, model, batch_size=2, chunk_policy=Policy([2, 1, 0, 7, 0, size]))
-    for completion, prompt in zip(done, prompts, strict=True):
-        assert list(completion.token_ids) == model.answer_to(prompt.content.encode(), 5)
-    assert live_requests(model) == 0
 
 
 @pytest.mark.task("2.7.5")

@@ -2,9 +2,8 @@
 
 import mlx.core as mx
 import pytest
-from tests.helpers.batch_run import TOKENIZER, UNCHUNKED, kinds, text_of
 from tests.helpers.fakes import FakeClock, FakeModel
-from tests.helpers.phases import arrival_of
+from tests.helpers.phases import TOKENIZER, UNCHUNKED, arrival_of, kinds, text_of
 from tests.helpers.tolerance import F32_MODEL, assert_close, peak_bytes
 from tests.helpers.toy import EOS, QWEN2, QWEN3, SECOND_EOS, random_array, random_tokens, toy_model
 
@@ -31,19 +30,10 @@ def test_chunked_prefill_computes_every_token_once_in_order(llm, length, step):
     starts = list(range(0, length, step))
     assert [call.offset for call in model.calls] == starts
     assert [call.length for call in model.calls] == [min(step, length - start) for start in starts]
+    assert [call.last for call in model.calls] == [0] * (len(starts) - 1) + [1], "one row of logits in all"
     assert [token for call in model.calls for token in call.tokens[0]] == list(prompt.encode())
     assert request.answer.token_ids == model.answer_to(prompt.encode(), 1)
     assert request.next_token == request.answer.token_ids[0]
-
-
-@pytest.mark.task("2.7.3")
-@pytest.mark.parametrize(("length", "step"), LENGTHS_AND_STEPS)
-def test_chunked_prefill_asks_for_one_logit_row_in_all(llm, length, step):
-    model = FakeModel()
-    request = llm.Request(model, TOKENIZER, text_of(length), step)
-    while not request.is_prefill_done:
-        request.try_prefill()
-    assert [call.last for call in model.calls] == [0] * (len(model.calls) - 1) + [1]
 
 
 @pytest.mark.task("2.7.3")

@@ -1,8 +1,8 @@
 """Day 2.7: the stream of one prompt."""
 
 import pytest
-from tests.helpers.batch_run import TOKENIZER, UNCHUNKED, kinds, run_all, text_of
 from tests.helpers.fakes import FakeModel, live_requests
+from tests.helpers.phases import TOKENIZER, UNCHUNKED, kinds, run_all, text_of
 from tests.helpers.toy import QWEN2, toy_model
 
 from tiny_llm_lab.types import PrefillEvent, SamplingParams, TokenEvent, UserError
@@ -61,7 +61,7 @@ def test_stream_rejects_what_it_cannot_serve(llm, prompt, settings):
 def test_stream_says_what_the_batch_says(llm):
     model = toy_model(llm, QWEN2)
     sampling = SamplingParams(temperature=1.0, seed=2, max_tokens=8)
-    (done,) = run_all(llm, model, [text_of(40)], prefill_step=16, sampling=sampling)
+    (done,) = run_all(llm, [text_of(40)], model, prefill_step=16, sampling=sampling)
     events = list(streamed(llm, model, text_of(40), sampling, prefill_step=7))
     got = events[-1].completion.token_ids
     assert got == done.token_ids, "a stream in chunks of 7 == a batch in chunks of 16, same seed"

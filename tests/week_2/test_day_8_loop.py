@@ -70,13 +70,6 @@ def test_a_batch_prompt_does_not_starve(llm, served, max_wait_s, place):
 
 
 @pytest.mark.task("2.8.6")
-def test_without_pauses_a_prefill_is_finished_first(llm, served):
-    prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
-    events, _, _ = served(prompts, llm.PrefillScheduler())
-    assert chunks(events) == [*((0, end) for end in (8, 16, 24, 32, 40)), (1, 2)]
-
-
-@pytest.mark.task("2.8.6")
 def test_a_long_prefill_gives_way_and_goes_on_at_its_offset(llm, served):
     prompts = [batch(text_of(40), 2), limited("cc", 2, arrival_s=3.0), limited("ddd", 2, arrival_s=3.5)]
     policy = llm.PrefillScheduler(long_tokens=8)
@@ -90,37 +83,11 @@ def test_a_long_prefill_gives_way_and_goes_on_at_its_offset(llm, served):
 
 
 @pytest.mark.task("2.8.6")
-@pytest.mark.parametrize(("long_tokens", "place"), [(8, 1), (31, 1), (32, 5)])
-def test_only_a_long_rest_gives_way(llm, served, long_tokens, place):
-    # 32 tokens are left behind the first chunk.
-    prompts = [limited(text_of(40), 2), limited("cc", 2, arrival_s=1.0)]
-    events, _, _ = served(prompts, llm.PrefillScheduler(long_tokens=long_tokens))
-    assert chunks(events).index((1, 2)) == place
-
-
-@pytest.mark.task("2.8.6")
 def test_no_prefill_gives_way_to_a_batch_prompt(llm, served):
     prompts = [limited(text_of(40), 2), batch("cc", 2, arrival_s=1.0)]
     policy = llm.PrefillScheduler(long_tokens=8, max_wait_s=3.0)
     events, _, _ = served(prompts, policy)
     assert began(events) == [0, 1] and policy.paused.num_pauses == 0
-
-
-@pytest.mark.task("2.8.6")
-def test_pauses_end(llm, served):
-    prompts = [batch(text_of(80), 2), *(limited(text_of(3, i), 1, arrival_s=1.0) for i in range(8))]
-    policy = llm.PrefillScheduler(long_tokens=8, max_pauses=3)
-    events, _, _ = served(prompts, policy)
-    found = [idx for idx, _ in chunks(events)]
-    assert found == [0, 1, 0, 2, 0, 3, *[0] * 7, 4, 5, 6, 7, 8], "three pauses, then it is finished"
-
-
-@pytest.mark.task("2.8.6")
-def test_a_chunk_policy_and_a_prefill_policy_work_together(llm, served):
-    prompts = [batch(text_of(300), 4), limited("cc", 9, arrival_s=1.0), limited(text_of(90, 1), 9)]
-    policy, chunker = llm.PrefillScheduler(long_tokens=20), llm.AdaptiveChunker(0.001, max_pauses=2)
-    events, _, _ = served(prompts, policy, prefill_step=64, chunk_policy=chunker)
-    assert [end for idx, end in chunks(events) if idx == 0][-1] == 300
 
 
 @pytest.mark.task("2.8.6")
@@ -148,13 +115,6 @@ def test_a_paused_batch_prompt_leaves_rows_free_too(llm, served):
     tokens_of_two = [i for i, e in enumerate(events) if isinstance(e, TokenEvent) and e.prompt_idx == 2]
     goes_on = next(i for i, e in enumerate(events) if chunks([e]) == [(1, 24)])
     assert tokens_of_two[-1] < goes_on, "it goes on when two rows are free again"
-
-
-@pytest.mark.task("2.8.6")
-@pytest.mark.parametrize("reserved", [1, 4, 100])
-def test_reserved_rows_block_nothing_for_ever(llm, served, reserved):
-    prompts = [batch(text_of(3, i), 3) for i in range(4)] + [limited("x", 3)]
-    served(prompts, llm.PrefillScheduler(reserved_rows=reserved), batch_size=2)
 
 
 @pytest.mark.task("2.8.6")
@@ -190,14 +150,6 @@ def test_memory_comes_back_when_a_run_breaks(llm):
         run_all(llm, prompts, model, **settings)
     assert policy.paused.num_pauses == 2, "two prompts were paused, the third was being computed"
     assert live_requests(model) == 0
-
-
-@pytest.mark.task("2.8.6")
-def test_a_policy_can_be_used_again(llm, served):
-    policy, prompts = llm.PrefillScheduler(long_tokens=8), [batch(text_of(40), 2), limited("cc", 2)]
-    first, _, _ = served(prompts, policy)
-    assert served(prompts, policy)[0] == first
-    assert policy.num_waiting == 0
 
 
 @pytest.mark.task("2.8.6")

@@ -5,7 +5,6 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers import oracle
 from tests.helpers.paging import STEPS, Requests
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, peak_bytes, rounding
 from tests.helpers.toy import QWEN3, random_array
@@ -46,22 +45,6 @@ def test_attention_over_pages_takes_a_scale(llm, scale):
     step.q = [q * (scale * math.sqrt(8)) for q in step.q]
     # Scores of a dozen units, of which exp makes a relative error.
     assert_close(got, step.want(), rounding(mx.float32, 1000), legend="[T, 1, H * D]")
-
-
-@pytest.mark.task("3.2.1")
-def test_requests_may_share_blocks(llm):
-    prefix, own = [5, 0], [[2], [7]]
-    layout = llm.StepLayout.of(4, [Slice([*prefix, *last], 9, 1) for last in own])
-    keys, values = random_array(1, 8, 2, 4, 8), random_array(2, 8, 2, 4, 8)
-    q = random_array(3, 2, 4, 1, 8)
-    got = llm.PagedAttention(layout)(q, keys, values)
-    for r, last in enumerate(own):
-        k, v = (
-            mx.concatenate([pool[block] for block in (*prefix, *last)], axis=1)[None, :, :10]
-            for pool in (keys, values)
-        )
-        want = oracle.attention(q[r : r + 1], k, v).reshape(1, 1, 32)
-        assert_close(got[r : r + 1], want, F32, what=f"request {r}")
 
 
 def layer_of(llm, step, block_size=4, num_layers=1):

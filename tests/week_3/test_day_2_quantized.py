@@ -6,8 +6,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers import oracle
-from tests.helpers.paging import packed_rows, scattered_blocks
+from tests.helpers.paging import Requests, packed_rows
 from tests.helpers.tolerance import EXACT, F32, as_float64, assert_close, peak_bytes, rounding
 from tests.helpers.toy import QWEN3, random_array, random_tokens, toy_model
 
@@ -109,19 +108,14 @@ def test_bits_that_are_not_there(llm, bits):
         llm.PagedKvCache(QWEN3, 6, 16, kv_bits=bits)
 
 
-class Step:
+class Step(Requests):
     """Requests with some tokens stored, a few more to come, in a cache of 8 bits; layer 1 of 2."""
 
     def __init__(self, llm, lengths, sizes, block_size=4, H=4, G=2, D=24, dtype=mx.float32):
-        self.llm, self.sizes, self.lengths = llm, sizes, lengths
-        self.ids, num_blocks = scattered_blocks(1, block_size, lengths)
-        self.q, self.k, self.v = (
-            [random_array(10 * i + r, heads, n, D, dtype=dtype) for r, n in enumerate(lengths)]
-            for i, heads in enumerate((H, G, G))
-        )
+        super().__init__(llm, lengths, sizes, block_size, H, G, D, dtype)
+        self.llm, self.lengths, self.block_size = llm, lengths, block_size
         config = replace(QWEN3, num_attention_heads=H, num_key_value_heads=G, head_dim=D)
-        self.cache = llm.PagedKvCache(config, num_blocks, block_size, dtype, kv_bits=8)
-        self.block_size = block_size
+        self.cache = llm.PagedKvCache(config, len(self.keys), block_size, dtype, kv_bits=8)
 
     def attend(self, done, sizes, scale=None):
         """`sizes[r]` more tokens of each request behind `done[r]`: [T, 1, H * D]."""
@@ -141,15 +135,6 @@ class Step:
         if any(done):
             self.attend([0] * len(done), done)
         return self.attend(done, self.sizes)
-
-    def want(self, remembered):
-        """Each request alone, in float64, with keys and values as `remembered`."""
-        rows = []
-        for q, k, v, new in zip(self.q, self.k, self.v, self.sizes, strict=True):
-            k, v = remembered(k), remembered(v)
-            out = oracle.attention(q[None, :, q.shape[1] - new :], k[None], v[None], causal=True)[0]
-            rows.append(out.swapaxes(0, 1).reshape(new, 1, -1))
-        return np.concatenate(rows)
 
     def bound(self):
         """How far 8 bits may move an output, whatever the rounding.
@@ -190,29 +175,6 @@ def test_what_8_bits_change(llm, D):
     assert np.max(off) <= step.bound()
     # The bound takes all roundings for the worst; they are independent, and their mean square is small.
     assert math.sqrt(np.mean(off**2)) < 0.02 * math.sqrt(np.mean(step.want(as_float64) ** 2))
-
-
-def test_what_is_stored_does_not_depend_on_company(llm):
-    lengths = [40, 17, 33]
-    stored = []
-    for schedule in (
-        [[40, 17, 33]],
-        [[32, 0, 7], [1, 10, 1], [7, 7, 25]],
-        [[0, 17, 0], [0, 0, 33], [40, 0, 0]],
-    ):
-        step, done = Step(llm, lengths, lengths), [0, 0, 0]
-        for sizes in schedule:
-            step.attend(done, sizes)
-            done = [at + new for at, new in zip(done, sizes, strict=True)]
-        stored.append([as_float64(pool) for pool in step.cache.pools])
-    for other in stored[1:]:
-        for pool, first in zip(other, stored[0], strict=True):
-            assert_close(pool, first, EXACT, what="a pool, filled in other chunks")
-    numbers, scales = whole_numbers(step.k[1])
-    for t in range(17):
-        block, place = step.ids[1][t // 4], t % 4
-        assert_close(stored[0][1][block, :, place], numbers[:, t], EXACT, what=f"keys of token {t}")
-        assert_close(stored[0][5][block, :, place], scales[:, t], EXACT, what=f"their scales, token {t}")
 
 
 def test_a_step_of_8_bits_changes_the_pools_in_place(llm):

@@ -100,28 +100,6 @@ def test_the_first_block_with_some_tokens_stays_the_one(cache, pool):
         pool.share(second[:1])  # it can be found by nothing, so it is not kept
 
 
-@pytest.mark.task("3.3.1")
-def test_cached_until_evicted_from_the_end(cache, pool):
-    blocks = computed(cache, pool, prompt(1, 2, 3))
-    pool.free(blocks)
-    assert pool.num_free == 12 and found(cache, prompt(1, 2, 3, 4)) == blocks
-    pool.allocate(10)
-    assert found(cache, prompt(1, 2, 3, 4)) == blocks[:2], "the last block of the chain went first"
-    pool.allocate(2)
-    assert found(cache, prompt(1, 2, 3, 4)) == []
-
-
-@pytest.mark.task("3.3.1")
-def test_a_block_without_its_parent_waits_for_it(cache, pool):
-    parent, child = cache.keys(prompt(1, 2, rest=[0]))
-    held = pool.allocate(2)
-    cache.insert(child, held[1])
-    assert found(cache, prompt(1, 2, 3)) == []
-    cache.insert(cache.key(None, [1] * SIZE), held[0])
-    assert found(cache, prompt(1, 2, 3)) == held, "equal keys, though not the same objects"
-    assert parent in {cache.find(parent)[0]}
-
-
 # What an interrupt, a failed step or a long workload leaves
 
 
@@ -184,13 +162,3 @@ def test_a_cleared_cache_finds_nothing_and_starts_again(llm, cache, pool):
     pool.free(held)
     assert len(pool.allocate(pool.num_free)) == 10, "blocks of before the clear can be evicted"
     assert found(cache, prompt(1, 2, 9)) == again, "evicting them forgets nothing that came later"
-
-
-@pytest.mark.task("3.3.1")
-def test_a_cache_starts_again_on_a_reset_pool(llm, cache, pool):
-    computed(cache, pool, prompt(1, 2))
-    pool.reset()
-    cache.clear()
-    pool.check([])
-    assert pool.allocate(12) == list(range(12))
-    assert found(cache, prompt(1, 2, 9)) == []

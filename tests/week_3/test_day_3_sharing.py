@@ -1,6 +1,5 @@
 """Day 3.3: blocks that live requests share."""
 
-import random
 import sys
 
 import pytest
@@ -96,22 +95,3 @@ def test_looking_up_a_prompt_takes_as_long_as_it_has_blocks(llm):
         "match of 200 blocks takes more than 6 times as many lines of Python as match of 50 blocks: "
         "each key is compared back to the first block unless it continues the stored key"
     )
-
-
-@pytest.mark.task("3.3.2")
-def test_answers_do_not_push_shared_prompts_out(llm):
-    """Four prompts of 4 blocks come again and again, and each answer takes 6 blocks that cannot be shared."""
-    rng, pool = random.Random(4), llm.BlockPool(24, SIZE)
-    cache = llm.PrefixCache(pool)
-    for _ in range(60):
-        tokens = prompt(*[rng.randrange(4)] * 4, rest=[9])
-        match = llm.PrefixMatch(cache, tokens)
-        blocks = match.acquire()
-        num_found = len(blocks)
-        blocks += pool.allocate(10 - num_found)
-        for i in range(num_found, 4):
-            match.register(tokens[i * SIZE : (i + 1) * SIZE], blocks[i])
-        match.release()
-        pool.free(blocks)
-    assert cache.num_query_blocks == 240
-    assert cache.num_hit_blocks == 240 - 16, "every block of the four prompts is computed once"

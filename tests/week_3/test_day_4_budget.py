@@ -38,13 +38,6 @@ def test_chunks_of_long_prompts(llm, prompt_len, budget, want):
 
 
 @pytest.mark.task("3.4.2")
-@pytest.mark.parametrize(("threshold", "want"), [(0, 0), (2048, 2048), (1024, 6144), (512, 14_336)])
-def test_stored_tokens_that_chunks_read_again(llm, threshold, want):
-    run = drive(llm, config(8192, threshold), [Job("a", 4096, 1)])
-    assert sum(run.chunk_starts["a"]) == want, "every chunk reads all that was stored before it began"
-
-
-@pytest.mark.task("3.4.2")
 def test_nothing_is_sampled_in_the_middle_of_a_prompt(llm):
     scheduler = llm.Scheduler(config(32), llm.BlockPool(100, 16))
     request = request_of(llm, 80)
@@ -93,34 +86,6 @@ def test_what_a_long_prompt_costs_its_neighbour(llm, threshold):
 
 
 @pytest.mark.task("3.4.2")
-def test_the_spike_and_its_cap(llm):
-    unchunked, chunked = sorted(spike(llm, 0).costs("A")), sorted(spike(llm, 32).costs("A"))
-    assert unchunked[-1] == 257 and unchunked[-2] <= 3, "one step is slow, all before it are not"
-    assert chunked[-1] == 33 and chunked[-8] == 33, "no step takes more than threshold + 1; eight take that"
-    assert sum(unchunked) == sum(chunked) == 272, "the mean cannot tell the two apart"
-    assert (unchunked[7], chunked[7]) == (1, 33), "and the median is worse with chunks"
-
-
-@pytest.mark.task("3.4.2")
-@pytest.mark.parametrize(
-    ("threshold", "p95", "worst"),
-    [(0, 1, 257), (16, 17, 17), (32, 33, 33), (64, 65, 65), (128, 1, 129), (256, 1, 257)],
-)
-def test_quantiles_over_a_long_answer(llm, threshold, p95, worst):
-    costs = sorted(spike(llm, threshold, max_tokens=64).costs("A"))
-    assert len(costs) == 63 and sum(costs) == 320
-    # Nearest rank: the ceil(q * n)-th smallest.
-    assert (costs[32 - 1], costs[60 - 1], costs[63 - 1]) == (1, p95, worst)
-
-
-@pytest.mark.task("3.4.2")
-def test_a_threshold_of_one(llm):
-    run = spike(llm, 1, max_tokens=300)
-    assert run.ttft("B") == 256
-    assert max(run.costs("A")) == 2
-
-
-@pytest.mark.task("3.4.2")
 @pytest.mark.parametrize(("threshold", "budget"), [(0, 257), (32, 2048), (1, 2048), (0, 64), (32, 20)])
 def test_a_decode_is_never_starved_and_no_work_is_lost(llm, threshold, budget):
     run = spike(llm, threshold, budget=budget)
@@ -134,22 +99,6 @@ def test_a_decode_is_never_starved_and_no_work_is_lost(llm, threshold, budget):
 def test_decodes_come_out_of_the_budget(llm):
     run = drive(llm, config(16), [Job("A", 1, 9), Job("B", 100, 1, step=1)])
     assert run.tokens()[1:4] == [{"A": 1, "B": 15}] * 3, "15 of 16 tokens are left beside a decode"
-
-
-@pytest.mark.task("3.4.2")
-@pytest.mark.parametrize(
-    ("num_decodes", "threshold", "want"),
-    [
-        *((0, 0, 8), (1, 0, 9), (8, 0, 9), (30, 0, 9), (64, 0, 10), (128, 0, 11)),
-        *((1, 512, 9), (1, 256, 16), (1, 128, 32), (1, 64, 64), (1, 32, 128)),
-    ],
-)
-def test_4096_tokens_beside_decodes(llm, num_decodes, threshold, want):
-    jobs = [Job(f"d{i}", 1, 200) for i in range(num_decodes)] + [Job("long", 4096, 1, step=1)]
-    run = drive(llm, config(512, threshold, max_num_seqs=129), jobs)
-    assert run.ttft("long") == want
-    cap = 512 if threshold in (0, 512) else threshold + num_decodes
-    assert max(plan.total_num_scheduled_tokens for plan in run.plans) == cap
 
 
 def second_ttft(p1, p2, threshold, budget):

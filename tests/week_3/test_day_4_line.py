@@ -69,28 +69,6 @@ def test_the_last_sequence_is_preempted_and_comes_back(llm):
 
 
 @pytest.mark.task("3.4.3")
-@pytest.mark.parametrize("threshold", [0, 3])
-def test_preemption_changes_no_answer(llm, threshold):
-    run = crowded(llm, long_prefill_token_threshold=threshold)
-    alone = drive(llm, PLAIN, [Job("a", 8, 40), Job("b", 8, 40)])
-    for name in "ab":
-        assert run.jobs[name].request.output_token_ids == alone.jobs[name].request.output_token_ids
-
-
-@pytest.mark.task("3.4.3")
-def test_a_preempted_sequence_stands_before_those_that_never_ran(llm):
-    jobs = [Job("a", 8, 40), Job("b", 8, 40), Job("c", 8, 4, step=20)]
-    seen = []
-
-    def look(step, scheduler):
-        seen.append(([r.request_id for r in scheduler.running], [r.request_id for r in scheduler.waiting]))
-
-    drive(llm, config(max_num_seqs=2), jobs, num_blocks=8, block_size=8, before_step=look)
-    assert (["a", "b"], ["c"]) in seen
-    assert (["a"], ["b", "c"]) in seen
-
-
-@pytest.mark.task("3.4.3")
 def test_no_sequence_is_preempted_for_a_draft(llm):
     pool = llm.BlockPool(4, 4)
     scheduler = llm.Scheduler(config(max_num_seqs=2), pool)

@@ -67,15 +67,6 @@ def test_a_known_prompt_computes_its_last_token(llm):
 
 
 @pytest.mark.task("3.4.3")
-@pytest.mark.parametrize("threshold", [0, 7, 16, 40])
-def test_steps_after_a_hit_are_those_of_what_is_left(llm, threshold):
-    for own in (1, 16, 33):
-        jobs = families(2, common=100, own=own, apart=50)
-        run = drive(llm, config(long_prefill_token_threshold=threshold), jobs, cached=True)
-        assert run.ttft("r1") == llm.num_prefill_steps(100 + own - 96, threshold, 2048)
-
-
-@pytest.mark.task("3.4.3")
 def test_a_follower_is_admitted_and_waits_without_holding_up_others(llm):
     jobs = [Job("a", range(512), 2), Job("b", range(512), 2), Job("c", 20, 1)]
     run = drive(llm, config(long_prefill_token_threshold=64), jobs, cached=True)

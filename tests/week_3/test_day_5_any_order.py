@@ -2,7 +2,15 @@
 
 import pytest
 from tests.helpers.any_order import check_in_any_order
-from tests.helpers.any_order_scheduler import AnyClasses
+from tests.helpers.any_order_scheduler import AnySchedule
+
+
+class AnyClasses(AnySchedule):
+    """All policies, priority classes and grids."""
+
+    POLICIES = ("fcfs", "fair", "priority")
+    CLASSES = ("interactive", "interactive", "batch")
+    GRIDS = (0, 0, 2, 3)
 
 
 @pytest.mark.task("3.5.3")

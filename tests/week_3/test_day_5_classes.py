@@ -38,13 +38,6 @@ def test_a_prompt_that_comes_later_is_served_first(llm):
 
 
 @pytest.mark.task("3.5.3")
-def test_a_decode_waits_for_a_token_that_is_left(llm):
-    jobs = [batch("b", 1, 4), Job("p", 150, 2, step=1)]
-    run = drive(llm, config(max_num_batched_tokens=100), jobs)
-    assert_steps(run.tokens(), [{"b": 1}, {"p": 100}, {"p": 50, "b": 1}, {"p": 1, "b": 1}, {"b": 1}])
-
-
-@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_gives_its_place(llm, policy):
     # Both places are taken; the batch-class request that came last is preempted, until one is free.
@@ -71,14 +64,6 @@ def test_it_keeps_blocks_until_they_are_needed(llm):
     jobs = [batch("b", 31, 9), Job("i", 64, 1, step=1)]
     run = drive(llm, config(long_prefill_token_threshold=16), jobs, num_blocks=11, block_size=8)
     assert [plan.preempted for plan in run.plans[:5]] == [(), (), (), (), ("b",)]
-
-
-@pytest.mark.task("3.5.3")
-def test_it_does_not_pass_a_sequence_that_waits(llm):
-    # i needs 6 blocks of which 5 are free: b would fit, and would have to go in the next step.
-    jobs = [Job("j", 64, 4), Job("i", 96, 1), batch("b", 16, 1)]
-    run = drive(llm, PLAIN, jobs, num_blocks=9)
-    assert [list(step) for step in run.tokens()] == [["j"]] * 4 + [["i", "b"]]
 
 
 @pytest.mark.task("3.5.3")

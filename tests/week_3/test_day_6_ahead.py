@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 from tests.helpers.fragile import Fragile
 from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan
 
@@ -15,11 +15,6 @@ pytestmark = pytest.mark.task("3.6.8")
 AHEAD = {"async_scheduling": True}
 PROMPTS = mixed_prompts()
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 class Counted(Fragile):
@@ -178,20 +173,6 @@ def test_an_id_may_be_used_again_while_its_step_is_under_way(llm, model):
         for output in engine.step():
             tokens += output.token_ids if output.request_id == "again" else ()
     assert tuple(tokens) == wanted.token_ids
-
-
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.8, "top_k": 9, "seed": 4}])
-def test_logprobs_are_those_of_their_step(llm, model, settings):
-    prompt = Prompt([97] * 9, replace(LONG, max_tokens=6, logprobs=3, **settings))
-    found = []
-    for ahead in (False, True):
-        engine = make_engine(llm, model, async_scheduling=ahead)
-        engine.add("plain", [98], LONG)
-        engine.add("asks", prompt.content, prompt.sampling)
-        outputs = [output for _ in range(8) for output in engine.step()]
-        found.append([each for output in outputs for each in output.logprobs])
-    assert len(found[0]) == 6
-    assert found[1] == found[0]
 
 
 def test_an_arrival_waits_for_the_step_under_way_only(llm, model):

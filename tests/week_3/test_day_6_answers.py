@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.fakes import FakeClock
 from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import (
     DoneEvent,
@@ -20,11 +20,6 @@ from tiny_llm_lab.types import (
 )
 
 FOREVER = SamplingParams(max_tokens=3, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 def words(completions):
@@ -124,39 +119,22 @@ def test_no_request_starts_before_arriving(llm, model, monkeypatch):
 
 
 @pytest.mark.task("3.6.6")
-def test_urgent_prompts_come_first_with_policy_priority(llm, model):
+@pytest.mark.parametrize(
+    ("policy", "order", "settings"),
+    [
+        ("priority", [2, 1, 0], [{"priority": each} for each in (5, 3, 1)]),
+        ("fcfs", [2, 0, 1], [{"priority_class": each} for each in ("batch", "batch", "interactive")]),
+    ],
+    ids=["urgent first", "batch class last"],
+)
+def test_the_order_of_prompts(llm, model, policy, order, settings):
     ends = []
-    engine = make_engine(llm, model, SchedulerConfig(policy="priority", max_num_seqs=1))
-    prompts = [Prompt([97 + i], FOREVER, priority=priority) for i, priority in enumerate((5, 3, 1))]
+    engine = make_engine(llm, model, SchedulerConfig(policy=policy, max_num_seqs=1))
+    prompts = [Prompt([97 + i], FOREVER, **each) for i, each in enumerate(settings)]
     engine.generate(
         prompts, lambda e: ends.append(e.completion.prompt_idx) if isinstance(e, DoneEvent) else 0
     )
-    assert ends == [2, 1, 0]
-
-
-@pytest.mark.task("3.6.6")
-def test_prompts_of_batch_class_come_last(llm, model):
-    ends = []
-    engine = make_engine(llm, model, SchedulerConfig(max_num_seqs=1))
-    prompts = [
-        Prompt([97 + i], FOREVER, priority_class="batch" if i < 2 else "interactive") for i in range(3)
-    ]
-    engine.generate(
-        prompts, lambda e: ends.append(e.completion.prompt_idx) if isinstance(e, DoneEvent) else 0
-    )
-    assert ends == [2, 0, 1]
-
-
-@pytest.mark.task("3.6.6")
-def test_a_bad_prompt_ends_alone(llm, model):
-    events = []
-    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50))
-    bad = Prompt([97] * 51, FOREVER)
-    done = engine.generate([Prompt([97], FOREVER), bad, Prompt("", FOREVER)], events.append)
-    assert [completion.finish_reason for completion in done] == ["length", "error", "error"]
-    assert "50" in done[1].error and "empty" in done[2].error
-    assert sum(isinstance(event, DoneEvent) for event in events) == 3
-    assert [c.prompt_idx for c in engine.generate([bad, Prompt([97], FOREVER)])] == [0, 1], "from 0 again"
+    assert ends == order
 
 
 @pytest.mark.task("3.6.6")

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.helpers.any_order import check_in_any_order
-from tests.helpers.any_order_scheduler import LIMIT, AnyClasses
+from tests.helpers.any_order_scheduler import LIMIT
+from tests.week_3.test_day_5_any_order import AnyClasses
 
 from tiny_llm_lab.types import SchedulerConfig
 
@@ -19,10 +20,19 @@ class AnyDrafts(AnyClasses):
         num_seqs=st.integers(1, 4),
         threshold=st.sampled_from((0, 4)),
         mode=st.sampled_from(("mixed", "alternate")),
+        is_chunked=st.booleans(),
     )
-    def reconfigure(self, budget, num_seqs, threshold, mode):
+    def reconfigure(self, budget, num_seqs, threshold, mode, is_chunked):
         policy = self.config.policy
-        config = SchedulerConfig(budget, num_seqs, LIMIT, threshold, policy=policy, step_mode=mode)
+        config = SchedulerConfig(
+            budget if is_chunked else max(budget, LIMIT),
+            num_seqs,
+            LIMIT,
+            threshold,
+            is_chunked,
+            policy,
+            mode,
+        )
         self.scheduler.reconfigure(config)
         self.config = config
 

@@ -4,21 +4,8 @@ from dataclasses import replace
 
 import pytest
 from tests.helpers.serving import LONG, four_prompts, idx_of, make_engine
-from tests.helpers.toy import ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import Prompt, SchedulerConfig, UserError
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
-
-
-@pytest.fixture(scope="module")
-def wanted(llm, model):
-    """What each of four prompts is answered without interference."""
-    return [each.token_ids for each in llm.batch_generate(model, ByteTokenizer(), four_prompts())]
-
 
 BAD = {
     "None": (None, "text or a list of integer"),

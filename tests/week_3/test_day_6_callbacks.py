@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.helpers.fakes import FakeClock
 from tests.helpers.serving import LONG, four_prompts, idx_of, make_engine
-from tests.helpers.toy import ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import DoneEvent, PrefillEvent, SchedulerConfig, TokenEvent, UserError
+from tiny_llm_lab.types import DoneEvent, PrefillEvent, SchedulerConfig, TokenEvent
 
 ONE_AT_A_TIME = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=1)
 BOTH_WAYS = pytest.mark.parametrize(
@@ -17,17 +16,6 @@ BOTH_WAYS = pytest.mark.parametrize(
         pytest.param({"async_scheduling": True}, marks=pytest.mark.task("3.6.8")),
     ],
 )
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
-
-
-@pytest.fixture(scope="module")
-def wanted(llm, model):
-    """What each of four prompts is answered without interference."""
-    return [each.token_ids for each in llm.batch_generate(model, ByteTokenizer(), four_prompts())]
 
 
 class Listener:
@@ -111,63 +99,6 @@ def test_a_prompt_that_ends_in_the_same_step_keeps_its_answer(llm, model, wanted
     assert [each.token_ids for each in done] == wanted
 
 
-@pytest.mark.task("3.6.6")
-def test_all_prompts_may_be_aborted_at_once(llm, model):
-    def abort_all(engine):
-        for i in range(4):
-            engine.abort(str(i))
-
-    for config in (SchedulerConfig(), ONE_AT_A_TIME):
-        done, _ = run_with(make_engine(llm, model, config), four_prompts(), token_of(0, 2), abort_all)
-        assert [each.finish_reason for each in done] == ["abort"] * 4
-
-
-@pytest.mark.task("3.6.6")
-def test_an_unknown_id_aborts_nothing(llm, model, wanted):
-    found = []
-    engine = make_engine(llm, model)
-    done, _ = run_with(engine, four_prompts(), token_of(0), lambda e: found.append(e.abort("unknown")))
-    assert found == [False]
-    assert [each.token_ids for each in done] == wanted
-
-
-@pytest.mark.task("3.6.6")
-def test_the_end_of_one_prompt_may_end_another(llm, model):
-    # The event of an abort is an event like any other.
-    engine = make_engine(llm, model)
-
-    def chain(event):
-        events.append(event)
-        if isinstance(event, DoneEvent):
-            engine.abort(str(event.completion.prompt_idx + 1))
-
-    events = []
-    prompts = [*four_prompts(max_tokens=2)[:1], *four_prompts()[1:]]
-    done = engine.generate(prompts, chain)
-    assert [each.finish_reason for each in done] == ["length", "abort", "abort", "abort"]
-    assert sum(isinstance(event, DoneEvent) for event in events) == 4
-    assert not engine.has_requests
-
-
-@pytest.mark.task("3.6.6")
-@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (1, 0)])
-def test_the_end_of_an_aborted_prompt_may_end_others(llm, model, victims):
-    engine = make_engine(llm, model, ONE_AT_A_TIME)
-    first, prompts = token_of(0, 2), four_prompts()[:3]
-    listener = Listener(first, lambda event: engine.abort("2"))
-
-    def chain(event):
-        listener(event)
-        if isinstance(event, DoneEvent) and idx_of(event) == 2:
-            for victim in victims:
-                engine.abort(str(victim))
-
-    done = engine.generate(prompts, chain)
-    reasons = ["abort" if i in (*victims, 2) else "length" for i in range(3)]
-    assert [each.finish_reason for each in done] == reasons
-    assert sorted(listener.ends()) == [0, 1, 2]
-
-
 # Add
 
 
@@ -189,22 +120,6 @@ def test_a_request_may_be_added(llm, model, wanted, settings, count):
 
 
 @pytest.mark.task("3.6.6")
-def test_every_added_request_has_a_number_of_its_own(llm, model):
-    engine = make_engine(llm, model)
-    extra = replace(LONG, max_tokens=1)
-
-    def add_two(engine):
-        engine.add("x", [97], extra)
-        engine.add("y", [98], extra)
-
-    for _ in range(2):
-        _, listener = run_with(engine, four_prompts(), token_of(0), add_two)
-        numbers = {idx_of(event) for event in listener.events}
-        assert {0, 1, 2, 3} < numbers
-        assert len(numbers) == 6 and min(numbers - {0, 1, 2, 3}) > 3
-
-
-@pytest.mark.task("3.6.6")
 def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, model, monkeypatch, wanted):
     clock = FakeClock(tick=0.001)
     clock.take_over(monkeypatch, llm.PromptRun)
@@ -213,23 +128,3 @@ def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, mode
     done, listener = run_with(engine, prompts, token_of(0), lambda e: e.add("more", [97], LONG))
     assert [each.token_ids for each in done] == wanted
     assert len({idx_of(event) for event in listener.events}) == 5
-
-
-@pytest.mark.task("3.6.6")
-def test_the_run_sleeps_only_while_it_has_no_request(llm, model, monkeypatch):
-    clock, naps = FakeClock(tick=0.001), []
-    clock.take_over(monkeypatch, llm.PromptRun)
-    prompts = [four_prompts()[0], replace(four_prompts()[1], arrival_s=2.0)]
-    make_engine(llm, model, clock=clock).generate(prompts, lambda event: naps.append(len(clock.naps)))
-    assert naps[:10] == [0] * 10, "a chunk, eight tokens and the end of the first prompt"
-    assert naps[-1] > 0, "then the second one has not arrived"
-
-
-@pytest.mark.task("3.6.6")
-def test_a_request_that_is_refused_there_changes_nothing(llm, model, wanted):
-    def refused(engine):
-        with pytest.raises(UserError):
-            engine.add("0", [97])
-
-    done, _ = run_with(make_engine(llm, model), four_prompts(), token_of(0, 2), refused)
-    assert [each.token_ids for each in done] == wanted

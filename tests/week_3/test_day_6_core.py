@@ -4,14 +4,9 @@ import pytest
 from tests.helpers.core import make_core
 from tests.helpers.five_requests import LONG, TWO_AT_A_TIME, add_five, assert_new, prompt
 from tests.helpers.fragile import BrokenError, Fragile
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 def served(core, request):

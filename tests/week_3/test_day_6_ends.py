@@ -5,18 +5,13 @@ from dataclasses import replace
 import pytest
 from tests.helpers.phases import arrival_of
 from tests.helpers.serving import make_engine
-from tests.helpers.toy import EOS, VOCAB, ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import EOS, VOCAB, ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, StructuredOutputs, TokenEvent, UserError
 
 pytestmark = pytest.mark.task("3.6.9")
 PROMPT = random_tokens(3, 40).tolist()
 LONG = SamplingParams(max_tokens=24, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 # Where an answer ends

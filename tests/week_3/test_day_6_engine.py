@@ -3,12 +3,12 @@
 import mlx.core as mx
 import pytest
 from tests.helpers.fake_clock import FakeClock
-from tests.helpers.fragile import BrokenError, Fragile
+from tests.helpers.fragile import Fragile
 from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, random_tokens
 
-from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent, UserError
+from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, TokenEvent
 
 PROMPTS = mixed_prompts()
 CONFIGS = {
@@ -23,11 +23,6 @@ CONFIGS = {
         max_num_batched_tokens=1024, max_model_len=1024, enable_chunked_prefill=False
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +53,6 @@ def test_all_tokens_of_a_step_have_one_time(llm, model):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_answers_are_those_of_week_2(llm, model, wanted, config):
     the_same(serve(make_engine(llm, model, config), PROMPTS), wanted)
-
-
-@pytest.mark.task("3.6.5")
-@pytest.mark.parametrize("block_size", [1, 5, 32])
-def test_the_size_of_blocks_changes_nothing(llm, model, wanted, block_size):
-    engine = make_engine(llm, model, num_blocks=800 // block_size + 8, block_size=block_size)
-    the_same(serve(engine, PROMPTS), wanted)
 
 
 @pytest.mark.task("3.6.5")
@@ -179,33 +167,6 @@ def test_stop_strings_and_lengths_end_answers(llm, model):
     assert (done[0].text, done[0].finish_reason) == (text[: text.index(stop)], "stop")
     # 40 tokens fit into the pool, and one more is known that need not be stored.
     assert (len(done[1].token_ids), done[1].finish_reason) == (31, "length")
-
-
-@pytest.mark.task("3.6.5")
-def test_bad_requests_are_their_own_problem(llm, model):
-    engine = make_engine(llm, model, SchedulerConfig(max_model_len=50), num_blocks=8)
-    engine.add("good", [97], SamplingParams(max_tokens=2, ignore_eos=True))
-    for prompt, cure in (([], "empty"), ([97] * 51, "50"), ([100_000], "vocabulary")):
-        with pytest.raises(UserError, match=cure):
-            engine.add("bad", prompt)
-    with pytest.raises(UserError):
-        engine.add("good", [97])
-    engine.step()
-    assert [output.completion.finish_reason for output in engine.step()] == ["length"], "the good one ends"
-    assert not engine.has_requests
-
-
-@pytest.mark.task("3.6.5")
-def test_an_error_gives_all_memory_back(llm, model):
-    fragile = Fragile(model)
-    engine = make_engine(llm, fragile)
-    engine.add("a", [97] * 40)
-    fragile.error = BrokenError()
-    with pytest.raises(BrokenError):
-        engine.step()
-    assert not engine.has_requests
-    assert engine.core.scheduler.pool.num_free == 256
-    assert not engine.abort("a"), "there is no request any more"
 
 
 @pytest.mark.task("3.6.5")

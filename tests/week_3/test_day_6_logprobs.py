@@ -8,16 +8,11 @@ import pytest
 from tests.helpers.phases import arrival_of
 from tests.helpers.serving import logprobs_of, make_engine, mixed_prompts
 from tests.helpers.tolerance import F32_MODEL, as_float64, assert_close
-from tests.helpers.toy import VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
+from tests.helpers.toy import VOCAB, ByteTokenizer, random_array, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig
 
 FOREVER = SamplingParams(max_tokens=3, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 def scores_in_float64(model, tokens):
@@ -64,17 +59,6 @@ def test_an_answer_with_its_logprobs(llm, model, settings):
     for row, each in zip(want, found, strict=True):
         assert_close([logprob for _, logprob in each.top], np.sort(row)[::-1][:4], F32_MODEL)
         assert_close([logprob for _, logprob in each.top], row[[token for token, _ in each.top]], F32_MODEL)
-
-
-@pytest.mark.task("3.6.7")
-def test_neighbours_and_chunks_change_nothing(llm, model):
-    prompt = Prompt(random_tokens(3, 90).tolist(), replace(FOREVER, max_tokens=8, logprobs=2))
-    alone = logprobs_of(make_engine(llm, model), prompt)
-    config = SchedulerConfig(max_num_batched_tokens=37, max_num_seqs=8)
-    among = logprobs_of(make_engine(llm, model, config), prompt, mixed_prompts()[:4])
-    assert [each.token_id for each in among] == [each.token_id for each in alone]
-    assert_close([each.logprob for each in among], [each.logprob for each in alone], F32_MODEL)
-    assert [[t for t, _ in each.top] for each in among] == [[t for t, _ in each.top] for each in alone]
 
 
 @pytest.mark.task("3.6.7")

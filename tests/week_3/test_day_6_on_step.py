@@ -6,17 +6,11 @@ import pytest
 from tests.helpers.core import make_core
 from tests.helpers.fakes import FakeClock
 from tests.helpers.fragile import BrokenError, Fragile
-from tests.helpers.toy import toy_model
 
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 LONG = SamplingParams(max_tokens=12, ignore_eos=True)
 TWO_AT_A_TIME = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=2)
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 class Steps:

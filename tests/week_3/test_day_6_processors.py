@@ -1,26 +1,24 @@
 """Day 3.6: what changes the logits of one request, and never those of another."""
 
-from dataclasses import replace
-
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers.serving import make_engine, mixed_prompts, serve
+from tests.helpers.serving import make_engine
 from tests.helpers.tolerance import as_float64, assert_close
-from tests.helpers.toy import EOS, SECOND_EOS, VOCAB, ByteTokenizer, random_array, random_tokens, toy_model
+from tests.helpers.toy import EOS, SECOND_EOS, VOCAB, ByteTokenizer, random_array, random_tokens
 
 from tiny_llm_lab.types import (
     Arrival,
     Prompt,
     SamplingParams,
-    SchedulerConfig,
     Wanted,
 )
 
 pytestmark = pytest.mark.task("3.6.9")
 PROMPT = random_tokens(3, 40).tolist()
 LONG = SamplingParams(max_tokens=24, ignore_eos=True)
-NEIGHBOURS = mixed_prompts()[1:5]
+
+
 CHANGED = {
     "repetition": {"repetition_penalty": 1.4},
     "presence and frequency": {
@@ -35,19 +33,10 @@ CHANGED = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
-
-
 class Odd:
-    """Bars tokens of one parity, which the text so far decides; keeps what it was asked."""
-
-    def __init__(self):
-        self.answers = []
+    """Bars tokens of one parity, which the text so far decides."""
 
     def __call__(self, logits, prompt, answer):
-        self.answers.append(list(answer))
         parity = (sum(answer) + len(prompt)) % 2
         return mx.where(mx.arange(len(logits)) % 2 == parity, -mx.inf, logits)
 
@@ -124,58 +113,8 @@ def alone(llm, model, prompt):
     return tuple(tokens)
 
 
-def asked(name):
-    sampling = replace(LONG, **CHANGED.get(name, {"repetition_penalty": 1.1}))
-    return Prompt(PROMPT, sampling, processors=(Odd(),) if name == "processor" else ())
-
-
-@pytest.fixture(scope="module")
-def wanted(llm, model):
-    """By name: what each request gets alone; and what its neighbours get."""
-    names = (*CHANGED, "processor")
-    return {name: alone(llm, model, asked(name)) for name in names} | {
-        i: each.token_ids for i, each in enumerate(make_engine(llm, model).generate(NEIGHBOURS))
-    }
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"config": SchedulerConfig(max_num_batched_tokens=11, max_num_seqs=11)},
-        {"async_scheduling": True},
-        {"num_blocks": 16},
-    ],
-    ids=["chunks", "ahead", "preempted"],
-)
-def test_the_same_answers_in_company(llm, model, options, wanted):
-    check_company(make_engine(llm, model, **options), wanted)
-
-
-def check_company(engine, wanted):
-    for i, each in enumerate(NEIGHBOURS):
-        engine.add(f"n{i}", each.content, each.sampling)
-    for name in (*CHANGED, "processor"):
-        prompt = asked(name)
-        engine.add(name, prompt.content, prompt.sampling, processors=prompt.processors)
-    done = {}
-    while engine.has_requests:
-        done |= {each.request_id: each.completion for each in engine.step() if each.completion is not None}
-    for name in (*CHANGED, "processor"):
-        assert done[name].token_ids == wanted[name], name
-    for i in range(len(NEIGHBOURS)):
-        assert done[f"n{i}"].token_ids == wanted[i], "neighbours know nothing of it"
-
-
 def test_prompts_of_generate_bring_processors(llm, model):
     prompts = [Prompt(PROMPT, LONG, processors=(Odd(),)), Prompt(PROMPT, LONG)]
     odd, plain = make_engine(llm, model).generate(prompts)
     assert plain.token_ids == alone(llm, model, prompts[1])
     assert odd.token_ids == alone(llm, model, prompts[0]) != plain.token_ids
-
-
-def test_steps_ahead_go_on_without_processors(llm, model):
-    engine = make_engine(llm, model, async_scheduling=True)
-    done = serve(
-        engine, [Prompt(PROMPT, LONG), Prompt(PROMPT[:9], replace(LONG, min_tokens=5, max_tokens=9))]
-    )
-    assert done[0].token_ids == alone(llm, model, Prompt(PROMPT, LONG))

@@ -52,23 +52,6 @@ def test_a_prompt_that_was_begun_in_chunks_is_finished_beside_decodes(llm):
 
 
 @pytest.mark.task("3.6.3")
-def test_a_whole_prompt_waits_for_decodes_to_end_and_others_behind_it(llm):
-    scheduler = scheduler_of(llm, CHUNKED)
-    for name in ("a", "b"):
-        scheduler.add(sequence_of(llm, name, 1))
-    one_step(scheduler, scheduler.schedule())
-    scheduler.reconfigure(WHOLE)
-    scheduler.add(sequence_of(llm, "long", 64))
-    scheduler.add(sequence_of(llm, "short", 1))
-    plan = scheduler.schedule()
-    assert set(plan.num_scheduled_tokens) == {"a", "b"}, "not one token of a prompt that does not fit"
-    one_step(scheduler, plan)
-    scheduler.finish("a")
-    scheduler.finish("b")
-    assert scheduler.schedule().num_scheduled_tokens == {"long": 64}
-
-
-@pytest.mark.task("3.6.3")
 def test_fewer_places_than_requests_that_run(llm):
     scheduler = scheduler_of(llm, CHUNKED)
     for i in range(6):

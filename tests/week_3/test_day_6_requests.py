@@ -3,16 +3,10 @@
 import pytest
 from tests.helpers.core import make_core
 from tests.helpers.five_requests import LONG, TWO_AT_A_TIME, prompt
-from tests.helpers.toy import toy_model
 
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 pytestmark = pytest.mark.task("3.6.3")
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 def test_an_admitted_request_waits(llm, model):

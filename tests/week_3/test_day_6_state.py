@@ -64,16 +64,6 @@ def test_only_what_is_new_of_a_prompt_is_told(llm):
     assert event.num_computed_tokens == 5
 
 
-@pytest.mark.task("3.6.1")
-def test_a_token_that_ends_the_answer_is_the_last(llm):
-    request = state_of(llm, max_tokens=2)
-    request.accept([120, 121, 122])
-    output = request.output()
-    assert output.token_ids == (120, 121)
-    assert output.completion.token_ids == (120, 121)
-    assert not request.has_output
-
-
 @pytest.mark.task("3.6.7")
 def test_every_token_of_a_step_has_the_logprobs_of_its_own_row(llm):
     request = state_of(llm, max_tokens=3, logprobs=2)

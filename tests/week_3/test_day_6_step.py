@@ -5,14 +5,9 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from tests.helpers.phases import arrival_of
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import PrefillEvent, SamplingParams, StepPlan, TokenEvent
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 def a_request(llm, prompt, sampling, max_seq_len=64):

@@ -4,9 +4,9 @@ import pytest
 from tests.helpers.fakes import FakeClock
 from tests.helpers.probe import ScheduleProbe
 from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.toy import ByteTokenizer, random_tokens, toy_model
+from tests.helpers.toy import ByteTokenizer, toy_model
 
-from tiny_llm_lab.types import SamplingParams, SchedulerConfig, StepSample
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 
 class RecordingPolicy:
@@ -80,24 +80,6 @@ def test_the_budget_of_a_step_is_the_policys(llm):
     assert [done[i].token_ids for i in range(len(prompts))] == [want.token_ids for want in wanted]
 
 
-@pytest.mark.task("3.7.3")
-def test_a_real_policy_paces_a_real_engine(llm):
-    # A made-up machine: 1 ms a step and 0.1 ms a token, so that 10 ms hold 73 tokens with a safety of 1.2.
-    sizes = [(n, seen) for n in (1, 2, 4, 8, 16, 32, 64, 128) for seen in (1, 50)]
-    samples = [StepSample(n, n * seen, n + seen, 0.001 + 0.0001 * n) for n, seen in sizes]
-    policy = llm.LatencyPolicy(llm.StepTimeModel(samples, newest=0.0), itl_slo_s=0.010, safety=1.2)
-    clock = FakeClock()
-    engine = make_engine(llm, toy_model(llm), budget_controller=llm.BudgetController(policy), clock=clock)
-    engine.add("reader", [97], SamplingParams(max_tokens=30, ignore_eos=True))
-    engine.step()
-    engine.add("long", random_tokens(1, 300).tolist(), SamplingParams(max_tokens=1, ignore_eos=True))
-    probe = ScheduleProbe(engine.core.scheduler)
-    for _ in range(6):
-        engine.step()
-    computed = [step.get("long") for step in probe.steps]
-    assert computed == [72, 72, 72, 72, 12, None], "the reader's token is one of the 73"
-
-
 def asked_about(llm, requests, **config):
     """What a controller asks its policy about requests of a scheduler that has planned nothing yet."""
     scheduler = llm.Scheduler(SchedulerConfig(**config), llm.BlockPool(64, 16))
@@ -131,6 +113,11 @@ def test_the_policy_is_asked_about_sequences_that_can_get_tokens_in_this_step(ll
     assert [len(works) for works in policy.asked[0][1:]] == [0, 3], "running sequences hold the slots"
     _, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, *[40] * 5), max_num_batched_tokens=64)
     assert len(prefills) == 2, "the second takes what the first leaves"
+    _, _, scheduler = asked_about(llm, waiting(llm, 100, 40, 40), max_num_batched_tokens=64)
+    scheduler.commit(scheduler.schedule(), {})
+    llm.BudgetController(policy).token_budget(1.0, scheduler, lambda name: 0.5)
+    news = [work.num_new for work in policy.asked[-1][2]]
+    assert news == [36, 40], "36 tokens of the prompt that runs leave 28, and no third prompt gets any"
 
 
 @pytest.mark.task("3.7.3")

@@ -75,25 +75,6 @@ def test_budget_shrinks_as_the_prompt_gets_deeper(llm):
 
 
 @pytest.mark.task("3.7.2")
-def test_budget_shrinks_as_the_decodes_store_more(llm):
-    budgets = [
-        policy_of(llm).token_budget(
-            5.0, decoding(llm, *[0.0] * 8, num_computed=stored), [llm.PrefillWork(0, 500)]
-        )
-        for stored in (0, 2000, 4000)
-    ]
-    assert budgets == [8 + 88, 8 + 73, 8 + 58]
-
-
-@pytest.mark.task("3.7.2")
-def test_safety_multiplies_the_prediction(llm):
-    decodes, prompts = decoding(llm, 0.0), [llm.PrefillWork(0, 500)]
-    assert policy_of(llm, safety=2.0).token_budget(5.0, decodes, prompts) == policy_of(
-        llm, itl_slo_s=0.05
-    ).token_budget(5.0, decodes, prompts)
-
-
-@pytest.mark.task("3.7.2")
 @pytest.mark.parametrize("age_s", [0.095, 0.1, 0.2, 100.0])
 def test_late_decodes_leave_the_progress_floor(llm, age_s):
     # 10 decodes alone take 10 ms: no slack is left for a prompt, and it still may not starve.
@@ -113,13 +94,6 @@ def test_no_limit_when_nothing_decodes(llm):
     assert policy_of(llm, ttft_slo_s=0.2).token_budget(5.0, [], [due]) is None, "no batch class to hold back"
     only_batch = decoding(llm, 7.0, priority_class="batch")
     assert policy.token_budget(5.0, only_batch, [llm.PrefillWork(0, 100_000)]) is None
-
-
-@pytest.mark.task("3.7.2")
-def test_budget_is_never_more_than_the_prompts_can_take(llm):
-    decodes = decoding(llm, 0.0, 0.0)
-    prompts = [llm.PrefillWork(0, 10), llm.PrefillWork(50, 20)]
-    assert policy_of(llm).token_budget(5.0, decodes, prompts) == 2 + 10 + 20
 
 
 @pytest.mark.task("3.7.2")

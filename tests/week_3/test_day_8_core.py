@@ -6,14 +6,8 @@ import pytest
 from tests.helpers.five_requests import LONG, TWO_AT_A_TIME, add_five, assert_new
 from tests.helpers.fragile import BrokenError, Fragile
 from tests.helpers.serving import make_engine
-from tests.helpers.toy import toy_model
 
 from tiny_llm_lab.types import Draft
-
-
-@pytest.fixture(scope="module")
-def model(llm):
-    return toy_model(llm)
 
 
 class Repeater:

@@ -77,6 +77,8 @@ def test_a_request_is_judged_by_its_own_drafts(llm):
 def test_a_new_request_is_taken_to_be_like_the_others(llm, accepted, pays):
     gate = gate_with(llm, 3.0, 1.0, [accepted] * 200, request_id="old")
     assert wanted(gate, request_id="new") == (YES if pays else NO)
+    gate.observe_draft("new", 4, accepted)
+    assert wanted(gate, request_id="new") == (YES if pays else NO), "also with its first draft"
 
 
 def test_what_changes_is_noticed_within_twenty_drafts(llm):
@@ -97,6 +99,18 @@ def test_a_machine_that_becomes_busy_is_noticed(llm):
         for num_rows in (1, 5):
             gate.observe_step(num_rows, 10.0 * num_rows)
     assert wanted(gate) == NO, "a row now costs as much as a token"
+
+
+def test_rows_that_cost_more_and_more_do_not_make_a_step_cost_less_than_nothing(llm):
+    gate = llm.DraftGate()
+    for _ in range(50):
+        gate.observe_draft("a", 4, 1)
+        gate.observe_step(5, 1.0)
+        gate.observe_step(9, 10.0)  # by this line a step of one row would take -8 s
+    for _ in range(200):
+        for num_rows in (1, 5):
+            gate.observe_step(num_rows, 19.0 + num_rows)
+    assert wanted(gate) == YES, "a step of one row takes 20 s, and a draft of four adds 4 s"
 
 
 @pytest.mark.parametrize("probe_every", [2, 8, 32])

@@ -79,11 +79,6 @@ def test_the_engine_drafts_for_one_request_and_not_for_the_other(llm):
     assert stats.num_draft_tokens - stats.num_accepted_tokens < 60
 
 
-def test_rows_that_cost_as_much_as_tokens_are_not_computed(llm):
-    stats = run(llm, 0.0, 1.0, lambda name, known: known % 2 == 0)
-    assert stats.num_drafts < 20
-
-
 def test_steps_with_prompts_teach_nothing(llm):
     seen = []
 

@@ -4,28 +4,11 @@ import random
 
 import pytest
 from tests.helpers.fakes import FakeModel, live_requests
-from tests.helpers.toy import EOS, QWEN2, QWEN3, ByteTokenizer, toy_model
+from tests.helpers.toy import EOS, ByteTokenizer
 
 from tiny_llm_lab.types import DoneEvent, Draft, SamplingParams, TokenEvent
 
 TOKENIZER = ByteTokenizer()
-
-
-@pytest.mark.task("3.8.5")
-def test_speculation_is_counted(llm):
-    stats = llm.SpecDecodeStats()
-    assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
-    for drafted, accepted in [(2, 1), (0, 0), (4, 4), (3, 0), (4, 2)]:
-        stats.observe(drafted, accepted)
-    assert stats.num_drafts == 4
-    assert stats.num_draft_tokens == 13
-    assert stats.num_accepted_tokens == 7
-    assert stats.num_accepted_tokens_per_pos == [3, 2, 1, 1]
-    assert stats.acceptance_rate == 7 / 13
-    assert stats.mean_acceptance_length == 1 + 7 / 4
-    for drafted, accepted in [(1, 2), (3, -1)]:
-        with pytest.raises(ValueError):
-            stats.observe(drafted, accepted)
 
 
 class Whisperer:
@@ -160,18 +143,6 @@ def test_a_closed_answer_gives_everything_back(llm):
     assert (live_requests(model), live_requests(small)) == (1, 1)
     events.close()
     assert (live_requests(model), live_requests(small)) == (0, 0)
-
-
-@pytest.mark.task("3.8.4")
-@pytest.mark.parametrize("config", [QWEN3, QWEN2], ids=lambda config: config.model_type)
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 3}])
-def test_a_real_transformer_says_the_same(llm, config, settings):
-    model, small = toy_model(llm, config), toy_model(llm, config, seed=1)
-    sampling = SamplingParams(max_tokens=12, ignore_eos=True, **settings)
-    for proposer in (llm.NgramProposer(1, 1), llm.DraftModelProposer(model), llm.DraftModelProposer(small)):
-        want = outcome(list(llm.stream_generate(model, TOKENIZER, "abababab", sampling)))
-        got = outcome(list(llm.speculative_generate(model, TOKENIZER, "abababab", proposer, sampling)))
-        assert got == want
 
 
 @pytest.mark.task("3.8.4")

@@ -1,4 +1,4 @@
-"""Day 3.8: two requests in the same steps, each with another feature, get what each gets alone."""
+"""Days 3.6 and 3.8: two requests in the same steps, each with another feature, get what each gets alone."""
 
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,7 @@ from tiny_llm_lab.runtime import native
 from tiny_llm_lab.types import EngineOptions, Prompt, SamplingParams, SchedulerConfig
 
 SIZE = 4
-COMMON = [97, 98, 99, 97, 98, 99, 97, 98, 99, 97, 98, 99]  # drafts can be looked up
+COMMON = [97, 98, 99] * 4
 PROMPTS = [[*COMMON, 120, 97], [65, 66, 67, *COMMON[:9], 121, 98]]  # equally long
 DRAWN = SamplingParams(max_tokens=11, ignore_eos=True, temperature=0.9)
 
@@ -53,7 +53,7 @@ FEATURES = {
     "last seed": Feature({"seed": 2**64 - 1, "top_p": 0.9}),
     "n": Feature({"seed": 2**63 - 1}, is_shared=True),
     "stop": Feature({"stop": ("a", "e"), "logprobs": 0}),
-    "drafts": Feature(options={"proposer": "ngram"}),
+    "drafts": Feature(options={"proposer": "itself"}),
     "8 bits": Feature(options={"kv_bits": 8}),
     "no prefix cache": Feature(options={"enable_prefix_caching": False}),
     "preemption": Feature(options={"num_blocks": 9}),
@@ -104,7 +104,7 @@ def served(request, llm):
 def engine_of(llm, model, options):
     options = {"num_blocks": 32, "block_size": SIZE, "enable_prefix_caching": True} | options
     if options.get("proposer"):
-        options["proposer"] = llm.NgramProposer(3, 1, 4)
+        options["proposer"] = llm.DraftModelProposer(model, 3)
     return llm.Engine(
         model,
         ByteTokenizer(),
@@ -137,9 +137,17 @@ def answers(engine, prompts):
     return list(found.values())
 
 
+UNDRAFTED = [name for name in FEATURES if name != "drafts"]
+
+
+@pytest.mark.task("3.6.9")
+@pytest.mark.parametrize("name", UNDRAFTED)
+def test_beside_every_feature(llm, served, name):
+    for other in UNDRAFTED[UNDRAFTED.index(name) :]:
+        served.serve(llm, (name, other))
+
+
 @pytest.mark.task("3.8.6")
 @pytest.mark.parametrize("name", FEATURES)
-def test_beside_every_feature(llm, served, name):
-    others = list(FEATURES)[list(FEATURES).index(name) :]
-    for other in others:
-        served.serve(llm, (name, other))
+def test_beside_drafts(llm, served, name):
+    served.serve(llm, (name, "drafts"))

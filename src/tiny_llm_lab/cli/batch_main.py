@@ -6,13 +6,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from tiny_llm_lab.cli.batch_report import as_json, print_report
 from tiny_llm_lab.cli.engine_stats import EngineStats
 from tiny_llm_lab.cli.live_view import live_view
 from tiny_llm_lab.cli.progress import BatchProgress
-from tiny_llm_lab.measure.corpus.recall import recall_questions
+from tiny_llm_lab.measure.corpus.mixed import mixed_prompts
 from tiny_llm_lab.runtime import ranks
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
 from tiny_llm_lab.runtime.console.program import program
@@ -47,7 +47,7 @@ from tiny_llm_lab.serving.options.model_options import (
     model_name,
 )
 from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, run_ranks
-from tiny_llm_lab.serving.options.prompts_file import drawing_apart, read_prompts
+from tiny_llm_lab.serving.options.prompts_file import read_prompts
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tokenizer, UserError
 
@@ -56,16 +56,6 @@ EXAMPLES = (
     ("--prefill-step 999999", "prompts in one piece: watch the gaps between tokens grow"),
     ("--engine --max-num-batched-tokens 256 --prompts FILE", "the engine, 256 tokens a step, your prompts"),
 )
-_SHORT_PROMPTS: Final = (
-    "Hello",
-    "Tell me a story about a fox.",
-    "What is chunked prefill?",
-    "Who are you?",
-    "Tell me a short story about a lamp.",
-    "What is the difference between TTFT and ITL?",
-)
-# Notes of these lengths stand between the short prompts, at these places.
-_NOTES: Final = ((2, 1000), (5, 400))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -224,16 +214,6 @@ def _loop_settings(args: Namespace, limit: int, loop: LoopSettings) -> dict[str,
         "prefill_step": loop.arguments["prefill_step"],
         **loop.shown,
     } | ({} if chosen is None else {"async_scheduling": chosen})
-
-
-def mixed_prompts(tokenizer: Tokenizer, limit: int, sampling: SamplingParams) -> list[Prompt]:
-    """Short small talk with long notes among it; the default model can answer all of them."""
-    texts = list(_SHORT_PROMPTS)
-    for place, num_tokens in _NOTES:
-        length = min(num_tokens, limit // 2)
-        [question] = recall_questions(seed=place, count=1, context_tokens=length, encode=tokenizer.encode)
-        texts.insert(place, question.user)
-    return [Prompt(text, drawing_apart(sampling, idx)) for idx, text in enumerate(texts)]
 
 
 def _read(args: Namespace, sampling: SamplingParams) -> list[Prompt]:

@@ -73,7 +73,7 @@ def _without_values(argv: list[str], switches: set[str]) -> list[str]:
 
 
 def _list_commands() -> int:
-    run, listed, width = program(), _listed(), terminal_width(sys.stdout)
+    run, listed, width = program(), _listed(), terminal_width()
     room = max(map(len, listed))
     for title, names in GROUPS.items():
         begins = {own: f"  {run} {listed[own]:<{room}}  " for own in names if own in listed}

@@ -30,7 +30,7 @@ from tiny_llm_lab.serving.options.model_options import (
     model_name,
 )
 from tiny_llm_lab.serving.options.parallel_options import add_parallel_argument, run_ranks
-from tiny_llm_lab.serving.options.prompt_text import cleaned
+from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.types import Event, SamplingParams, Timing, TokenEvent, UserError
 

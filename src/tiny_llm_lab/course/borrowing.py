@@ -5,7 +5,6 @@ package, and every class is there once.
 """
 
 import importlib.util
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,10 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from tiny_llm_lab.course.source import STUB
 from tiny_llm_lab.runtime.console.talk import did_you_mean, log
 from tiny_llm_lab.types import UserError
 from tiny_llm_lab.types.packages import PACKAGES
-
-_STUB = re.compile(r'raise NotImplementedError\("task [\d.]+"\)')
 
 
 def borrow_files(files: Sequence[str], solution: str) -> None:
@@ -68,7 +66,7 @@ def _check(name: str, theirs: Path) -> None:
 
 
 def _is_written(path: Path) -> bool:
-    return path.exists() and not _STUB.search(path.read_text(encoding="utf-8"))
+    return path.exists() and not STUB.search(path.read_text(encoding="utf-8"))
 
 
 def _module(name: str) -> str:

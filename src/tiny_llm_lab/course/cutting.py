@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.source import Source, last_line
-from tiny_llm_lab.course.starter.definitions import Module
 
 LINE_LENGTH = 110
 KERNEL_SUFFIXES = (".cpp", ".h", ".metal")
@@ -109,13 +108,13 @@ def _bodies(source: str, task_of: Mapping[str, str]) -> Iterator[Cut]:
 
 
 def _private(source: str) -> Iterator[Cut]:
-    definitions = Module(source).definitions.values()
+    definitions = Source(source).definitions.values()
     yield from (Cut(each.first_line, each.last_line) for each in definitions if each.is_private)
 
 
 def _unmentioned(source: str) -> Iterator[Cut]:
     """Private definitions that only mention themselves."""
-    definitions = Module(source).definitions.values()
+    definitions = Source(source).definitions.values()
     for own in definitions:
         others = (each for each in definitions if each is not own and each.owner != own.name)
         if own.is_private and not any(own.names & each.mentions for each in others):

@@ -1,19 +1,16 @@
 """Telling a parameter that a task adds, and that a learner has not added yet, from a wrong call."""
 
-import ast
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.growth import Growth
-from tiny_llm_lab.course.source import Function, Source, parameter_names
+from tiny_llm_lab.course.source import Function, Source
 from tiny_llm_lab.runtime.console.todo import Todo, causes_of, shown
 from tiny_llm_lab.runtime.task_names import modules
 
 _NAMED = re.compile(r"(?P<symbol>[\w.]+)\(\) got an unexpected keyword argument '(?P<parameter>\w+)'")
 _BY_PLACE = re.compile(r"(?P<symbol>[\w.]+)\(\) takes (?:from \d+ to )?\d+ positional arguments? but \d+ ")
-
-_STUB = re.compile(r"^raise NotImplementedError\('task (?P<task>[\d.]+)'\)$")
 
 
 class MissingParameter(Todo):
@@ -35,15 +32,14 @@ def find_missing(error: BaseException, grown: Sequence[Growth], package: Path, r
             if growth.before is None and is_meant:
                 for path, function in _functions(package, growth.symbol):
                     # By place the first parameter that is missing is the one that the call has too many.
-                    if growth.parameter not in parameter_names(function):
+                    if growth.parameter not in function.parameter_names:
                         return _todo(growth, function, shown(path, root))
     return None
 
 
 def _todo(growth: Growth, function: Function, file: str) -> Todo:
-    stub = _STUB.search(ast.unparse(function.node.body[-1]))
-    if stub:  # the function comes before what is added to it
-        return Todo(stub["task"], f"{file}:{function.first_body_line} {growth.symbol}")
+    if (stub := function.stub_of) is not None:  # the function comes before what is added to it
+        return Todo(stub, f"{file}:{function.first_body_line} {growth.symbol}")
     where = f"{file}:{function.node.lineno} {growth.symbol}"
     return MissingParameter(growth.task, f"the parameter `{growth.parameter}` of {where}")
 

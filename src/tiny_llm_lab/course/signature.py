@@ -1,11 +1,11 @@
-"""The head of a function with other parameters than it has in its file, laid out as ruff does."""
+"""The parameters of a function, and its head with others than it has in its file, laid out as ruff does."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiny_llm_lab.course.cutting import LINE_LENGTH
-from tiny_llm_lab.course.source import FunctionNode, last_line
+from tiny_llm_lab.course.source import Function, FunctionNode, last_line
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,23 @@ class Change:
     before: str | None
 
 
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter as it is written; "" stands for no type and no default."""
+
+    name: str
+    kind: str = ""
+    default: str = ""
+    star: str = ""
+    is_keyword: bool = False
+
+    @property
+    def written(self) -> str:
+        kind = f": {self.kind}" if self.kind else ""
+        equals = " = " if self.kind else "="
+        return f"{self.star}{self.name}{kind}{equals + self.default if self.default else ''}"
+
+
 def last_head_line(node: FunctionNode) -> int:
     """The number of the line on which the body may begin below."""
     return last_line(node.body[0]) if node.returns is None else node.returns.end_lineno or node.lineno
@@ -22,7 +39,7 @@ def last_head_line(node: FunctionNode) -> int:
 
 def head_lines(source: str, node: FunctionNode, changes: Mapping[str, Change]) -> list[str]:
     """`def name(...) -> ...:` with changed parameters."""
-    return _laid_out(source, node, [text for _, text in parameters(source, node, changes)])
+    return _laid_out(source, node, [each.written for each in parameters(source, node, changes)])
 
 
 def _laid_out(source: str, node: FunctionNode, shown: Sequence[str]) -> list[str]:
@@ -40,32 +57,44 @@ def _laid_out(source: str, node: FunctionNode, shown: Sequence[str]) -> list[str
 
 def parameters(
     source: str, node: FunctionNode, changes: Mapping[str, Change] | None = None
-) -> Iterator[tuple[str, str]]:
-    """The parameters after `changes`, each by its name and as it is written; the bare star is called "*"."""
-    args, changes = node.args, changes or {}
-
-    def written(arg: ast.arg, default: ast.expr | None, star: str = "") -> Iterator[tuple[str, str]]:
-        change = changes.get(arg.arg)
-        if change is not None and change.before is None:
-            return
-        kind = change.before if change else _text(source, arg.annotation)
-        text = f"{star}{arg.arg}" + (f": {kind}" if kind else "")
-        if default is not None:
-            text += f" = {_text(source, default)}" if kind else f"={_text(source, default)}"
-        yield arg.arg, text
-
+) -> Iterator[Parameter]:
+    """The parameters after `changes`; a star that only parts them is called "*"."""
+    args = node.args
     positional = [*args.posonlyargs, *args.args]
     without = [None] * (len(positional) - len(args.defaults))
-    for arg, default in zip(positional, [*without, *args.defaults], strict=True):
-        yield from written(arg, default)
-    named = [each for pair in zip(args.kwonlyargs, args.kw_defaults, strict=True) for each in written(*pair)]
+    pairs = zip(positional, [*without, *args.defaults], strict=True)
+    found = [_parameter(source, *pair) for pair in pairs]
+    pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    named = list(_changed([_parameter(source, *pair, is_keyword=True) for pair in pairs], changes or {}))
     if args.vararg:
-        yield from written(args.vararg, None, "*")
-    elif named:
-        yield "*", "*"
+        found.append(_parameter(source, args.vararg, star="*", is_keyword=True))
+    yield from _changed(found, changes or {})
+    if named and not args.vararg:
+        yield Parameter("*", is_keyword=True)
     yield from named
     if args.kwarg:
-        yield from written(args.kwarg, None, "**")
+        yield from _changed([_parameter(source, args.kwarg, star="**", is_keyword=True)], changes or {})
+
+
+def _parameter(
+    source: str, arg: ast.arg, default: ast.expr | None = None, star: str = "", is_keyword: bool = False
+) -> Parameter:
+    return Parameter(arg.arg, _text(source, arg.annotation), _text(source, default), star, is_keyword)
+
+
+def _changed(found: Sequence[Parameter], changes: Mapping[str, Change]) -> Iterator[Parameter]:
+    for each in found:
+        change = changes.get(each.name)
+        if change is None:
+            yield each
+        elif change.before is not None:
+            yield replace(each, kind=change.before)
+
+
+def one_line(source: str, function: Function) -> str:
+    """The head of a function, with the class before the name of a method."""
+    written = ", ".join(each.written for each in parameters(source, function.node))
+    return f"def {function.name}({written}){returned(source, function.node)}"
 
 
 def returned(source: str, node: FunctionNode) -> str:

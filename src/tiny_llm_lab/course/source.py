@@ -1,23 +1,67 @@
 """Python files of a solution, parsed: public names are the contract, private ones belong to the answer."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from typing import Final
 
-from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.runtime.task_names import is_private, modules
+from tiny_llm_lab.course.manifest import Task
+from tiny_llm_lab.runtime.task_names import is_private
 from tiny_llm_lab.types import UserError
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+STUB: Final = re.compile(r"""raise NotImplementedError\(["']task (?P<task>[\d.]+)["']\)""")
 
 
 @dataclass(frozen=True)
-class Function:
-    """A function of a module ("softmax") or a method ("Request.try_prefill")."""
+class Definition:
+    """A statement at the top of a module ("softmax", "import math") or of a class ("Request._fill").
+
+    `owner` is the class, "" for the module. Lines count from 1 and include the decorators.
+    """
 
     name: str
+    owner: str
+    node: ast.stmt
+
+    @property
+    def first_line(self) -> int:
+        decorators = getattr(self.node, "decorator_list", [])
+        return min([self.node.lineno, *(each.lineno for each in decorators)])
+
+    @property
+    def last_line(self) -> int:
+        return last_line(self.node)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it defines, without the class around it."""
+        return frozenset(self.name.rpartition(".")[2].split(","))
+
+    @property
+    def is_private(self) -> bool:
+        return not isinstance(self.node, ast.Import | ast.ImportFrom) and all(map(is_private, self.names))
+
+    @cached_property
+    def mentions(self) -> frozenset[str]:
+        """Every name, attribute and keyword in it; in the head alone of a class, whose body has its own."""
+        tops: list[ast.AST] = [self.node]
+        if isinstance(self.node, ast.ClassDef):
+            tops = [*self.node.bases, *self.node.keywords, *self.node.decorator_list]
+        found = (
+            getattr(each, "id", getattr(each, "attr", getattr(each, "arg", None)))
+            for top in tops
+            for each in ast.walk(top)
+        )
+        return frozenset(name for name in found if isinstance(name, str))
+
+
+@dataclass(frozen=True)
+class Function(Definition):
+    """A function of a module ("softmax") or a method ("Request.try_prefill")."""
+
     node: FunctionNode
 
     @property
@@ -28,13 +72,36 @@ class Function:
     def first_body_line(self) -> int:
         """Where the body begins, after the docstring."""
         first = self.node.body[0]
-        has_docstring = ast.get_docstring(self.node, clean=False) is not None
-        return last_line(first) + 1 if has_docstring else first.lineno
+        return last_line(first) + 1 if self._has_docstring else first.lineno
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """The parameters, in order."""
+        args = self.node.args
+        return [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+
+    @property
+    def stub_of(self) -> str | None:
+        """The task that the last statement names as one to be written; None for any other statement."""
+        stub = STUB.fullmatch(ast.unparse(self.node.body[-1]))
+        return stub["task"] if stub else None
+
+    @property
+    def is_stub(self) -> bool:
+        """Whether all that it does is to name its task."""
+        return self.stub_of is not None and len(self.node.body) == 1 + self._has_docstring
+
+    @property
+    def _has_docstring(self) -> bool:
+        return ast.get_docstring(self.node, clean=False) is not None
 
 
 @dataclass(frozen=True)
 class Source:
-    """A Python file; `task_of` names the task of each public function that has one."""
+    """A Python file; `task_of` names the task of each public function that has one.
+
+    Raises SyntaxError when its code is first looked at.
+    """
 
     text: str
     task_of: Mapping[str, Task] = field(default_factory=dict)
@@ -44,9 +111,45 @@ class Source:
         return ast.parse(self.text)
 
     @cached_property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The statements of the module and of its classes by name, in order."""
+        return {each.name: each for each in _definitions(self.tree)}
+
+    @cached_property
     def functions(self) -> dict[str, Function]:
         """Every function and method by name, in order; nested ones are part of their function."""
-        return {function.name: function for function in _functions(self.tree)}
+        return {name: each for name, each in self.definitions.items() if isinstance(each, Function)}
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def code(self, name: str) -> list[str]:
+        """The lines of a definition."""
+        found = self.definitions[name]
+        return self.lines[found.first_line - 1 : found.last_line]
+
+    def with_code_of(self, other: "Source", names: Collection[str]) -> str:
+        """The text in which these definitions are as in another module."""
+        lines = list(self.lines)
+        for own in sorted(map(self.definitions.__getitem__, names), key=lambda each: -each.first_line):
+            lines[own.first_line - 1 : own.last_line] = other.code(own.name)
+        return "\n".join(lines) + "\n"
+
+    def helpers(self, name: str) -> list[str]:
+        """The private definitions that `name` mentions, directly or through one another, in order."""
+        pending, seen = [name] if name in self.definitions else [], {name}
+        private = [each for each in self.definitions.values() if each.is_private]
+        while pending:
+            mentioned = self.definitions[pending.pop()].mentions
+            for each in private:
+                if each.name not in seen and each.names & mentioned:
+                    seen.add(each.name)
+                    pending += [
+                        each.name,
+                        *(inner.name for inner in self.definitions.values() if inner.owner == each.name),
+                    ]
+        return [each.name for each in private if each.name in seen - {name}]
 
     def task_ids(self) -> dict[str, str]:
         """`task_of` with the tasks' ids."""
@@ -70,69 +173,31 @@ def is_of(name: str, symbols: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{symbol}.") for symbol in symbols)
 
 
-def parameter_names(function: Function) -> list[str]:
-    """The parameters of a function, in order."""
-    args = function.node.args
-    return [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
-
-
 def last_line(node: ast.stmt) -> int:
     """The number of a statement's last line."""
     return node.end_lineno or node.lineno
 
 
-def reference_sources(course: Course) -> dict[str, Source]:
-    """Each file of the reference, by its path in the package, with the tasks of its public functions.
-
-    A class in `symbols` stands for its public methods, except for those that another task names. Raises
-    UserError where course.toml does not fit.
-    """
-    found: dict[str, Source] = {}
-    for name, path in modules(course.reference).items():
-        source = Source(path.read_text(encoding="utf-8"))
-        tasks = [task for task in course.tasks if name in task.files]
-        public = [each for each, function in source.functions.items() if function.is_public]
-        found[name] = Source(source.text, _owned(name, tasks, public))
-    missing = [(task, name) for task in course.tasks for name in task.files if name not in found]
-    for task, name in missing:
-        raise UserError(f"course.toml: task {task.id}: {name} is not in {course.reference}")
-    return found
-
-
-def exercises(course: Course) -> dict[str, Source]:
-    """`reference_sources`; raises UserError as well when a public function of them is no exercise."""
-    sources = reference_sources(course)
-    for path, source in sources.items():
-        for name, function in source.functions.items():
-            if function.is_public and name not in source.task_of:
-                raise UserError(
-                    f"{Path(path).name}: {name} belongs to no task of course.toml: move it to tiny_llm_lab, "
-                    "give it to a task, or start its name with an underscore"
-                )
-    return sources
-
-
-def _functions(tree: ast.Module) -> Iterator[Function]:
+def _definitions(tree: ast.Module) -> Iterator[Definition]:
     for node in tree.body:
-        if isinstance(node, FunctionNode):
-            yield Function(node.name, node)
-        elif isinstance(node, ast.ClassDef):
-            methods = (inner for inner in node.body if isinstance(inner, FunctionNode))
-            yield from (Function(f"{node.name}.{method.name}", method) for method in methods)
+        name = _name(node)
+        yield _definition(name, "", node)
+        if isinstance(node, ast.ClassDef):
+            yield from (_definition(f"{name}.{_name(inner)}", name, inner) for inner in node.body)
 
 
-def _owned(file: str, tasks: list[Task], public: list[str]) -> dict[str, Task]:
-    claims = [(task, symbol) for task in tasks for symbol in task.symbols_in(file)]
-    named = [symbol for _, symbol in claims]
-    for _, symbol in claims:
-        if named.count(symbol) > 1:
-            raise UserError(f"course.toml: {symbol} of {file} is owned by more than one task")
-    owned: dict[str, Task] = {}
-    # Exact names first: what remains of a class falls to the task that names the whole class.
-    for task, symbol in sorted(claims, key=lambda claim: claim[1] not in public):
-        members = [name for name in public if name == symbol or name.startswith(f"{symbol}.")]
-        if not members:
-            raise UserError(f"course.toml: task {task.id}: {file} has no public {symbol!r}")
-        for name in members:
-            owned.setdefault(name, task)
-    return owned
+def _definition(name: str, owner: str, node: ast.stmt) -> Definition:
+    return Function(name, owner, node) if isinstance(node, FunctionNode) else Definition(name, owner, node)
+
+
+def _name(node: ast.stmt) -> str:
+    """What a statement defines; several names have a comma between them."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return node.name
+    if isinstance(node, ast.ImportFrom):
+        return f"from {'.' * node.level}{node.module or ''}"
+    if isinstance(node, ast.Import):
+        return f"import {node.names[0].name}"
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    stored = [each.id for t in targets if t is not None for each in ast.walk(t) if isinstance(each, ast.Name)]
+    return ",".join(stored) or ast.unparse(node)

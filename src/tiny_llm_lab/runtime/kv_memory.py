@@ -5,12 +5,15 @@ from typing import Final
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.memory import device_memory, readable, require_fit
+from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable, require_fit
 from tiny_llm_lab.types import ModelConfig, SchedulerConfig, UserError
 
-AUTO: Final = "auto"  # half of what is free; on a CPU 1 GiB at most
+AUTO: Final = "auto"  # half of what is free; on a CPU 1 GiB at most, on Metal as below
 _AUTO_SHARE: Final = 0.5
 _MOST_ON_CPU: Final = 2**30
+# A Mac's memory is that of all its programs, and few of its requests are long: the less of both.
+_MOST_ON_METAL: Final = 4 * 2**30
+_MOST_TOKENS_ON_METAL: Final = 65_536
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -54,23 +57,30 @@ def engine_num_blocks(
     kv_cache_memory: str = AUTO,
     kv_bits: int | None = None,
     num_requests: int | None = None,
+    memory: DeviceMemory | None = None,
 ) -> int:
     """How many blocks an engine gets: those that its requests can fill, and that `kv_cache_memory` holds.
 
     Requests: those that run at a time, or `num_requests` when there will never be more. To be called when the
-    weights are loaded. Raises UserError for a pool that cannot be allocated.
+    weights are loaded; `memory` None is that of MLX's device. Raises UserError for a pool that cannot be
+    allocated.
     """
-    room = num_blocks_for(config, dtype, block_size, parse_memory(kv_cache_memory), kv_bits)
+    here = memory or device_memory()
+    room = num_blocks_for(config, dtype, block_size, parse_memory(kv_cache_memory, here), kv_bits)
     most = scheduler.max_num_seqs if num_requests is None else min(scheduler.max_num_seqs, num_requests)
     count = min(room, most * -(-scheduler.max_model_len // block_size))
     one_array = array_block_bytes(config, dtype, block_size, kv_bits)
-    if kv_cache_memory == AUTO and (largest := device_memory().largest_array) is not None:
-        count = min(count, max(1, largest // one_array))
+    if kv_cache_memory == AUTO and here.largest_array is not None:
+        count = min(count, max(1, here.largest_array // one_array))
+    if kv_cache_memory == AUTO and here.can_be_wired:
+        # Who asks for longer requests than that asks for a pool that holds one.
+        count = min(count, -(-max(_MOST_TOKENS_ON_METAL, scheduler.max_model_len) // block_size))
     require_fit(
         f"{count} blocks of {block_size} tokens",
         count * block_bytes(config, dtype, block_size, kv_bits),
         count * one_array,
         "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
+        here,
     )
     return count
 
@@ -85,16 +95,20 @@ def require_dense_fit(
     require_fit(f"keys and values of {rows} of {num_tokens} tokens", whole, num_rows * one, cure)
 
 
-def parse_memory(text: str) -> int:
+def parse_memory(text: str, memory: DeviceMemory | None = None) -> int:
     """Bytes of "512M", "2G" or "4096" (K, M, G, T are powers of 1024); "0.5" is that share of free memory.
 
-    "auto" is half of it, and on a CPU 1 GiB at most. Raises UserError for anything else.
+    "auto" is half of it, on a CPU 1 GiB at most, on Metal 4 GiB; `memory` as in `engine_num_blocks`. Raises
+    UserError for anything else.
     """
+    here = memory or device_memory()
     if text == AUTO:
-        half = int(_AUTO_SHARE * device_memory().free)
+        half = int(_AUTO_SHARE * here.free)
+        if here.can_be_wired:
+            return min(half, _MOST_ON_METAL)
         return min(half, _MOST_ON_CPU) if mx.default_device() == mx.cpu else half
     number, unit = _number_and_unit(text)
-    return int(number * (device_memory().free if is_share(text) else _UNITS[unit]))
+    return int(number * (here.free if is_share(text) else _UNITS[unit]))
 
 
 def is_share(text: str) -> bool:

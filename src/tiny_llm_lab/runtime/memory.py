@@ -1,6 +1,7 @@
 """The memory of MLX's default device: how much there is, how much is free, and MLX's own limits in it."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,9 @@ class DeviceMemory:
 
 def device_memory() -> DeviceMemory:
     """The memory of MLX's default device."""
-    return _cpu_memory() if mx.default_device() == mx.cpu else _gpu_memory()
+    if mx.default_device() == mx.cpu:
+        return _cpu_memory()
+    return gpu_memory(mx.device_info(), mx.get_active_memory(), mx.get_cache_memory())
 
 
 def set_limits() -> None:
@@ -45,18 +48,21 @@ def set_limits() -> None:
         mx.set_wired_limit(memory.usable)
 
 
-def require_fit(what: str, num_bytes: int, largest_array: int, cure: str) -> None:
+def require_fit(
+    what: str, num_bytes: int, largest_array: int, cure: str, memory: DeviceMemory | None = None
+) -> None:
     """Raise UserError unless `num_bytes` are free and one array may have `largest_array` bytes.
 
-    To be called before anything is allocated: on Metal the process ends when memory runs out.
+    To be called before anything is allocated: on Metal the process ends when memory runs out. `memory` None
+    is that of MLX's device.
     """
-    memory = device_memory()
-    if num_bytes > memory.free:
-        raise UserError(f"{what}: {readable(num_bytes)}, and {readable(memory.free)} are free: {cure}")
-    if memory.largest_array is not None and largest_array > memory.largest_array:
+    here = memory or device_memory()
+    if num_bytes > here.free:
+        raise UserError(f"{what}: {readable(num_bytes)}, and {readable(here.free)} are free: {cure}")
+    if here.largest_array is not None and largest_array > here.largest_array:
         raise UserError(
             f"{what}: one array of {readable(largest_array)}, and this GPU takes "
-            f"{readable(memory.largest_array)} at most: {cure}"
+            f"{readable(here.largest_array)} at most: {cure}"
         )
 
 
@@ -69,15 +75,16 @@ def readable(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B" if units[0] == "B" else f"{num_bytes:.1f} {units[0]}"
 
 
-def _gpu_memory() -> DeviceMemory:
-    told = {key: value for key, value in mx.device_info().items() if isinstance(value, int)}
+def gpu_memory(info: Mapping[str, str | int], active: int, cached: int = 0) -> DeviceMemory:
+    """That of a GPU with this `mx.device_info()`, of which MLX has `active` bytes in use and some cached."""
+    told = {key: value for key, value in info.items() if isinstance(value, int)}
     # Metal says memory_size, CUDA total_memory. A GPU that tells neither shares the memory of the CPU.
     total = told.get("memory_size") or told.get("total_memory") or _physical_bytes()
     working_set = told.get("max_recommended_working_set_size")  # of Metal
     usable = working_set or total
-    free = usable - mx.get_active_memory()
+    free = usable - active
     if "free_memory" in told:  # of CUDA: other programs may use the same GPU, and MLX can empty its cache
-        free = min(free, told["free_memory"] + mx.get_cache_memory())
+        free = min(free, told["free_memory"] + cached)
     return DeviceMemory(
         total, usable, max(0, free), told.get("max_buffer_length"), can_be_wired=working_set is not None
     )

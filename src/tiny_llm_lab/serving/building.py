@@ -1,25 +1,33 @@
 """The one way to an engine: for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import cast
 
+from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
+from tiny_llm_lab.runtime.memory import device_memory
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
+from tiny_llm_lab.runtime.steps.step_budget import step_budget
+from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
+from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import (
     DRAFTED,
-    LONGEST_DEFAULT,
     LOOKED_UP,
     EngineSettings,
     ModelSettings,
+    served_length,
 )
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer, UserError
+from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
 
 
 def load_and_build(
-    settings: ModelSettings, on_step: OnStep | None = None, proposer: Proposer | None = None
+    settings: ModelSettings,
+    on_step: OnStep | None = None,
+    proposer: Proposer | None = None,
+    keeper: MemoryKeeper | None = None,
 ) -> tuple[Loaded, Engine]:
     """Load the model, and the one that drafts, and build an engine for requests of the model's length.
 
@@ -29,12 +37,14 @@ def load_and_build(
     loaded, draft = load(settings), None
     if settings.engine.draft_model is not None:
         draft = load(replace(settings, model=settings.engine.draft_model, threads=None)).model
-    limit = loaded.model.config.max_position_embeddings
-    longest = settings.max_model_len or min(limit, LONGEST_DEFAULT)
-    if longest > limit:
-        raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {longest}")
-    engine = replace(settings.engine, config=replace(settings.engine.config, max_model_len=longest))
-    return loaded, build_engine(llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step)
+    longest = served_length(settings.max_model_len, loaded.model.config.max_position_embeddings)
+    config = replace(settings.engine.config, max_model_len=longest)
+    if settings.fits_steps and device_memory().can_be_wired:
+        budget = step_budget(llm, loaded.model, loaded.checkpoint)
+        config = replace(config, max_num_batched_tokens=default_budget(budget, asdict(config)))
+    engine = replace(settings.engine, config=config)
+    built = build_engine(llm, loaded, engine, draft=draft, proposer=proposer, on_step=on_step, keeper=keeper)
+    return loaded, built
 
 
 def build_engine(
@@ -46,14 +56,17 @@ def build_engine(
     draft: Model | None = None,
     proposer: Proposer | None = None,
     on_step: OnStep | None = None,
+    keeper: MemoryKeeper | None = None,
 ) -> Engine:
     """The engine of `llm`; with an SLO steps are timed first, which takes seconds.
 
     `draft` is the model that settings.draft_model names; `proposer` drafts in place of settings.speculate.
     However much memory is allowed, the engine gets no more blocks than its requests can fill: those that run
-    at a time, or `num_requests` when there will never be more.
+    at a time, or `num_requests` when there will never be more. `keeper` watches the engine; None: one of its
+    own. On Metal the blocks get their memory when they are first used.
     """
     model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
+    keeper = keeper or MemoryKeeper()
     num_blocks = settings.num_blocks or engine_num_blocks(
         model.config,
         checkpoint.dtype,
@@ -72,9 +85,14 @@ def build_engine(
         budget_controller=_controller(llm, model, settings),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
-        on_step=on_step,
+        on_step=keeper.on_step(on_step),
     )
-    return llm.Engine(cast(PagedModel, model), checkpoint.tokenizer, config, options)
+    whole = cast(PagedModel, model)
+    growing = GrowingModel(whole)
+    grows = device_memory().can_be_wired and settings.num_blocks is None
+    engine = llm.Engine(growing if grows else whole, checkpoint.tokenizer, config, options)
+    keeper.watch(engine, growing.pools, config.max_num_seqs)
+    return engine
 
 
 def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetController | None:

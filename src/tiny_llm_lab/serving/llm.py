@@ -42,11 +42,12 @@ class LLM:
     ) -> None:
         """Load `model`: "default" (shipped), a name such as "qwen3-0.6b", a hub id, a folder, or random:NAME.
 
-        `config` None: `SchedulerConfig` for at most 4,096 tokens a request. The other keywords are named as
-        the flags: kv_cache_memory bounds the keys and values ("512M", "2G", a share such as "0.5" of what is
-        free, or "auto": half of it, on a CPU 1 GiB at most); kv_cache_dtype "int8" stores them in 8 bits;
-        speculate is "ngram" or "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens. `on_step` is
-        called after every step. Raises UserError for a model or a setting that cannot be served.
+        `config` None: `SchedulerConfig` for at most 4,096 tokens a request, on Metal with steps that are
+        measured to take 0.1 s. The other keywords are named as the flags: kv_cache_memory bounds the
+        keys and values ("512M", "2G", a share such as "0.5" of what is free, or "auto": half of it, on a CPU
+        1 GiB at most, on Metal 4 GiB); kv_cache_dtype "int8" stores them in 8 bits; speculate is "ngram" or
+        "draft:MODEL"; itl_slo_ms sizes chunks for a gap between tokens. `on_step` is called after every step.
+        Raises UserError for a model or a setting that cannot be served.
         """
         settings = model_settings(ModelSettings(model, solution, device, dtype, threads), config, engine)
         self._serve(*load_and_build(settings, on_step, proposer))

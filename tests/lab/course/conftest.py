@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.lab.course.manifest_rows import course_toml
+from tests.lab.course.trees import course_toml, write_files
 
 COURSE = course_toml(
     'day: id = "1.1"; title = "One"; chapter = "one.md"',
@@ -67,8 +67,4 @@ def tree(tmp_path: Path) -> Path:
         "tests/test_sums.py": TESTS,
         "pytest.ini": "[pytest]\naddopts = --strict-markers\n",
     }
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path
+    return write_files(tmp_path, files)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.book.replay import MODULES, bundle, write_replay
+from tiny_llm_lab.course.book.command import MODULES, bundle, write_replay
 from tiny_llm_lab.types import UserError
 
 ROOT = Path(__file__).parents[3]

@@ -4,18 +4,13 @@ import argparse
 from pathlib import Path
 
 import pytest
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.checking import check
 from tiny_llm_lab.course.checking.budget import over_budget
 from tiny_llm_lab.course.checking.soundness import later_day_faults, starter_faults
 from tiny_llm_lab.course.manifest import load_course
-
-
-def edit(tree: Path, name: str, old: str, new: str) -> None:
-    path = tree / name
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
 
 
 def test_a_sound_course_has_no_faults(tree: Path) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.lab.course.manifest_rows import course_toml
+from tests.lab.course.trees import course_toml, write_files
 
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.checking.early_calls import refusing
 from tiny_llm_lab.course.checking.growth_audit import growth_faults
+from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.growth import Growth, as_of, in_starter
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.course.starter.stubs import starter
 
 ANSWER = '''\
@@ -130,10 +130,7 @@ def course_of(tmp_path: Path) -> Faults:
         for old, new in changes:
             assert sum(text.count(old) for text in files.values()) == 1
             files = {name: text.replace(old, new) for name, text in files.items()}
-        for name, text in files.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        course = load_course(tmp_path)
+        course = load_course(write_files(tmp_path, files))
         return list(growth_faults(course, reference_sources(course)))
 
     return faults

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import Verdict
@@ -66,8 +67,7 @@ def test_the_known_mistakes_still_fit() -> None:
 
 @pytest.mark.long
 def test_tests_that_fail_anyway_catch_nothing(root: Path) -> None:
-    path = root / "tests/test_sums.py"
-    path.write_text(path.read_text().replace("== 4", "== 5"))
+    edit(root, "tests/test_sums.py", "== 4", "== 5")
     (finding,) = try_lab_mistakes(root, [WRONG])
     assert finding.verdict is Verdict.INVALID
     assert finding.by == "without the mistake as well: test_add"

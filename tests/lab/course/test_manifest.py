@@ -3,17 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.checking.audit import answer_lines, complaints
+from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.types import UserError
-
-
-def edit(tree: Path, old: str, new: str) -> None:
-    path = tree / "course.toml"
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -29,14 +24,14 @@ def edit(tree: Path, old: str, new: str) -> None:
     ],
 )
 def test_a_malformed_manifest_is_one_line(tree: Path, old: str, new: str, says: str) -> None:
-    edit(tree, old, new)
+    edit(tree, "course.toml", old, new)
     with pytest.raises(UserError) as error:
         load_course(tree)
     assert says in str(error.value)
 
 
 def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path) -> None:
-    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice", "Counter.step"]')
+    edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice", "Counter.step"]')
     assert reference_sources(load_course(tree))["sums.py"].task_ids() == {
         "twice": "1.1.1",
         "Counter.step": "1.1.1",
@@ -53,13 +48,18 @@ def test_a_class_stands_for_its_methods_unless_another_task_names_one(tree: Path
     ],
 )
 def test_wrong_symbols_are_complained_of(tree: Path, symbols: str, says: str) -> None:
-    edit(tree, 'symbols = ["Counter"]', f"symbols = {symbols}")
+    edit(tree, "course.toml", 'symbols = ["Counter"]', f"symbols = {symbols}")
     (complaint,) = complaints(load_course(tree))
     assert says in complaint
 
 
 def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
-    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30\ngrows = ["Counter", "thrice"]')
+    edit(
+        tree,
+        "course.toml",
+        'symbols = ["twice"]',
+        'symbols = ["twice"]\nlines = 30\ngrows = ["Counter", "thrice"]',
+    )
     found = complaints(load_course(tree))
     assert 'task 1.1.1: it has no hint; add hints = ["..."]' in found
     assert "task 1.1.1: grows 'Counter', which belongs to no earlier task" in found
@@ -68,7 +68,7 @@ def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
 
 
 def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
-    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30')
+    edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30')
     assert "task 1.1.1: lines = 30, but the reference's answer has 1" in complaints(load_course(tree))
 
 
@@ -87,7 +87,12 @@ def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) 
 
 
 def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree: Path) -> None:
-    edit(tree, 'symbols = ["twice"]', 'symbols = ["twice"]\nkernel = "kernels/twice.metal"\nlines = 3')
+    edit(
+        tree,
+        "course.toml",
+        'symbols = ["twice"]',
+        'symbols = ["twice"]\nkernel = "kernels/twice.metal"\nlines = 3',
+    )
     fault = "task 1.1.1: kernels/twice.metal has nothing between `BEGIN task 1.1.1` and `END task 1.1.1`"
     assert fault in complaints(load_course(tree))
     kernel = tree / "src/tiny_llm_ref/kernels/twice.metal"
@@ -116,7 +121,9 @@ __attribute__((noinline)) float thrice(float x) {
 
 def test_a_task_may_be_a_kernel_alone(tree: Path) -> None:
     rest = 'kernel = "kernels/twice.cpp"\nlines = 3\nhints = ["h"]\n'
-    edit(tree, 'file = "sums.py"\nsymbols = ["twice"]', f'symbols = ["twice", "thrice"]\n{rest}')
+    edit(
+        tree, "course.toml", 'file = "sums.py"\nsymbols = ["twice"]', f'symbols = ["twice", "thrice"]\n{rest}'
+    )
     answer = "class Counter:\n    def step(self):\n        return 1\n"
     (tree / "src/tiny_llm_ref/sums.py").write_text(answer)
     kernel = tree / "src/tiny_llm_ref/kernels/twice.cpp"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.runtime import native
 
@@ -41,12 +42,6 @@ def grade(tree: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(tree / "src"))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return run
-
-
-def edit(tree: Path, name: str, old: str, new: str) -> None:
-    path = tree / name
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
 
 
 def test_an_unwritten_task_is_todo_and_not_an_error(grade: Run) -> None:

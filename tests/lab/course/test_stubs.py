@@ -5,6 +5,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.cutting import cut_kernel, starter_source
 from tiny_llm_lab.course.manifest import load_course
@@ -158,8 +159,7 @@ def run(*, check: bool = False, force: bool = False) -> int:
 def test_check_lists_what_is_stale(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0
     assert run(check=True) == 0
-    answer = repository / "src/tiny_llm_ref/sums.py"
-    answer.write_text(answer.read_text().replace("def twice(x):", "def twice(x, y=1):"))
+    edit(repository, "src/tiny_llm_ref/sums.py", "def twice(x):", "def twice(x, y=1):")
     assert run(check=True) == 1
     assert "stale: src/tiny_llm/sums.py" in capsys.readouterr().err
     assert run() == 0

@@ -1,7 +1,7 @@
 """Conclusions from made-up samples: other data, other sentences and verdicts."""
 
 import pytest
-from tests.helpers.lab_rows import record, row, verdict
+from tests.helpers.lab_rows import record, row, verdict, verdicts
 
 from tiny_llm_lab.measure.bench.report import Row
 from tiny_llm_lab.measure.labs.experiments import compare, hol, itl, mixed, stress, sweep
@@ -19,10 +19,10 @@ def test_hol_says_what_the_stall_is_and_what_chunks_do() -> None:
     )
     assert "wait 200.0 ms for one token, 20.0 times" in better.conclusion[0]
     assert "longest gap with chunks is 8.00 times lower" in better.conclusion[1]
-    assert [claim.verdict for claim in better.claims] == ["confirmed", "confirmed", "confirmed", "refuted"]
+    assert verdicts(better) == "yes yes yes no"
     same = hol.finding([off, row("512", stall_s=0.2, stall_steps=20.0, ttft_long_s=0.21)], 4096, [8, 8], None)
     assert "longest gap with chunks did not change" in same.conclusion[1]
-    assert [claim.verdict for claim in same.claims] == ["confirmed", "refuted", "refuted", "confirmed"]
+    assert verdicts(same) == "yes no no yes"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_compare_reports_every_ratio() -> None:
     ]
     found = compare.finding(rows)
     assert found.conclusion[0].startswith("ITL p99 is 12.0 times p50 with off; ITL p99 is 6.0 times")
-    assert [claim.verdict for claim in found.claims] == ["confirmed"] * 4
+    assert verdicts(found) == "yes yes yes yes"
     found = compare.finding([rows[2], rows[1], rows[0]])
     assert verdict(found, "ITL p99 drops") == "refuted" and verdict(found, "Throughput") == "confirmed"
 
@@ -66,12 +66,8 @@ def test_itl_says_what_tpot_hides() -> None:
         ]
         return itl.finding(rows, None)
 
-    assert [claim.verdict for claim in finding(10.0, 2.5, 1.04).claims] == [
-        "confirmed",
-        "confirmed",
-        "refuted",
-    ]
-    assert [claim.verdict for claim in finding(1.1, 1.0, 1.0).claims] == ["refuted", "refuted", "confirmed"]
+    assert verdicts(finding(10.0, 2.5, 1.04)) == "yes yes no"
+    assert verdicts(finding(1.1, 1.0, 1.0)) == "no no yes"
 
 
 def test_mixed_compares_the_classes() -> None:
@@ -80,9 +76,9 @@ def test_mixed_compares_the_classes() -> None:
         chunked = off | {"itl_p99_short_s": short, "itl_p99_long_s": long}
         return mixed.finding([row("off", **off), row("512", **chunked)])
 
-    assert [claim.verdict for claim in finding(0.2, 0.8).claims] == ["confirmed", "confirmed"]
-    assert [claim.verdict for claim in finding(0.8, 0.2).claims] == ["confirmed", "refuted"]
-    assert [claim.verdict for claim in finding(1.0, 1.0).claims] == ["refuted", "refuted"]
+    assert verdicts(finding(0.2, 0.8)) == "yes yes"
+    assert verdicts(finding(0.8, 0.2)) == "yes no"
+    assert verdicts(finding(1.0, 1.0)) == "no no"
 
 
 # sweep
@@ -115,10 +111,10 @@ def test_the_policy_is_no_fixed_budget(itl_s: float, where: str) -> None:
 
 
 def test_a_sweep_refutes_what_is_not_so() -> None:
-    found = [claim.verdict for claim in sweep.finding(sweep_rows(), 0.04, None).claims]
-    assert found == ["confirmed", "confirmed", "confirmed", "refuted", "refuted"]
-    found = [claim.verdict for claim in sweep.finding(sweep_rows()[::-1], 0.04, None).claims]
-    assert found[:2] == ["refuted", "refuted"]
+    found = verdicts(sweep.finding(sweep_rows(), 0.04, None))
+    assert found == "yes yes yes no no"
+    found = verdicts(sweep.finding(sweep_rows()[::-1], 0.04, None))
+    assert found.startswith("no no ")
 
 
 def test_a_sweep_has_a_peak_only_where_it_is_above_all_others_in_every_round() -> None:
@@ -147,10 +143,10 @@ def test_a_round_overlaps_when_all_shorts_come_within_the_prefill() -> None:
 def test_stress_compares_shorts_and_long() -> None:
     off, same = row("off", short_s=1.0, long_s=1.0), row("512", short_s=1.0, long_s=1.05, ahead=0.0)
     found = stress.finding([off, same, row("512, 256 each", short_s=0.5, long_s=1.2, ahead=1.0)], None)
-    assert [claim.verdict for claim in found.claims] == ["refuted", "refuted", "confirmed", "refuted"]
+    assert verdicts(found) == "no no yes no"
     assert "0% begin before the long one does, 100% when" in found.conclusion[-1]
     found = stress.finding(
         [off, row("512", short_s=0.5, long_s=0.6, ahead=1.0), row("x", short_s=1.0, long_s=1.0, ahead=1.0)],
         None,
     )
-    assert [claim.verdict for claim in found.claims] == ["confirmed", "confirmed", "refuted", "confirmed"]
+    assert verdicts(found) == "yes yes no yes"

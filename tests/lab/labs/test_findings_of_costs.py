@@ -1,7 +1,7 @@
 """Conclusions of hurts, capacity, prefix and memory from made-up samples."""
 
 import pytest
-from tests.helpers.lab_rows import row
+from tests.helpers.lab_rows import row, verdicts
 
 from tiny_llm_lab.measure.labs.effect import effect_of
 from tiny_llm_lab.measure.labs.experiments import capacity, hurts, memory, prefix
@@ -16,7 +16,7 @@ def test_hurts_has_a_sentence_for_each_workload() -> None:
     off, samples = row("off", x=1.0), ((1.5, 1.6, 1.5), (1.0, 1.0, 1.0), (0.5, 2.0, 1.0))
     effects = [effect_of("the time", row("256", x=x), off, "x") for x in samples]
     found = hurts.finding([row(name) for name in names], effects)
-    assert [claim.verdict for claim in found.claims] == ["confirmed", "refuted", "not measurable"]
+    assert verdicts(found) == "yes no -"
     assert found.conclusion[-2:] == [
         "Chunks hurt lone long prompt.",
         "Not measurable here: prompts below 100 tokens.",
@@ -47,7 +47,7 @@ def test_capacity_compares_also_with_nothing() -> None:
     more = capacity.finding([row("off", rate=1.0), row("512", rate=2.0)])
     assert more.conclusion[2] == "So the capacity with chunks is 2.00 times higher (in every round)."
     less = capacity.finding([row("off", rate=2.0), row("512", rate=1.0)])
-    assert [each.claims[0].verdict for each in (more, less)] == ["confirmed", "refuted"]
+    assert [verdicts(each) for each in (more, less)] == ["yes", "no"]
 
 
 def test_a_search_in_which_no_rate_kept_the_slos_has_capacity_0() -> None:
@@ -74,8 +74,8 @@ def test_prefix_counts_hits_in_blocks() -> None:
         on = row("on", cached_tokens=(cached,) * 3, hit_rate=(rate,) * 3, saved=saved, ttft_next_s=1 - saved)
         return prefix.finding([on, row("off", ttft_next_s=1.0)], 1000, 16)
 
-    assert [claim.verdict for claim in finding(992, 0.66).claims] == ["refuted", "confirmed", "confirmed"]
-    assert [claim.verdict for claim in finding(1000, 0.4).claims] == ["confirmed", "refuted", "refuted"]
+    assert verdicts(finding(992, 0.66)) == "no yes yes"
+    assert verdicts(finding(1000, 0.4)) == "yes no no"
     assert "does not tell" in finding(None, 0.5).conclusion[0]
 
 
@@ -86,6 +86,6 @@ def test_memory_tells_what_is_saved_of_all_that_is_held() -> None:
 
     real = finding(30e6, 4e6, 20e6)
     assert "save 26.0 MB of a peak of 50.0 MB: 7.5 times less above" in real.conclusion[0]
-    assert [claim.verdict for claim in real.claims] == ["confirmed", "confirmed", "refuted", "refuted"]
+    assert verdicts(real) == "yes yes no no"
     dense = finding(80e6, 8e6, 1e6)
-    assert [claim.verdict for claim in dense.claims[2:]] == ["not measurable", "confirmed"]
+    assert verdicts(dense).endswith(" - yes")

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from tiny_llm_lab.measure.labs.lab import OwnLab
 from tiny_llm_lab.measure.labs.result import Finding, LabResult, judged
 from tiny_llm_lab.measure.labs.server import OwnServers, Variant
 from tiny_llm_lab.measure.labs.setup import LabSetup
-from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
+from tiny_llm_lab.serving.openai_client import ServedModel, first_model
 from tiny_llm_lab.types import UserError
+
+RunLab = Callable[..., int]
 
 
 def made_up(setup: LabSetup, problem: str | None = None) -> LabResult:
@@ -25,12 +28,22 @@ def made_up(setup: LabSetup, problem: str | None = None) -> LabResult:
     return LabResult("hol", "What?", section, finding, lambda figure: None)
 
 
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLab:
+    """Runs `lab` with labs that are made up, by name."""
+
+    def run(*argv: str, **labs: Callable[[LabSetup], LabResult]) -> int:
+        monkeypatch.setattr(command, "LABS", {name: OwnLab("What?", each) for name, each in labs.items()})
+        return cli.main(["lab", *argv, "--out", str(tmp_path)])
+
+    return run
+
+
 def test_a_lab_writes_its_result_its_figure_and_a_page_and_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: RunLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "LABS", {"hol": OwnLab("What?", made_up)})
     for _ in range(2):
-        assert cli.main(["lab", "hol", "--quick", "--seed", "3", "--out", str(tmp_path)]) == 0
+        assert lab("hol", "--quick", "--seed", "3", hol=made_up) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hol", "hol-2"]
     files = sorted(path.name for path in (tmp_path / "hol").iterdir())
     assert files == ["figure.png", "index.html", "result.json"]
@@ -43,37 +56,29 @@ def test_a_lab_writes_its_result_its_figure_and_a_page_and_nothing_twice(
     assert "It is <so>." in out and "refuted" in out
 
 
-def test_an_invalid_lab_exits_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        command, "LABS", {"hol": OwnLab("What?", lambda setup: made_up(setup, "nothing overlapped"))}
-    )
-    assert cli.main(["lab", "hol", "--out", str(tmp_path)]) == 1
+def test_an_invalid_lab_exits_with_1(lab: RunLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab("hol", hol=lambda setup: made_up(setup, "nothing overlapped")) == 1
     assert "INVALID: nothing overlapped" in capsys.readouterr().out
     assert not json.loads((tmp_path / "hol" / "result.json").read_text())["is_valid"]
 
 
 def test_all_goes_on_after_a_lab_that_cannot_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: RunLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(setup: LabSetup) -> LabResult:
         raise UserError("not here")
 
-    monkeypatch.setattr(command, "LABS", {"memory": OwnLab("?", refuse), "hol": OwnLab("?", made_up)})
-    assert cli.main(["lab", "all", "--out", str(tmp_path)]) == 1
+    assert lab("all", memory=refuse, hol=made_up) == 1
     assert "memory was left out: not here" in capsys.readouterr().err
     page = (tmp_path / "all" / "index.html").read_text()
     assert 'id="hol"' in page and page.count("All is well") == 1, "one lab needs no table of all verdicts"
-    assert cli.main(["lab", "memory", "--out", str(tmp_path)]) == 2
+    assert lab("memory", memory=refuse) == 2
 
 
 def test_all_ends_with_the_verdicts_of_every_lab_and_the_page_begins_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: RunLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    labs = {"first": OwnLab("?", made_up), "second": OwnLab("?", lambda setup: made_up(setup, "no overlap"))}
-    monkeypatch.setattr(command, "LABS", labs)
-    assert cli.main(["lab", "all", "--out", str(tmp_path)]) == 1
+    assert lab("all", first=made_up, second=lambda setup: made_up(setup, "no overlap")) == 1
     said = capsys.readouterr()
     assert "1 of 2: first" in said.err and "2 of 2: second" in said.err
     assert said.out.count("All is well") == 4 and said.out.rstrip().splitlines()[-1].count("hol") == 1
@@ -83,14 +88,10 @@ def test_all_ends_with_the_verdicts_of_every_lab_and_the_page_begins_with_them(
 
 @pytest.mark.parametrize(("rounds", "is_told"), [("1", True), ("2", True), ("3", False)])
 def test_fewer_than_three_rounds_are_named_as_the_reason(
-    rounds: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rounds: str, is_told: bool, lab: RunLab, tmp_path: Path
 ) -> None:
-    def lab(setup: LabSetup) -> LabResult:
-        found = made_up(setup)
-        return replace(found, finding=Finding(["so"], [judged("It is faster", None, "maybe")]))
-
-    monkeypatch.setattr(command, "LABS", {"hol": OwnLab("What?", lab)})
-    assert cli.main(["lab", "hol", "--rounds", rounds, "--out", str(tmp_path)]) == 0
+    unclear = Finding(["so"], [judged("It is faster", None, "maybe")])
+    assert lab("hol", "--rounds", rounds, hol=lambda setup: replace(made_up(setup), finding=unclear)) == 0
     said = json.loads((tmp_path / "hol" / "result.json").read_text())["conclusion"]
     assert any("too few for a verdict: take --rounds 3 or more" in each for each in said) is is_told
 
@@ -154,18 +155,20 @@ def test_memory_needs_no_other_server(tmp_path: Path) -> None:
 
 
 def test_the_conclusion_names_a_server_whose_settings_are_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: RunLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[LabSetup] = []
-
-    def lab(setup: LabSetup) -> LabResult:
-        seen.append(setup)
-        return made_up(setup)
-
-    monkeypatch.setattr(command, "LABS", {"hol": OwnLab("What?", lab)})
-    monkeypatch.setattr(command, "first_model", lambda url, cures: ServedModel("theirs", 512))
-    argv = ["lab", "hol", "--server", "http://there:1", "--out", str(tmp_path)]
-    assert cli.main(argv) == 0 and cli.main([*argv, "--model", "named"]) == 0
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    asked = {"Authorization": "Bearer secret"}
+    theirs = ServedModel("theirs", 512)
+    monkeypatch.setattr(
+        command, "first_model", lambda url, cures, headers: theirs if headers == asked else None
+    )
+    for more in ((), ("--model", "named")):
+        assert (
+            lab("hol", "--server", "http://there:1", *more, hol=lambda s: seen.append(s) or made_up(s)) == 0
+        )
     assert [(setup.model, setup.max_model_len) for setup in seen] == [("theirs", 512), ("named", 4096)]
+    assert [setup.options.api_key for setup in seen] == ["secret"] * 2
     out = capsys.readouterr().out
     assert out.count("Measured on the server at http://there:1, whose settings are unknown.") == 2

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
-from tiny_llm_lab.types import UserError
 
 
 def gaps(count: int, seed: int = 1, **settings: Any) -> list[float]:
@@ -37,30 +36,6 @@ def test_a_ramp_goes_from_the_first_rate_to_the_last(strategy: str, rates: list[
     ramp = {"ramp_up_strategy": strategy, "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
     each = gaps(4, burstiness=math.inf, **ramp)
     assert each == pytest.approx([1 / rate for rate in rates])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"request_rate": 0.0}, "--request-rate must be above 0"),
-        ({"request_rate": math.nan}, "--request-rate must be above 0"),
-        ({"burstiness": -1.0}, "--burstiness must be above 0"),
-        ({"ramp_up_start_rps": 1.0}, "need --ramp-up-strategy"),
-        ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0}, "needs --ramp-up-start-rps and"),
-        (
-            {
-                "ramp_up_strategy": "linear",
-                "ramp_up_start_rps": 1.0,
-                "ramp_up_end_rps": 2.0,
-                "request_rate": 3.0,
-            },
-            "leave out --request-rate",
-        ),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ArrivalSettings(**settings)
 
 
 def test_a_single_request_and_none() -> None:

@@ -131,23 +131,6 @@ def test_a_bad_sharegpt_file_is_named(content: str | None, message: str, tmp_pat
         made(None, dataset_name="sharegpt", dataset_path=str(file))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_prompts": 0}, "--num-prompts must be 1 or more"),
-        ({"random_range_ratio": 1.0}, "--random-range-ratio must be below 1"),
-        ({"random_range_ratio": float("nan")}, "--random-range-ratio must be 0 or more"),
-        ({"dataset_name": "custom"}, "needs --dataset-path"),
-        ({"num_prompts": 10**9}, "ask for fewer"),
-        ({"dataset_name": "mixed", "mixed_long_len": 10**9}, "ask for fewer"),
-        ({"dataset_name": "sharegpt", "dataset_path": "x", "num_prompts": 10**9}, "ask for fewer"),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        DatasetSettings(**settings)
-
-
 def test_no_tokenizer_is_downloaded_unasked() -> None:
     assert tokenizer_for(None, "Qwen/Qwen3-0.6B") is None and tokenizer_for("none", "default") is None
     assert tokenizer_for(None, "\0" * 9) is None

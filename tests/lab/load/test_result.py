@@ -10,7 +10,7 @@ import pytest
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord, Usage
 from tiny_llm_lab.measure.load.results.goodput import Goodput
 from tiny_llm_lab.measure.load.results.plot import draw
-from tiny_llm_lab.measure.load.results.result import DETAILED, METRICS, summarize
+from tiny_llm_lab.measure.load.results.result import METRICS, details, summarize
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.types import Timing, UserError
@@ -108,7 +108,8 @@ def test_a_run_without_an_answer_has_no_latencies() -> None:
 
 
 def test_the_keys_are_those_of_vllm() -> None:
-    result = summarize(RUN, [99])
+    detailed = details(RUN)
+    result = summarize(RUN, [99]) | detailed
     latencies = "mean_{0}_ms median_{0}_ms std_{0}_ms p99_{0}_ms"
     expected = (
         " ".join(latencies.format(metric) for metric in ("ttft", "tpot", "itl", "e2el"))
@@ -116,8 +117,8 @@ def test_the_keys_are_those_of_vllm() -> None:
         + " request_goodput output_throughput total_token_throughput max_output_tokens_per_s"
         + " max_concurrent_requests input_lens output_lens ttfts itls start_times generated_texts errors"
     ).split()
-    assert set(expected) <= set(result) and set(DETAILED) <= set(result)
-    assert all(len(result[key]) == 3 for key in DETAILED)
+    assert set(expected) <= set(result)
+    assert all(len(each) == 3 for each in detailed.values())
     assert result["itls"] == [[1.0, 3.0], [1.0], []] and result["errors"] == ["", "", "HTTP 500: no"]
     assert json.loads(json.dumps(result, allow_nan=False))["ttfts"] == [1.0, 2.0, None]
 

@@ -10,7 +10,7 @@ from tiny_llm_lab.measure.load import client
 from tiny_llm_lab.measure.load.answer import Answer
 from tiny_llm_lab.measure.load.client import run_load
 from tiny_llm_lab.measure.load.record import LoadRun
-from tiny_llm_lab.measure.load.results.result import summarize
+from tiny_llm_lab.measure.load.results.result import details, summarize
 from tiny_llm_lab.measure.traffic.request import LoadRequest
 from tiny_llm_lab.runtime.metrics import tpot_s
 
@@ -76,5 +76,4 @@ def test_tokens_of_one_read_have_one_time_and_no_gaps(frame: Frame, monkeypatch:
     assert [times.count(each) for each in sorted(set(times))] == [TOKENS] * BURSTS, "a time for each read"
     assert len(record.timing.itl_s) == BURSTS - 1 and min(record.timing.itl_s) > 0
     assert tpot_s(record.timing) == (times[-1] - times[0]) / (BURSTS * TOKENS - 1)
-    result = summarize(run, [50, 99])
-    assert result["median_itl_ms"] > 0 and result["itls"] == [record.timing.itl_s]
+    assert summarize(run, [50, 99])["median_itl_ms"] > 0 and details(run)["itls"] == [record.timing.itl_s]

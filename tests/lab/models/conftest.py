@@ -1,13 +1,12 @@
 """Checkpoints made by these tests live in their own folder, and the device they pick ends with them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import copy_of
-
-Copy = Callable[[str], Path]
+from tests.helpers.checkpoints import Copy, copy_of, edit_json
 
 
 @pytest.fixture(scope="session")
@@ -32,4 +31,12 @@ def same_device() -> Iterator[None]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
-    return lambda name: copy_of(name, tmp_path / "checkpoint")
+    """Copies a checkpoint, and sets the keys of its config.json that are given."""
+
+    def copy(name: str, **changes: Any) -> Path:
+        folder = copy_of(name, tmp_path / "checkpoint")
+        if changes:
+            edit_json(folder / "config.json", **changes)
+        return folder
+
+    return copy

@@ -67,16 +67,6 @@ def test_completions_equal_those_of_the_reference(name: str, batch_size: int, pr
     assert [completion.prompt_idx for completion in theirs] == list(range(len(prompts)))
 
 
-def test_the_cache_decides_how_many_tokens_fit() -> None:
-    sampling = SamplingParams(ignore_eos=True)
-    (done,) = run(engine("mlx-lm"), [[1] * 10], max_seq_len=15, sampling=sampling)
-    assert (len(done.token_ids), done.finish_reason) == (6, "length")
-    (done,) = run(engine("mlx-lm"), [[1] * 15], max_seq_len=15, sampling=sampling)
-    assert (len(done.token_ids), done.finish_reason) == (1, "length")
-    (done,) = run(engine("mlx-lm"), [[1] * 16], max_seq_len=15, sampling=sampling)
-    assert (done.finish_reason, done.num_prompt_tokens) == ("error", 16)
-
-
 def test_events_tell_the_whole_story() -> None:
     events: list[Event] = []
     prompts = [Prompt(LONG, SamplingParams(max_tokens=9)), "", Prompt("Hi", SamplingParams(stop=("a",)))]

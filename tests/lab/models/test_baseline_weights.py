@@ -1,11 +1,8 @@
 """mlx-lm behind the seam holds the weights of a checkpoint once, under any name."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import edit_json, tensors_of
+from tests.helpers.checkpoints import Copy, edit_json, tensors_of
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import UserError
@@ -19,7 +16,7 @@ def test_two_engines_hold_the_weights_once() -> None:
     assert model.config.num_hidden_layers == 2
 
 
-def test_weights_under_another_name(copy: Callable[[str], Path]) -> None:
+def test_weights_under_another_name(copy: Copy) -> None:
     folder = copy("random:qwen3-shrunk")
     (folder / "model.safetensors").rename(folder / "weights.safetensors")
     named = dict.fromkeys(tensors_of(folder, "weights.safetensors"), "weights.safetensors")

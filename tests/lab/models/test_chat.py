@@ -1,19 +1,17 @@
 """Chat: what the template says is what the model reads, and one line when the template fails."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import edit_json
+from tests.helpers.checkpoints import Copy, edit_json
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.runtime.models.text import tokenizer
 from tiny_llm_lab.serving.options.chat_template import as_chat
 from tiny_llm_lab.types import SamplingParams, UserError
 
-Copy = Callable[[str], Path]
 BEGIN, IM_START = 259, 257  # the first id that is no byte and no special token serves as begin-of-text
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
 

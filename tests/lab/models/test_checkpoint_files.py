@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import Damage, complaint, overwritten, split_into_shards
+from tests.helpers.checkpoints import Copy, Damage, complaint, overwritten, split_into_shards
 
-Copy = Callable[[str], Path]
 AGAIN = "fetch the whole checkpoint again"
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
 READ = (WEIGHTS, CONFIG, "tokenizer.json", "tokenizer_config.json", "generation_config.json")

@@ -1,128 +1,161 @@
 """What is said about a `config.json` that we cannot run: the file, the key and its value, the cure."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import Damage, complaint, edit_json, overwritten, without
+from tests.helpers.checkpoints import Copy, Damage, complaint, overwritten, without
 
 from tiny_llm_lab import load_checkpoint
 
-Copy = Callable[[str], Path]
-
-
-def config(**changes: Any) -> Damage:
-    return lambda folder: edit_json(folder / "config.json", **changes)
-
-
+QWEN3, MOE = "random:qwen3-shrunk", "random:qwen3-moe-shrunk"
+NO = "is not supported"
+OTHER, WITHOUT = "choose another checkpoint", "choose a checkpoint without it"
+AGAIN = "fetch the file again"
+NO_COUNT, NO_NUMBER = "must be a whole number above 0", "must be a number above 0"
+NO_OBJECT, NO_FLAG = "must be an object or null", "must be true or false, not 'false'"
 TYPES = "of type qwen2, qwen3 or qwen3_moe"
-OTHER = "choose another checkpoint"
-WITHOUT = "choose a checkpoint without it"
-FILE_AGAIN = "fetch the file again"
-NO_COUNT = "must be a whole number above 0"
-NO_OBJECT = "must be an object or null"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-IN_7_BITS = {"bits": 7, "group_size": 64}
-IN_PART_7_BITS = {"bits": 4, "group_size": 64, Q_PROJ: {"bits": 7, "group_size": 64}}
-BITS_AND_GROUPS = "choose bits of 2, 3, 4, 5, 6 or 8 and groups of 32, 64 or 128"
+SIZES = "choose bits of 2, 3, 4, 5, 6 or 8 and groups of 32, 64 or 128"
 UNPACKED = "choose an MLX one (mlx-community) or the unquantized checkpoint"
-LLAMA_3 = {"rope_type": "llama3", "rope_theta": 1e6}
+PACKED = {"bits": 4, "group_size": 64}
+MXFP4 = {"bits": 4, "group_size": 32, "mode": "mxfp4"}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [48, 40]}
+ORIGINAL = "original_max_position_embeddings"
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 512}
 SLIDING = {"use_sliding_window": True, "sliding_window": 128, "max_window_layers": 2}
 MOE_SLIDING = {"model_type": "qwen3_moe", "max_window_layers": 28, "num_experts": 8, "num_experts_per_tok": 2}
+NO_WINDOW = f"sliding-window attention {NO}: {OTHER}"
 
-
-CONFIG_ERRORS: list[tuple[Damage, str]] = [
-    (without("config.json"), "not there: name a folder that holds a complete checkpoint"),
-    (overwritten("config.json", b"[]"), f"holds no JSON object: {FILE_AGAIN}"),
-    (config(model_type="llama"), f"model_type 'llama' is not supported: {OTHER}, {TYPES}"),
-    (config(model_type=...), f"model_type None is not supported: {OTHER}, {TYPES}"),
-    (config(hidden_size=...), f"hidden_size {NO_COUNT}, not None: {FILE_AGAIN}"),
-    (config(vocab_size="320"), f"vocab_size {NO_COUNT}, not '320': {FILE_AGAIN}"),
-    (config(num_hidden_layers=0), f"num_hidden_layers {NO_COUNT}, not 0: {FILE_AGAIN}"),
-    (config(rms_norm_eps=...), f"rms_norm_eps must be a number above 0, not None: {FILE_AGAIN}"),
-    (config(rope_theta=...), f"rope_theta must be a number above 0, not None: {FILE_AGAIN}"),
-    (config(head_dim=..., hidden_size=66), "hidden_size 66 does not split into 4 heads: add head_dim"),
-    (
-        config(num_key_value_heads=3),
-        "4 query heads cannot share 3 kv heads: correct num_key_value_heads",
-    ),
-    (
-        config(rope_parameters=LLAMA_3),
-        f"rope_parameters of type 'llama3' is not supported: {WITHOUT}",
-    ),
-    (
-        config(rope_parameters={"rope_theta": 1e6, "partial_rotary_factor": 0.5}),
-        f"partial_rotary_factor is not supported: {OTHER}",
-    ),
-    (config(rope_scaling="yarn"), f"rope_scaling {NO_OBJECT}: {FILE_AGAIN}"),
-    *(
-        (config(**SLIDING | more), f"sliding-window attention is not supported: {OTHER}")
-        # transformers slides by 4,096 tokens when the window is missing, and in all layers of an MoE.
-        for more in ({}, {"sliding_window": ..., "max_position_embeddings": 8192}, MOE_SLIDING)
-    ),
-    (
-        config(layer_types=["full_attention", "sliding_attention", "full_attention"]),
-        f"sliding-window attention is not supported: {OTHER}",
-    ),
-    (config(attention_bias=True), f"attention_bias is not supported in qwen3: {OTHER}"),
-    (
-        config(is_causal=False),
-        f"is_causal false, of embedding models, is not supported: {OTHER}, one that generates text",
-    ),
-    (config(hidden_act="gelu"), f"hidden_act 'gelu' is not supported: {OTHER}"),
-    (
-        config(quantization_config={"quant_method": "gptq", "bits": 4}),
-        f"'gptq' quantization is not supported: {UNPACKED}",
-    ),
-    (
-        config(quantization_config={"quant_method": "awq", "bits": 4}),
-        f"'awq' quantization is not supported: {UNPACKED}",
-    ),
-    (
-        config(quantization=IN_7_BITS),
-        f"quantization in 7 bits and groups of 64 is not supported: {BITS_AND_GROUPS}",
-    ),
-    (
-        config(quantization=IN_PART_7_BITS),
-        f"{Q_PROJ} in 7 bits and groups of 64 is not supported: {BITS_AND_GROUPS}",
-    ),
-    *(
-        (config(quantization_config=old), f"'bitsandbytes' quantization is not supported: {UNPACKED}")
-        for old in ({"load_in_4bit": True}, {"_load_in_8bit": True, "bnb_4bit_quant_type": "nf4"})
-    ),
-    (config(quantization={"group_size": 64}), f"quantization has no bits: {UNPACKED}"),
-    (config(quantization={"bits": 4}), f"quantization has no group_size: {UNPACKED}"),
-    (config(quantization="4bit"), f"quantization {NO_OBJECT}: {FILE_AGAIN}"),
+REFUSED: dict[str, dict[str, Any]] = {
+    f"model_type 'llama' {NO}: {OTHER}, {TYPES}": {"model_type": "llama"},
+    f"model_type None {NO}: {OTHER}, {TYPES}": {"model_type": ...},
+    f"hidden_size {NO_COUNT}, not None: {AGAIN}": {"hidden_size": ...},
+    f"vocab_size {NO_COUNT}, not '320': {AGAIN}": {"vocab_size": "320"},
+    f"num_hidden_layers {NO_COUNT}, not 0: {AGAIN}": {"num_hidden_layers": 0},
+    f"rms_norm_eps {NO_NUMBER}, not None: {AGAIN}": {"rms_norm_eps": ...},
+    f"rope_theta {NO_NUMBER}, not None: {AGAIN}": {"rope_theta": ...},
+    f"tie_word_embeddings {NO_FLAG}: {AGAIN}": {"tie_word_embeddings": "false"},
+    f"attention_bias {NO_FLAG}: {AGAIN}": {"attention_bias": "false"},
+    f"is_causal {NO_FLAG}: {AGAIN}": {"is_causal": "false"},
+    "hidden_size 66 does not split into 4 heads: add head_dim": {"head_dim": ..., "hidden_size": 66},
+    "4 query heads cannot share 3 kv heads: correct num_key_value_heads": {"num_key_value_heads": 3},
+    f"attention_bias {NO} in qwen3: {OTHER}": {"attention_bias": True},
+    f"is_causal false, of embedding models, {NO}: {OTHER}, one that generates text": {"is_causal": False},
+    f"hidden_act 'gelu' {NO}: {OTHER}": {"hidden_act": "gelu"},
+    # Rotary positions.
+    f"partial_rotary_factor {NO}: {OTHER}": {"rope_parameters": {"partial_rotary_factor": 0.5}},
+    f"rope_scaling {NO_OBJECT}: {AGAIN}": {"rope_scaling": "yarn"},
+    f"rope_parameters of type 'llama3' {NO}: {WITHOUT}": {"rope_parameters": {"rope_type": "llama3"}},
+    f"rope_scaling of type 'longrope' {NO}: {WITHOUT}": {"rope_scaling": {"type": "longrope"}},
+    f"rope_scaling of type 'yarn' has no {ORIGINAL}: add the length of the first training": {
+        "rope_scaling": {"type": "yarn", "factor": 4.0}
+    },
+    f"extrapolation_factor in rope_scaling of type 'yarn' {NO}: {WITHOUT}": {
+        "rope_scaling": YARN | {"extrapolation_factor": 2.0}
+    },
+    f"full_attention in rope_parameters of type 'default' {NO}: {WITHOUT}": {
+        "rope_parameters": {"full_attention": {"rope_theta": 1e6}}
+    },
+    f"beta_fast in rope_scaling of type 'linear' {NO}: {WITHOUT}": {
+        "rope_scaling": LINEAR | {"beta_fast": 2.0}
+    },
+    f"factor {NO_NUMBER}, not None: {AGAIN}": {"rope_scaling": {"type": "linear"}},
+    f"factor must be a number of 1 or more, not 0.5: {AGAIN}": {"rope_scaling": YARN | {"factor": 0.5}},
+    f"factor {NO_NUMBER}, not '4': {AGAIN}": {"rope_scaling": YARN | {"factor": "4"}},
+    f"rope_type and type in rope_scaling differ: {AGAIN}": {"rope_scaling": YARN | {"type": "linear"}},
+    f"rope_parameters and rope_scaling differ: {AGAIN}": {"rope_scaling": YARN, "rope_parameters": LINEAR},
+    f"rope_theta is stated twice, 5000.0 and 6000.0: {AGAIN}": {
+        "rope_theta": 5000.0,
+        "rope_parameters": {"rope_theta": 6000.0},
+    },
+    f"rope_scaling of type 'dynamic' with another {ORIGINAL} than max_position_embeddings {NO}: {OTHER}": {
+        "rope_scaling": {"type": "dynamic", "factor": 4.0, ORIGINAL: 256}
+    },
+    # Packed weights.
+    f"quantization {NO_OBJECT}: {AGAIN}": {"quantization": "4bit"},
+    f"quantization has no bits: {UNPACKED}": {"quantization": {"group_size": 64}},
+    f"quantization has no group_size: {UNPACKED}": {"quantization": {"bits": 4}},
+    f"quantization in 7 bits and groups of 64 {NO}: {SIZES}": {"quantization": PACKED | {"bits": 7}},
+    f"{Q_PROJ} in 7 bits and groups of 64 {NO}: {SIZES}": {
+        "quantization": PACKED | {Q_PROJ: PACKED | {"bits": 7}}
+    },
+    f"quantization mode 'mxfp5' {NO}: choose one of affine, mxfp4, mxfp8 or nvfp4": {
+        "quantization": MXFP4 | {"mode": "mxfp5"}
+    },
+    f"quantization in mxfp4 with 8 bits and groups of 32 {NO}: choose 4 bits and groups of 32": {
+        "quantization": MXFP4 | {"bits": 8}
+    },
+    f"{Q_PROJ} in nvfp4 with 4 bits and groups of 32 {NO}: choose 4 bits and groups of 16": {
+        "quantization": PACKED | {Q_PROJ: {"mode": "nvfp4", "group_size": 32}}
+    },
+    **{
+        f"fp8 quantization with {key} {value!r} {NO}: {UNPACKED}": {"quantization_config": FP8 | {key: value}}
+        for key, value in {
+            "weight_block_size": None,
+            "activation_scheme": "static",
+            "fmt": "e5m2",
+            "scale_fmt": "ue8m0",
+        }.items()
+    },
+    **{
+        f"{method!r} quantization {NO}: {UNPACKED}": {
+            "quantization_config": {"quant_method": method, "bits": 4}
+        }
+        for method in ("gptq", "awq", "compressed-tensors", "modelopt", "mxfp4", "fbgemm_fp8")
+    },
+}
+# transformers slides by 4,096 tokens when the window is missing, and in all layers of an MoE.
+WINDOWS = ({}, {"sliding_window": ..., "max_position_embeddings": 8192}, MOE_SLIDING)
+OLD = ({"load_in_4bit": True}, {"_load_in_8bit": True, "bnb_4bit_quant_type": "nf4"})
+ALIKE = [
+    *((NO_WINDOW, SLIDING | more) for more in WINDOWS),
+    (NO_WINDOW, {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    *((f"'bitsandbytes' quantization {NO}: {UNPACKED}", {"quantization_config": old}) for old in OLD),
 ]
+OF_EXPERTS = {
+    "9 experts per token of 8: correct num_experts_per_tok": {"num_experts_per_tok": 9},
+    f"mlp_only_layers must be a list of numbers: {AGAIN}": {"mlp_only_layers": 1},
+    f"num_experts {NO_COUNT}, not None: {AGAIN}": {"num_experts": ...},
+    f"norm_topk_prob {NO_FLAG}: {AGAIN}": {"norm_topk_prob": "false"},
+    f"attention_bias {NO} in qwen3_moe: {OTHER}": {"attention_bias": True},
+}
+CASES = [(QWEN3, *row) for row in (*REFUSED.items(), *ALIKE)] + [(MOE, *row) for row in OF_EXPERTS.items()]
 
 
-@pytest.mark.parametrize(("damage", "expected"), CONFIG_ERRORS, ids=[text for _, text in CONFIG_ERRORS])
-def test_a_configuration_we_cannot_run(copy: Copy, damage: Damage, expected: str) -> None:
-    folder = copy("random:qwen3-shrunk")
+@pytest.mark.parametrize(("name", "expected", "changes"), CASES, ids=[expected for _, expected, _ in CASES])
+def test_a_configuration_we_cannot_run(copy: Copy, name: str, expected: str, changes: dict[str, Any]) -> None:
+    folder = copy(name, **changes)
+    assert complaint(folder) == f"{folder}/config.json: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (without("config.json"), "not there: name a folder that holds a complete checkpoint"),
+        (overwritten("config.json", b"[]"), f"holds no JSON object: {AGAIN}"),
+    ],
+)
+def test_a_file_that_is_no_configuration(copy: Copy, damage: Damage, expected: str) -> None:
+    folder = copy(QWEN3)
     damage(folder)
     assert complaint(folder) == f"{folder}/config.json: {expected}"
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b'{"a": 1', b"[" * 100_000])
 def test_a_file_that_is_no_json(copy: Copy, content: bytes) -> None:
-    folder = copy("random:qwen3-shrunk")
+    folder = copy(QWEN3)
     (folder / "config.json").write_bytes(content)
     message = complaint(folder)
     assert message.startswith(f"{folder}/config.json: cannot be read (")
-    assert message.endswith(f"): {FILE_AGAIN}")
-
-
-def test_an_is_causal_that_says_the_usual_is_no_complaint(copy: Copy) -> None:
-    folder = copy("random:qwen3-shrunk")
-    for value in (True, None):
-        edit_json(folder / "config.json", is_causal=value)
-        assert load_checkpoint(folder).config.num_hidden_layers == 3
+    assert message.endswith(f"): {AGAIN}")
 
 
 @pytest.mark.parametrize(
     "changes",
     [
+        {"is_causal": True},
+        {"is_causal": None},
         {"use_sliding_window": False, "sliding_window": 128, "max_window_layers": 0},
         {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0},
         {"use_sliding_window": True, "sliding_window": 128, "max_window_layers": 3},
@@ -131,8 +164,7 @@ def test_an_is_causal_that_says_the_usual_is_no_complaint(copy: Copy) -> None:
         {"use_sliding_window": True, "sliding_window": 512, "layer_types": ["sliding_attention"] * 3},
     ],
 )
-def test_a_window_that_hides_nothing_is_no_complaint(copy: Copy, changes: dict[str, object]) -> None:
+def test_what_changes_nothing_is_no_complaint(copy: Copy, changes: dict[str, object]) -> None:
     """No window, no layer that has it, or one as wide as the longest text."""
-    folder = copy("random:qwen3-shrunk")
-    edit_json(folder / "config.json", **changes)
+    folder = copy(QWEN3, **changes)
     assert load_checkpoint(folder).config.max_position_embeddings == 512

@@ -3,18 +3,16 @@
 import dataclasses
 import importlib
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.checkpoints import edit_json
+from tests.helpers.checkpoints import Copy, edit_json
 
 from tiny_llm_lab.runtime.models.config.config_keys import KEYS_WITHOUT_INFLUENCE, READ_KEYS
 from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.types import UserError
 
-Copy = Callable[[str], Path]
 DENSE, EXPERTS = "random:qwen3-shrunk", "random:qwen3-moe-shrunk"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 PACKED = {"bits": 4, "group_size": 64}
@@ -67,33 +65,6 @@ BESIDE: dict[str, tuple[dict[str, object], object]] = {
 }
 # Read elsewhere: by the tokenizer.
 OF_THE_TOKENIZER = {"eos_token_id": 5}
-# What checkpoints have there, and something else.
-HARMLESS: dict[str, object] = {
-    "_attn_implementation_autoset": True,
-    "_name_or_path": "org/name",
-    "architectures": ["Qwen3Model"],
-    "attention_dropout": 0.1,
-    "attn_implementation": "eager",
-    "auto_map": {"AutoModel": "modeling.py"},
-    "bos_token_id": 7,
-    "chunk_size_feed_forward": 8,
-    "dtype": "float16",
-    "id2label": {"0": "a"},
-    "initializer_range": 0.5,
-    "label2id": {"a": 0},
-    "output_attentions": True,
-    "output_hidden_states": True,
-    "output_router_logits": True,
-    "pad_token_id": 7,
-    "problem_type": "regression",
-    "return_dict": False,
-    "router_aux_loss_coef": 0.5,
-    "torch_dtype": "float16",
-    "transformers_version": "4.0.0",
-    "unsloth_fixed": True,
-    "unsloth_version": "1",
-    "use_cache": False,
-}
 
 
 def reading(folder: Path, **changes: object) -> object:
@@ -116,7 +87,6 @@ def folder(copy: Copy) -> Path:
 
 def test_every_known_key_has_its_effect_here() -> None:
     assert {*COMPUTED, *REFUSED, *BESIDE, *OF_THE_TOKENIZER} == READ_KEYS
-    assert set(HARMLESS) == KEYS_WITHOUT_INFLUENCE
 
 
 @pytest.mark.parametrize("key", COMPUTED)
@@ -146,13 +116,13 @@ def test_a_key_that_counts_beside_another(folder: Path, key: str) -> None:
     assert without != beside and isinstance(without, str) != isinstance(beside, str)
 
 
-@pytest.mark.parametrize("key", HARMLESS)
+@pytest.mark.parametrize("key", sorted(KEYS_WITHOUT_INFLUENCE))
 def test_a_key_that_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
-    assert reading(folder, **{key: HARMLESS[key]}) == reading(folder)
+    assert reading(folder, **{key: "whatever it says"}) == reading(folder)
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("key", sorted({*COMPUTED, *REFUSED, *HARMLESS} - {"model_type"}))
+@pytest.mark.parametrize("key", sorted({*COMPUTED, *REFUSED, *KEYS_WITHOUT_INFLUENCE} - {"model_type"}))
 def test_null_is_as_good_as_missing(folder: Path, key: str) -> None:
     without = reading(folder, **{key: ...})
     assert reading(folder, **{key: None}) == without
@@ -191,9 +161,3 @@ def test_an_unknown_key_that_is_off_is_not_named(
 ) -> None:
     assert reading(folder, use_something_new=value) == reading(folder)
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("key", ["tie_word_embeddings", "norm_topk_prob", "attention_bias", "is_causal"])
-def test_a_word_is_not_true_or_false(folder: Path, key: str) -> None:
-    said = f"{key} must be true or false, not 'false': fetch the file again"
-    assert reading(folder, **{key: "false"}) == f"{folder}/config.json: {said}"

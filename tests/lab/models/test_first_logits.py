@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import edit_tensors
+from tests.helpers.checkpoints import Copy, edit_tensors
 
 from tiny_llm_lab import LLM
 from tiny_llm_lab.serving.async_engine.model import run_model
@@ -23,11 +22,11 @@ WAYS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_sum_that_the_dtype_cannot_hold_is_refused(copy: Callable[[str], Path], way: str) -> None:
+def test_a_sum_that_the_dtype_cannot_hold_is_refused(copy: Copy, way: str) -> None:
     """Weights that float16 can hold, in sums that it cannot."""
     folder = copy("random:qwen3-shrunk")
-    edit_tensors(folder, model__layers__0__mlp__up_proj__weight=mx.full((192, 64), 6e4))
-    edit_tensors(folder, model__layers__0__mlp__down_proj__weight=mx.full((64, 192), 6e4))
+    shapes = {"up": (192, 64), "down": (64, 192)}
+    edit_tensors(folder, {f"model.layers.0.mlp.{k}_proj.weight": mx.full(v, 6e4) for k, v in shapes.items()})
     with pytest.raises(UserError) as caught:
         WAYS[way](str(folder))
     cure = "choose another --dtype, or fetch the whole checkpoint again"

@@ -104,31 +104,20 @@ def response(status: int) -> Any:
 
 
 INSTEAD = "use a local folder, default or random:qwen3-0.6b"
+NO_NETWORK = f"no network, or the hub is down (Got: ConnectError: Name not known): check it, or {INSTEAD}"
+UNKNOWN = "no such folder here and no such repository on the hub: check the name"
+TERMS = "the hub asks you to accept its terms first: do so there and run hf auth login"
+FULL = f"download failed ([Errno 28] No space left on device): run it again to resume, or {INSTEAD}"
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (
-            errors.LocalEntryNotFoundError("Got: ConnectError:\nName not known"),
-            f"no network, or the hub is down (Got: ConnectError: Name not known): check it, or {INSTEAD}",
-        ),
-        (
-            errors.HFValidationError("bad id"),
-            "no such folder here and no such repository on the hub: check the name",
-        ),
-        (
-            errors.RepositoryNotFoundError("404", response=response(404)),
-            "no such folder here and no such repository on the hub: check the name",
-        ),
-        (
-            errors.GatedRepoError("403", response=response(403)),
-            "the hub asks you to accept its terms first: do so there and run hf auth login",
-        ),
-        (
-            OSError(28, "No space left on device"),
-            f"download failed ([Errno 28] No space left on device): run it again to resume, or {INSTEAD}",
-        ),
+        (errors.LocalEntryNotFoundError("Got: ConnectError:\nName not known"), NO_NETWORK),
+        (errors.HFValidationError("bad id"), UNKNOWN),
+        (errors.RepositoryNotFoundError("404", response=response(404)), UNKNOWN),
+        (errors.GatedRepoError("403", response=response(403)), TERMS),
+        (OSError(28, "No space left on device"), FULL),
     ],
 )
 def test_what_the_client_raises(hub: FakeHub, error: Exception, expected: str) -> None:

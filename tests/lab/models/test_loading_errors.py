@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tests.helpers.checkpoints import (
+    Copy,
     Damage,
     complaint,
     edit_json,
@@ -17,8 +17,6 @@ from tests.helpers.checkpoints import (
     split_into_shards,
     without,
 )
-
-Copy = Callable[[str], Path]
 
 
 def truncated(folder: Path) -> None:
@@ -36,8 +34,8 @@ def header(content: object) -> Damage:
     return overwritten("model.safetensors", len(encoded).to_bytes(8, "little") + encoded + bytes(64))
 
 
-def strange_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text('{"model": 1}')
+def untied(folder: Path) -> None:
+    edit_json(folder / "config.json", tie_word_embeddings=False)
 
 
 AGAIN = "fetch the whole checkpoint again"
@@ -45,65 +43,45 @@ FILE_AGAIN = "fetch the file again"
 BELONGING = "use the config.json that belongs to these weights"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
+WEIGHTS, INDEX, SHARD = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-00002-of-00003.safetensors",
+)
+CUT_SHORT = f"/{WEIGHTS}: damaged or cut short"
+NO_SENSE = f"{CUT_SHORT} (the header's entry for x makes no sense): {FILE_AGAIN}"
+NO_NAMES = f"/{INDEX}: has no weight_map of file names: {FILE_AGAIN}"
+NORM = f"/{WEIGHTS}: tensor model.norm.weight is"
+
+
+def norm(tensor: mx.array | None) -> Damage:
+    return lambda folder: edit_tensors(folder, {"model.norm.weight": tensor})
+
+
+def entry(name: str, dtype: str, size: int, *ends: int) -> dict[str, object]:
+    return {name: {"dtype": dtype, "shape": [size], "data_offsets": ends}}
+
+
 # The complaint is of the folder unless it names a file.
 FOLDER_ERRORS: list[tuple[Damage, str]] = [
-    (without("model.safetensors"), f": holds no model*.safetensors file: {AGAIN}"),
+    (without(WEIGHTS), f": holds no model*.safetensors file: {AGAIN}"),
     (without("tokenizer.json"), f": holds no tokenizer.json: {AGAIN}"),
+    (lost_shard, f"/{SHARD}: named by {INDEX} but not there: {AGAIN}"),
+    (overwritten(INDEX, b'{"weight_map": {}}'), NO_NAMES),
+    (overwritten(INDEX, b'{"weight_map": {"a": "../x.safetensors"}}'), NO_NAMES),
+    (norm(None), f": tensor model.norm.weight is missing: {AGAIN}"),
+    (untied, f": tensor lm_head.weight is missing: {AGAIN}"),
+    (norm(mx.ones(65)), f"{NORM} F32 [65], not F32 or F16 or BF16 [64]: {BELONGING}"),
+    (norm(mx.ones(64, mx.int8)), f"{NORM} I8 [64], not F32 or F16 or BF16 [64]: {BELONGING}"),
+    (truncated, f"{CUT_SHORT} (1000 bytes are missing at its end): {FILE_AGAIN}"),
+    (overwritten(WEIGHTS, b""), f"{CUT_SHORT} (its header is longer than the file): {FILE_AGAIN}"),
+    (overwritten(WEIGHTS, b"<!DOCTYPE>"), f"{CUT_SHORT} (its header is longer than the file): {FILE_AGAIN}"),
+    (header(["no object"]), f"{CUT_SHORT} (its header is no JSON object): {FILE_AGAIN}"),
+    (header(entry("x", "F32", 2, 0, 4)), NO_SENSE),
+    (header(entry("x", "F99", 2, 0, 4)), NO_SENSE),
     (
-        lost_shard,
-        f"/model-00002-of-00003.safetensors: named by model.safetensors.index.json but not there: {AGAIN}",
-    ),
-    (
-        overwritten("model.safetensors.index.json", b'{"weight_map": {}}'),
-        f"/model.safetensors.index.json: has no weight_map of file names: {FILE_AGAIN}",
-    ),
-    (
-        overwritten("model.safetensors.index.json", b'{"weight_map": {"a": "../x.safetensors"}}'),
-        f"/model.safetensors.index.json: has no weight_map of file names: {FILE_AGAIN}",
-    ),
-    (
-        lambda folder: edit_tensors(folder, model__norm__weight=None),
-        f": tensor model.norm.weight is missing: {AGAIN}",
-    ),
-    (
-        lambda folder: edit_json(folder / "config.json", tie_word_embeddings=False),
-        f": tensor lm_head.weight is missing: {AGAIN}",
-    ),
-    (
-        lambda folder: edit_tensors(folder, model__norm__weight=mx.ones(65)),
-        "/model.safetensors: tensor model.norm.weight is F32 [65], not F32 or F16 or BF16 [64]: " + BELONGING,
-    ),
-    (
-        lambda folder: edit_tensors(folder, model__norm__weight=mx.ones(64, mx.int8)),
-        "/model.safetensors: tensor model.norm.weight is I8 [64], not F32 or F16 or BF16 [64]: " + BELONGING,
-    ),
-    (
-        truncated,
-        f"/model.safetensors: damaged or cut short (1000 bytes are missing at its end): {FILE_AGAIN}",
-    ),
-    (
-        overwritten("model.safetensors", b""),
-        f"/model.safetensors: damaged or cut short (its header is longer than the file): {FILE_AGAIN}",
-    ),
-    (
-        overwritten("model.safetensors", b"<!DOCTYPE html><html><head>"),
-        f"/model.safetensors: damaged or cut short (its header is longer than the file): {FILE_AGAIN}",
-    ),
-    (
-        header(["no object"]),
-        f"/model.safetensors: damaged or cut short (its header is no JSON object): {FILE_AGAIN}",
-    ),
-    (
-        header({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}),
-        f"/model.safetensors: damaged or cut short (the header's entry for x makes no sense): {FILE_AGAIN}",
-    ),
-    (
-        header({"x": {"dtype": "F99", "shape": [2], "data_offsets": [0, 4]}}),
-        f"/model.safetensors: damaged or cut short (the header's entry for x makes no sense): {FILE_AGAIN}",
-    ),
-    (
-        header({str(at): {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]} for at in (12, 5, 20)}),
-        f"/model.safetensors: damaged or cut short (two tensors share bytes): {FILE_AGAIN}",
+        header({k: v for at in (12, 5, 20) for k, v in entry(str(at), "F32", 2, at, at + 8).items()}),
+        f"{CUT_SHORT} (two tensors share bytes): {FILE_AGAIN}",
     ),
 ]
 
@@ -129,7 +107,7 @@ def test_an_end_that_is_no_token_is_refused(copy: Copy, file: str, value: object
 
 def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:
     folder = copy("random:qwen3-shrunk")
-    strange_tokenizer(folder)
+    (folder / "tokenizer.json").write_text('{"model": 1}')
     message = complaint(folder)
     assert message.startswith(f"{folder}: its tokenizer cannot be read (")
     assert message.endswith("): fetch its files again")
@@ -137,19 +115,17 @@ def test_a_tokenizer_that_is_damaged(copy: Copy) -> None:
 
 def test_packed_weights_that_do_not_fit(copy: Copy) -> None:
     folder = copy("random:qwen3-shrunk,bits=4")
-    name = Q_PROJ.replace(".", "__")
-    edit_tensors(folder, **{f"{name}__biases": None})
+    edit_tensors(folder, {f"{Q_PROJ}.biases": None})
     assert complaint(folder) == f"{folder}: tensor {Q_PROJ}.biases is missing: {AGAIN}"
-    edit_tensors(folder, **{f"{name}__biases": mx.ones((128, 2))})
+    edit_tensors(folder, {f"{Q_PROJ}.biases": mx.ones((128, 2))})
     at = f"{folder}/model.safetensors: tensor {Q_PROJ}"
     assert complaint(folder) == f"{at}.biases is F32 [128, 2], not F32 or F16 or BF16 [128, 1]: {BELONGING}"
-    edit_tensors(folder, **{f"{name}__weight": mx.ones((128, 7), mx.uint32)})
+    edit_tensors(folder, {f"{Q_PROJ}.weight": mx.ones((128, 7), mx.uint32)})
     assert complaint(folder) == f"{at}.weight is U32 [128, 7], not U32 [128, 8]: {BELONGING}"
 
 
 def test_packed_weights_that_nobody_declared(copy: Copy) -> None:
-    folder = copy("random:qwen3-shrunk,bits=4")
-    edit_json(folder / "config.json", quantization=..., quantization_config=...)
+    folder = copy("random:qwen3-shrunk,bits=4", quantization=..., quantization_config=...)
     at = f"{folder}/model.safetensors: tensor model.embed_tokens.weight is U32 [320, 8]"
     assert complaint(folder) == f"{at}, not F32 or F16 or BF16 [320, 64]: {BELONGING}"
 

@@ -1,6 +1,5 @@
 """Stretched rotary positions: what `config.json` says, against mlx-lm's operators and its whole model."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.rope_utils import initialize_rope
-from tests.helpers.checkpoints import complaint, edit_json
+from tests.helpers.checkpoints import Copy, edit_json
 from tests.helpers.tolerance import F32, Tolerance, assert_close
 
 from tiny_llm_lab import load_checkpoint, load_solution
@@ -16,7 +15,6 @@ from tiny_llm_lab.runtime.models.config.model_config import read_config
 from tiny_llm_lab.types import ModelConfig, RopeScaling, UserError, Wanted
 from tiny_llm_ref.layers.positional_encoding import RoPE
 
-Copy = Callable[[str], Path]
 # An angle is known to position * 2^-23 radians in float32, and an operator may round it twice.
 FAR = Tolerance(1e-3, 1e-3)
 LINEAR = {"rope_type": "linear", "factor": 8.0}
@@ -135,8 +133,7 @@ def test_a_whole_model_equals_that_of_mlx_lm(copy: Copy, name: str, settings: An
 def test_mlx_lm_is_not_asked_for_what_it_would_ignore(
     copy: Copy, name: str, settings: Any, what: str
 ) -> None:
-    folder = copy(name)
-    edit_json(folder / "config.json", rope_scaling=settings)
+    folder = copy(name, rope_scaling=settings)
     with pytest.raises(UserError, match=f"mlx-lm ignores {what}"):
         load_solution("mlx-lm").build_model(load_checkpoint(str(folder), dtype="float32"))
 
@@ -161,51 +158,3 @@ def test_what_is_read(copy: Copy) -> None:
 def test_yarn_reaches_as_far_as_it_stretches(copy: Copy, stated: int, reached: int) -> None:
     config = config_of(copy("random:qwen3-shrunk"), rope_scaling=YARN, max_position_embeddings=stated)
     assert config.max_position_embeddings == reached
-
-
-WITHOUT = "choose a checkpoint without it"
-AGAIN = "fetch the file again"
-ADD = "add the length of the first training"
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"rope_scaling": {"type": "yarn", "factor": 4.0}},
-        f"rope_scaling of type 'yarn' has no original_max_position_embeddings: {ADD}",
-    ),
-    (
-        {"rope_scaling": {"type": "longrope"}},
-        f"rope_scaling of type 'longrope' is not supported: {WITHOUT}",
-    ),
-    (
-        {"rope_scaling": {**YARN, "extrapolation_factor": 2.0}},
-        f"extrapolation_factor in rope_scaling of type 'yarn' is not supported: {WITHOUT}",
-    ),
-    (
-        {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
-        f"full_attention in rope_parameters of type 'default' is not supported: {WITHOUT}",
-    ),
-    (
-        {"rope_scaling": {**LINEAR, "beta_fast": 2.0}},
-        f"beta_fast in rope_scaling of type 'linear' is not supported: {WITHOUT}",
-    ),
-    ({"rope_scaling": {"type": "linear"}}, f"factor must be a number above 0, not None: {AGAIN}"),
-    ({"rope_scaling": {**YARN, "factor": 0.5}}, f"factor must be a number of 1 or more, not 0.5: {AGAIN}"),
-    ({"rope_scaling": {**YARN, "factor": "4"}}, f"factor must be a number above 0, not '4': {AGAIN}"),
-    ({"rope_scaling": {**YARN, "type": "linear"}}, f"rope_type and type in rope_scaling differ: {AGAIN}"),
-    ({"rope_scaling": YARN, "rope_parameters": LINEAR}, f"rope_parameters and rope_scaling differ: {AGAIN}"),
-    (
-        {"rope_theta": 5000.0, "rope_parameters": {"rope_theta": 6000.0}},
-        f"rope_theta is stated twice, 5000.0 and 6000.0: {AGAIN}",
-    ),
-    (
-        {"rope_scaling": {**DYNAMIC, "original_max_position_embeddings": 256}},
-        "rope_scaling of type 'dynamic' with another original_max_position_embeddings than "
-        "max_position_embeddings is not supported: choose another checkpoint",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "expected"), REFUSED, ids=[text for _, text in REFUSED])
-def test_what_is_refused(copy: Copy, changes: dict[str, Any], expected: str) -> None:
-    folder = copy("random:qwen3-shrunk")
-    edit_json(folder / "config.json", **changes)
-    assert complaint(folder) == f"{folder}/config.json: {expected}"

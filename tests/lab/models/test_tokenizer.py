@@ -1,18 +1,16 @@
 """A tokenizer is what its files say, whatever model type and class the configuration names."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.helpers.checkpoints import complaint, copy_of, edit_json
+from tests.helpers.checkpoints import Copy, complaint, copy_of, edit_json
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.runtime.models.text.tokenizer import load_tokenizer
 
-Copy = Callable[[str], Path]
 UNDERLINE = "\u2581"
 TEXT = "ab a é"
 

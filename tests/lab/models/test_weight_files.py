@@ -6,33 +6,41 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.helpers.checkpoints import complaint, copy_of, edit_tensors, split_into_shards, tensors_of
+from tests.helpers.checkpoints import (
+    Copy,
+    arrays_of,
+    complaint,
+    copy_of,
+    differing,
+    edit_tensors,
+    save_tensors,
+    split_into_shards,
+    tensors_of,
+)
 
 from tiny_llm_lab import load_checkpoint
 from tiny_llm_lab.runtime.models.loading import DTYPES
 
-Copy = Callable[[str], Path]
 QWEN3, QWEN2, PACKED = "random:qwen3-shrunk", "random:qwen2.5-shrunk,tied=1", "random:qwen3-shrunk,bits=4"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 BELONGING = "use the config.json that belongs to these weights"
 
 
-def same_weights(folder: Path, name: str = QWEN3) -> bool:
-    got, want = (load_checkpoint(each, dtype="float32").weights for each in (str(folder), name))
-    return got.keys() == want.keys() and all(mx.array_equal(got[key], want[key]) for key in want)  # type: ignore[arg-type]
+def is_unchanged(folder: Path) -> bool:
+    return not differing(arrays_of(folder), arrays_of(QWEN3))
 
 
 def write_zeros(folder: Path, file: str) -> None:
     """Another file with the names of the model's tensors and other numbers."""
     zeros = {name: mx.zeros_like(tensor) for name, tensor in tensors_of(folder).items()}
-    mx.save_safetensors(str(folder / file), zeros, {"format": "mlx"})
+    save_tensors(folder, zeros, file)
 
 
 @pytest.mark.parametrize("file", ["consolidated.safetensors", "adapters.safetensors", "zzz.safetensors"])
 def test_files_of_other_names_are_not_read(copy: Copy, file: str) -> None:
     folder = copy(QWEN3)
     write_zeros(folder, file)
-    assert same_weights(folder)
+    assert is_unchanged(folder)
 
 
 def test_a_tensor_in_two_files_is_refused(copy: Copy) -> None:
@@ -45,11 +53,9 @@ def test_a_tensor_in_two_files_is_refused(copy: Copy) -> None:
 
 def test_with_an_index_no_other_file_is_read(copy: Copy) -> None:
     folder = copy(QWEN3)
-    whole = folder / "model.safetensors"
     split_into_shards(folder)
-    write = {name: mx.zeros((1,)) for name in load_checkpoint(QWEN3).weights}
-    mx.save_safetensors(str(whole), write, {"format": "mlx"})
-    assert same_weights(folder)
+    save_tensors(folder, {name: mx.zeros((1,)) for name in load_checkpoint(QWEN3).weights})
+    assert is_unchanged(folder)
 
 
 def test_weights_under_another_name_are_not_guessed(copy: Copy) -> None:
@@ -76,7 +82,7 @@ LEFTOVERS = [
 @pytest.mark.parametrize(("name", "tensor", "size"), LEFTOVERS, ids=[tensor for _, tensor, _ in LEFTOVERS])
 def test_a_tensor_that_the_model_has_not_is_refused(copy: Copy, name: str, tensor: str, size: int) -> None:
     folder = copy(name)
-    edit_tensors(folder, **{tensor.replace(".", "__"): mx.zeros(size)})
+    edit_tensors(folder, {tensor: mx.zeros(size)})
     kind = "qwen2" if name == QWEN2 else "qwen3"
     assert complaint(folder) == (
         f"{folder}/model.safetensors: tensor {tensor} is not part of the {kind} model in config.json: "
@@ -86,9 +92,7 @@ def test_a_tensor_that_the_model_has_not_is_refused(copy: Copy, name: str, tenso
 
 def test_an_adapter_is_to_be_fused(copy: Copy) -> None:
     folder = copy(QWEN3)
-    edit_tensors(
-        folder, **{f"{Q_PROJ}.lora_a".replace(".", "__").replace("lora__a", "lora_a"): mx.zeros((64, 8))}
-    )
+    edit_tensors(folder, {f"{Q_PROJ}.lora_a": mx.zeros((64, 8))})
     assert complaint(folder).endswith(
         f"tensor {Q_PROJ}.lora_a is not part of the qwen3 model in config.json: "
         "fuse the adapter into the weights first"
@@ -97,11 +101,9 @@ def test_an_adapter_is_to_be_fused(copy: Copy) -> None:
 
 def test_rotary_tables_may_be_there(copy: Copy) -> None:
     folder = copy(QWEN3)
-    tables = {"model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"}
-    mx.save_safetensors(
-        str(folder / "model.safetensors"), tensors_of(folder) | dict.fromkeys(tables, mx.zeros(16))
-    )
-    assert same_weights(folder)
+    tables = ("model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq")
+    edit_tensors(folder, dict.fromkeys(tables, mx.zeros(16)))
+    assert is_unchanged(folder)
 
 
 def with_head(name: str, folder: Path, change: Callable[[str, mx.array], mx.array]) -> Path:
@@ -113,7 +115,7 @@ def with_head(name: str, folder: Path, change: Callable[[str, mx.array], mx.arra
         for name, tensor in tensors.items()
         if name.startswith(embedding)
     }
-    mx.save_safetensors(str(folder / "model.safetensors"), tensors | heads, {"format": "mlx"})
+    save_tensors(folder, tensors | heads)
     return folder
 
 
@@ -156,8 +158,7 @@ def test_a_difference_is_found_wherever_it_is(tmp_path: Path) -> None:
 
 def test_an_embedding_model_is_refused_by_its_names(copy: Copy) -> None:
     folder = copy(QWEN3)
-    bare = {name.removeprefix("model."): tensor for name, tensor in tensors_of(folder).items()}
-    mx.save_safetensors(str(folder / "model.safetensors"), bare, {"format": "pt"})
+    save_tensors(folder, {name.removeprefix("model."): tensor for name, tensor in tensors_of(folder).items()})
     assert complaint(folder) == (
         f'{folder}: its tensors have no "model." in front, as those of embedding models: '
         "choose a checkpoint that generates text"
@@ -172,6 +173,7 @@ NOT_FINITE = [
     (QWEN3, f"{Q_PROJ}.weight"),
     (f"{QWEN3},bits=16", "model.layers.2.mlp.down_proj.weight"),
     (QWEN2, "model.embed_tokens.weight"),
+    (QWEN2, "model.layers.1.self_attn.v_proj.bias"),
 ]
 
 
@@ -181,16 +183,10 @@ def test_one_number_that_is_not_finite_is_refused(copy: Copy, name: str, tensor:
     folder = copy(name)
     broken: Any = tensors_of(folder)[tensor]
     broken[(-1,) * broken.ndim] = value
-    edit_tensors(folder, **{tensor.replace(".", "__"): broken})
+    edit_tensors(folder, {tensor: broken})
     assert complaint(folder) == (
         f"{folder}/model.safetensors: tensor {tensor} holds NaN or infinite numbers: fetch the file again"
     )
-
-
-def test_a_bias_that_is_not_finite_is_refused(copy: Copy) -> None:
-    folder = copy(QWEN2)
-    edit_tensors(folder, model__layers__1__self_attn__v_proj__bias=mx.full(32, mx.nan))
-    assert "tensor model.layers.1.self_attn.v_proj.bias holds NaN" in complaint(folder)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -198,13 +194,13 @@ def test_a_bias_that_is_not_finite_is_refused(copy: Copy) -> None:
 def test_the_largest_numbers_of_a_dtype_are_finite(copy: Copy, dtype: str, sign: int) -> None:
     folder, kind = copy(QWEN3), DTYPES[dtype]
     largest = mx.full((128, 64), sign * mx.finfo(kind).max, kind)
-    edit_tensors(folder, model__layers__0__self_attn__q_proj__weight=largest)
+    edit_tensors(folder, {f"{Q_PROJ}.weight": largest})
     assert load_checkpoint(folder, dtype=dtype).weights.keys()
 
 
 def test_a_number_that_the_wanted_dtype_cannot_hold_is_not_called_damage(copy: Copy) -> None:
     folder = copy(QWEN3)
-    edit_tensors(folder, model__layers__0__self_attn__q_proj__weight=mx.full((128, 64), 1e5, mx.bfloat16))
+    edit_tensors(folder, {f"{Q_PROJ}.weight": mx.full((128, 64), 1e5, mx.bfloat16)})
     load_checkpoint(folder)
     said = complaint(folder, dtype="float16")
     assert said.endswith(f"{Q_PROJ}.weight has numbers that float16 cannot hold: choose another --dtype")

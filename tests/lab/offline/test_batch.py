@@ -78,9 +78,7 @@ def test_answers_have_the_format_of_openai(
     paths[0].write_text("\n".join([line("a", "one"), "", line("b", "two")]))
     assert batch() == 0
     answer = by_id(paths[1])["b"]
-    assert answer["id"] == "batch_req_3"
-    assert answer["error"] is None
-    assert answer["response"]["status_code"] == 200
+    assert (answer["id"], answer["error"], answer["response"]["status_code"]) == ("batch_req_3", None, 200)
     assert answer["response"]["body"] == {"id": answer["response"]["request_id"], "text": "two"}
     assert app.life == ["started", "stopped"]
 

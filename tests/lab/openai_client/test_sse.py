@@ -3,7 +3,7 @@
 import random
 from itertools import pairwise
 
-from tiny_llm_lab.serving.openai_client.sse import EventParser
+from tiny_llm_lab.serving.openai_client import EventParser
 
 STREAM = (
     b': keep-alive\n\ndata: {"a": 1}\n\nevent: error\ndata:{"b": 2}\r\n\r\n'

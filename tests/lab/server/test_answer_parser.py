@@ -7,10 +7,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
-from tiny_llm_lab.serving.server.chat.parsed import ParsedText, ToolCall
-from tiny_llm_lab.serving.server.chat.reasoning import ReasoningParser
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser, ReasoningParser
+from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCall, ToolCallParser
 
 SCHEMAS = {"get": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm_lab.serving.server.chat.call_text import parse_call
+from tiny_llm_lab.serving.server.chat.tool_calls import parse_call
 
 TEXT: Any = {"type": "string"}
 NULLABLE: Any = {"oneOf": [TEXT, {"type": "null"}]}

@@ -16,10 +16,9 @@ from tests.helpers.scripted_engine import ScriptedEngine, scripted_server
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.runtime.structured.grammars import Grammars
-from tiny_llm_lab.serving.server.chat.call_form import call_form
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings
-from tiny_llm_lab.serving.server.chat.tool_prompt import with_tools_as_text
-from tiny_llm_lab.serving.server.schemas.tools import Function
+from tiny_llm_lab.serving.server.chat.conversation import with_tools_as_text
+from tiny_llm_lab.serving.server.schemas.tools import Function, call_form
+from tiny_llm_lab.serving.server.settings import ChatSettings
 
 HUGE: Any = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 70_000]}}}
 
@@ -47,10 +46,8 @@ def streamed(chunks: Any) -> SimpleNamespace:
 
 @pytest.mark.parametrize("stride", [1, 7, 1000])
 def test_thoughts_words_and_calls(server: Any, stride: int) -> None:
-    server.engine.script, server.engine.stride = (
-        f"<think>\nHm.\n</think>\n\nOne <b>moment.\n{CALL}\n{CALL}",
-        stride,
-    )
+    server.engine.script = f"<think>\nHm.\n</think>\n\nOne <b>moment.\n{CALL}\n{CALL}"
+    server.engine.stride = stride
     (choice,) = server.chat(model="scripted", messages=HI, tools=[TOOL]).choices
     assert choice.finish_reason == "tool_calls"
     assert (choice.message.content, choice.message.reasoning_content) == ("One <b>moment.\n", "Hm.")
@@ -128,11 +125,8 @@ def test_a_template_without_tools_loses_nothing() -> None:
     assert system["content"].startswith("Be kind\n") and '{"name": "get", "parameters"' in system["content"]
     assert answer["content"] == '<tool_call>\n{"name": "get", "arguments": {"city": "Bonn"}}\n</tool_call>'
     assert returned == {"role": "user", "content": "<tool_response>\nrain\n</tool_response>"}
-    assert [each["role"] for each in with_tools_as_text(messages[1:], [TOOL])] == [
-        "system",
-        "assistant",
-        "user",
-    ]
+    roles = [each["role"] for each in with_tools_as_text(messages[1:], [TOOL])]
+    assert roles == ["system", "assistant", "user"]
 
 
 def test_history_reaches_the_template(server: Any) -> None:
@@ -147,10 +141,8 @@ def test_history_reaches_the_template(server: Any) -> None:
     server.chat(
         model="scripted", messages=messages, extra_body={"chat_template_kwargs": {"keep_thoughts": 1}}
     )
-    prompt, control = (
-        server.prompt(),
-        [each for each in server.engine.prompts[-1] if each in server.ids.values()],
-    )
+    prompt = server.prompt()
+    control = [each for each in server.engine.prompts[-1] if each in server.ids.values()]
     assert "system\nBe kind" in prompt and "user\na\nb<|im_end|>" in prompt
     assert "<think>\nlong\n</think>\n\nshort\n<tool_call>" in prompt and '{"city": "Bonn"}' in prompt
     names = {token: name for name, token in server.ids.items()}

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import httpx2
 import pytest
 from tests.helpers.fake_engine import (
     FakeEngine,
@@ -14,9 +13,9 @@ from tests.helpers.fake_engine import (
 )
 
 from tiny_llm_lab.serving.async_engine.stream import MAX_WAITING, RequestStream
-from tiny_llm_lab.serving.server.answering.answers import Answers, Ask
+from tiny_llm_lab.serving.server.answering.answers import Answers
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.served_model import RequestLimits
+from tiny_llm_lab.serving.server.settings import RequestLimits
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig
 
 LONG = {"prompt": "x", "max_tokens": 4000, "n": 3}
@@ -74,13 +73,16 @@ def test_a_reader_that_does_not_read_holds_up_nobody_and_takes_bounded_memory():
 
 def test_a_quiet_stream_is_kept_alive():
     engine = FakeEngine(by_hand=True)
-    body = {"prompt": "x", "max_tokens": 1, "stream": True}
+    body = {"prompt": "x", "max_tokens": 2, "stream": True}
     limits = RequestLimits(keep_alive_s=0.02)
     with fake_server(engine, limits=limits) as server, raw_post(server.port, body) as connection:
         assert b": ping\n\n" in read_until(connection, b": ping\n\n")
         assert engine.steps == 0
         engine.permit()
-        assert b'"text": "a"' in read_until(connection, b"[DONE]")
+        assert b'"text": "a"' in read_until(connection, b'"text": "a"')
+        assert b": ping\n\n" in read_until(connection, b": ping\n\n"), "also behind its first token"
+        engine.permit()
+        assert b'"text": "b"' in read_until(connection, b"[DONE]")
 
 
 def test_an_error_behind_the_last_output_is_told():
@@ -142,8 +144,7 @@ def test_a_thousand_streams_are_served_evenly():
         served = await start_fake(engine, RequestLimits(max_waiting=0))
 
         async def read(number: int) -> int:
-            ask = Ask([1], SamplingParams(max_tokens=20))
-            answers = await Answers.start(served, [ask], f"request-{number}")
+            answers = await Answers.start(served, [[1]], SamplingParams(max_tokens=20), f"request-{number}")
             count = 0
             async for new in answers:
                 count += sum(len(output.token_ids) for _, output in new)
@@ -165,15 +166,3 @@ def test_what_waits_for_a_slow_reader_is_merged():
         assert stream.num_waiting <= MAX_WAITING
     output = stream.take()
     assert output.token_ids == tuple(range(10_000)) and output.text == "ab" * 10_000
-
-
-def test_an_httpx_client_reads_events():
-    body = {"prompt": "x", "max_tokens": 3, "stream": True}
-    with (
-        fake_server() as server,
-        httpx2.Client() as client,
-        client.stream("POST", f"{server.url}/v1/completions", json=body) as answer,
-    ):
-        lines = [line for line in answer.iter_lines() if line]
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert lines[-1] == "data: [DONE]" and all(line.startswith("data: ") for line in lines)

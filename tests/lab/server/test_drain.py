@@ -11,10 +11,8 @@ import httpx2
 import pytest
 from tests.helpers.fake_engine import FakeEngine, raw_post, read_until, start_fake, wait_until
 
-from tiny_llm_lab.serving.server.run_server import run_server
-from tiny_llm_lab.serving.server.served_model import RequestLimits
-from tiny_llm_lab.serving.server.settings import ServerSettings
-from tiny_llm_lab.serving.server.startup import startup_line
+from tiny_llm_lab.serving.server.run_server import run_server, startup_line
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import SchedulerConfig
 
 
@@ -73,6 +71,24 @@ def test_what_takes_longer_is_told_so(caplog):
 
     serve_and(client, engine, 0.01, caplog)
     assert "1 request had not finished" in caplog.text
+
+
+def test_a_second_signal_ends_the_process_at_once(caplog, monkeypatch):
+    engine, codes = FakeEngine(by_hand=True), []
+    monkeypatch.setattr(os, "_exit", codes.append)
+
+    def client(port: int) -> None:
+        with raw_post(port, {"prompt": "x", "max_tokens": 1, "stream": True}) as running:
+            wait_until(lambda: engine.requests)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                wait_until(lambda: "stopping" in caplog.text)
+            wait_until(lambda: codes)
+            engine.permit()
+            read_until(running, b"[DONE]")
+
+    serve_and(client, engine, 60, caplog)
+    assert codes == [128 + signal.SIGTERM]
 
 
 def test_the_line_at_the_start():

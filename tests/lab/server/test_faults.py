@@ -16,9 +16,8 @@ from tests.helpers.fake_engine import (
 )
 
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
-from tiny_llm_lab.serving.server.listening import allow_connections, listen
-from tiny_llm_lab.serving.server.served_model import RequestLimits
-from tiny_llm_lab.serving.server.settings import ServerSettings
+from tiny_llm_lab.serving.server.run_server import allow_connections, listen
+from tiny_llm_lab.serving.server.settings import RequestLimits, ServerSettings
 from tiny_llm_lab.types import TokenLogprobs, UserError
 
 SMALL = ServerSettings(drain_s=0, max_body_size=100_000, api_key=())
@@ -47,6 +46,7 @@ def server():
         (400, b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}"),
         (400, b'{"prompt": "x", "guided_json": ' + b'{"a":' * 990 + b"1" + b"}" * 990 + b"}"),
         (400, b"null"),
+        (400, b'{"prompt": "' + b"word " * 15_000 + b'"}'),
         (413, b" " * 100_001),
     ],
 )
@@ -98,11 +98,6 @@ def test_a_head_that_does_not_come_closes_the_connection(sent):
         assert connection.recv(1) == b""
 
 
-def test_names_of_the_page_that_are_no_names(server):
-    for name in ("a" * 300 + ".js", "a%00.js", "..%2Fapp.py", ".js"):
-        assert server.get(f"/page/{name}").status_code == 404
-
-
 @pytest.mark.parametrize(
     "head",
     [
@@ -117,6 +112,16 @@ def test_what_is_no_body_is_bounded(server, head):
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head + b"y" * 65_537)
         assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_requests_that_were_sent_ahead_are_answered_in_turn(server):
+    sent = [b'{"prompt": "x", "max_tokens": %d}' % number for number in range(1, 9)]
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    ahead = b"".join(head + b"Content-Length: %d\r\n\r\n%s" % (len(each), each) for each in sent)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(ahead)
+        text = read_until(connection, b'"completion_tokens":8')
+    assert text.count(b"HTTP/1.1 200 ") == 8
 
 
 def test_errors_of_http_have_the_same_format(server):

@@ -16,16 +16,11 @@ def server():
         yield server
 
 
-def test_a_body_must_say_that_it_is_json(server):
-    with httpx2.Client() as client:
-        answer = client.post(f"{server.url}/v1/completions", content=b"{}")
-    assert answer.status_code == 415 and "Content-Type: application/json" in answer.text
-
-
 @pytest.mark.parametrize("kind", ["text/plain", "", "text/plain; application/json", "application/x+json"])
 def test_a_body_of_another_type_reaches_no_route(kind):
     app = TestClient(Guard(PlainTextResponse("got it"), ServerSettings()), "http://localhost")
-    assert app.post("/", content=b"{}", headers={"Content-Type": kind}).status_code == 415
+    answer = app.post("/", content=b"{}", headers={"Content-Type": kind})
+    assert answer.status_code == 415 and "Content-Type: application/json" in answer.text
     json_type = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert app.post("/", content=b"{}", headers=json_type).status_code == 200
 

@@ -5,6 +5,7 @@ from argparse import ArgumentParser
 import mlx.core as mx
 import pytest
 
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.command import add_arguments, model_settings
 from tiny_llm_lab.types import UserError
 
@@ -14,10 +15,14 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.cpu)
 
 
-def budget(*flags: str) -> int:
+def settings_of(*flags: str) -> ModelSettings:
     parser = ArgumentParser()
     add_arguments(parser)
-    return model_settings(parser.parse_args(flags)).engine.config.max_num_batched_tokens
+    return model_settings(parser.parse_args(flags))
+
+
+def budget(*flags: str) -> int:
+    return settings_of(*flags).engine.config.max_num_batched_tokens
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,12 @@ def test_a_gpu_takes_larger_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     assert budget() == 2048
     assert budget("--device", "cpu") == 256
+
+
+def test_steps_are_measured_where_nothing_says_how_long_they_are() -> None:
+    assert settings_of().fits_steps
+    assert not settings_of("--itl-slo-ms", "50").fits_steps
+    assert not settings_of("--max-num-batched-tokens", "700").fits_steps
 
 
 def test_a_budget_that_was_given_is_never_raised() -> None:

@@ -1,7 +1,7 @@
 """A page: its code blocks, its prose, and the pages that have generated or checked parts."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,13 @@ from tiny_llm_lab.course.manifest import Course
 
 _BLOCK = re.compile(r"^[ \t]*```([\w-]*)[^\n]*\n(.*?)^[ \t]*```[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+
+_KINDS = "tasks|days|signatures|commands|results|macs|hours|mistakes"
+_GENERATED = re.compile(
+    rf"(?P<begin><!-- (?P<kind>{_KINDS})(?:: (?P<about>[^>\n]+?))? -->\n)"
+    r".*?(?P<end><!-- end of (?P=kind) -->)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,24 @@ class Page:
     def prose(self) -> str:
         """The text without its code and its formulas, on the same lines."""
         return _CODE.sub(lambda code: "\n" * code[0].count("\n"), without_formulas(self.text))
+
+
+def with_generated(text: str, parts: Mapping[str, Callable[[str], str]]) -> str:
+    """A page in which what stands between `<!-- KIND: ABOUT -->` and `<!-- end of KIND -->` is right.
+
+    `parts` makes it of ABOUT, "" where there is none; other kinds stay as they are.
+    """
+
+    def right(match: re.Match[str]) -> str:
+        make = parts.get(match["kind"])
+        return match[0] if make is None else f"{match['begin']}\n{make(match['about'] or '')}\n{match['end']}"
+
+    return _GENERATED.sub(right, text)
+
+
+def without_generated(text: str) -> str:
+    """A page's text on the same lines, without its generated parts."""
+    return _GENERATED.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def read_pages(course: Course) -> list[Page]:

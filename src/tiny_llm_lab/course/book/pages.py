@@ -1,23 +1,58 @@
 """The generated parts of the pages: task tables and the table of days from course.toml, results, flags."""
 
-import re
-from collections.abc import Callable, Sequence
+import argparse
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from tiny_llm_lab.course.book.commands import with_commands
-from tiny_llm_lab.course.book.page import markdown_table, read_pages
-from tiny_llm_lab.course.book.results import read_results, results_page, with_results
+from tiny_llm_lab.course.book.macs import macs_table
+from tiny_llm_lab.course.book.page import markdown_table, read_pages, with_generated
+from tiny_llm_lab.course.book.results import asked_table, read_results, results_page
 from tiny_llm_lab.course.book.signatures import Signatures
 from tiny_llm_lab.course.manifest import Course, Day
 from tiny_llm_lab.runtime.checkout import text_of
+from tiny_llm_lab.runtime.console.commands import COMMANDS, command_parser
 
-_TASKS = re.compile(r"(<!-- tasks: (?P<day>[\d.]+) -->\n).*?(<!-- end of tasks -->)", re.DOTALL)
-_DAYS = re.compile(r"(<!-- days -->\n).*?(<!-- end of days -->)", re.DOTALL)
-_SIGNATURES = re.compile(
-    r"(<!-- signatures: (?P<day>[\d.]+) -->\n).*?(<!-- end of signatures -->)", re.DOTALL
-)
 # What a page says that has tasks but no text yet.
 _NO_CHAPTER = "It comes later."
+# Of debugged code, for somebody who has not written such code before.
+_LINES_AN_HOUR = 30
+_SHOWN_MISTAKES = 3  # of a task
+
+
+def _commands(_: str) -> str:
+    """Every command and its flags."""
+    return "\n".join(map(_section, COMMANDS))
+
+
+def _section(name: str) -> str:
+    module, parser = importlib.import_module(COMMANDS[name]), command_parser(name)
+    rows = list(_rows(parser))
+    table = ["| flag | meaning |\n| --- | --- |", *rows, ""] if rows else []
+    examples = [f"- `./pdmw run {name} {line}`: {about}" for line, about in getattr(module, "EXAMPLES", ())]
+    return "\n".join([f"## {name}\n", f"{module.HELP}\n", *table, *([*examples, ""] if examples else [])])
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:  # argparse has no public way to list them
+        if argparse.SUPPRESS in (action.help, action.dest) or action.dest == "help":
+            continue
+        flags = [f"`{flag}`" for flag in action.option_strings]
+        names = ", ".join(flags) or f"`{action.metavar or action.dest}`"
+        values = "" if action.nargs == 0 or not flags else f" {_values(action)}"
+        text = (action.help or "") % {**vars(action), "prog": parser.prog}
+        if "--threads" in action.option_strings:  # the one default that is another on every machine
+            text = text.replace(f"default: {action.default})", "default: one a core)")
+        yield f"| {names}{values} | {text.replace('|', chr(92) + '|')} |"
+
+
+def _values(action: argparse.Action) -> str:
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
+    if action.metavar is not None or action.choices is None:
+        return action.metavar or action.dest.upper()
+    return " or ".join(f"`{choice}`" for choice in action.choices)
 
 
 def book_folder(course: Course) -> Path:
@@ -28,10 +63,17 @@ def book_folder(course: Course) -> Path:
 def stale_pages(course: Course) -> dict[Path, str]:
     """Pages whose generated parts are not right, each with its right text."""
     results, signatures = read_results(course.root), Signatures(course)
-    right = {
-        page.path: with_commands(with_results(_with_tables(page.text, course, signatures), results))
-        for page in read_pages(course)
+    parts: dict[str, Callable[[str], str]] = {
+        "tasks": lambda day: task_table(course.day(day)),
+        "signatures": lambda day: signatures.shown(course.day(day)),
+        "days": lambda _: days_table(course),
+        "hours": lambda day: hours(course, day),
+        "mistakes": lambda day: mistakes_list(course, day),
+        "commands": _commands,
+        "results": partial(asked_table, results),
+        "macs": lambda _: macs_table(),
     }
+    right = {page.path: with_generated(page.text, parts) for page in read_pages(course)}
     right[course.root / "results" / "README.md"] = results_page(results)
     return {path: text for path, text in right.items() if text_of(path) != text}
 
@@ -47,6 +89,34 @@ def task_table(day: Day) -> str:
         rows.append([task.id, task.title, names, files, str(task.lines or "")])
     titles = ("Task", "About", "You write", "File", "Lines")
     return markdown_table(titles, (*["---"] * 4, "--:"), rows)
+
+
+def hours(course: Course, day: str = "") -> str:
+    """How long a day takes, or without one all of them, by the lines of their answers."""
+    if day:
+        lines = _lines(course.day(day))
+        return f"*About {_in_hours(lines)}: {lines} lines to write.*"
+    lines = sum(map(_lines, course.days))
+    return f"All days together are {lines:,} lines, about {_in_hours(lines)}."
+
+
+def mistakes_list(course: Course, day: str) -> str:
+    """The first known mistakes of each task of a day, folded."""
+    says: dict[str, list[str]] = {task.id: [] for task in course.day(day).tasks}
+    for mistake in course.mistakes():
+        if mistake.task in says:
+            says[mistake.task].append(mistake.says)
+    listed = [f"- {task}: {'; '.join(found[:_SHOWN_MISTAKES])}" for task, found in says.items() if found]
+    return "\n".join(["<details><summary>Common mistakes</summary>\n", *listed, "\n</details>"])
+
+
+def _lines(day: Day) -> int:
+    return sum(task.lines for task in day.tasks)
+
+
+def _in_hours(lines: int) -> str:
+    count = max(1, round(lines / _LINES_AN_HOUR))
+    return "an hour" if count == 1 else f"{count} hours"
 
 
 def days_table(course: Course) -> str:
@@ -82,15 +152,6 @@ def missing_chapters(course: Course) -> list[str]:
         if f"({day.chapter})" not in contents:
             found.append(f"SUMMARY.md: day {day.id} is not listed: link to {day.chapter}")
     return found
-
-
-def _with_tables(text: str, course: Course, signatures: Signatures) -> str:
-    def filled(table: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
-        return lambda match: f"{match[1]}\n{table(match)}\n{match[match.lastindex or 0]}"
-
-    text = _TASKS.sub(filled(lambda match: task_table(course.day(match["day"]))), text)
-    text = _SIGNATURES.sub(filled(lambda match: signatures.shown(course.day(match["day"]))), text)
-    return _DAYS.sub(filled(lambda _: days_table(course)), text)
 
 
 def _listed(names: Sequence[str]) -> str:

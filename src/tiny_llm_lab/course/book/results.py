@@ -2,16 +2,16 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from tiny_llm_lab.course.book.page import markdown_table
+from tiny_llm_lab.course.book.page import Page, markdown_table, without_generated
 from tiny_llm_lab.types import UserError
 
 SCHEMA = 1
 
-_TABLE = re.compile(r"(<!-- results: (?P<asked>[^>]+?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 _INTRODUCTION = """# Results
 
 One file for each claim, with its command, machine, date and the commit that recorded it. This page is
@@ -56,19 +56,15 @@ def results_page(results: dict[str, Result]) -> str:
     return "\n".join([_INTRODUCTION, *map(_section, results.values())])
 
 
-def with_results(text: str, results: dict[str, Result]) -> str:
-    """A page with right tables between `<!-- results: NAME; column; … -->` and `<!-- end of results -->`.
+def asked_table(results: dict[str, Result], asked: str) -> str:
+    """The table of `NAME; column; …`, without columns that of all.
 
-    Without columns a table has all of them. Raises UserError for a name or a column that does not exist.
+    Raises UserError for a name or a column that does not exist.
     """
-
-    def table(match: re.Match[str]) -> str:
-        name, *columns = [part.strip() for part in match["asked"].split(";")]
-        if name not in results:
-            raise UserError(f"no such result: {name}: the pages may use {', '.join(results)}")
-        return f"{match[1]}\n{results_table(results[name], columns, has_spread=False)}\n{match[3]}"
-
-    return _TABLE.sub(table, text)
+    name, *columns = [part.strip() for part in asked.split(";")]
+    if name not in results:
+        raise UserError(f"no such result: {name}: the pages may use {', '.join(results)}")
+    return results_table(results[name], columns, has_spread=False)
 
 
 def results_table(result: Result, columns: Sequence[str] = (), *, has_spread: bool) -> str:
@@ -120,3 +116,25 @@ def _cell(figure: Figure, has_spread: bool) -> str:
 def _number(value: float) -> str:
     """Three digits, or all those before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"
+
+
+_HEADER: Final = re.compile(r"^(?P<cells>\|.*\|)[ \t]*\n\|[ :|-]+\|[ \t]*$", re.MULTILINE)
+_BY_HAND: Final = re.compile(r"<!-- by hand: \S.* -->\n\n?\Z")
+# A time or a rate in a header's cell: "gap p95 ms", "TTFT, s", "output tok/s", "times faster".
+_UNIT: Final = re.compile(
+    r"(?:^|[ ,(/])(?:ms|µs|tok/s|tokens/s|req/s|GB/s|GFLOP/s|times (?!the\b)(?=\w))|^×(?: |$)|[ ,(]s\)?$"
+)
+
+
+def measured_problems(page: Page) -> Iterator[str]:
+    """Tables with a time or a rate in their header that stand outside of every mark."""
+    text = without_generated(page.text)
+    for match in _HEADER.finditer(text):
+        cells = [cell.strip() for cell in match["cells"].strip("|").split("|")]
+        found = next((cell for cell in cells if _UNIT.search(cell)), None)
+        if found is not None and not _BY_HAND.search(text, 0, match.start()):
+            line = text.count("\n", 0, match.start()) + 1
+            yield (
+                f"{page.name}:{line}: a table of measured numbers ({found}): move them to results/NAME.json "
+                "and write <!-- results: NAME -->, or write <!-- by hand: REASON --> above it"
+            )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tiny_llm_lab.course.cutting import import_lines, starter_source
+from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.growth import (
     Growth,
     IsThere,
@@ -21,7 +22,7 @@ from tiny_llm_lab.course.growth import (
 )
 from tiny_llm_lab.course.manifest import Course, Day, Task
 from tiny_llm_lab.course.signature import Change, head_lines, parameters, returned
-from tiny_llm_lab.course.source import Function, Source, reference_sources
+from tiny_llm_lab.course.source import Function, Source
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,14 @@ class Signatures:
             if growth.symbol in source.functions:
                 missing = changes(growth.symbol, self.grown, is_there)
                 node = source.functions[growth.symbol].node
-                heads = dict(parameters(source.text, node, missing))
+                heads = {each.name: each.written for each in parameters(source.text, node, missing)}
                 used |= set(re.findall(r"\w+", heads[growth.parameter]))
         starter = starter_source(in_starter(source.text, self.grown), source.task_ids())
         used -= {alias.name for each in _import_nodes(starter) for alias in each.names}
         # What an earlier task has brought is there.
         before = as_of(source.text, self.grown, lambda id_: is_there(id_) and id_ != task.id)
         functions = [each for each in Source(before).functions.values() if each.is_public]
-        known = [text for each in functions for _, text in parameters(before, each.node)]
+        known = [each.written for function in functions for each in parameters(before, function.node)]
         used -= set(re.findall(r"\w+", " ".join(known)))
         for each in _import_nodes(source.text):
             if names := [alias for alias in each.names if alias.name in used]:
@@ -113,7 +114,7 @@ class Signatures:
 def _sentence(task: Task) -> str:
     says = f"Task {task.id} extends functions of earlier days"
     if task.adds or task.widens:
-        return f"{says}. What is marked is new in their signatures, the text in docstrings:"
+        return f"{says}. Marked: what is new in their signatures, and what their docstrings say of it:"
     return f"{says}. Their signatures stay; this is what they do from now on:"
 
 
@@ -129,10 +130,10 @@ def _marked(
     if not mine:
         return textwrap.dedent("\n".join(head_lines(source.text, node, missing))).splitlines()
     lines = [f"def {node.name}("]
-    for name, text in parameters(source.text, node, missing):
-        growth = mine.get(name)
+    for each in parameters(source.text, node, missing):
+        growth = mine.get(each.name)
         was = "" if growth is None else "  # new" if growth.before is None else f"  # was {growth.before}"
-        lines.append(f"    {text},{was}")
+        lines.append(f"    {each.written},{was}")
     return [*lines, f"){returned(source.text, node)}:"]
 
 

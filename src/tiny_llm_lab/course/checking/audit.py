@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from tiny_llm_lab.course.checking.growth_audit import growth_faults
 from tiny_llm_lab.course.checking.mistakes import files_testing
 from tiny_llm_lab.course.cutting import kernel_answer, kernel_names
+from tiny_llm_lab.course.exercises import exercises, reference_sources
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
-from tiny_llm_lab.course.source import Function, Source, exercises, last_line, reference_sources
-from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.course.source import Function, Source, last_line
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 
@@ -46,7 +46,7 @@ def answer_lines(course: Course) -> dict[str, int]:
     }
     order = [task.id for task in course.tasks]
     for source in reference_sources(course).values():
-        counted, module = set[str](), Module(source.text)
+        counted, module = set[str](), Source(source.text)
         for name, task in sorted(source.task_of.items(), key=lambda item: order.index(item[1].id)):
             helpers = [each for each in [name, *module.helpers(name)] if each not in counted]
             counted.update(helpers)

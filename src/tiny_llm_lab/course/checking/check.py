@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_llm_lab.course.book import command as book
-from tiny_llm_lab.course.checking import audit, budget, soundness
+from tiny_llm_lab.course.checking import audit, budget, prose, soundness
 from tiny_llm_lab.course.checking.lab_mistakes import lab_mistakes, try_lab_mistakes
 from tiny_llm_lab.course.checking.mistakes import TIME_LIMIT, Finding, Verdict, try_mistakes
 from tiny_llm_lab.course.checking.rebase import rebase
@@ -184,6 +184,10 @@ STEPS: dict[str, Step] = {
         lambda course, _: _program(course, "tests/kernels/sanitize.py", *_THREADS),
     ),
     "book": Step("links, commands, samples and figures of the book", lambda course, _: book.problems(course)),
+    "prose": Step(
+        "pages have no more of the turns in prose.toml than they had",
+        lambda course, _: prose.complaints(course.root),
+    ),
     "spelling": Step("words of the pages and the code", lambda course, _: _tool(course, "codespell_lib")),
     "lines": Step(
         "files and functions are small, and the project keeps its budget",
@@ -197,5 +201,9 @@ STEPS: dict[str, Step] = {
     "kernel-mistakes": Step(
         "and each of the C++ kernels", lambda course, _: _program(course, "tests/kernels/mistakes.py")
     ),
+    "for-mac": Step(
+        "what a Mac compiles compiles and links for one; needs the package registry",
+        lambda course, _: _program(course, "-m", "tiny_llm_lab.course.checking.for_mac"),
+    ),
 }
-LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes")
+LONG_STEPS = ("mistakes", "lab-mistakes", "kernel-mistakes", "for-mac")

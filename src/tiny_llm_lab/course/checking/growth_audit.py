@@ -4,22 +4,14 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tiny_llm_lab.course.growth import Growth, additions, growths, growths_of, in_starter
 from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.signature import parameters
 from tiny_llm_lab.course.source import Function, Source, is_of
 from tiny_llm_lab.types import UserError
 
 _LATER = re.compile(r"(?:\b(?:from|until|since|before)\s+|\()(?:day|task|week)\s+(?P<week>\d)\b")
-
-
-@dataclass(frozen=True)
-class _Parameter:
-    name: str
-    kind: str  # its annotation, as ast.unparse writes it
-    has_default: bool
-    is_keyword: bool
 
 
 def growth_faults(course: Course, sources: Mapping[str, Source]) -> Iterator[str]:
@@ -48,7 +40,7 @@ def _listed_faults(
     about = f"task {task.id}: {_said(growth)}"
     if not is_of(growth.symbol, task.grows):
         yield f"{about}: add {growth.symbol} to its grows"
-    found = {each.name: each for each in _parameters(function)}
+    found = {each.name: each for each in parameters(source.text, function.node)}
     if growth.parameter not in found:
         yield f"{about}: the reference has no such parameter"
         return
@@ -56,7 +48,7 @@ def _listed_faults(
         missing = _names(growth.before) - _bound(source) - set(dir(builtins))
         yield from (f"{about}: the file of the reference does not import {name}" for name in sorted(missing))
         return
-    if not found[growth.parameter].has_default:
+    if not found[growth.parameter].default:
         yield f"{about}: it needs a default, or code of the days before cannot call the function"
     order = [each.id for each in course.tasks]
     since = {each.parameter: order.index(each.task) for each in grown if _adds_to(each, growth.symbol)}
@@ -90,7 +82,7 @@ def _early_faults(
             if int(match["week"]) > week:
                 said = " ".join(match[0].split())
                 yield f'{about}: its starter says "{said}": begin a line with "From task W.D.N on"'
-        for each in _parameters(function):
+        for each in parameters(starter.text, function.node):
             later = [used for used in _names(each.kind) if weeks.get(used, 0) > week]
             if later:
                 yield f"{about}: its parameter {each.name} needs {later[0]} of week {weeks[later[0]]}"
@@ -103,7 +95,7 @@ def _kinds(grown: Sequence[Growth], source: Source) -> Iterator[tuple[Growth, st
     """The parameters that tasks add to the functions of a file, with their types."""
     for each in grown:
         if each.before is None and each.symbol in source.functions:
-            found = {p.name: p.kind for p in _parameters(source.functions[each.symbol])}
+            found = {p.name: p.kind for p in parameters(source.text, source.functions[each.symbol].node)}
             if each.parameter in found:
                 yield each, found[each.parameter]
 
@@ -116,20 +108,6 @@ def _weeks_of_classes(sources: Mapping[str, Source]) -> dict[str, int]:
             owner = name.partition(".")[0]
             weeks[owner] = min(weeks.get(owner, 9), _week(task.id))
     return weeks
-
-
-def _parameters(function: Function) -> list[_Parameter]:
-    args = function.node.args
-    positional = [*args.posonlyargs, *args.args]
-    first = len(positional) - len(args.defaults)
-    found = [_parameter(arg, i >= first, False) for i, arg in enumerate(positional)]
-    pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    return [*found, *(_parameter(arg, default is not None, True) for arg, default in pairs)]
-
-
-def _parameter(arg: ast.arg, has_default: bool, is_keyword: bool) -> _Parameter:
-    kind = ast.unparse(arg.annotation) if arg.annotation else ""
-    return _Parameter(arg.arg, kind, has_default, is_keyword)
 
 
 def _adds_to(growth: Growth, symbol: str) -> bool:

@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tiny_llm_lab.course.checking.sandbox import LIMIT_S, run_trials
-from tiny_llm_lab.course.checking.worker import Result, Trial
+from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_trials
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 

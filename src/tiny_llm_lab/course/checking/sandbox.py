@@ -1,15 +1,130 @@
-"""Changed copies of a package, each tested in a process of its own that can be stopped."""
+"""Changed copies of a package, each tested by pytest in a process of its own that can be stopped."""
 
+import contextlib
+import importlib
+import io
+import math
 import multiprocessing
 import os
+import resource
+import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
-from tiny_llm_lab.course.checking.worker import Result, Trial, serve
+import pytest
+
+
+@dataclass(frozen=True)
+class Trial:
+    """pytest, run at `root` on a copy of the folder `origin` under the name `package`, some files changed."""
+
+    root: Path
+    origin: Path
+    package: str
+    changed: Mapping[str, str]
+    pytest_args: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test: "passed", "failed", "todo" or "skipped", and what its error said."""
+
+    __test__ = False  # no test class, whatever pytest makes of its name
+
+    test: str
+    outcome: str
+    message: str = ""
+
+    @property
+    def headline(self) -> str:
+        return self.message.partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a trial; `error` says why its tests could not run at all."""
+
+    tests: tuple[TestResult, ...] = ()
+    error: str | None = None
+
+    def having(self, outcome: str) -> list[TestResult]:
+        return [test for test in self.tests if test.outcome == outcome]
+
+
+def serve(answer: Connection, trial: Trial, folder: Path, limit_s: float) -> None:
+    """Run a trial on a copy in the empty `folder`, and send its Result.
+
+    A trial that takes more than `limit_s` of processor time ends the process.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), hard))
+    copy = folder / trial.package
+    shutil.copytree(trial.origin, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in trial.changed.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text(text, encoding="utf-8")
+    os.chdir(trial.root)
+    # The root as well, where `python -m pytest` would put it: tests import their helpers from there.
+    sys.path[:0] = [str(folder), str(trial.root)]
+    answer.send(_run(trial))
+
+
+def _run(trial: Trial) -> Result:
+    recorder = _Recorder()
+    try:
+        importlib.import_module(trial.package)
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+            code = pytest.main([*_PYTEST_ARGS, *trial.pytest_args], plugins=[recorder])
+    except Exception as error:
+        return Result(error=traceback.format_exception_only(error)[-1].strip())
+    if recorder.collect_errors or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        errors = [line for line in out.getvalue().splitlines() if "Error" in line or line.startswith("ERROR")]
+        said = [*recorder.collect_errors, *errors[-1:], f"pytest ended with {code!r}"]
+        return Result(error=said[0]) if code != pytest.ExitCode.NO_TESTS_COLLECTED else Result()
+    return Result(tuple(recorder.tests))
+
+
+_PYTEST_ARGS = (
+    *("-p", "tiny_llm_lab.course.grading.plugin", "-p", "no:cacheprovider"),
+    *("-p", "no:hypothesispytest"),  # half a second; @given works without
+    *("--capture=sys", "--tb=short", "--color=no"),
+    # A library with a plugin may have been imported before pytest ran.
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
+
+
+@dataclass(eq=False)  # pytest wants plugins to be hashable
+class _Recorder:
+    """A pytest plugin that notes what it sees."""
+
+    tests: list[TestResult] = field(default_factory=list)
+    collect_errors: list[str] = field(default_factory=list)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.collect_errors.append(error_message(report).partition("\n")[0])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if getattr(report, "todo", False):
+            self.tests.append(TestResult(report.nodeid, "todo", error_message(report)))
+        elif report.failed or report.skipped or report.when == "call":
+            self.tests.append(TestResult(report.nodeid, report.outcome, error_message(report)))
+
+
+def error_message(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """What a report's error says; "" without an error."""
+    crash: Any = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr or "").strip()
+
 
 # A mutation may loop forever. The tests of a task take a few seconds, compiling kernels some twenty.
 # Processor time, not the clock on the wall: a busy machine must not turn a missed mistake into a caught one.

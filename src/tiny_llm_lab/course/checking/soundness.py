@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 from tiny_llm_lab.course.checking.early_calls import with_early_calls
 from tiny_llm_lab.course.checking.mistakes import files_testing
-from tiny_llm_lab.course.checking.sandbox import run_trials
-from tiny_llm_lab.course.checking.worker import Result, Trial
+from tiny_llm_lab.course.checking.sandbox import Result, Trial, run_trials
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernels
+from tiny_llm_lab.course.exercises import reference_sources
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.source import reference_sources
 from tiny_llm_lab.course.starter.stubs import starter
 
 _LIMIT_S = 600.0

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.grading.reporting import write_line
 from tiny_llm_lab.course.grading.selection import Selection
 from tiny_llm_lab.course.growth import growths
 from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.missing_parameter import MissingParameter, find_missing
 from tiny_llm_lab.runtime.console.todo import Todo, find_todo
+from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
 from tiny_llm_lab.runtime.native.compiling.build import CompileError, NoCompilerError
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -132,3 +132,14 @@ def _shorten(call: pytest.CallInfo[None], text: str) -> None:
     if call.excinfo is not None:
         short = pytest.fail.Exception(text, pytrace=False)
         call.excinfo = pytest.ExceptionInfo.from_exc_info((type(short), short, call.excinfo.tb))
+
+
+def reporter_width(reporter: pytest.TerminalReporter) -> int | None:
+    """The width of the terminal that pytest reports to; None where it is none."""
+    return reporter.config.get_terminal_writer().fullwidth if reporter.isatty else None
+
+
+def write_line(reporter: pytest.TerminalReporter, line: str, **markup: bool) -> None:
+    """Write a line, broken between words where the terminal ends; `markup` as in pytest: `yellow=True`."""
+    for part in wrapped_lines(line, reporter_width(reporter)):
+        reporter.line(part, **markup)

@@ -1,25 +1,28 @@
 """The pytest plugin that grades a solution: its options, the solution, and the hooks of the other modules."""
 
+import contextlib
+import importlib.util
 import multiprocessing
 import os
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import cast
 
 import pytest
 
-from tiny_llm_lab.course.grading.flags import FLAGS
 from tiny_llm_lab.course.grading.grading import Grader
-from tiny_llm_lab.course.grading.interrupt import Interrupt
-from tiny_llm_lab.course.grading.precompile import precompile
+from tiny_llm_lab.course.grading.run_tests import FLAGS
 from tiny_llm_lab.course.grading.selection import LONG, TASK, Selection
 from tiny_llm_lab.course.manifest import load_course
-from tiny_llm_lab.course.record.closing import Closing
+from tiny_llm_lab.course.record.closing import Closing, Repeated
 from tiny_llm_lab.course.record.recorder import Recorder, is_learners
-from tiny_llm_lab.course.record.repeated import Repeated
 from tiny_llm_lab.runtime import native
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.console.program import program
+from tiny_llm_lab.runtime.console.talk import EXIT_INTERRUPTED
+from tiny_llm_lab.runtime.native.compiling.build import binding_library, build_all, kernel_library
+from tiny_llm_lab.runtime.native.compiling.isa import available
 from tiny_llm_lab.runtime.solution import load_solution
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import UserError
@@ -100,3 +103,31 @@ def _imported(name: str) -> TaskNames:
         # Every test would fail in the same way: say it once.
         last = "".join(traceback.format_exception(error, limit=-1))
         pytest.exit(f"{PACKAGES[name]} cannot be imported\n{last}", returncode=1)
+
+
+class Interrupt:
+    """A pytest plugin: pytest's own code for Ctrl-C is also that of errors of collection."""
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._came = excinfo.type is KeyboardInterrupt  # and not one of pytest's own, derived from it
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._came:
+            session.exitstatus = EXIT_INTERRUPTED
+
+
+def precompile(package: str) -> None:
+    """Compile the kernels of `package` for every instruction set of this machine.
+
+    Does nothing without kernels. What cannot be compiled is left for the tests that need it: they say why.
+    """
+    spec = importlib.util.find_spec(package)
+    folder = Path(spec.origin).parent / "kernels" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        return
+    with contextlib.suppress(UserError):
+        build_all([*(kernel_library(folder, isa) for isa in available()), binding_library()])

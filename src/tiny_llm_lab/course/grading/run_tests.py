@@ -5,11 +5,22 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from tiny_llm_lab.course.grading.flags import FLAGS
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.types import UserError
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "--week": {"type": int, "help": "only the tests of this week"},
+    "--day": {"help": "only the tests of this day: --week 2 --day 7, or --day 2.7"},
+    "--task": {"help": "only the tests of this task, as in --task 2.7.3"},
+    "--kernels": {
+        "choices": ("off", "cpp", "mlx"),
+        "help": "what models compute with, unless a test chooses (default: TINY_LLM_KERNELS, or else off)",
+    },
+    "--full": {"action": "store_true", "help": "also the tests that take minutes"},
+}
+
 
 HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
 

@@ -1,23 +1,72 @@
 """`diff`: a learner's answer beside the reference's, once it passes."""
 
+import difflib
+import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
 
 from tiny_llm_lab.course.checking.budget import code_lines
-from tiny_llm_lab.course.learner.side_by_side import shown_diff
-from tiny_llm_lab.course.manifest import Task
-from tiny_llm_lab.course.record.answers import Answer, answers
-from tiny_llm_lab.course.record.desk import Desk, open_desk
-from tiny_llm_lab.course.record.passing import IsPassed, passes_now
-from tiny_llm_lab.course.source import is_of
+from tiny_llm_lab.course.cutting import kernel_answer
+from tiny_llm_lab.course.exercises import functions_of
+from tiny_llm_lab.course.manifest import Course, Task
+from tiny_llm_lab.course.record.desk import Desk, IsPassed, open_desk, passes_now
+from tiny_llm_lab.course.source import Source, is_of, parsed
+from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types import UserError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A task's part of one file, or a private helper that it calls: mine beside the reference's.
+
+    "" stands for what a side does not have.
+    """
+
+    name: str
+    file: str
+    mine: str
+    reference: str
+
+
+def answers(course: Course, task: Task) -> list[Answer]:
+    """All parts of a task, the private helpers behind the functions that call them.
+
+    A task without functions and kernel of its own has those that it extends. Raises UserError for a file of
+    the learner's that is not Python.
+    """
+    found = [each for name in task.files for each in _functions(course, task, name)]
+    if task.kernel:
+        mine, theirs = (kernel_answer(text_of(root / task.kernel), task.id) or "" for root in _roots(course))
+        title = f"{', '.join(task.symbols)} in {task.kernel}" if not task.file else task.kernel
+        found.append(Answer(title, task.kernel, textwrap.dedent(mine), textwrap.dedent(theirs)))
+    return found
+
+
+def _functions(course: Course, task: Task, file: str) -> list[Answer]:
+    mine, theirs = (parsed(file, text_of(root / file)) for root in _roots(course))
+    if task.kernel and not task.symbols_in(file):
+        return []
+    listed = [each.name for each in functions_of(course, task, file, theirs.functions.values())]
+    shown = [each for name in listed for each in [name, *theirs.helpers(name), *mine.helpers(name)]]
+    return [Answer(name, file, _code(mine, name), _code(theirs, name)) for name in dict.fromkeys(shown)]
+
+
+def _code(source: Source, name: str) -> str:
+    return textwrap.dedent("\n".join(source.code(name))) + "\n" if name in source.definitions else ""
+
+
+def _roots(course: Course) -> tuple[Path, Path]:
+    return course.starter, course.reference
+
 
 HELP = "Show your answer to a task beside the reference's, once its tests pass."
 EXAMPLES = (
@@ -26,7 +75,7 @@ EXAMPLES = (
     ("1.3.2 --peek", "before it passes, which spends the task: there is nothing left to find"),
 )
 _SIDES: Final = ("mine", "reference")
-_PIPE_WIDTH: Final = 110  # where there is no terminal: unified, and no line of code breaks
+_PIPE_WIDTH: Final = 110  # where there is no terminal: no line of code breaks
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -41,7 +90,7 @@ def run(args: Namespace) -> int:
     shown, left_out = chosen(tasks, is_passed, args.peek)
     if args.peek and not all(map(is_passed, shown)):
         log("--peek: a task that does not pass yet is spent: nothing is left to find in it")
-    width = stdout_width()
+    width = terminal_width()
     console = Console(width=width or _PIPE_WIDTH, highlight=False, soft_wrap=width is None)
     for task in shown:
         show(console, desk, task)
@@ -69,11 +118,7 @@ def show(console: Console, desk: Desk, task: Task) -> None:
     console.print(f"{task.id} {task.title}", style="bold", markup=False)
     for part in parts:
         console.print(f"\n── {part.name} · {part.file} · {_sides(part)}", style="cyan", markup=False)
-        console.print(
-            shown_diff(
-                part.mine, part.reference, "python" if part.file.endswith(".py") else "cpp", console.width
-            )
-        )
+        console.print(Group(*diff_lines(part.mine, part.reference, console.width)))
     for line in closing_lines(desk, task, parts):
         console.print(line, markup=False)
 
@@ -102,4 +147,14 @@ def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[s
 def _sides(part: Answer) -> str:
     if not part.mine or not part.reference:
         return "only in the reference (+)" if part.reference else "only in yours (-)"
-    return "the same" if part.mine == part.reference else "yours (-, left), the reference's (+, right)"
+    return "the same" if part.mine == part.reference else "yours (-), the reference's (+)"
+
+
+def diff_lines(mine: str, reference: str, width: int) -> Iterator[Text]:
+    """All lines: "-" and "+" before those that only one side has; what is too wide goes on below it."""
+    styles = {"-": "red", "+": "green", " ": ""}
+    for line in difflib.ndiff(mine.splitlines(), reference.splitlines()):
+        if line[0] != "?":  # a line of ndiff that points at characters
+            below = " " * (len(line) - len(line[1:].lstrip()) + 4)
+            for part in wrapped_lines(f"{line[0]} {line[2:]}", width, below):
+                yield Text(part, styles[line[0]])

@@ -1,20 +1,18 @@
 """`explain`: which known mistake of a task do its failing tests look like?"""
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiny_llm_lab.course.checking.mistakes import files_testing, mistake_trial
-from tiny_llm_lab.course.checking.resemblance import failures, num_alike
-from tiny_llm_lab.course.checking.sandbox import LIMIT_S, run_trials
-from tiny_llm_lab.course.checking.worker import Result, Trial
+from tiny_llm_lab.course.checking.sandbox import LIMIT_S, Result, Trial, run_trials
 from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.mistake import Mistake
 from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import log, plural
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 from tiny_llm_lab.types.packages import PACKAGES
 
 HELP = "Compare the failing tests of a task with those of all its known mistakes."
@@ -41,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for task in asked:
         print(f"{task.id} {task.title}")
         for line in explanation(desk.course, task):
-            print("\n".join(wrapped_lines(f"  {line}", stdout_width(), "    ")), flush=True)
+            print("\n".join(wrapped_lines(f"  {line}", terminal_width(), "    ")), flush=True)
     return 0
 
 
@@ -134,3 +132,19 @@ def _verdict(wanted: Mapping[str, str], found: Sequence[_Fit]) -> Iterator[str]:
     else:
         known = plural(len(found), "known mistake")
         yield f"{plural(len(wanted), 'test')} failed, none as with any of the {known} of this task"
+
+
+def failures(result: Result) -> dict[str, str]:
+    """The comparable message of each failed test."""
+    return {each.test: comparable(each.message) for each in result.having("failed")}
+
+
+def num_alike(wanted: Mapping[str, str], found: Mapping[str, str]) -> int:
+    """How many of the tests in `wanted` fail with the same message in `found`."""
+    return sum(found.get(test) == message for test, message in wanted.items())
+
+
+def comparable(message: str) -> str:
+    """A message without what differs between two packages or two runs: names, paths, addresses."""
+    values = [line for line in message.splitlines() if not re.match(r"\s*\+\s+where ", line)]
+    return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(values).replace(PACKAGES["ref"], PACKAGES["mine"]))

@@ -8,7 +8,7 @@ from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.record import save_record
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.tables import stdout_width
+from tiny_llm_lab.runtime.console.wrapping import terminal_width
 from tiny_llm_lab.types import UserError
 
 HELP = "Give the next hint for a task: each call shows one more, from a nudge to nearly the answer."
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if args.again and not seen:
         raise UserError(f"no hint for task {task.id} was shown yet: {program()} hint {task.id} shows one")
     shown = seen if args.again else min(seen + 1, len(task.hints))
-    for line in hint_lines(desk, task, 0 if args.again else seen, shown, stdout_width() or _WIDTH):
+    for line in hint_lines(desk, task, 0 if args.again else seen, shown, terminal_width() or _WIDTH):
         print(line)
     if shown > seen:
         save_record(desk.course.root, desk.record.with_hints(task.id, shown))

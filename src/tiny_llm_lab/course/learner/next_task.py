@@ -10,7 +10,7 @@ from tiny_llm_lab.course.manifest import Task
 from tiny_llm_lab.course.record.desk import Desk, open_desk
 from tiny_llm_lab.course.record.standing import State, languages
 from tiny_llm_lab.runtime.console.program import program
-from tiny_llm_lab.runtime.console.tables import stdout_width
+from tiny_llm_lab.runtime.console.wrapping import terminal_width
 
 HELP = "Say what to write next: the place, the signature, the chapter and the command that tests it."
 EXAMPLES = (("", "the first task that has not passed; C++ and Metal are named, and left for later"),)
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for line in next_lines(open_desk(), stdout_width() or _WIDTH):
+    for line in next_lines(open_desk(), terminal_width() or _WIDTH):
         print(line)
     return 0
 

@@ -1,10 +1,11 @@
-"""What a graded run says last: after green what is next, after red where help is."""
+"""What a graded run says last: one error once; after green what is next, after red where help is."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.grading.reporting import reporter_width
+from tiny_llm_lab.course.grading.grading import reporter_width
 from tiny_llm_lab.course.grading.selection import Selection
 from tiny_llm_lab.course.learner.chapter import chapter_of, end_of_week
 from tiny_llm_lab.course.manifest import Course, Task
@@ -67,3 +68,33 @@ def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
         # Of a whole day, its comparison; of one task, its own.
         name = day.id if len(graded) > 1 else passed[-1].id
         yield f"yours beside the reference: {program} diff {name}"
+
+
+class Repeated:
+    """A pytest plugin that shortens a failure when the same line of code raised the same error before."""
+
+    def __init__(self, starter: Path) -> None:
+        self._starter = starter
+        self._failures: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failures.append(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Behind the explainer, which reads the failures in full, and before they are shown."""
+        first: dict[str, str] = {}  # by what was raised where, the test that is shown in full
+        for report in self._failures:
+            raised = self._raised(report)
+            if raised and first.setdefault(raised, report.nodeid) != report.nodeid:
+                report.longrepr = f"{raised}\n  as in {first[raised]}"
+
+    def _raised(self, report: pytest.TestReport) -> str:
+        """The place in the learner's code and the error; "" where a test itself complains."""
+        crash = getattr(report.longrepr, "reprcrash", None)  # where the innermost error was raised
+        if crash is None or not Path(crash.path).is_relative_to(self._starter):
+            return ""
+        place = Path(crash.path).relative_to(self._starter.parent.parent)
+        first_line = crash.message.partition("\n")[0]
+        return f"{place}:{crash.lineno}: {first_line}"

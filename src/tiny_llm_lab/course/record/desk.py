@@ -1,10 +1,13 @@
 """What every command of a learner begins with: the course, the record, the code, and where they stand."""
 
+import subprocess
 from dataclasses import dataclass
+from typing import Protocol
 
+from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.record import Record, load_record
-from tiny_llm_lab.course.record.standing import Standing, standing
+from tiny_llm_lab.course.record.standing import Standing, State, standing
 from tiny_llm_lab.course.record.task_sources import TaskSources
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log
@@ -51,3 +54,27 @@ def named_task(course: Course, name: str) -> Task:
         listed = ", ".join(task.id for task in day.tasks)
         raise UserError(f"{name} is a day: choose one of its tasks, {listed}")
     return course.task(name)
+
+
+class IsPassed(Protocol):
+    """Says whether a learner's answer to a task passes."""
+
+    def __call__(self, task: Task) -> bool: ...
+
+
+def passes_now(desk: Desk) -> IsPassed:
+    """By the record where it knows this very code, or else by running the task's tests (a few seconds)."""
+
+    def is_passed(task: Task) -> bool:
+        state = desk.standing.state(task)
+        if state is State.PASSED:
+            return True
+        if state is State.TODO and desk.sources.has_own_parts(task):
+            return False
+        files = [str(path) for path in desk.course.test_files([task])]
+        command = [*pytest_command("mine"), "--task", task.id, "-q", *files]
+        root = desk.course.root
+        done = subprocess.run(command, cwd=root, env=environment(root / "src"), capture_output=True)
+        return bool(files) and done.returncode == 0
+
+    return is_passed

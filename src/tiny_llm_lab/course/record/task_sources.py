@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 from tiny_llm_lab.course.cutting import kernel_answer
+from tiny_llm_lab.course.exercises import functions_of
 from tiny_llm_lab.course.growth import Growth, growths_of
 from tiny_llm_lab.course.manifest import Course, Task
-from tiny_llm_lab.course.source import Function, Source, is_of, parameter_names
-from tiny_llm_lab.course.starter.definitions import Module
+from tiny_llm_lab.course.signature import one_line
+from tiny_llm_lab.course.source import Function, Source
 from tiny_llm_lab.runtime.checkout import text_of
 
 
@@ -52,7 +53,7 @@ class TaskSources:
             growth
             for growth in growths_of(task)
             if growth.before is None and growth.symbol in functions
-            if growth.parameter not in parameter_names(functions[growth.symbol])
+            if growth.parameter not in functions[growth.symbol].parameter_names
         ]
 
     def has_own_parts(self, task: Task) -> bool:
@@ -83,7 +84,7 @@ class TaskSources:
             for function in self._functions(task, name):
                 stub = _stub(task.id).search(ast.unparse(function.node))
                 line = function.first_body_line if stub else function.node.lineno
-                signature = self._file(name).signature(function)
+                signature = one_line(self._file(name).text, function)
                 found.append(Place(path, line, signature, is_written=stub is None))
         if task.kernel:
             path = self._course.starter / task.kernel
@@ -103,14 +104,7 @@ class TaskSources:
         )
 
     def _functions(self, task: Task, file: str) -> list[Function]:
-        wanted = task.symbols_in(file) or task.grows
-        others = {each for other in self._course.tasks for each in other.symbols_in(file)}
-        others -= set(wanted)
-        return [
-            function
-            for name, function in self._file(file).functions.items()
-            if function.is_public and name not in others and is_of(name, wanted)
-        ]
+        return functions_of(self._course, task, file, self._file(file).functions.values())
 
     def _file(self, name: str) -> "_File":
         if name not in self._files:
@@ -123,31 +117,22 @@ class _File:
     text: str
 
     @cached_property
-    def module(self) -> Module:
-        return Module(self.text)
+    def source(self) -> Source:
+        return Source(self.text)
 
     @cached_property
     def functions(self) -> dict[str, Function]:
         try:
-            return Source(self.text).functions
+            return self.source.functions
         except SyntaxError:
             return {}
 
-    def signature(self, function: Function) -> str:
-        """The head of a function on one line, with the class before the name of a method."""
-        node = function.node
-        first = node.body[0]
-        end = first.lineno - 1 if first.lineno > node.lineno else node.lineno
-        head = " ".join(line.strip() for line in self.text.splitlines()[node.lineno - 1 : end])
-        head = head.replace(f"def {node.name}(", f"def {function.name}(", 1)
-        return head.replace("( ", "(").replace(", )", ")").rstrip(": ")
-
     def code_of(self, functions: Sequence[Function]) -> str:
         """The text of some functions and of all private definitions that they name, directly or not."""
-        helpers = {each for function in functions for each in self.module.helpers(function.name)}
+        helpers = {each for function in functions for each in self.source.helpers(function.name)}
         by_name = sorted(helpers, key=lambda name: name.rpartition(".")[2])
         nodes: list[ast.stmt] = [each.node for each in functions]
-        nodes += [self.module.definitions[name].node for name in by_name]
+        nodes += [self.source.definitions[name].node for name in by_name]
         return "\n".join(ast.unparse(node) for node in nodes)
 
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tiny_llm_lab.course.cutting import cut_bodies, cut_kernel
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.growth import Growth, growths
 from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.course.record.desk import named_task
-from tiny_llm_lab.course.source import Source, exercises, parameter_names, parsed
-from tiny_llm_lab.course.starter.backup import keep_backup
-from tiny_llm_lab.course.starter.definitions import Module, is_stub
-from tiny_llm_lab.course.starter.stubs import starter
+from tiny_llm_lab.course.source import Source, parsed
+from tiny_llm_lab.course.starter.stubs import keep_backup, starter
 from tiny_llm_lab.types import UserError
 
 HELP = "Make the functions of one task stubs again; a backup of the file is kept next to it."
@@ -49,17 +48,17 @@ def without_answers(text: str, ids: dict[str, str], pristine: str, grown: Sequen
     A function to which the learner has added parameters keeps its signature. Others get the starter's, and so
     do those with no more than what later tasks add, `grown`. Raises SyntaxError for what is not Python.
     """
-    mine, theirs = Module(text), Module(pristine)
-    functions, originals = Source(text).functions, Source(pristine).functions
+    mine, theirs = Source(text), Source(pristine)
+    functions, originals = mine.functions, theirs.functions
     missing = [name for name in ids if name not in functions]
     if missing:
         raise UserError(f"{', '.join(missing)} is missing: write its signature, or take the file from git")
-    open_ = [name for name in ids if not is_stub(functions[name])]
+    open_ = [name for name in ids if not functions[name].is_stub]
     of_course = {(each.symbol, each.parameter) for each in grown}
     extended = [
         name
         for name in open_
-        for own in [set(parameter_names(functions[name])) - set(parameter_names(originals[name]))]
+        for own in [set(functions[name].parameter_names) - set(originals[name].parameter_names)]
         if any((name, parameter) not in of_course for parameter in own)
     ]
     swapped = mine.with_code_of(theirs, set(open_) - set(extended))

@@ -1,18 +1,31 @@
-"""The starter: src/tiny_llm is src/tiny_llm_ref with the bodies of all tasks cut."""
+"""The starter: src/tiny_llm is src/tiny_llm_ref with the bodies of all tasks cut.
+
+`stubs --fill-before W.D` gives the days before W.D their answers. The record notes these tasks: they are
+neither passed nor to do.
+"""
 
 import argparse
 import ast
+import itertools
 import re
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from tiny_llm_lab.course.cutting import KERNEL_SUFFIXES, cut_kernel, cut_kernels, starter_source
+from tiny_llm_lab.course.cutting import (
+    KERNEL_SUFFIXES,
+    cut_kernel,
+    cut_kernels,
+    starter_source,
+    without_unused,
+)
+from tiny_llm_lab.course.exercises import exercises
 from tiny_llm_lab.course.growth import growths, in_starter
-from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.course.source import Source, exercises
-from tiny_llm_lab.course.starter.backup import free_name, keep_backup
-from tiny_llm_lab.course.starter.given import come_along, given_files, note_given, tasks_before, written_tasks
+from tiny_llm_lab.course.manifest import Course, Task, load_course
+from tiny_llm_lab.course.record.record import load_record, save_record
+from tiny_llm_lab.course.record.task_sources import TaskSources
+from tiny_llm_lab.course.source import Source, is_of
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.runtime.console.program import program
 from tiny_llm_lab.runtime.console.talk import log, plural
@@ -147,3 +160,68 @@ def _assignments(tree: ast.Module) -> set[str]:
 
 def _without_ids(text: str) -> str:
     return re.sub(r'NotImplementedError\("task [^"]*"\)', "NotImplementedError", text)
+
+
+def free_name(path: Path) -> Path:
+    """The first of NAME.backup1, NAME.backup2, ... that does not exist."""
+    names = (path.with_name(f"{path.name}.backup{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def keep_backup(path: Path) -> Path:
+    """Copy a file next to itself; returns the copy."""
+    return Path(shutil.copyfile(path, free_name(path)))
+
+
+def given_files(course: Course, day: str, starter: Mapping[str, str]) -> dict[str, str]:
+    """The files of the tasks before `day`: their answers, and the stubs of `starter` for all other tasks."""
+    early = {task.id for task in tasks_before(course, day)}
+    found = {}
+    for name, source in exercises(course).items():
+        later = [function for function, id_ in source.task_ids().items() if id_ not in early]
+        if len(later) < len(source.task_of):
+            text = Source(source.text).with_code_of(Source(starter[name]), later)
+            found[name] = without_unused(text) if later else text
+    kernels = cut_kernels(course.reference / "kernels", lambda task: task not in early)
+    named = {f"kernels/{name}": text for name, text in kernels.items()}
+    return found | {name: text for name, text in named.items() if text != starter[name]}
+
+
+def tasks_before(course: Course, day: str) -> list[Task]:
+    """The tasks of all days before `day`. Raises UserError for a day that does not exist."""
+    course.day(day)
+    return [task for task in course.tasks if course.is_later(day, task.day_id)]
+
+
+def come_along(course: Course, day: str, names: Collection[str]) -> Iterator[str]:
+    """A line for each task of `day` that extends given functions in the files `names`, final as these are."""
+    sources = exercises(course)
+    given = {
+        function
+        for name in names
+        for function, owner in (sources[name].task_of if name in sources else {}).items()
+        if course.is_later(day, owner.day_id)
+    }
+    for task in course.day(day).tasks:
+        grown = [each for each in task.grows if any(is_of(name, [each]) for name in given)]
+        if grown:
+            rest = "" if task.symbols or task.also or task.kernel else ": nothing is left to write"
+            yield f"task {task.id} comes along with what it extends, {', '.join(grown)}{rest}"
+
+
+def written_tasks(course: Course) -> set[str]:
+    """The ids of all tasks of which no stub is left."""
+    sources = TaskSources(course)
+    return {task.id for task in course.tasks if sources.is_written(task)}
+
+
+def note_given(course: Course, day: str, written_before: Collection[str]) -> None:
+    """Note the tasks before `day` that are written now and were not before: their answers were given."""
+    sources = TaskSources(course)
+    given = {
+        task.id: sources.hash_of(task)
+        for task in tasks_before(course, day)
+        if task.id not in written_before and sources.is_written(task)
+    }
+    if given:
+        save_record(course.root, load_record(course.root)[0].with_given(given))

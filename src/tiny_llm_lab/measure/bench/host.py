@@ -9,6 +9,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.native.device.wheel import metal_wheel
+
 
 def host_facts() -> dict[str, Any]:
     """System, CPU, GPU, memory, load, versions and the commit that is measured; bytes where it says so."""
@@ -22,6 +24,7 @@ def host_facts() -> dict[str, Any]:
         "load_1min_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "mlx": importlib.metadata.version("mlx"),
+        "mlx_metal_wheel": metal_wheel() or None,
         "commit": _git("rev-parse", "--short=12", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
     }

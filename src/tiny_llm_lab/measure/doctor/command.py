@@ -11,8 +11,8 @@ from tiny_llm_lab.measure.bench.fresh import run_fresh
 from tiny_llm_lab.measure.doctor import computing, machine
 from tiny_llm_lab.measure.doctor.finding import Examination, Finding, findings_of, without_home
 from tiny_llm_lab.runtime.cache import cache_folder
-from tiny_llm_lab.runtime.console.tables import stdout_width
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, CrashError
+from tiny_llm_lab.runtime.console.wrapping import terminal_width
 
 HELP = "Look at this machine, its kernels and the default model; every line has a ✓, or a ✗ with the cure."
 _WIDTH: Final = 80
@@ -28,7 +28,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print(json.dumps({"is_right": is_right(found), "findings": [asdict(each) for each in found]}))
     else:
-        width = min(_WIDTH, stdout_width() or _WIDTH)
+        width = min(_WIDTH, terminal_width() or _WIDTH)
         print(*(line for each in found for line in lines_of(each, width)), sep="\n")
     return 0 if is_right(found) else EXIT_FAILED
 

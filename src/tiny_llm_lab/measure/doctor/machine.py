@@ -16,9 +16,11 @@ from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.memory import device_memory, readable
 from tiny_llm_lab.runtime.native.compiling.build import NoCompilerError, compiler, compiler_version
 from tiny_llm_lab.runtime.native.compiling.isa import available, selected_isa
+from tiny_llm_lab.runtime.native.device.wheel import metal_wheel, wheel_fault
 
 _LEAST_FREE = 2**30
 _PINNED = re.compile(r"(mlx|mlx-lm)==([\w.]+)")
+_LEAST_MACOS = 14
 _INSTALL = "run ./pdmw install"
 
 
@@ -26,7 +28,9 @@ def system() -> Iterator[Finding]:
     """The operating system, Python and the device that MLX computes on."""
     is_mac = platform.system() == "Darwin"
     name = f"macOS {platform.mac_ver()[0]}" if is_mac else f"{platform.system()} {platform.release()}"
-    yield Finding("system", True, f"{name}, {platform.machine()}, Python {platform.python_version()}")
+    fault, cure = _mac_fault(platform.machine(), platform.mac_ver()[0]) if is_mac else ("", "")
+    says = f"{name}, {platform.machine()}, Python {platform.python_version()}{fault and '; '}{fault}"
+    yield Finding("system", not fault, says, cure)
     if mx.default_device() == mx.cpu:
         says = f"{cpu_model()}, a CPU with {os.cpu_count()} cores"
         cure = "use a Mac with Apple silicon and macOS 14 or newer, not a virtual machine" if is_mac else ""
@@ -34,6 +38,16 @@ def system() -> Iterator[Finding]:
     else:
         kind = "Metal" if mx.metal.is_available() else "CUDA"
         yield Finding("device", True, f"{mx.device_info().get('device_name')}, a GPU, by {kind}")
+
+
+def _mac_fault(machine: str, version: str) -> tuple[str, str]:
+    """Why MLX can't run on this Mac, and the cure; empty if it can."""
+    if machine != "arm64":
+        cure = "install a Python for Apple silicon, then delete .venv and .pdmw"
+        return "a Python for Intel Macs, for which MLX has nothing", cure
+    if int(version.partition(".")[0] or 0) < _LEAST_MACOS:
+        return f"MLX needs macOS {_LEAST_MACOS} or newer", "update macOS"
+    return "", ""
 
 
 def memory() -> Iterator[Finding]:
@@ -62,6 +76,9 @@ def versions() -> Iterator[Finding]:
         pinned = wanted.get(name, here)
         says = here if here == pinned else f"{here}, and this version is tested with {pinned}"
         yield Finding(name, here == pinned, says, _INSTALL)
+    if wheel := metal_wheel():
+        fault, cure = wheel_fault(wheel, platform.mac_ver()[0])
+        yield Finding("mlx-metal", not fault, f"{wheel} {fault}".strip(), cure)
 
 
 def cpp_compiler() -> Iterator[Finding]:
@@ -69,12 +86,12 @@ def cpp_compiler() -> Iterator[Finding]:
     try:
         cxx = compiler()
     except NoCompilerError as error:
-        cure = "xcode-select --install" if platform.system() == "Darwin" else str(error).partition(": ")[2]
-        is_right = mx.default_device() == mx.gpu
-        yield Finding("compiler", is_right, "none; a CPU, and the C++ of the course, need one", cure)
+        is_right, cure = mx.default_device() == mx.gpu, str(error).partition(": ")[2]
+        says = "none; a CPU, and the C++ of the course, need one"
+        # A cure is shown below a fault only.
+        yield Finding("compiler", is_right, f"{says}: {cure}" if is_right else says, cure)
         return
-    says = compiler_version(cxx).partition("\n")[0].strip()
-    yield Finding("compiler", bool(says), says or "does not say its version", "name another one in CXX")
+    yield Finding("compiler", True, compiler_version(cxx).strip().partition("\n")[0])
 
 
 def instruction_set() -> Iterator[Finding]:

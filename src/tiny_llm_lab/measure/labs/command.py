@@ -1,6 +1,7 @@
 """`lab`: experiments on servers that it starts, with a conclusion, a figure and the numbers."""
 
 import json
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,11 +30,12 @@ from tiny_llm_lab.measure.labs.plot import save
 from tiny_llm_lab.measure.labs.result import LabResult
 from tiny_llm_lab.measure.labs.server import OwnServers, RunningServers
 from tiny_llm_lab.measure.labs.setup import QUICK, LabSetup, Sizes
+from tiny_llm_lab.measure.load.client import LoadOptions
 from tiny_llm_lab.runtime.console.field_flags import above_zero, at_least_one
 from tiny_llm_lab.runtime.console.new_folder import new_folder
 from tiny_llm_lab.runtime.console.tables import KEEP, Column, print_lines, print_table, stdout_console
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
-from tiny_llm_lab.serving.openai_client.models import ServedModel, first_model
+from tiny_llm_lab.serving.openai_client import ServedModel, first_model, with_key
 from tiny_llm_lab.serving.options.model_options import add_model_arguments, model_name
 from tiny_llm_lab.types import UserError
 
@@ -132,9 +134,11 @@ def _measured(name: str, args: Namespace, folder: Path) -> LabResult:
         "seed": args.seed,
     }
     if args.server:
-        is_named = args.model != _DEFAULT_MODEL
-        served = ServedModel(args.model) if is_named else first_model(args.server, (_CURE, _CURE))
+        is_named, key = args.model != _DEFAULT_MODEL, os.environ.get("OPENAI_API_KEY")
+        cures = (_CURE, _CURE)
+        served = ServedModel(args.model) if is_named else first_model(args.server, cures, with_key(key))
         most = min(args.max_model_len, served.max_model_len or args.max_model_len)
+        settings["options"] = LoadOptions(ignore_eos=True, api_key=key)
         setup = LabSetup(RunningServers(args.server), served.name, max_model_len=most, **settings)
         result = LABS[name](setup)
         said = f"Measured on the server at {args.server}, whose settings are unknown."

@@ -40,8 +40,6 @@ class Servers(Protocol):
         """The base URL of a server that runs with the variant's flags."""
         ...
 
-    def close(self) -> None: ...
-
 
 @dataclass
 class RunningServers:
@@ -53,9 +51,6 @@ class RunningServers:
     def url(self, variant: Variant) -> str:
         """The URL, for every variant."""
         return self.base_url
-
-    def close(self) -> None:
-        """Leave it running."""
 
 
 @dataclass

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from tiny_llm_lab.measure.load.record import CountedBy, Usage
 from tiny_llm_lab.measure.traffic.request import CountTokens
-from tiny_llm_lab.serving.openai_client.errors import ServerError, error_message
-from tiny_llm_lab.serving.openai_client.sse import DONE
+from tiny_llm_lab.serving.openai_client import DONE, ServerError, error_message
 
 MAX_TOKENS: Final = 10**6  # of one answer, whatever its server says
 # Where servers put text: answers, reasoning (two names), and completions.

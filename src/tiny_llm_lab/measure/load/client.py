@@ -11,9 +11,7 @@ import httpx2
 from tiny_llm_lab.measure.load.answer import Answer
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.measure.traffic.request import CountTokens, LoadRequest
-from tiny_llm_lab.serving.openai_client.errors import ServerError, failure, refusal
-from tiny_llm_lab.serving.openai_client.models import base_of, with_key
-from tiny_llm_lab.serving.openai_client.sse import EventParser
+from tiny_llm_lab.serving.openai_client import EventParser, ServerError, base_of, failure, refusal, with_key
 from tiny_llm_lab.types import UserError
 
 Endpoint = Literal["completions", "chat"]

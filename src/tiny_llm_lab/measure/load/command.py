@@ -16,7 +16,7 @@ from tiny_llm_lab.measure.load import flags
 from tiny_llm_lab.measure.load.client import LoadOptions, run_load
 from tiny_llm_lab.measure.load.record import LoadRun, RequestRecord
 from tiny_llm_lab.measure.load.results.goodput import Goodput
-from tiny_llm_lab.measure.load.results.result import summarize
+from tiny_llm_lab.measure.load.results.result import details, summarize
 from tiny_llm_lab.measure.load.results.result_file import result_path, write_result
 from tiny_llm_lab.measure.load.results.table import note_lines, print_kinds, result_lines
 from tiny_llm_lab.measure.traffic.arrivals import ArrivalSettings, arrival_times
@@ -25,7 +25,7 @@ from tiny_llm_lab.measure.traffic.prompts import Texts, token_counter, tokenizer
 from tiny_llm_lab.measure.traffic.request import CountTokens, LoadRequest
 from tiny_llm_lab.runtime.console.field_flags import given_fields
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, EXIT_INTERRUPTED, log
-from tiny_llm_lab.serving.openai_client.models import first_model, with_key
+from tiny_llm_lab.serving.openai_client import first_model, with_key
 from tiny_llm_lab.types import UserError
 
 HELP = "Put load on an OpenAI-compatible server, and tell the latencies that its clients see."
@@ -80,7 +80,7 @@ def run(args: Namespace) -> int:
     for note in note_lines(result, run):
         log(note)
     if path is not None:
-        write_result(configured | result, path, is_detailed=args.save_detailed)
+        write_result(configured | result | (details(run) if args.save_detailed else {}), path)
         log(f"wrote {path}")
     if args.plot:
         _plot(run, f"{plan.model} at {plan.url}", Path(args.plot))

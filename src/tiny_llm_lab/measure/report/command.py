@@ -34,7 +34,7 @@ def run(args: Namespace) -> int:
         found.append(outcome)
         files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may end us all
     log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
-    return 0 if all(outcome.status == "done" for outcome in found) else EXIT_FAILED
+    return 0 if all(outcome.status == "done" or outcome.part.lacks for outcome in found) else EXIT_FAILED
 
 
 def _write(folder: Path, facts: dict[str, object], model: str, found: list[Outcome]) -> list[Path]:

@@ -29,9 +29,10 @@ def page_of(host: Document, model: str, outcomes: Sequence[Outcome]) -> str:
     done = sum(outcome.status == "done" for outcome in outcomes)
     gpu = host["gpu"]
     memory, commit = readable(host["memory_bytes"]), host["commit"] or "unknown"
+    mlx = f"{host['mlx']} ({host['mlx_metal_wheel']})" if host["mlx_metal_wheel"] else host["mlx"]
     blocks = [
         f"# tiny-llm on {gpu['name'] if gpu else host['cpu']}",
-        f"{host['system']} {host['system_version']}, {memory}, Python {host['python']}, MLX {host['mlx']}, "
+        f"{host['system']} {host['system_version']}, {memory}, Python {host['python']}, MLX {mlx}, "
         f"commit {commit}{' and changes' if host['uncommitted_changes'] else ''}, model `{model}`. "
         f"{done} of {len(outcomes)} parts are done.",
         "## Beside mlx-lm",

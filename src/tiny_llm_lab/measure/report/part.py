@@ -21,13 +21,17 @@ _LAST_LINES, _LONGEST_SAID = 3, 300
 
 @dataclass(frozen=True)
 class Part:
-    """A command; `says_json`: the last line of its stdout is a document, and otherwise a summary."""
+    """A command; `says_json`: the last line of its stdout is a document, and otherwise a summary.
+
+    `lacks`: why it can't be run here, if a tool that it needs is missing.
+    """
 
     title: str
     command: Sequence[str]
     limit_s: float
     says_json: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
+    lacks: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,9 @@ def outcomes(parts: Sequence[Part], limit_s: float, clock: Clock = time.monotoni
     start_s, interrupted_s, is_ended = clock(), -_TWICE_S, False
     for number, part in enumerate(parts, 1):
         left_s = limit_s - (clock() - start_s)
+        if part.lacks:
+            yield Outcome(part, "left out", said=part.lacks)
+            continue
         if is_ended or left_s <= 0:
             yield Outcome(part, "left out", said="interrupted" if is_ended else "the time was up")
             continue

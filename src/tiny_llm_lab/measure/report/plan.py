@@ -1,8 +1,9 @@
 """The parts of a report, the short ones first: time may run out."""
 
+import importlib.util
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,17 +12,24 @@ import mlx.core as mx
 from tiny_llm_lab.measure.report.part import Part
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.native import VARIABLE
+from tiny_llm_lab.runtime.native.compiling.build import NoCompilerError, compiler
 
 LENGTHS: Final = (128, 512, 2048)
 STREAMS: Final = (1, 4, 8)
+STEP_TIMES: Final = "step-times.json"
 _CONTEXTS: Final = (1024, 4096, 16_384)
 _ANSWER: Final = 40  # tokens; enough for the decodes of eight streams to overlap
 _PART_LIMIT_S: Final = 180.0
 _TESTS_LIMIT_S: Final = 300.0
+# By MLX's own limits, by ours, and with few: when MLX ends a command buffer.
+_BUFFERS: Final = {
+    f", {size} Mi elements a command buffer": {"MLX_MAX_MB_PER_BUFFER": str(size)} for size in (40, 200, 1000)
+}
 # Of the model on MLX's operators; those of Metal run on the GPU where there is one, and else on an emulation.
 _MLX_TESTS: Final = (
     "tests/test_default_model.py",
-    "tests/test_default_engine.py",
+    "tests/week_3/test_day_6_ahead.py",
+    "tests/week_3/test_day_6_engine.py",
     "tests/week_2/test_day_3_metal.py",
     "tests/week_2/test_day_5_metal.py",
     "tests/week_3/test_day_2_metal.py",
@@ -44,13 +52,20 @@ class Plan:
         context = ("--context", "128" if self.is_quick else "512")
         yield self._measured("mixed | alternate", "bench-engine", "--experiment", "mixed", *rounds, *context)
         yield self._measured("paged | dense", "bench-engine", "--experiment", "paged", *rounds, *context)
-        yield self._measured("ahead | not", "bench-engine", "--experiment", "ahead", *rounds, *context)
+        for name, limits in (_BUFFERS if mx.metal.is_available() else {"": {}}).items():
+            ahead = self._measured(
+                f"ahead | not{name}", "bench-engine", "--experiment", "ahead", *rounds, *context
+            )
+            yield replace(ahead, environment=limits)
         for tokens in _CONTEXTS[:1] if self.is_quick else _CONTEXTS:
             memory = ("--experiment", "memory", "--memory-tokens", str(tokens))
             yield self._measured(f"memory, prompt of {tokens}", "bench-engine", *memory)
         for length in LENGTHS[:1] if self.is_quick else LENGTHS:
             for streams in STREAMS:
                 yield self._throughput(length, streams)
+        times = ("--calibration-out", str(self.folder / STEP_TIMES))
+        title = "step times, for simulate --machine"
+        yield self._measured(title, "bench-engine", "--experiment", "chunk-position", *rounds, *times)
         repeats = ("--repeats", self._repeats(4), "--out", str(self.folder))
         sizes = ("--prefill-steps", "128", "999999") if self.is_quick else ()
         yield self._measured("latencies across prefill_step", "bench-chunked-prefill", *repeats, *sizes)
@@ -71,22 +86,25 @@ class Plan:
         return _lab(title, *arguments, "--model", self.model)
 
     def _tests(self, title: str, *paths: str, kernels: str) -> Part:
-        chosen = ("-k", "not long", "-x") if self.is_quick else ()
+        missing = _missing_compiler()
+        # The tests of Metal compile its kernels as C++ once more, to see what a GPU doesn't tell.
+        words = [*(["not long"] if self.is_quick else []), *(["not emulated"] if missing else [])]
+        chosen = [*(("-k", " and ".join(words)) if words else ()), *(("-x",) if self.is_quick else ())]
         files = [str(repository() / path) for path in paths[: 1 if self.is_quick else None]]
-        command = (
-            sys.executable,
-            "-m",
-            "pytest",
-            "--solution",
-            "ref",
-            "-q",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-            *chosen,
-            *files,
-        )
-        return Part(title, command, _TESTS_LIMIT_S, says_json=False, environment={VARIABLE: kernels})
+        flags = "-m pytest --solution ref -q --tb=line -p no:cacheprovider".split()
+        command = (sys.executable, *flags, *chosen, *files)
+        lacks = missing if kernels == "cpp" else ""
+        if importlib.util.find_spec("pytest") is None:
+            lacks = "pytest is not installed: run ./pdmw install"
+        return Part(title, command, _TESTS_LIMIT_S, False, {VARIABLE: kernels}, lacks)
+
+
+def _missing_compiler() -> str:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        return str(error)
+    return ""
 
 
 def default_model() -> str:

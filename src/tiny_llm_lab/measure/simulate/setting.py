@@ -56,8 +56,9 @@ class Setting:
     # In place of shape, gb_s, tflop_s and overhead_ms.
     calibration: Path | None = flag(
         None,
-        "measured step times: a file of bench-engine --calibration-out (default: assumed)",
+        "measured step times: a file of report or of bench-engine --calibration-out (default: assumed)",
         metavar="FILE",
+        alias="--machine",
     )
 
     def __post_init__(self) -> None:

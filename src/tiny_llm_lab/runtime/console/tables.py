@@ -25,7 +25,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from tiny_llm_lab.runtime.console.wrapping import wrapped_lines
+from tiny_llm_lab.runtime.console.wrapping import terminal_width, wrapped_lines
 
 KEEP: Final = 100
 _GAP: Final = 2
@@ -61,12 +61,6 @@ def stdout_console() -> Console:
     return console if console.is_terminal else Console(width=_PIPE_WIDTH)
 
 
-def stdout_width() -> int | None:
-    """The terminal's width; None where stdout is none."""
-    console = Console()
-    return console.width if console.is_terminal else None
-
-
 def stdout_can_print(text: str) -> bool:
     """Whether stdout's encoding has all characters of `text`."""
     encoding = sys.stdout.encoding or "ascii"
@@ -76,7 +70,7 @@ def stdout_can_print(text: str) -> bool:
 def print_table(columns: Sequence[Column], rows: Sequence[Cells], styles: Sequence[str] = ()) -> None:
     """The table on stdout; `styles` holds a rich style for each row, "" for none."""
     console = stdout_console()
-    for line in _lines(columns, rows, stdout_width(), styles):
+    for line in _lines(columns, rows, terminal_width(), styles):
         console.print(line, soft_wrap=True)
 
 
@@ -90,7 +84,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 def print_parts(line: str) -> None:
     """A line of parts with " · " between them on stdout; on a narrow terminal it breaks between parts."""
     console = stdout_console()
-    for each in part_lines(line, stdout_width()):
+    for each in part_lines(line, terminal_width()):
         console.print(Text(each), soft_wrap=True)
 
 

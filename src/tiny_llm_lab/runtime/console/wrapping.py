@@ -1,6 +1,7 @@
 """Long lines on a terminal: broken between words and indented, so that no name is cut in its middle."""
 
 import shutil
+import sys
 import textwrap
 from typing import Final, TextIO
 
@@ -26,6 +27,7 @@ def wrapped_lines(line: str, width: int | None, indent: str = _INDENT) -> list[s
     ]
 
 
-def terminal_width(stream: TextIO) -> int | None:
-    """The columns of the terminal that `stream` goes to; None where it is none."""
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """The columns of the terminal that `stream`, or else stdout, goes to; None where it is none."""
+    stream = stream or sys.stdout
     return shutil.get_terminal_size().columns if stream.isatty() else None

@@ -56,9 +56,9 @@ class CppLayerStack:
         x, pools = self._stack.over_pages(
             x, layout.positions, cos, sin, pools, *where, self._dim**-0.5, *_choice(wanted, x)
         )
-        cache.keys, cache.values = pools[:2]
+        cache.keys[:], cache.values[:] = pools[:2]
         if len(pools) > 2:
-            cache.key_scales, cache.value_scales = pools[2:]
+            cache.key_scales[:], cache.value_scales[:] = pools[2:]
         return x
 
     @cached_property

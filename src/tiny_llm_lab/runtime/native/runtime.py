@@ -29,7 +29,13 @@ from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.ops import Binding, KernelSet
 from tiny_llm_lab.runtime.native.self_test import first_wrong
-from tiny_llm_lab.runtime.native.settings import MAX_THREADS, VARIABLE, kernels_mode, num_threads_wanted
+from tiny_llm_lab.runtime.native.settings import (
+    DEVICE_VARIABLE,
+    MAX_THREADS,
+    VARIABLE,
+    kernels_mode,
+    num_threads_wanted,
+)
 from tiny_llm_lab.types import Clock, KernelOps, UserError, Weight
 from tiny_llm_lab.types.packages import PACKAGES
 
@@ -167,8 +173,8 @@ class Runtime:
         path, binding = build(kernel_library(_folder(package), isa)), self.binding()
         try:
             return path, binding.KernelSet(str(path))
-        except ValueError:
-            raise damaged(path) from None
+        except ValueError as error:
+            raise damaged(path, error) from None
 
     def _warn(self, error: BuildError) -> None:
         said = error.in_one_line()
@@ -203,8 +209,8 @@ def _imported(path: Path) -> Binding:
     try:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-    except ImportError:
-        raise damaged(path) from None
+    except ImportError as error:
+        raise damaged(path, error) from None
     return cast(Binding, module)
 
 
@@ -215,5 +221,7 @@ def _start_threads(binding: Binding, count: int) -> None:
         raise UserError(f"{error}: ask for fewer with --threads or TINY_LLM_THREADS") from None
 
 
+if os.environ.get(DEVICE_VARIABLE) == "cpu":  # of every process that a command or a test starts
+    mx.set_default_device(mx.cpu)
 RUNTIME: Final = Runtime()
 os.register_at_fork(after_in_child=RUNTIME.after_fork)

@@ -7,6 +7,8 @@ from tiny_llm_lab.types import UserError
 
 VARIABLE: Final = "TINY_LLM_KERNELS"
 THREADS_VARIABLE: Final = "TINY_LLM_THREADS"
+# "cpu": MLX's default device in every process; --device still chooses for one command.
+DEVICE_VARIABLE: Final = "TINY_LLM_DEVICE"
 # Many more threads than cores only wait for each other.
 MAX_THREADS: Final = max(256, 4 * (os.cpu_count() or 1))
 

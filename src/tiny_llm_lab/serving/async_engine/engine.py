@@ -32,12 +32,18 @@ class AsyncEngine:
     """Requests of one event loop on an engine that runs on a thread of its own."""
 
     def __init__(
-        self, make_engine: Callable[[OnStep], Engine], listeners: Sequence[EngineListener] = ()
+        self,
+        make_engine: Callable[[OnStep], Engine],
+        listeners: Sequence[EngineListener] = (),
+        idle: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`make_engine` builds the engine, on its thread; nothing runs before `start`."""
+        """`make_engine` builds the engine, on its thread; nothing runs before `start`.
+
+        `idle` as in `EngineThread`.
+        """
         self._streams: dict[str, RequestStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = EngineThread(make_engine, self, listeners)
+        self._thread = EngineThread(make_engine, self, listeners, idle)
         self._numbers = itertools.count()
         self._is_closing = False
         self._waiting_calls: deque[Callable[[], None]] = deque()  # what the engine's thread wants of the loop

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tiny_llm_lab.types import EngineOutput, SamplingParams, SchedulerConfig, StepPlan, StepStats
 from tiny_llm_lab.types.scheduling.serving import Engine
@@ -18,41 +17,26 @@ class AddedRequest:
     arrival_s: float  # on time.perf_counter, as are all times of the engine
 
 
-class EngineListener(Protocol):
-    """Called on the engine's thread, between steps: must be quick, and must not raise."""
+class EngineListener:
+    """Hears nothing of what it is told, to derive others from.
+
+    Called on the engine's thread, between steps: must be quick, and must not raise.
+    """
 
     def started(self, engine: Engine, config: SchedulerConfig) -> None:
         """The engine is ready, or runs by another `config` from now on."""
-        ...
 
     def added(self, request: AddedRequest) -> None: ...
 
     def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None:
         """A step was computed; finished requests have left the engine, their outputs come next."""
-        ...
 
     def produced(self, outputs: Sequence[EngineOutput]) -> None:
         """What the last step brought, for each request that it served with a token."""
-        ...
 
     def aborted(self, request_id: str) -> None:
         """A request left the engine before its end: its client has gone."""
-        ...
 
     def failed(self, request_id: str) -> None:
-        """A request left the engine before its end: a step failed, or the engine has stopped."""
-        ...
-
-
-class SilentListener:
-    """A listener that ignores everything, to derive others from."""
-
-    def started(self, engine: Engine, config: SchedulerConfig) -> None: ...
-    def added(self, request: AddedRequest) -> None: ...
-    def stepped(self, engine: Engine, plan: StepPlan, stats: StepStats) -> None: ...
-    def produced(self, outputs: Sequence[EngineOutput]) -> None: ...
-    def aborted(self, request_id: str) -> None: ...
-
-    def failed(self, request_id: str) -> None:
-        """As `aborted`, for listeners to whom it makes no difference."""
+        """A step failed, or the engine has stopped: as `aborted`, where it makes no difference."""
         self.aborted(request_id)

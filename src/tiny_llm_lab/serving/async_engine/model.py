@@ -13,6 +13,7 @@ from tiny_llm_lab.runtime.structured.grammars import Grammars
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.listener import EngineListener
 from tiny_llm_lab.serving.building import load_and_build
+from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import Loaded
 from tiny_llm_lab.types import ModelConfig, OnStep, SchedulerConfig, UserError
@@ -34,6 +35,7 @@ class RunningModel:
     block_size: int
     block_bytes: int
     folder: Path = Path()  # of the checkpoint
+    keeper: MemoryKeeper = field(default_factory=MemoryKeeper)
     # Their own: whatever else needs a thread does not wait behind long prompts.
     encoders: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, "encode"))
 
@@ -52,8 +54,9 @@ class RunningModel:
 
 async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener] = ()) -> RunningModel:
     """Load the model and start its engine. Raises UserError for a model or settings that cannot be served."""
-    builder = _Builder(settings)
-    engine = AsyncEngine(builder, listeners)
+    keeper = MemoryKeeper()
+    builder = _Builder(settings, keeper)
+    engine = AsyncEngine(builder, listeners, keeper.idle)
     await engine.start()
     loaded, tokenizer = builder.loaded, builder.loaded.checkpoint.tokenizer
     if not isinstance(tokenizer, CheckpointTokenizer):
@@ -70,6 +73,7 @@ async def run_model(settings: ModelSettings, listeners: Sequence[EngineListener]
         block_size=pool.block_size,
         block_bytes=block_bytes(config, loaded.checkpoint.dtype, pool.block_size, settings.engine.kv_bits),
         folder=loaded.checkpoint.path,
+        keeper=keeper,
     )
 
 
@@ -78,9 +82,9 @@ class _Builder:
 
     loaded: Loaded
 
-    def __init__(self, settings: ModelSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ModelSettings, keeper: MemoryKeeper) -> None:
+        self._settings, self._keeper = settings, keeper
 
     def __call__(self, on_step: OnStep) -> Engine:
-        self.loaded, engine = load_and_build(self._settings, on_step)
+        self.loaded, engine = load_and_build(self._settings, on_step, keeper=self._keeper)
         return engine

@@ -39,12 +39,16 @@ class EngineThread:
         make_engine: Callable[[OnStep], Engine],
         sink: OutputSink,
         listeners: Sequence[EngineListener] = (),
+        idle: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`make_engine` is called on the thread, as MLX binds arrays under way to the thread that made them.
 
-        It gets the `on_step` of the engine. Call `start` to begin.
+        It gets the `on_step` of the engine. `idle` is called whenever the engine has no requests; it returns
+        after how many seconds it wants to be called again, None for not before the next request has ended.
+        Call `start` to begin.
         """
         self._make_engine, self._sink, self._listeners = make_engine, sink, tuple(listeners)
+        self._idle = idle
         self._commands: queue.SimpleQueue[tuple[Callable[[Engine], None], Future[Any]]] = queue.SimpleQueue()
         self._engine: Engine | None = None
         self._live: set[str] = set()  # requests in the engine
@@ -146,7 +150,7 @@ class EngineThread:
         """All commands that are there; without requests, wait for one."""
         try:
             if not engine.has_requests:
-                self._commands.get()[0](engine)
+                self._commands.get(timeout=self._idle())[0](engine)
             while True:
                 self._commands.get_nowait()[0](engine)
         except queue.Empty:

@@ -1,6 +1,5 @@
 """The input of a batch: OpenAI's batch file format, a request a line."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,15 +40,13 @@ BatchLine = BatchRequest | BadLine
 
 @dataclass
 class InputIndex:
-    """Which line has which custom_id; about 200 bytes a line."""
+    """Which line has which custom_id."""
 
-    digests: dict[int, bytes | None] = field(default_factory=dict)  # by line; blank lines have none
+    custom_ids: dict[int, str | None] = field(default_factory=dict)  # by line; blank lines are not in it
 
     def has(self, line: int, custom_id: object) -> bool:
         """Whether that line of the input has that custom_id; None is that of a line without one."""
-        if line not in self.digests or not isinstance(custom_id, str | None):
-            return False
-        return self.digests[line] == _digest(custom_id)
+        return line in self.custom_ids and self.custom_ids[line] == custom_id
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
@@ -96,16 +93,16 @@ def parse_line(number: int, raw: bytes) -> BatchLine:
 
 def index_input(path: Path) -> InputIndex:
     """Read the whole file once. Raises UserError for a custom_id that occurs twice, or without a request."""
-    index, first_lines = InputIndex(), dict[bytes, int]()
+    index, first_lines = InputIndex(), dict[str, int]()
     first_line: BatchLine | None = None
     has_request = False
     for each in read_lines(path):
         first_line = first_line or each
         has_request |= isinstance(each, BatchRequest)
-        digest = index.digests[each.line] = _digest(each.custom_id)
-        if digest is None:
+        index.custom_ids[each.line] = each.custom_id
+        if each.custom_id is None:
             continue
-        first = first_lines.setdefault(digest, each.line)
+        first = first_lines.setdefault(each.custom_id, each.line)
         if first != each.line:
             raise UserError(
                 f"{path}:{each.line}: line {first} has the custom_id {_short(each.custom_id)} too: "
@@ -116,12 +113,6 @@ def index_input(path: Path) -> InputIndex:
     return index
 
 
-def _digest(custom_id: str | None) -> bytes | None:
-    if custom_id is None:
-        return None
-    return hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _short(custom_id: str | None) -> str:
+def _short(custom_id: str) -> str:
     shown = json.dumps(custom_id)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

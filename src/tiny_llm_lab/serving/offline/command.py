@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import EXIT_FAILED, log, plural
 from tiny_llm_lab.serving.offline.answer_file import AnswerFile, Record, UnwritableError
-from tiny_llm_lab.serving.offline.app_client import StoppedError, running_app
 from tiny_llm_lab.serving.offline.batch_input import (
     MAX_LINE_BYTES,
     BatchLine,
@@ -24,7 +23,7 @@ from tiny_llm_lab.serving.offline.batch_input import (
     index_input,
     read_lines,
 )
-from tiny_llm_lab.serving.offline.run_batch import answer_all, unanswered
+from tiny_llm_lab.serving.offline.run_batch import StoppedError, answer_all, running_app, unanswered
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
@@ -70,7 +69,7 @@ def run(args: Namespace) -> int:
         lines = unanswered(read_lines(source), set(answers.answered))
         try:
             with _progress(answers, index) as write:
-                if len(answers.answered) < len(index.digests):
+                if len(answers.answered) < len(index.custom_ids):
                     if args.ray:
                         _run_on_ray(args, lines, write, places)
                     else:
@@ -126,7 +125,7 @@ def _paths(args: Namespace) -> tuple[Path, Path]:
 @contextmanager
 def _progress(answers: AnswerFile, index: InputIndex) -> Iterator[Callable[[Record], None]]:
     """`append` of the answers, under a bar on stderr."""
-    console, total = Console(stderr=True), len(index.digests)
+    console, total = Console(stderr=True), len(index.custom_ids)
     if answers.answered:
         log(f"{len(answers.answered)} of {total} are answered already")
     columns = ("batch", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

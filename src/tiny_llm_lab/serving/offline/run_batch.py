@@ -1,9 +1,15 @@
-"""All requests of a batch, so many at a time."""
+"""The requests of a batch, put to an application in this process by the server's own routes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
 
-from tiny_llm_lab.serving.offline.answer_file import Record, error_record
+import httpx2
+from fastapi import FastAPI
+
+from tiny_llm_lab.serving.offline.answer_file import Record, answer_record, error_record
 from tiny_llm_lab.serving.offline.batch_input import BadLine, BatchLine, BatchRequest
 
 Answer = Callable[[BatchRequest], Awaitable[Record]]
@@ -45,3 +51,56 @@ async def answer_all(
                 group.create_task(one(each))
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+_BUSY, _STOPPED = 429, 503
+_RETRY_S: Final = 0.2
+
+
+class StoppedError(Exception):
+    """The application takes no requests any more; the message is its answer."""
+
+
+class AppClient:
+    """Puts requests of a batch to an application."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    async def answer(self, request: BatchRequest) -> Record:
+        """The record of a request, answered well or not. Waits while the application's queue is full.
+
+        Raises StoppedError when the application has stopped: what is not answered can be asked again.
+        """
+        content = json.dumps(request.body)  # ASCII, so that lone surrogates travel too
+        headers = {"content-type": "application/json"}
+        while True:
+            response = await self._client.post(request.url, content=content, headers=headers)
+            if response.status_code != _BUSY:
+                break
+            await asyncio.sleep(_RETRY_S)
+        if response.status_code == _STOPPED:
+            raise StoppedError(f"the engine has stopped: {response.text[:500]}")
+        try:
+            body = response.json()
+        except ValueError:
+            message = f"status {response.status_code} without JSON: {response.text[:500]}"
+            return error_record(request.line, request.custom_id, "server_error", message)
+        own_id = body.get("id", "") if isinstance(body, dict) else ""
+        request_id = response.headers.get("x-request-id") or str(own_id)
+        return answer_record(request, response.status_code, request_id, body)
+
+
+@asynccontextmanager
+async def running_app(app: FastAPI) -> AsyncIterator[AppClient]:
+    """Start an application, and stop it afterwards."""
+    life = app.router.lifespan_context(app)
+    await life.__aenter__()
+    try:
+        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=None
+        ) as client:
+            yield AppClient(client)
+    finally:
+        await life.__aexit__(None, None, None)  # as a server does, whatever became of the requests

@@ -1,8 +1,10 @@
 """The flags of an engine, named as vLLM names them, and the settings that they ask for."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any, Final
+
+import mlx.core as mx
 
 from tiny_llm_lab.runtime.console.field_flags import (
     Flag,
@@ -12,33 +14,25 @@ from tiny_llm_lab.runtime.console.field_flags import (
     given_fields,
 )
 from tiny_llm_lab.runtime.kv_memory import is_share, parse_memory
+from tiny_llm_lab.runtime.steps.step_budget import UNKNOWN_BUDGET
 from tiny_llm_lab.serving.options.engine_settings import (
-    DRAFT,
-    DRAFTED,
     LONGEST_DEFAULT,
-    LOOKED_UP,
+    RANK_MEMORY,
     EngineSettings,
+    served_length,
 )
 from tiny_llm_lab.serving.options.model_options import add_async_scheduling
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each has a cache row of its own
-_RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
-
-
-def _speculation(text: str) -> str:
-    if text in ("off", "ngram") or text.removeprefix(DRAFT) not in ("", text):
-        return text
-    raise ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
-
-
 _MOST_SEQS: Final = f"requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
 _LONGEST: Final = f"tokens of prompt and answer (default: the model's, {LONGEST_DEFAULT} at most)"
 # A CPU computes 256 tokens about as fast as it ever will: larger steps only make the gaps of others longer.
 CPU_BUDGET: Final = 256
 _SERVER_BUDGET: Final = (
-    f"tokens of one step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}, on a CPU "
-    f"{CPU_BUDGET} unless --itl-slo-ms, without chunked prefill --max-model-len)"
+    f"tokens of one step, decodes included (default: {SchedulerConfig.max_num_batched_tokens}; unless "
+    f"--itl-slo-ms on a CPU {CPU_BUDGET}, on Metal what is measured to take 0.1 s; without chunked prefill "
+    "--max-model-len)"
 )
 # Both loops have these, and week 2's names for them.
 _SHARED_FLAGS: Final = (
@@ -58,30 +52,6 @@ _SCHEDULER_FLAGS: Final = (
     Flag("step_mode", "whether chunks and decodes share steps"),
     Flag("enable_chunked_prefill", "a prompt may take several steps"),
 )
-_ENGINE_FLAGS: Final = (
-    Flag("block_size", "tokens of one block of the KV cache", kind=at_least_one),
-    Flag(
-        "num_speculative_tokens",
-        f"draft tokens of one step, with --speculate (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED})",
-        kind=at_least_one,
-    ),
-    Flag("itl_slo_ms", "chunks are sized to keep gaps between tokens below this"),
-    Flag("kv_cache_dtype", "of keys and values; auto is the model's"),
-    Flag("enable_prefix_caching", "prompts that begin alike are computed once"),
-    Flag(
-        "speculate",
-        "how tokens are drafted: off, ngram (looked up in the text) or draft:MODEL",
-        metavar="HOW",
-        kind=_speculation,
-    ),
-    Flag("draft_gate", "drafts that do not pay, by measured times, are not verified"),
-    Flag(
-        "kv_cache_memory",
-        "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most "
-        f"(default: auto; {_RANK_MEMORY} of several ranks)",
-        metavar="SIZE",
-    ),
-)
 
 
 def add_engine_arguments(parser: ArgumentParser) -> None:
@@ -91,7 +61,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("week 3's engine")
     group.add_argument("--engine", action="store_true", help="serve with the engine, whose flags follow")
     add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
-    add_field_flags(group, EngineSettings, _ENGINE_FLAGS)
+    add_field_flags(group, EngineSettings)
 
 
 def add_engine_flags(parser: ArgumentParser) -> None:
@@ -100,12 +70,18 @@ def add_engine_flags(parser: ArgumentParser) -> None:
     own = Flag("max_num_seqs", "requests that run at a time", kind=at_least_one)
     budget = Flag("max_num_batched_tokens", _SERVER_BUDGET)
     add_field_flags(parser, SchedulerConfig, (own, _SHARED_FLAGS[1], budget, *_SCHEDULER_FLAGS[1:]))
-    add_field_flags(parser, EngineSettings, _ENGINE_FLAGS)
+    add_field_flags(parser, EngineSettings)
+
+
+def _given_settings(args: Namespace) -> dict[str, Any]:
+    """The fields of `EngineSettings` whose flags were given."""
+    ahead = {"async_scheduling": args.async_scheduling} if hasattr(args, "async_scheduling") else {}
+    return given_fields(args, EngineSettings) | ahead
 
 
 def check_engine_flags(args: Namespace) -> None:
     """Raise UserError for flags that need --engine or do not fit together, whatever the model."""
-    config, own = given_fields(args, SchedulerConfig), given_fields(args, EngineSettings)
+    config, own = given_fields(args, SchedulerConfig), _given_settings(args)
     shared = [flag.field for flag in _SHARED_FLAGS] + ["async_scheduling"]
     engine_only = [item for item in (config | own).items() if item[0] not in shared]
     if not args.engine and engine_only:
@@ -137,12 +113,11 @@ def engine_settings(args: Namespace, limit: int) -> EngineSettings | None:
     check_engine_flags(args)
     if not args.engine:
         return None
-    given = {"max_model_len": min(limit, LONGEST_DEFAULT)} | given_fields(args, SchedulerConfig)
-    if given["max_model_len"] > limit:
-        raise UserError(f"--max-model-len must be 1 to {limit} for this model, not {given['max_model_len']}")
-    own = given_fields(args, EngineSettings)
+    given = given_fields(args, SchedulerConfig)
+    given["max_model_len"] = served_length(given.get("max_model_len"), limit)
+    own = _given_settings(args)
     if args.tensor_parallel_size > 1:
-        own.setdefault("kv_cache_memory", _RANK_MEMORY)
+        own.setdefault("kv_cache_memory", RANK_MEMORY)
         own["draft_gate"] = False
     return EngineSettings(SchedulerConfig(**given), **own)
 
@@ -164,3 +139,30 @@ def _reject_own_decisions(args: Namespace) -> None:
             f"--kv-cache-memory {args.kv_cache_memory} is a share, and of each rank's own free memory: with "
             "--tensor-parallel-size say how much a rank may have, such as 512M"
         )
+
+
+def server_engine(args: Namespace) -> EngineSettings:
+    """What the flags of `add_engine_flags` ask for; UserError for flags that do not fit together."""
+    given, own = given_fields(args, SchedulerConfig), _given_settings(args)
+    check_fitting(given, own)
+    if "max_num_batched_tokens" not in given:
+        usual = SchedulerConfig.max_num_batched_tokens
+        if "itl_slo_ms" not in own:
+            usual = usual_budget(args.device)
+        given["max_num_batched_tokens"] = default_budget(usual, given)
+    return EngineSettings(SchedulerConfig(**given), **own)
+
+
+def default_budget(usual: int, given: dict[str, Any]) -> int:
+    """`usual`, or what the fields `given` of SchedulerConfig need: decodes, a chunk of the grid, a prompt."""
+    num_seqs = given.get("max_num_seqs", SchedulerConfig.max_num_seqs)
+    is_chunked = given.get("enable_chunked_prefill", True)
+    prompt = 0 if is_chunked else given.get("max_model_len", SchedulerConfig.max_model_len)
+    return max(usual, num_seqs + given.get("chunk_grid", 0), prompt)
+
+
+def usual_budget(device: str | None) -> int:
+    """What a model of --device `device` takes in a step where nothing else is known of it."""
+    if device == "cpu" or (device is None and mx.default_device() == mx.cpu):
+        return CPU_BUDGET
+    return UNKNOWN_BUDGET if mx.metal.is_available() else SchedulerConfig.max_num_batched_tokens

@@ -1,10 +1,12 @@
 """All that an engine is built from, in one record, whoever asks for it."""
 
+from argparse import ArgumentTypeError
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, TypedDict
 
 import mlx.core as mx
 
+from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag
 from tiny_llm_lab.runtime.kv_memory import AUTO
 from tiny_llm_lab.types import SchedulerConfig, UserError
 
@@ -15,20 +17,43 @@ LOOKED_UP: Final = 8
 DRAFTED: Final = 4
 
 
+RANK_MEMORY: Final = "1G"  # ranks must have equally many blocks, and each has its own free memory
+
+
+def _speculation(text: str) -> str:
+    if text in ("off", "ngram") or text.removeprefix(DRAFT) not in ("", text):
+        return text
+    raise ArgumentTypeError(f"must be off, ngram or draft:MODEL, not {text!r}")
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """All that an engine is built from, besides model and tokenizer."""
 
     config: SchedulerConfig = SchedulerConfig()
-    block_size: int = 16
-    kv_cache_memory: str = AUTO
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"
-    enable_prefix_caching: bool = True
+    block_size: int = flag(16, "tokens of one block of the KV cache", at_least_one)
+    kv_cache_memory: str = flag(
+        AUTO,
+        "a rank's keys and values: 512M, 2G, 0.5 of what is free, or auto: half of it, on a CPU 1G at most, "
+        f"on Metal 4G and 65,536 tokens (default: auto; {RANK_MEMORY} of several ranks)",
+        metavar="SIZE",
+    )
+    kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "of keys and values; auto is the model's")
+    enable_prefix_caching: bool = flag(True, "prompts that begin alike are computed once")
     async_scheduling: bool | None = None
-    itl_slo_ms: float | None = None
-    speculate: str = "off"
-    num_speculative_tokens: int | None = None
-    draft_gate: bool = True
+    itl_slo_ms: float | None = flag(None, "chunks are sized to keep gaps between tokens below this")
+    speculate: str = flag(
+        "off",
+        "how tokens are drafted: off, ngram (looked up in the text) or draft:MODEL",
+        _speculation,
+        metavar="HOW",
+    )
+    num_speculative_tokens: int | None = flag(
+        None,
+        f"draft tokens of one step, with --speculate (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED})",
+        at_least_one,
+    )
+    draft_gate: bool = flag(True, "drafts that do not pay, by measured times, are not verified")
     num_blocks: int | None = None  # exactly so many; None: as many as kv_cache_memory holds
 
     def __post_init__(self) -> None:
@@ -89,6 +114,18 @@ class ModelSettings:
     threads: int | None = None
     max_model_len: int | None = None  # None: the model's, LONGEST_DEFAULT at most
     engine: EngineSettings = EngineSettings()
+    fits_steps: bool = False  # on Metal a step has as many tokens as the device is measured to take in time
+
+
+def served_length(asked: int | None, limit: int) -> int:
+    """The most tokens of a request to a model of `limit` positions: `asked`, None: LONGEST_DEFAULT at most.
+
+    Raises UserError for more than the model has.
+    """
+    longest = min(limit, LONGEST_DEFAULT) if asked is None else asked
+    if longest > limit:
+        raise UserError(f"max_model_len must be 1 to {limit} for this model, not {longest}")
+    return longest
 
 
 def model_settings(
@@ -97,4 +134,5 @@ def model_settings(
     """`chosen` with an engine of these keywords; `config` None: the default, at the model's length."""
     longest = None if config is None else config.max_model_len
     settings = EngineSettings(config or SchedulerConfig(), **engine)
-    return replace(chosen, max_model_len=longest, engine=settings)
+    is_free = config is None and settings.itl_slo_ms is None
+    return replace(chosen, max_model_len=longest, engine=settings, fits_steps=is_free)

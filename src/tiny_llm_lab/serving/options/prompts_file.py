@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tiny_llm_lab.serving.options.prompt_text import cleaned
 from tiny_llm_lab.types import PRIORITY_CLASSES, Prompt, SamplingParams, UserError
 
 # What an object may not hold: no command shows log probabilities, and the loops of week 2 have no forms.
@@ -98,3 +97,15 @@ def _check(arrival_s: object = 0.0, priority: object = 0, priority_class: object
         raise UserError(f"priority must be a whole number, not {json.dumps(priority)}")
     if priority_class not in PRIORITY_CLASSES:
         raise UserError(f"priority_class is {' or '.join(PRIORITY_CLASSES)}, not {priority_class!r}")
+
+
+def cleaned(text: str, raw: bool, source: str) -> str:
+    """`text` without the blanks around it; `raw` keeps them, but for one line break at the end.
+
+    A text of blanks alone becomes empty. Raises UserError when `source` held bytes that are not UTF-8.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # Python reads such bytes, and half of a \\ud83d pair in JSON, as surrogates
+        raise UserError(f"{source} is not UTF-8 text: convert it first") from None
+    return text.removesuffix("\n") if raw and text.strip() else text.strip()

@@ -9,18 +9,25 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from tiny_llm_lab.runtime.console.field_flags import Flag, add_field_flags, at_least_one, given_fields
+from tiny_llm_lab.runtime.console.field_flags import add_field_flags, given_fields
 from tiny_llm_lab.runtime.console.talk import CrashError, log, plural
 from tiny_llm_lab.runtime.models.registry import find_folder
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.ray_cluster.local_ray import connect, share_cores
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
 from tiny_llm_lab.serving.server.app import create_app
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings, add_chat_flags, chat_settings
 from tiny_llm_lab.serving.server.command import add_served_model, model_settings
-from tiny_llm_lab.serving.server.listening import listen
-from tiny_llm_lab.serving.server.served_model import RequestLimits, start_model
-from tiny_llm_lab.serving.server.settings import ServerSettings, add_server_flags, server_settings
+from tiny_llm_lab.serving.server.run_server import listen
+from tiny_llm_lab.serving.server.served_model import start_model
+from tiny_llm_lab.serving.server.settings import (
+    ChatSettings,
+    RequestLimits,
+    ServerSettings,
+    add_chat_flags,
+    add_server_flags,
+    chat_settings,
+    server_settings,
+)
 from tiny_llm_lab.types import UserError
 
 HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."
@@ -30,22 +37,6 @@ EXAMPLES: Final = (
     ("--min-replicas 1 --max-replicas 8", "as many engines as the queue asks for"),
     ("--address auto --shutdown", "take the application from the cluster"),
 )
-_FLAGS: Final = (
-    Flag("num_replicas", "engines", kind=at_least_one),
-    Flag("min_replicas", "fewest engines, with autoscaling", kind=at_least_one),
-    Flag("max_replicas", "most engines, with autoscaling", kind=at_least_one),
-    Flag(
-        "target_ongoing_requests",
-        "requests of an engine above which another is started (default: half of --max-num-seqs)",
-    ),
-    Flag("upscale_delay_s", "time above the target before an engine is added", "S"),
-    Flag("downscale_delay_s", "time below the target before one is taken away", "S"),
-    Flag("num_cpus", "CPUs of a node that an engine needs (default: --threads)"),
-    Flag("num_gpus", "GPUs of a node that an engine needs"),
-    Flag("max_queued_requests", "requests that wait for an engine; more get status 429", kind=at_least_one),
-    Flag("num_ingress", "processes that choose engines for requests", kind=at_least_one),
-    Flag("by_prefix", "prompts that begin alike go to the same engine, unless it is overloaded"),
-)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -53,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--address", metavar="A", help="of a Ray cluster, or auto (default: start a local one)"
     )
     parser.add_argument("--shutdown", action="store_true", help="take the application from the cluster")
-    add_field_flags(parser, ReplicaSettings, _FLAGS)
+    add_field_flags(parser, ReplicaSettings)
     add_served_model(parser)
     add_server_flags(parser)
     add_chat_flags(parser)

@@ -12,6 +12,7 @@ from ray import serve
 from ray.exceptions import RayActorError, TaskCancelledError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -19,10 +20,27 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiny_llm_lab.serving.ray_cluster.asgi_call import HttpRequest, ResponseHead, call_app
-from tiny_llm_lab.serving.ray_cluster.prefix_key import prefix_key
+from tiny_llm_lab.serving.ray_cluster.replica_choice import Overload, prefix_key, rank_replicas
 from tiny_llm_lab.serving.ray_cluster.replica_settings import ReplicaSettings
-from tiny_llm_lab.serving.ray_cluster.router import PrefixRouter
 from tiny_llm_lab.serving.server.errors import INVALID, SERVER, ApiError
+
+
+class PrefixRouter(RequestRouter):
+    """Sends prompts that begin alike to the same replica."""
+
+    def initialize_state(self, by_prefix: bool = True, factor: float = 1.5, slack: int = 4) -> None:
+        self._by_prefix, self._overload = by_prefix, Overload(factor, slack)
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Every candidate on a rank of its own, so that Ray takes the next one only when one is full."""
+        request = pending_request.args[0] if pending_request and pending_request.args else None
+        key = request.prefix_key if self._by_prefix and isinstance(request, HttpRequest) else None
+        found = {str(each.replica_id): each for each in candidate_replicas}
+        lens = {name: self.replica_queue_len_cache.get(each.replica_id) or 0 for name, each in found.items()}
+        return [[found[name]] for name in rank_replicas(key, lens, self._overload)]
+
 
 APP_NAME: Final = "tiny-llm"
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]

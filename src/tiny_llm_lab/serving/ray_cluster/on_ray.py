@@ -18,9 +18,8 @@ import ray.data
 from fastapi import FastAPI
 
 from tiny_llm_lab.serving.offline.answer_file import Record
-from tiny_llm_lab.serving.offline.app_client import AppClient, StoppedError, running_app
 from tiny_llm_lab.serving.offline.batch_input import BadLine, BatchLine, BatchRequest
-from tiny_llm_lab.serving.offline.run_batch import bad_line_record
+from tiny_llm_lab.serving.offline.run_batch import AppClient, StoppedError, bad_line_record, running_app
 
 _BATCHES: Final = 4  # at a time in an engine, so that the next one begins while the last of another ends
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tiny_llm_lab.runtime.console.field_flags import at_least_one, flag
 from tiny_llm_lab.types import UserError
 
 
@@ -10,18 +11,22 @@ from tiny_llm_lab.types import UserError
 class ReplicaSettings:
     """The flags of a cluster, and the limits that follow from its engines."""
 
-    num_replicas: int = 1
-    min_replicas: int | None = None  # with max_replicas: as many as the queue asks for
-    max_replicas: int | None = None
-    target_ongoing_requests: float | None = None  # of a replica; None is half of what its engine runs
-    upscale_delay_s: float = 10.0
-    downscale_delay_s: float = 120.0
-    num_cpus: float = 1.0  # of a replica; Ray places it where so many are free
-    num_gpus: float = 0.0
+    num_replicas: int = flag(1, "engines", at_least_one)
+    min_replicas: int | None = flag(None, "fewest engines, with autoscaling", at_least_one)
+    max_replicas: int | None = flag(None, "most engines, with autoscaling", at_least_one)
+    target_ongoing_requests: float | None = flag(
+        None, "requests of an engine above which another is started (default: half of --max-num-seqs)"
+    )
+    upscale_delay_s: float = flag(10.0, "time above the target before an engine is added", metavar="S")
+    downscale_delay_s: float = flag(120.0, "time below the target before one is taken away", metavar="S")
+    num_cpus: float = flag(1.0, "CPUs of a node that an engine needs (default: --threads)")
+    num_gpus: float = flag(0.0, "GPUs of a node that an engine needs")
+    max_queued_requests: int = flag(
+        1000, "requests that wait for an engine; more get status 429", at_least_one
+    )
+    num_ingress: int = flag(1, "processes that choose engines for requests", at_least_one)
+    by_prefix: bool = flag(True, "prompts that begin alike go to the same engine, unless it is overloaded")
     max_num_seqs: int = 64  # that a replica's engine runs at a time
-    max_queued_requests: int = 1000  # that wait for a replica, at each ingress; more are refused with 429
-    num_ingress: int = 1
-    by_prefix: bool = True
     max_body_size: int = 4 * 2**20
     drain_s: float = 30.0  # that a replica has for its last requests when it is replaced
 

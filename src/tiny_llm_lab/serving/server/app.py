@@ -11,7 +11,6 @@ from tiny_llm_lab.serving.server.guard import Guard
 from tiny_llm_lab.serving.server.routes import (
     chat,
     completions,
-    docs,
     live,
     metrics,
     models,
@@ -22,7 +21,7 @@ from tiny_llm_lab.serving.server.routes import (
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
 
-_ROUTES = (models, chat, completions, responses, tokenize, metrics, docs, live, page)
+_ROUTES = (models, chat, completions, responses, tokenize, metrics, live, page)
 
 
 def create_app(

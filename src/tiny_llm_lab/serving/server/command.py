@@ -6,16 +6,18 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Final
 
 from tiny_llm_lab.runtime.console.borrow_option import add_borrow
-from tiny_llm_lab.runtime.console.field_flags import given_fields
-from tiny_llm_lab.serving.options.engine_options import add_engine_flags
-from tiny_llm_lab.serving.options.engine_settings import EngineSettings, ModelSettings
+from tiny_llm_lab.serving.options.engine_options import add_engine_flags, server_engine
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
 from tiny_llm_lab.serving.options.model_options import add_kernel_arguments, add_model_arguments, model_name
-from tiny_llm_lab.serving.server.chat.settings import add_chat_flags, chat_settings
-from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.run_server import configure_logging, run_server
 from tiny_llm_lab.serving.server.served_model import start_model
-from tiny_llm_lab.serving.server.settings import add_server_flags, server_settings
-from tiny_llm_lab.serving.server.token_budget import scheduler_config
+from tiny_llm_lab.serving.server.settings import (
+    add_chat_flags,
+    add_server_flags,
+    chat_settings,
+    server_settings,
+)
 
 HELP = "Serve a model to OpenAI clients."
 # How long the engine's thread may wait for one that computes in Python, such as a chat template.
@@ -73,5 +75,6 @@ def model_settings(args: Namespace) -> ModelSettings:
         dtype=args.dtype,
         threads=args.threads,
         max_model_len=getattr(args, "max_model_len", None),
-        engine=EngineSettings(scheduler_config(args), **given_fields(args, EngineSettings)),
+        engine=server_engine(args),
+        fits_steps=not hasattr(args, "max_num_batched_tokens") and not hasattr(args, "itl_slo_ms"),
     )

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import resource
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
@@ -12,12 +15,12 @@ from typing import Final
 import uvicorn
 
 from tiny_llm_lab.runtime.console.talk import plural
+from tiny_llm_lab.runtime.memory import readable
 from tiny_llm_lab.serving.server.app import create_app
 from tiny_llm_lab.serving.server.http_protocol import HttpProtocol
-from tiny_llm_lab.serving.server.listening import allow_connections, listen
 from tiny_llm_lab.serving.server.served_model import ServedModel
 from tiny_llm_lab.serving.server.settings import ServerSettings
-from tiny_llm_lab.serving.server.startup import startup_line
+from tiny_llm_lab.types import UserError
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
 _LAST_WORDS_S: Final = 5  # for clients to read what the end of their requests was
@@ -102,3 +105,70 @@ def _signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+_BACKLOG: Final = 2048
+_FILES: Final = 65_536
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; connections wait in it until a server takes them.
+
+    Raises UserError for an address that cannot be used, or that another program uses.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError):
+        raise UserError(f"there is no address {host!r}: choose another --host") from None
+    # By name: for the default protocol of streams asyncio leaves Nagle's delay on.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # A port whose last connections are still being forgotten can be used again at once.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)  # now: only this finds out about another program that listens
+    except OSError as error:
+        sock.close()
+        raise UserError(_complaint(error, host, port)) from None
+    return sock
+
+
+def allow_connections() -> None:
+    """Let this process have as many connections open as the system allows it, _FILES at most.
+
+    The usual limits, 256 and 1024, are below what the queue of a server takes.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(ValueError, OSError):  # not every system allows what it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _complaint(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} of {host} is in use: stop what uses it, or choose another --port"
+        case errno.EACCES:
+            return f"port {port} is not allowed to this user: choose a --port above 1023"
+    return f"cannot listen on {host} port {port} ({error.strerror}): choose another --host or --port"
+
+
+def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> str:
+    """Model, address and what the engine works with."""
+    config = served.config
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    who = "this machine only" if settings.is_loopback else "other machines too"
+    open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
+    chunked = "on" if config.enable_chunked_prefill else "off"
+    memory = readable(served.num_blocks * served.block_bytes)
+    return " · ".join(
+        [
+            f"tiny-llm serves {', '.join(served.names)} on http://{host}:{port} ({who}{open_to})",
+            f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
+            f"{served.num_blocks:,} KV blocks of {served.block_size} tokens ({memory})",
+            f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
+        ]
+    )

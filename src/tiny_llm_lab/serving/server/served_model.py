@@ -4,24 +4,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
 
 from tiny_llm_lab.runtime.models.config.model_config import read_json
 from tiny_llm_lab.serving.async_engine.model import RunningModel, run_model
 from tiny_llm_lab.serving.options.engine_settings import ModelSettings
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.live.view import LiveView
+from tiny_llm_lab.serving.server.live.recorder import LiveView
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
 from tiny_llm_lab.serving.server.schemas.sampling import PRESETS
-
-
-@dataclass(frozen=True)
-class RequestLimits:
-    """What one request, and all of them together, may take of the server."""
-
-    max_waiting: int = 1024  # requests in the queue, beyond those that run
-    request_timeout_s: float = 0.0  # for the whole answer; 0 is none
-    keep_alive_s: float = 5.0  # a stream without news gets a comment; 0 is never
+from tiny_llm_lab.serving.server.settings import ChatSettings, RequestLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +67,10 @@ def _presets(folder: Path) -> dict[str, float]:
     declared = read_json(file) if file.exists() else {}
     presets = {name: declared[name] for name in PRESETS if isinstance(declared.get(name), int | float)}
     return presets | ({"temperature": 0.0} if declared.get("do_sample") is False else {})
+
+
+def _served(request: Request) -> ServedModel:
+    return cast(ServedModel, request.app.state.served)
+
+
+Served = Annotated[ServedModel, Depends(_served)]

@@ -20,7 +20,7 @@ from tiny_llm_lab.serving.options.model_options import (
     load_from_args,
     model_name,
 )
-from tiny_llm_lab.serving.options.prompt_text import cleaned
+from tiny_llm_lab.serving.options.prompts_file import cleaned
 from tiny_llm_lab.serving.options.sampling_options import add_sampling_arguments, sampling_from_args
 from tiny_llm_lab.serving.terminal.engine_answers import EngineAnswers
 from tiny_llm_lab.types import SamplingParams, SchedulerConfig, UserError

@@ -7,9 +7,14 @@ from typing import Any, Final
 
 import httpx2
 
-from tiny_llm_lab.serving.openai_client.errors import error_message, refusal
-from tiny_llm_lab.serving.openai_client.models import base_of, first_model, with_key
-from tiny_llm_lab.serving.openai_client.sse import events_of
+from tiny_llm_lab.serving.openai_client import (
+    base_of,
+    error_message,
+    events_of,
+    first_model,
+    refusal,
+    with_key,
+)
 from tiny_llm_lab.types import SamplingParams, UserError
 
 # What OpenAI's API has no name for, and vLLM's does: left out where it says nothing.

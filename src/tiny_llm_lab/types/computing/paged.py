@@ -55,10 +55,22 @@ class PagedCache(Protocol):
 
     num_blocks: int
     block_size: int
-    keys: list[mx.array]  # one a layer: [num_blocks, G, block_size, D]
-    values: list[mx.array]
-    key_scales: list[mx.array]  # empty unless keys and values have 8 bits: [num_blocks, G, block_size]
-    value_scales: list[mx.array]
+
+    @property
+    def keys(self) -> list[mx.array]:
+        """One a layer: [num_blocks, G, block_size, D]; so have the values."""
+        ...
+
+    @property
+    def values(self) -> list[mx.array]: ...
+
+    @property
+    def key_scales(self) -> list[mx.array]:
+        """Empty unless keys and values have 8 bits: [num_blocks, G, block_size]."""
+        ...
+
+    @property
+    def value_scales(self) -> list[mx.array]: ...
 
     @property
     def pools(self) -> list[mx.array]:

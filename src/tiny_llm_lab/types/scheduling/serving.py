@@ -25,6 +25,8 @@ class BlockPool(Protocol):
 
     @property
     def num_free(self) -> int: ...
+    def allocate(self, count: int) -> list[int]: ...
+    def free(self, blocks: Sequence[int]) -> None: ...
 
 
 class TokenSequence(Protocol):
@@ -33,7 +35,6 @@ class TokenSequence(Protocol):
     request_id: str
     prompt_token_ids: Sequence[int]
     output_token_ids: list[int]
-    spec_token_ids: list[int]
     block_ids: list[int]
     num_computed_tokens: int
     num_cached_tokens: int
@@ -41,10 +42,6 @@ class TokenSequence(Protocol):
 
     @property
     def num_tokens(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def is_decoding(self) -> bool: ...
     def needs_sample(self, num_new_tokens: int) -> bool: ...
 
 

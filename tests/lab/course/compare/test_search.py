@@ -1,10 +1,36 @@
 """Two small packages, recorded and compared: the innermost call that differs is named."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 from tests.lab.course.compare.two_packages import Record, forward, reported, stream
 
-from tiny_llm_lab.course.compare.search import first_difference
+from tiny_llm_lab.course.compare.command import CallsOfTest, differences, extended_after, report
+from tiny_llm_lab.course.compare.search import first_difference, num_calls, outer_difference
+from tiny_llm_lab.course.manifest import load_course
+
+
+def test_calls_are_recorded_with_those_inside_and_the_place_of_their_object(record: Record) -> None:
+    made, called = record(forward)
+    assert (made.name, [call.name for call in made.calls]) == ("Model.__init__", ["Norm.__init__"] * 3)
+    assert [(call.name, call.place) for call in called.calls] == [
+        *(("Norm.__call__", ".layers[0]"), ("scale", "")),
+        *(("Norm.__call__", ".layers[1]"), ("scale", "")),
+        *(("Norm.__call__", ".layers[2]"), ("scale", "")),
+    ]
+    assert (called.given, called.result) == ({"x": 1}, 22)
+    assert num_calls([made, called]) == 4 + 7
+
+
+def test_what_a_generator_yields_is_its_result(record: Record) -> None:
+    _, call = record(stream)[0], record(stream)[-1]
+    assert (call.name, call.result, [inner.name for inner in call.calls]) == (
+        "Model.tokens",
+        (0, 2, 4),
+        ["scale"] * 3,
+    )
 
 
 def test_the_same_code_does_not_differ(record: Record) -> None:
@@ -76,6 +102,16 @@ def test_a_wrong_counter_is_found_though_results_are_right(record: Record) -> No
     assert (found.says.where, found.mine.name) == ("self.count", "Norm.__call__")
 
 
+def test_a_wrong_counter_is_found_though_the_input_is_off_by_a_rounding(record: Record) -> None:
+    def norm_of(x: float) -> Callable[[object], None]:
+        return lambda module: module.Norm(1)(mx.array([x]))  # type: ignore[attr-defined]
+
+    got = record(norm_of(1.00001), "self.count += 1", "self.count += 2")
+    found = first_difference(record(norm_of(1.0)), got)
+    assert found is not None
+    assert (found.says.where, found.mine.name) == ("self.count", "Norm.__call__")
+
+
 def test_the_report_names_the_test_the_path_and_the_place(record: Record) -> None:
     wanted = {"test_a": record(forward), "test_b": record(stream)}
     wrong = ("Norm(1), Norm(1), Norm(1)", "Norm(1), Norm(1), Norm(3)")
@@ -100,3 +136,51 @@ def test_unwritten_code_is_no_difference(record: Record) -> None:
         "1 test on both packages, 1 of them not written yet",
         "nothing to compare yet",
     ]
+
+
+def test_where_a_test_passes_only_what_it_asked_for_is_compared(record: Record) -> None:
+    def norm(module: object) -> None:
+        module.Norm(1)(1)  # type: ignore[attr-defined]
+
+    counted = record(norm), record(norm, "self.count += 1", "self.count += 2")
+    assert first_difference(*counted) is not None
+    assert outer_difference(*counted) is None, "a test that reads the attribute would have failed"
+    one, other = ({"test_a": CallsOfTest(calls)} for calls in counted)
+    assert not differences(one, other, later=())
+    wrong = outer_difference(record(forward), record(forward, "scale(x, 2)", "scale(x, 3)"))
+    assert wrong is not None and [call.name for call in wrong.path] == ["Model.__call__"]
+
+
+def test_tests_that_fail_come_first(record: Record) -> None:
+    wanted, mine = record(forward), record(forward, "scale(x, 2)", "scale(x, 3)")
+    one = {"test_a": CallsOfTest(wanted), "test_b": CallsOfTest(wanted)}
+    other = {"test_a": CallsOfTest(mine), "test_b": CallsOfTest(mine, has_failed=True)}
+    found = differences(one, other, later=())
+    assert [test for test, _ in found] == ["test_b", "test_a"]
+    assert not any("passes on yours" in line for line in report(one, other, found, Path("/")))
+    assert list(report(one, other, found[1:], Path("/")))[-1].startswith("this test passes on yours")
+
+
+@pytest.mark.parametrize(
+    ("later", "name"), [("Norm", "scale"), ("Norm.__call__", "scale"), ("", "Norm.__call__")]
+)
+def test_what_later_days_extend_is_named_last(record: Record, later: str, name: str) -> None:
+    def both(module: object) -> None:
+        module.Norm(1)(1)  # type: ignore[attr-defined]
+        module.scale(5)  # type: ignore[attr-defined]
+
+    wanted, mine = record(both), record(both, "return x * by", "return x * by + 1")
+    norm = next(call for call in mine if call.name == "Norm.__call__")
+    norm.state["count"] = 9  # as an attribute that comes with a later day
+    found = first_difference(wanted, mine, [later] if later else [])
+    assert found is not None and found.path[-1].name == name
+    alone = first_difference(wanted[:2], mine[:2], [later] if later else [])
+    assert alone is not None and alone.path[-1].name == "Norm.__call__", "named where nothing else differs"
+
+
+def test_the_symbols_that_later_days_extend_are_those_of_the_course() -> None:
+    course = load_course()
+    grown = {symbol for task in course.tasks for symbol in task.grows}
+    assert extended_after(course, "1.1") == grown, "nothing is extended on the first day"
+    assert extended_after(course, course.days[-1].id) == set()
+    assert extended_after(course, "2.7.1") < grown

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tiny_llm_lab.course.compare.calls import Call
-from tiny_llm_lab.course.compare.command import differences, report
-from tiny_llm_lab.course.compare.runs import CallsOfTest
+from tiny_llm_lab.course.compare.command import CallsOfTest, differences, report
 
 SOURCE = """
 def scale(x, by=2):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.desk_course import FILES as DESK_FILES
 from tests.lab.course.learner.small_course import ANSWER, FILES, Grade
+from tests.lab.course.trees import write_files
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.manifest import load_course
@@ -16,10 +17,7 @@ from tiny_llm_lab.course.starter import reset, stubs
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The root of the clone, in which the commands of a learner work."""
-    for name, text in FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_files(tmp_path, FILES)
     for module in (stubs, reset, desk):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     return tmp_path
@@ -54,10 +52,7 @@ def written(clone: Path) -> Path:
 @pytest.fixture
 def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """The clone of a course that has a reference, with its starter as generated."""
-    for name, text in DESK_FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_files(tmp_path, DESK_FILES)
     for module in (stubs, reset, desk):
         monkeypatch.setattr(module, "load_course", lambda: load_course(tmp_path))
     assert main(["stubs"]) == 0

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.lab.course.learner.desk_course import ANSWER
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner import diff
-from tiny_llm_lab.course.learner.side_by_side import shown_diff
+from tiny_llm_lab.course.learner.diff import answers
 from tiny_llm_lab.course.manifest import Task, load_course
-from tiny_llm_lab.course.record.answers import answers
 from tiny_llm_lab.types import UserError
 
 Capture = pytest.CaptureFixture[str]
@@ -26,10 +24,7 @@ def written(untouched: Path) -> Path:
 
 
 def rendered(mine: str, reference: str, width: int) -> list[str]:
-    console = Console(width=width, no_color=True, force_terminal=False)
-    with console.capture() as capture:
-        console.print(shown_diff(mine, reference, "python", width))
-    return [line.rstrip() for line in capture.get().splitlines()]
+    return [line.plain for line in diff.diff_lines(mine, reference, width)]
 
 
 def test_what_does_not_pass_is_shown_only_to_those_who_peek(written: Path, capsys: Capture) -> None:
@@ -95,16 +90,8 @@ def test_every_task_of_the_course_has_an_answer() -> None:
         assert any(part.reference.strip() for part in found), task.id
 
 
-def test_two_columns_where_there_is_room() -> None:
-    mine, theirs = "a\nb\nc\nd\n", "a\nB\nc\nd\ne\n"
-    assert [line.split() for line in rendered(mine, theirs, 140)] == [
-        ["a", "a"],
-        ["b", "|", "B"],
-        ["c", "c"],
-        ["d", "d"],
-        [">", "e"],
-    ]
-    assert rendered(mine, theirs, 80) == ["  a", "- b", "+ B", "  c", "  d", "+ e"]
+def test_lines_of_one_side_are_marked() -> None:
+    assert rendered("a\nb\nc\nd\n", "a\nB\nc\nd\ne\n", 80) == ["  a", "- b", "+ B", "  c", "  d", "+ e"]
 
 
 def test_code_that_is_too_wide_goes_on_below_its_own_indent() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.lab.course.learner.desk_course import ANSWER
 from tests.lab.course.learner.small_course import ANSWER as SMALL_ANSWER
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.growth import growths_of
@@ -21,9 +22,8 @@ STUB = '    """Twice x."""\n    raise NotImplementedError("task 1.1.1")\n'
 @pytest.fixture
 def grown(untouched: Path) -> Path:
     """The clone whose reference has a parameter that task 2.1.2 adds to `twice`."""
-    listed = untouched / "course.toml"
     old = 'title = "twice more"\n'
-    listed.write_text(listed.read_text().replace(old, old + 'adds = ["twice(n)"]\n'))
+    edit(untouched, "course.toml", old, old + 'adds = ["twice(n)"]\n')
     answer = ANSWER.replace(HEAD, GROWN)
     (untouched / "src/tiny_llm_ref/sums.py").write_text(answer)
     return untouched

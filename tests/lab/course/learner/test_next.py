@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.course.learner.small_course import Grade
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.chapter import chapter_of
@@ -14,6 +15,7 @@ from tiny_llm_lab.course.record.desk import open_desk
 from tiny_llm_lab.course.record.standing import Standing, State
 
 pytest_plugins = ["pytester"]
+SUMS = "src/tiny_llm/sums.py"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -59,8 +61,7 @@ def test_a_method_is_shown_with_its_class(grade: Grade, written: Path, capsys: C
 
 
 def test_a_failing_and_an_ungraded_task_say_so(grade: Grade, written: Path, capsys: Capture) -> None:
-    path = written / "src/tiny_llm/sums.py"
-    path.write_text(path.read_text().replace("3 * x", "4 * x"))
+    edit(written, SUMS, "3 * x", "4 * x")
     assert "  it is written, and has not passed yet: run its tests\n" in said(capsys)
     grade()
     assert "  1 of its 2 tests failed when they ran last\n" in said(capsys)
@@ -68,8 +69,7 @@ def test_a_failing_and_an_ungraded_task_say_so(grade: Grade, written: Path, caps
 
 def test_what_changed_since_it_passed_is_named(grade: Grade, written: Path, capsys: Capture) -> None:
     grade()
-    path = written / "src/tiny_llm/sums.py"
-    path.write_text(path.read_text().replace("3 * x", "x * 3"))
+    edit(written, SUMS, "3 * x", "x * 3")
     out = said(capsys)
     assert "\nchanged since it passed: 1.1.1 twice\n  ./pdmw run test --task 1.1.1 grades it again\n" in out
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.course.learner.small_course import Grade
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.course.record.record import RECORD, Outcome, load_record
 
@@ -35,10 +36,8 @@ def test_a_setup_that_fails_is_a_failure(grade: Grade, written: Path) -> None:
 
 
 def test_a_skipped_test_ran(grade: Grade, written: Path) -> None:
-    path = written / "tests/week_1/test_day_1.py"
-    path.write_text(
-        path.read_text().replace("def test_twice(llm):", "def test_twice(llm):\n    pytest.skip('no GPU')")
-    )
+    skips = "def test_twice(llm):\n    pytest.skip('no GPU')"
+    edit(written, "tests/week_1/test_day_1.py", "def test_twice(llm):", skips)
     grade()
     assert counts(noted(written)) == (1, 0, 0, True) and noted(written).is_pass
 

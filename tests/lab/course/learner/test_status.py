@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.course.learner.small_course import Grade
+from tests.lab.course.trees import edit
 
 from tiny_llm_lab.cli.dispatch import main
 from tiny_llm_lab.course.learner.status import status_lines
@@ -36,8 +37,7 @@ def test_a_sign_for_each_state(grade: Grade, written: Path, capsys: Capture) -> 
     assert status(capsys)[0] == "→ 1.1  ◐·  One"
     grade()
     assert status(capsys)[:2] == ["  1.1  ✓·  One", "→ 1.2  ○○  Two"]
-    path = written / "src/tiny_llm/sums.py"
-    path.write_text(path.read_text().replace("3 * x", "4 * x"))
+    edit(written, "src/tiny_llm/sums.py", "3 * x", "4 * x")
     assert status(capsys)[:2] == ["  1.1  ◐·  One", "→ 1.2  ○○  Two"]
     grade()
     assert status(capsys)[:2] == ["→ 1.1  ✗·  One", "  1.2  ○○  Two"]

@@ -1,4 +1,4 @@
-"""Figures of the book: stale, unused and untold ones are found."""
+"""Figures, tables of measured numbers and counts of the book: what is stale, unused or untold is found."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ import pytest
 
 from tiny_llm_lab.course.book.chapters.figures import figure_problems, image_problems, is_same_drawing
 from tiny_llm_lab.course.book.page import Page
+from tiny_llm_lab.course.book.results import measured_problems
+from tiny_llm_lab.course.manifest import load_course
 
 SVG = '<svg width="480"><title>Bars</title><rect x="10.5" fill-opacity="0.31"/><text>7 tokens</text></svg>'
 SHOWN = Page(Path("one.md"), "![Bars that grow from left to right](figures/bars.svg)")
@@ -61,3 +63,48 @@ def test_an_image_needs_words() -> None:
     assert image_problems(SHOWN) == []
     (found,) = image_problems(Page(Path("one.md"), "![bars](figures/bars.svg)"))
     assert found.startswith("one.md: figures/bars.svg has no alternative text")
+
+
+TABLE = "| rows | {} |\n| --- | --: |\n| 1 | 3.2 |\n"
+
+
+@pytest.mark.parametrize(
+    "unit", ["ms", "gap p95 ms", "TTFT, s", "out tok/s", "rate (GB/s)", "times faster", "×"]
+)
+def test_a_time_or_a_rate_in_a_header_needs_its_results(unit: str) -> None:
+    (found,) = measured_problems(Page(Path("one.md"), f"text\n\n{TABLE.format(unit)}"))
+    assert found.startswith(f"one.md:3: a table of measured numbers ({unit})")
+
+
+@pytest.mark.parametrize("header", ["tokens", "forms", "stops", "x times the weight", "`ms`", "B × L"])
+def test_a_header_without_a_unit_is_a_table_like_others(header: str) -> None:
+    assert list(measured_problems(Page(Path("one.md"), TABLE.format(header)))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<!-- results: ladder -->\n\n{TABLE.format('ms')}\n<!-- end of results -->\n",
+        f"<!-- by hand: from a paper -->\n{TABLE.format('ms')}",
+        f"<!-- by hand: from a paper -->\n\n{TABLE.format('ms')}",
+    ],
+)
+def test_a_generated_table_and_one_with_a_reason_pass(text: str) -> None:
+    assert list(measured_problems(Page(Path("one.md"), text))) == []
+
+
+@pytest.mark.parametrize("text", ["<!-- by hand: -->", "<!-- by hand: x -->\n\ntext"])
+def test_a_reason_stands_right_above_and_is_not_empty(text: str) -> None:
+    assert len(list(measured_problems(Page(Path("one.md"), f"{text}\n\n{TABLE.format('ms')}")))) == 1
+
+
+PREFACE = Path(__file__).resolve().parents[4] / "book" / "src" / "preface.md"
+
+
+def test_the_preface_counts_the_tasks_in_each_language() -> None:
+    tasks = [task for day in load_course().days for task in day.tasks]
+    kernels = [task.kernel for task in tasks if task.kernel]
+    metal = sum(kernel.endswith(".metal") for kernel in kernels)
+    text = PREFACE.read_text("utf-8")
+    assert f"the {len(kernels) - metal} tasks in C++, the tests of the {metal} tasks in Metal" in text
+    assert f"{len(kernels)} of the {len(tasks)} tasks are in C++ or Metal" in text

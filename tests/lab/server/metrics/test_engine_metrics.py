@@ -1,20 +1,17 @@
 """What the metrics come to on workloads whose every step is known."""
 
 import asyncio
-from typing import cast
 
 import pytest
 from tests.helpers.fragile import BrokenError, Fragile
 from tests.helpers.metered import Metered
-from tests.helpers.serving import make_engine
-from tests.helpers.toy import EOS, toy_model
+from tests.helpers.toy import EOS
+from tests.helpers.toy_server import toy_engine
 
 from tiny_llm_lab.runtime.solution import load_serving
-from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.server.metrics.engine_metrics import EngineMetrics
-from tiny_llm_lab.serving.server.metrics.histogram import Histogram
-from tiny_llm_lab.types import OnStep, SamplingParams, SchedulerConfig
-from tiny_llm_lab.types.scheduling.serving import Engine
+from tiny_llm_lab.serving.server.metrics.totals import Histogram
+from tiny_llm_lab.types import SamplingParams, SchedulerConfig
 
 LLM = load_serving("ref")
 CONFIG = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
@@ -137,11 +134,11 @@ def test_an_answer_without_a_token_ends_with_its_step(monkeypatch: pytest.Monkey
 def test_a_failed_step_and_a_fresh_cache_on_the_real_thread() -> None:
     models, metrics = list[Fragile](), EngineMetrics()
 
-    def make(on_step: OnStep) -> Engine:
-        models.append(Fragile(toy_model(LLM)))  # here, as MLX binds arrays to the thread
-        return cast(Engine, make_engine(LLM, models[0], CONFIG, on_step=on_step))
+    def fragile(model: object) -> Fragile:
+        models.append(Fragile(model))
+        return models[0]
 
-    engine = AsyncEngine(make, [metrics])
+    engine = toy_engine(CONFIG, [metrics], fragile)
 
     async def answer() -> None:
         async for _ in engine.generate([97] * 20, SamplingParams(max_tokens=2, ignore_eos=True)):

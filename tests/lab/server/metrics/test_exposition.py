@@ -12,7 +12,7 @@ from tests.helpers.metered import Metered
 
 from tiny_llm_lab.runtime.solution import load_serving
 from tiny_llm_lab.serving.server.metrics.exposition import exposition
-from tiny_llm_lab.serving.server.metrics.stats_log import StatsLog, stats_logged
+from tiny_llm_lab.serving.server.routes.metrics import StatsLog, stats_logged
 from tiny_llm_lab.types import SchedulerConfig
 
 ROOT = Path(__file__).resolve().parents[4]

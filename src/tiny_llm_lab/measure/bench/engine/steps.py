@@ -6,6 +6,8 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
+import mlx.core as mx
+
 from tiny_llm_lab.measure.bench.engine.config import BLOCK_SIZE, BenchConfig, exactly
 from tiny_llm_lab.measure.bench.harness import Variant, Versus, time_variants, timed_section
 from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
@@ -104,7 +106,11 @@ def ahead(config: BenchConfig) -> Section:
                 engine = config.decoding_engine(streams, length, async_scheduling=is_ahead)
                 stack.callback(engine.release)
                 variants.append(Variant(name, partial(_repeat, engine.step, _AHEAD_STEPS)))
+        held_bytes = mx.get_active_memory()
+        mx.reset_peak_memory()
         seconds = time_variants(variants, config.rounds)
+        # A step ahead that finds the pools in use copies them: the peak tells.
+        memory = {"held_bytes": held_bytes, "peak_bytes": mx.get_peak_memory()}
     steps = {name: [value / _AHEAD_STEPS for value in values] for name, values in seconds.items()}
     ratios = [
         Versus(f"speed a step ahead / each read first, {streams} streams", *pair)
@@ -114,7 +120,9 @@ def ahead(config: BenchConfig) -> Section:
         f"{(median(steps[usual]) - median(steps[faster])) * 1e3:.2f} ms" for usual, faster in names.values()
     ]
     title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn"
-    return timed_section("ahead", title, steps, ratios, [f"Saved in a step: {', '.join(saved)}."])
+    above = (memory["peak_bytes"] - held_bytes) / 1e6
+    notes = [f"Saved in a step: {', '.join(saved)}. Memory at its peak: {above:.0f} MB above what is held."]
+    return timed_section("ahead", title, steps, ratios, notes, **memory)
 
 
 def scheduler(config: BenchConfig) -> Section:

@@ -11,9 +11,13 @@ from tiny_llm_lab.measure.labs.lab import BUDGET, Lab, Measured
 from tiny_llm_lab.measure.labs.result import Claim, Finding, judged
 from tiny_llm_lab.measure.labs.workload import contention, overlap_problem
 from tiny_llm_lab.measure.load.record import LoadRun, timings
+from tiny_llm_lab.measure.simulate.cost import Roofline
+from tiny_llm_lab.measure.simulate.engine import SimulatedEngine
+from tiny_llm_lab.measure.simulate.setting import Setting
+from tiny_llm_lab.measure.traffic.request import Request
 from tiny_llm_lab.runtime.solution import load_scheduling
-from tiny_llm_lab.types import SchedulerConfig
 
+_A_SECOND: Final = Roofline(1.0, 0.0, 0.0, 0.0, 0.0)
 _COLUMNS: Final = (
     Column("usual_s", "usual gap ms", ".2f", 1e3),
     Column("stall_s", "longest gap of a stream ms", ".1f", 1e3, has_spread=True),
@@ -36,26 +40,13 @@ def metrics(run: LoadRun) -> Metrics:
 
 
 def step_count(solution: str, num_tokens: int, budget: int, num_decodes: int) -> int:
-    """Steps that the scheduler plans for a prompt beside requests that decode."""
-    llm = load_scheduling(solution)
-    config = SchedulerConfig(budget, min(64, budget), num_tokens + 64)
-    blocks = (num_decodes + 1) * ceil(config.max_model_len / 16)
-    scheduler = llm.Scheduler(config, llm.BlockPool(blocks, 16))
-    sampled = {str(number): [7] for number in range(num_decodes)} | {"long": [7]}
-    for number in range(num_decodes):
-        scheduler.add(llm.TokenSequence(str(number), [number + 1]))
-    if num_decodes:
-        scheduler.commit(scheduler.schedule(), sampled)
-    long = llm.TokenSequence("long", list(range(num_tokens)))
-    scheduler.add(long)
-    count = 0
-    while not long.output_token_ids:
-        plan = scheduler.schedule()
-        is_last = long.needs_sample(plan.num_scheduled_tokens.get("long", 0))
-        drawn = {name: sampled[name] for name in plan.num_scheduled_tokens if name != "long" or is_last}
-        scheduler.commit(plan, drawn)
-        count += 1
-    return count
+    """Steps that the scheduler plans for a prompt beside requests that decode, simulated at a second each."""
+    setting = Setting(budget=str(budget), max_num_seqs=min(64, budget), max_model_len=num_tokens + 64)
+    engine = SimulatedEngine(load_scheduling(solution), setting, _A_SECOND)
+    decodes = [Request("decode", 1, num_tokens)] * num_decodes
+    stats = engine.replay([*decodes, Request("long", num_tokens, 1, arrival_s=1.0)])
+    [long] = (each.timing for each in stats.finished if each.request.kind == "long")
+    return round(long.ttft_s or 0)
 
 
 def finding(rows: Sequence[Row], long_tokens: int, steps: Sequence[int], problem: str | None) -> Finding:

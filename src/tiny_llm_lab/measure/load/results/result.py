@@ -13,26 +13,12 @@ from tiny_llm_lab.runtime.metrics import e2e_s, percentile, pooled_itl, tpot_s
 from tiny_llm_lab.types import Timing
 
 METRICS: Final = ("ttft", "tpot", "itl", "e2el")
-# Kept by --save-detailed only, one entry for each request.
-DETAILED: Final = (
-    "input_lens",
-    "output_lens",
-    "ttfts",
-    "itls",
-    "start_times",
-    "generated_texts",
-    "errors",
-    "arrival_times",
-    "token_times",
-    "finish_reasons",
-    "kinds",
-)
 
 
 def summarize(
     run: LoadRun, percentiles: Sequence[float], goodput: Goodput | None = None, is_open_loop: bool = False
 ) -> dict[str, Any]:
-    """Counts, rates and latencies of `run`, then its details; latencies in ms, details in s.
+    """Counts, rates and latencies of `run`, the latencies in ms.
 
     Latencies count from sending; `from_arrival` has those from the scheduled arrival, None unless the loop is
     open. Goodput counts from the arrival. Percentiles are nearest-rank. Failed requests count as failed only.
@@ -59,7 +45,6 @@ def summarize(
         "max_send_delay_ms": run.max_send_delay_s * 1e3,
         "tokens_counted_by": dict(Counter(record.counted_by for record in done)),
         "cached_tokens": sum(record.usage.cached_tokens or 0 for record in done if record.usage),
-        **_details(run),
     }
 
 
@@ -84,7 +69,8 @@ def latencies(timings: Sequence[Timing], percentiles: Sequence[float]) -> dict[s
     return result
 
 
-def _details(run: LoadRun) -> dict[str, list[Any]]:
+def details(run: LoadRun) -> dict[str, list[Any]]:
+    """What --save-detailed adds, an entry for each request; times in s."""
     timings = [record.timing for record in run.records]
     return {
         "input_lens": [record.num_prompt_tokens for record in run.records],

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tiny_llm_lab.measure.load.results.result import DETAILED
 from tiny_llm_lab.types import UserError
 
 
@@ -23,10 +22,9 @@ def result_path(args: Namespace, model: str) -> Path:
     return folder / (args.result_filename or made_up)
 
 
-def write_result(result: Mapping[str, Any], path: Path, is_detailed: bool) -> None:
-    """Write `result` as JSON, with a date; without its details unless `is_detailed`."""
-    kept = {key: value for key, value in result.items() if is_detailed or key not in DETAILED}
+def write_result(result: Mapping[str, Any], path: Path) -> None:
+    """Write `result` as JSON, with a date."""
     try:
-        path.write_text(json.dumps({"date": f"{datetime.now():%Y%m%d-%H%M%S}", **kept}) + "\n")
+        path.write_text(json.dumps({"date": f"{datetime.now():%Y%m%d-%H%M%S}", **result}) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None

@@ -41,6 +41,14 @@ class Shape:
         return ",".join([self.name, *changes])
 
 
+def _with_experts(shape: Shape, count: int, active: int, inner: int) -> Shape:
+    return replace(shape, experts=count, active=active, expert_inner=inner)
+
+
+def _shrunk(shape: Shape) -> Shape:
+    return replace(shape, vocab=320, positions=512, bits=32)
+
+
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -48,42 +56,17 @@ SHAPES = {
         Shape("qwen3-1.7b", "qwen3", 2048, 28, 16, 8, 128, 6144, tied=1),
         Shape("qwen3-4b", "qwen3", 2560, 36, 32, 8, 128, 9728, tied=1),
         Shape("qwen3-8b", "qwen3", 4096, 36, 32, 8, 128, 12288, tied=0),
+        Shape("qwen3-14b", "qwen3", 5120, 40, 40, 8, 128, 17408, tied=0),
+        Shape("qwen3-32b", "qwen3", 5120, 64, 64, 8, 128, 25600, tied=0),
         Shape("qwen2.5-0.5b", "qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
         Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
-        Shape(
-            "qwen3-30b-a3b",
-            "qwen3_moe",
-            2048,
-            48,
-            32,
-            4,
-            128,
-            6144,
-            tied=0,
-            experts=128,
-            active=8,
-            expert_inner=768,
-        ),
+        _with_experts(Shape("qwen3-30b-a3b", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, tied=0), 128, 8, 768),
         # Shrunk for tests: every feature of the family, in a megabyte. Sizes are all different, and in
         # Qwen3 the heads together are wider than the hidden size, so that no two can be mistaken.
-        Shape("qwen3-shrunk", "qwen3", 64, 3, 4, 2, 32, 192, tied=1, vocab=320, positions=512, bits=32),
-        Shape("qwen2.5-shrunk", "qwen2", 64, 2, 4, 2, 16, 192, tied=0, vocab=320, positions=512, bits=32),
-        Shape(
-            "qwen3-moe-shrunk",
-            "qwen3_moe",
-            64,
-            3,
-            4,
-            2,
-            32,
-            192,
-            tied=0,
-            vocab=320,
-            positions=512,
-            bits=32,
-            experts=8,
-            active=3,
-            expert_inner=256,
+        _shrunk(Shape("qwen3-shrunk", "qwen3", 64, 3, 4, 2, 32, 192, tied=1)),
+        _shrunk(Shape("qwen2.5-shrunk", "qwen2", 64, 2, 4, 2, 16, 192, tied=0)),
+        _shrunk(
+            _with_experts(Shape("qwen3-moe-shrunk", "qwen3_moe", 64, 3, 4, 2, 32, 192, tied=0), 8, 3, 256)
         ),
     )
 }
@@ -127,23 +110,20 @@ def _check(shape: Shape, text: str) -> None:
         "norm_topk must be 0 or 1": shape.norm_topk in (0, 1),
         "sparse_step must be 1 or more": shape.sparse_step >= 1,
     }
-    for complaint, holds in checks.items():
-        if not holds:
-            raise UserError(f"random:{text}: {complaint}")
     has_experts = 1 <= shape.active <= shape.experts and shape.expert_inner >= 1
     has_none = shape.experts == shape.active == shape.expert_inner == 0
-    relations = {
+    checks |= {
         "experts, active and expert_inner are for qwen3_moe, with active of 1 to experts": has_experts
         if shape.model_type == "qwen3_moe"
         else has_none,
-        "kv_heads must divide heads": shape.heads % shape.kv_heads == 0,
+        "kv_heads must divide heads": shape.heads % max(1, shape.kv_heads) == 0,
         "head_dim must be even": shape.head_dim % 2 == 0,
         # mlx-lm knows no other: it ignores the head_dim of a qwen2 config.json.
         "heads x head_dim must be hidden in qwen2": shape.model_type != "qwen2" or widths[2] == shape.hidden,
         f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
-        or not any(width % shape.group for width in (*widths, expert_width)),
+        or not any(width % max(1, shape.group) for width in (*widths, expert_width)),
     }
-    for complaint, holds in relations.items():
+    for complaint, holds in checks.items():
         if not holds:
             raise UserError(f"random:{text}: {complaint}")
 

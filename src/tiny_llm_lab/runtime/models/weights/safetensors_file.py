@@ -57,35 +57,28 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     if not isinstance(header, dict):
         raise _damaged(path, "its header is no JSON object")
     header.pop("__metadata__", None)
-    ends = {name: _checked_end(path, name, fields) for name, fields in header.items()}
-    missing = max(ends.values(), default=0) - (size - _LENGTH_BYTES - length)
+    data = _LENGTH_BYTES + length
+    tensors = {name: _tensor_info(path, data, name, fields) for name, fields in header.items()}
+    spans = sorted((info.begin, info.begin + info.num_bytes) for info in tensors.values())
+    missing = max((end for _, end in spans), default=0) - size
     if missing > 0:
         raise _damaged(path, f"{missing} bytes are missing at its end")
-    spans = sorted(fields["data_offsets"] for fields in header.values())
     if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
         raise _damaged(path, "two tensors share bytes")
-    data = _LENGTH_BYTES + length
-    return {name: _tensor_info(path, data, fields) for name, fields in header.items()}
+    return tensors
 
 
-def _tensor_info(path: Path, data: int, fields: Mapping[str, Any]) -> TensorInfo:
-    begin, end = fields["data_offsets"]
-    return TensorInfo(path, fields["dtype"], tuple(fields["shape"]), data + begin, end - begin)
-
-
-def _checked_end(path: Path, name: str, fields: Any) -> int:
-    """Where the tensor's data ends, if the header's entry holds together."""
+def _tensor_info(path: Path, data: int, name: str, fields: Any) -> TensorInfo:
+    """The tensor behind a header that ends at `data`, if the header's entry holds together."""
     try:
         dtype, shape = fields["dtype"], tuple(fields["shape"])
         begin, end = fields["data_offsets"]
-        num_bytes = math.prod(shape) * ITEM_SIZES[dtype]
         are_counts = all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
-        is_sound = are_counts and end - begin == num_bytes
+        if are_counts and end - begin == math.prod(shape) * ITEM_SIZES[dtype]:
+            return TensorInfo(path, dtype, shape, data + begin, end - begin)
     except (KeyError, TypeError, ValueError):
-        is_sound = False
-    if not is_sound:
-        raise _damaged(path, f"the header's entry for {name} makes no sense")
-    return int(end)
+        pass
+    raise _damaged(path, f"the header's entry for {name} makes no sense")
 
 
 def hold_the_same(a: TensorInfo, b: TensorInfo) -> bool:

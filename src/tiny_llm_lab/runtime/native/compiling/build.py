@@ -28,6 +28,7 @@ from tiny_llm_lab.runtime.native.compiling.locks import file_lock
 from tiny_llm_lab.runtime.native.compiling.progress import Progress
 from tiny_llm_lab.types import UserError
 
+_MLX = Path(mx.__file__).parent
 CPP = Path(__file__).parents[1] / "cpp"
 _COMMON = ("-std=c++20", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # A product and a sum are fused only where the source says so: every copy of a loop rounds alike.
@@ -59,9 +60,10 @@ class CacheError(BuildError):
     """The cache folder cannot be written, its disk is full, or what it holds is damaged."""
 
 
-def damaged(path: Path) -> CacheError:
-    """What to raise when a compiled library cannot be loaded."""
-    return CacheError(f"{path} is damaged: delete {path.parent}, and it is made again")
+def damaged(path: Path, error: Exception) -> CacheError:
+    """What to raise when a compiled library cannot be loaded, with the loader's own words."""
+    said = " ".join(str(error).split())
+    return CacheError(f"{path} cannot be loaded ({said}): delete {path.parent}, and it is made again")
 
 
 class CompileError(BuildError):
@@ -85,11 +87,17 @@ class Library:
 
 
 def compiler() -> str:
-    """The C++ compiler: CXX, or the first of c++, g++ and clang++ that there is."""
+    """The C++ compiler: CXX, or the first of c++, g++ and clang++ that there is and that says its version.
+
+    macOS without Xcode's tools has programs of these names that only ask for them.
+    """
     names = [own] if (own := os.environ.get("CXX")) else ["c++", "g++", "clang++"]
-    found = next((path for name in names if (path := shutil.which(name))), None)
+    found = next(
+        (path for name in names if (path := shutil.which(name)) and compiler_version(path).strip()), None
+    )
     if found is None:
-        raise NoCompilerError("no C++ compiler: install g++ or clang, or name one in CXX")
+        cure = "run xcode-select --install" if sys.platform == "darwin" else "install g++ or clang"
+        raise NoCompilerError(f"no C++ compiler: {cure}, or name one in CXX")
     return found
 
 
@@ -119,15 +127,16 @@ def kernel_library(folder: Path, isa: Isa, extra: Sequence[str] = ()) -> Library
     )
 
 
-def binding_library() -> Library:
-    """The module that makes kernels known to MLX and Python, whichever package they come from."""
-    mlx, bind = Path(mx.__file__).parent, Path(nanobind.include_dir())
+def binding_library(mlx: Path = _MLX, is_for_mac: bool = sys.platform == "darwin") -> Library:
+    """The module that makes kernels known to the MLX in `mlx` and to Python, wherever they come from."""
+    bind = Path(nanobind.include_dir())
     paths = (CPP / "include", mlx / "include", bind, bind.parent / "ext/robin_map/include")
     flags = (*_BINDING, *(f"-I{path}" for path in (*paths, sysconfig.get_path("include"))))
     own = [CPP / name for name in ("binding.cpp", "operator.cpp", "thread_pool.cpp")]
     sources = [*own, bind.parent / "src/nb_combined.cpp"]
-    undefined = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
-    link = (f"-L{mlx / 'lib'}", "-lmlx", *undefined)
+    # Python's symbols are there when it is loaded. So is libmlx, but dyld need not know it by this name.
+    of_mac = ("-undefined", "dynamic_lookup", f"-Wl,-rpath,{mlx / 'lib'}") if is_for_mac else ()
+    link = (f"-L{mlx / 'lib'}", "-lmlx", *of_mac)
     return Library("_binding.so", tuple((path, flags) for path in sources), link, "the bridge to MLX")
 
 
@@ -221,7 +230,7 @@ def _cure(number: int | None) -> str:
 
 @functools.cache
 def compiler_version(cxx: str) -> str:
-    """What the compiler says of itself, in several lines."""
+    """What the compiler says of itself, in several lines; nothing if it is none."""
     return subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
 
 

@@ -29,11 +29,13 @@ class DeviceTests:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[str, Sequence[Verdict]] = {}
+        self._announced: set[str] = set()
 
     def ops(self, package: str, is_asked_for: bool) -> MlxOps | None:
         """The fused operators for models of `package`.
 
-        None if one that every model needs is wrong, unless they were asked for.
+        None if one that every model needs is wrong, unless they were asked for. Kernels for decodes are
+        tested when a step first asks for one: a model without blocks never does.
         """
         if not _is_gpu():
             return MlxOps(widens=False)
@@ -53,7 +55,22 @@ class DeviceTests:
         return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package)])
 
     def _fused(self) -> Sequence[Verdict]:
-        return self._once(fused_checks.ALL, [Path(fused_checks.__file__)], fused_checks.judge_fused)
+        """On the operators that are wrong, or one on all. Each has a file: one may end its process."""
+        return self._once(fused_checks.ALL, self._judge_fused)
+
+    def _judge_fused(self) -> tuple[Sequence[Verdict], bool]:
+        sources = [Path(fused_checks.__file__)]
+        made = [
+            kept(each.subject, sources, partial(self._judge_one, each), each.follows)
+            for each in fused_checks.CHECKS
+        ]
+        wrong = [verdict for found, _ in made for verdict in found if not verdict.is_right]
+        right = Verdict(fused_checks.ALL, True, "right for the shapes that were wrong in some version")
+        return wrong or [right], any(is_new for _, is_new in made)
+
+    def _judge_one(self, check: fused_checks.Check) -> Sequence[Verdict]:
+        self._announce(fused_checks.ALL)
+        return [fused_checks.judged(check)]
 
     def _decodes(self, package: str) -> Sequence[tuple[Verdict, Decodes]]:
         """On the package's kernel, if it has one, and on the given one; none where there is no Metal."""
@@ -68,15 +85,22 @@ class DeviceTests:
         return [(self._judged(subject, files, kernel), kernel) for subject, files, kernel in kernels]
 
     def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes) -> Verdict:
-        judge = partial(decode_checks.judge_decodes, subject, kernel, self._clock)
-        return self._once(subject, [*files, *_CHECKS], lambda: [judge()])[0]
+        def judge() -> Sequence[Verdict]:
+            self._announce(subject)
+            return [decode_checks.judge_decodes(subject, kernel, self._clock)]
 
-    def _once(
-        self, subject: str, sources: Sequence[Path], judge: Callable[[], Sequence[Verdict]]
-    ) -> Sequence[Verdict]:
+        return self._once(subject, lambda: kept(subject, [*files, *_CHECKS], judge, "not used"))[0]
+
+    def _announce(self, what: str) -> None:
+        """Compiling what a test needs takes seconds: that it runs is told once."""
+        if what not in self._announced:
+            self._announced.add(what)
+            print(f"testing {what}, once on this GPU ...", file=sys.stderr, flush=True)
+
+    def _once(self, subject: str, judge: Callable[[], tuple[Sequence[Verdict], bool]]) -> Sequence[Verdict]:
         """The verdicts: new ones are said, and wrong operators of MLX in every process."""
         if subject not in self._known:
-            self._known[subject], is_new = kept(subject, sources, judge)
+            self._known[subject], is_new = judge()
             for verdict in self._known[subject]:
                 if is_new or (subject == fused_checks.ALL and not verdict.is_right):
                     print(verdict, file=sys.stderr)

@@ -1,6 +1,7 @@
 """Are MLX's fused operators right on this device, for shapes that were wrong in released versions?"""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Final, cast
@@ -18,10 +19,23 @@ _DTYPES: Final = (mx.float16, mx.bfloat16)
 Cases = Iterator[tuple[mx.array, mx.array, str]]  # what is computed, what it should be, the shape in words
 
 
-def judge_fused() -> Sequence[Verdict]:
-    """A verdict on each operator that is wrong, with what follows for a model, or one on all."""
-    wrong = [verdict for check in _CHECKS if not (verdict := _judged(*check)).is_right]
-    return wrong or [Verdict(ALL, True, "right for the shapes that were wrong in some version")]
+@dataclass(frozen=True)
+class Check:
+    """An operator, shapes of it beside what they should give, and what a model does if it is wrong."""
+
+    subject: str
+    cases: Callable[[], Cases]
+    follows: str
+
+
+def judged(check: Check) -> Verdict:
+    """The verdict on one operator, found by computing."""
+    try:
+        wrong = next((shape for got, want, shape in check.cases() if not is_close(got, want)), None)
+    except (RuntimeError, ValueError) as error:
+        return Verdict(check.subject, False, f"fails ({in_one_line(error)}): {check.follows}")
+    says = "right" if wrong is None else f"wrong for {wrong}: {check.follows}"
+    return Verdict(check.subject, wrong is None, says)
 
 
 def is_close(got: mx.array, want: mx.array) -> bool:
@@ -39,22 +53,19 @@ def written_out(q: mx.array, k: mx.array, v: mx.array, visible: mx.array) -> mx.
     """Attention of q [B, H, L, D] over k, v [B, G, S, D] in float32, where `visible` [B, 1, L, S] says so."""
     q, k, v = (each.astype(mx.float32) for each in (q, k, v))
     k, v = (mx.repeat(each, q.shape[1] // k.shape[1], axis=1) for each in (k, v))
-    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
-    return mx.softmax(mx.where(visible, scores, -mx.inf), axis=-1) @ v
+    scores = by_cpu(q, k.swapaxes(-1, -2)) * q.shape[-1] ** -0.5
+    return by_cpu(mx.softmax(mx.where(visible, scores, -mx.inf), axis=-1), v)
+
+
+def by_cpu(a: mx.array, b: mx.array) -> mx.array:
+    """a @ b in float32 by MLX's CPU backend: a GPU's own product may be what is wrong."""
+    return mx.matmul(a.astype(mx.float32), b.astype(mx.float32), stream=mx.cpu)
 
 
 def in_one_line(error: Exception) -> str:
     """The line of an error that says most."""
     said = str(error).splitlines() or [type(error).__name__]
     return next((line for line in said if "error" in line), said[0]).strip()
-
-
-def _judged(subject: str, cases: Callable[[], Cases], cure: str) -> Verdict:
-    try:
-        wrong = next((shape for got, want, shape in cases() if not is_close(got, want)), None)
-    except (RuntimeError, ValueError) as error:
-        return Verdict(subject, False, f"fails ({in_one_line(error)}): {cure}")
-    return Verdict(subject, wrong is None, f"wrong for {wrong}: {cure}")
 
 
 def _rope(shapes: Sequence[tuple[int, int]], offsets: int | list[int]) -> Cases:
@@ -87,19 +98,50 @@ def _product() -> Cases:
         x = draw(2, (rows, 512), dtype)
         got = mx.quantized_matmul(x, weight, scales, biases, True, 64, bits)
         whole = mx.dequantize(weight, scales.astype(mx.float32), biases.astype(mx.float32), 64, bits)
-        yield got, x.astype(mx.float32) @ whole.T, f"{rows} rows of {bits} bits, {dtype}"
+        yield got, by_cpu(x, whole.T), f"{rows} rows of {bits} bits, {dtype}"
+
+
+def _dense_product() -> Cases:
+    for dtype, rows in product(_DTYPES, (1, 8, 9, 17, 33, 64)):
+        x, weight, bias = (
+            draw(i, shape, dtype) for i, shape in enumerate([(rows, 512), (96, 512), (96,)], 1)
+        )
+        want, shape = by_cpu(x, weight.T), f"{rows} rows, {dtype}"
+        yield mx.matmul(x, weight.T), want, shape
+        yield mx.addmm(bias, x, weight.T), want + bias, f"{shape}, with a bias"
+
+
+def _expert_product(is_packed: bool) -> Cases:
+    """Of 4 experts, in order and not, as `MlxOps.expert_mlp` calls it."""
+    for dtype, rows, in_order in product(_DTYPES, (1, 9, 33, 128), (False, True)):
+        x, weight = draw(1, (rows, 1, 512), dtype), draw(2, (4, 96, 512), dtype)
+        experts = mx.arange(rows, dtype=mx.uint32) * (4 if in_order else 3) // (rows if in_order else 1) % 4
+        if is_packed:
+            packed, scales, biases = mx.quantize(weight, 64, 4)
+            weight = mx.dequantize(packed, scales.astype(mx.float32), biases.astype(mx.float32), 64, 4)
+            got = mx.gather_qmm(
+                x, packed, scales, biases, None, experts, True, 64, 4, sorted_indices=in_order
+            )
+        else:
+            got = mx.gather_mm(x, weight.swapaxes(-1, -2), None, experts, sorted_indices=in_order)
+        want = by_cpu(x, weight[experts].swapaxes(-1, -2))
+        yield got, want, f"{rows} rows {'' if in_order else 'not '}in order, {dtype}"
 
 
 _PLAIN: Final = "models run on plain arrays"  # unless TINY_LLM_KERNELS=mlx
 # Above 8 query rows another kernel takes over. Among few stored tokens, one too many weighs much.
 _CHUNKS: Final = [(1, 2, 3), (1, 8, 11), (1, 9, 11), (1, 33, 40), (1, 8, 70), (1, 9, 70), (1, 64, 2000)]
 _DECODES: Final = [(3, 1, 2), (3, 1, 70), (3, 1, 2000)]
-_CHECKS: Final[tuple[tuple[str, Callable[[], Cases], str], ...]] = (
-    ("mx.fast.rope with one offset", partial(_rope, [(1, 1), (1, 9)], 7), _PLAIN),
-    ("mx.fast.rope with an offset for each row", partial(_rope, [(3, 1), (3, 5)], [7, 0, 300]), _PLAIN),
-    ("mx.fast.rope with one offset for 3 rows", partial(_rope, [(3, 1)], 7), "models give one for each"),
-    (CAUSAL, partial(_attention, _CHUNKS, False), "models use arrays of masks"),
-    ("mx.fast.scaled_dot_product_attention", partial(_attention, _CHUNKS + _DECODES, True), _PLAIN),
-    ("mx.quantized_matmul", _product, "add --device cpu, or install another version of MLX"),
+_ELSEWHERE: Final = "add --device cpu, or install another version of MLX"
+CHECKS: Final = (
+    Check("mx.fast.rope with one offset", partial(_rope, [(1, 1), (1, 9)], 7), _PLAIN),
+    Check("mx.fast.rope with an offset for each row", partial(_rope, [(3, 1), (3, 5)], [7, 0, 300]), _PLAIN),
+    Check("mx.fast.rope with one offset for 3 rows", partial(_rope, [(3, 1)], 7), "models give one for each"),
+    Check(CAUSAL, partial(_attention, _CHUNKS, False), "models use arrays of masks"),
+    Check("mx.fast.scaled_dot_product_attention", partial(_attention, _CHUNKS + _DECODES, True), _PLAIN),
+    Check("mx.quantized_matmul", _product, _ELSEWHERE),
+    Check("mx.matmul", _dense_product, _ELSEWHERE),
+    Check("mx.gather_mm", partial(_expert_product, False), f"for experts, {_ELSEWHERE}"),
+    Check("mx.gather_qmm", partial(_expert_product, True), f"for experts, {_ELSEWHERE}"),
 )
-NEEDED: Final = frozenset(subject for subject, _, cure in _CHECKS if cure == _PLAIN)
+NEEDED: Final = frozenset(check.subject for check in CHECKS if check.follows == _PLAIN)

@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.native.compiling.locks import file_lock
+from tiny_llm_lab.runtime.native.device.wheel import metal_wheel
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,14 @@ class Verdict:
 
 
 def kept(
-    subject: str, sources: Sequence[Path], judge: Callable[[], Sequence[Verdict]]
+    subject: str, sources: Sequence[Path], judge: Callable[[], Sequence[Verdict]], follows: str = ""
 ) -> tuple[Sequence[Verdict], bool]:
     """The verdicts on `subject`, and whether `judge` made them now.
 
-    They hold for one device, OS, version of MLX and content of `sources`. A file that cannot be read costs a
-    new test, a folder that cannot be written one in every process. One process tests at a time. A test that
-    ended its process, as an error on a GPU can, is not repeated.
+    They hold for one device, OS, version and build of MLX and content of `sources`. A file that cannot be
+    read costs a new test, a folder that cannot be written one in every process. One process tests at a time.
+    A test that ended its process, as an error on a GPU can, is not repeated: its subject is wrong, and
+    `follows` says what that means for a model.
     """
     path = _path(subject, sources)
     with contextlib.ExitStack() as stack:
@@ -46,7 +48,8 @@ def kept(
             found = _read(path)  # another process may have been at it
         if found is not None:
             return found, False
-        _write(path, [Verdict(subject, False, f"ended the process that tested it; to repeat, remove {path}")])
+        ended = f"ended the process that tested it{follows and ': '}{follows}; to repeat, remove {path}"
+        _write(path, [Verdict(subject, False, ended)])
         try:
             made = judge()
         except BaseException:
@@ -59,7 +62,8 @@ def kept(
 
 def _path(subject: str, sources: Sequence[Path]) -> Path:
     system = platform.system(), platform.mac_ver()[0] or platform.release()
-    key = repr((subject, mx.device_info()["device_name"], system, importlib.metadata.version("mlx"))).encode()
+    build = importlib.metadata.version("mlx"), metal_wheel()
+    key = repr((subject, mx.device_info()["device_name"], system, build)).encode()
     digest = hashlib.sha256(b"".join([key, *(source.read_bytes() for source in sources)]))
     return cache_folder() / "verdicts" / f"{digest.hexdigest()[:24]}.json"
 

@@ -1,47 +1,20 @@
 """The engine requests behind one API request, read as one stream of steps."""
 
 import asyncio
-import itertools
-import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import replace
+from typing import Self
 
 from tiny_llm_lab.serving.async_engine.engine import AsyncEngine
 from tiny_llm_lab.serving.async_engine.stream import RequestStream
 from tiny_llm_lab.serving.server.errors import SERVER, ApiError, as_api_error
 from tiny_llm_lab.serving.server.served_model import ServedModel
-from tiny_llm_lab.types import EngineOutput, LogitsProcessor, SamplingParams
-
-_LOG: Final = logging.getLogger("tiny_llm.server")
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One choice: what the engine is asked for it."""
-
-    token_ids: Sequence[int]
-    sampling: SamplingParams
-    processors: Sequence[LogitsProcessor] = ()
-
-
-async def asks_for(
-    served: ServedModel, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int = 1
-) -> list[Ask]:
-    """`n` choices for each prompt; their seeds follow each other.
-
-    A form of the answer is compiled once, beside the event loop; UserError for one that cannot be used.
-    """
-    choices = [replace(sampling, seed=(sampling.seed + idx) % 2**64) for idx in range(n)]
-    form = sampling.structured_outputs
-    compiled = None if form is None else await asyncio.to_thread(served.grammars.processor, form)
-    asked = itertools.product(prompts, choices)
-    return [Ask(*each, () if compiled is None else (compiled.copy(),)) for each in asked]
+from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 
 class Answers:
-    """The answers to several asks; iterating gives, for each step, (index of the ask, what is new) pairs.
+    """Several answers; iterating gives, for each step, (index of the answer, what is new) pairs.
 
     A list without pairs is a sign of life after `keep_alive_s` seconds without anything.
     """
@@ -56,27 +29,37 @@ class Answers:
 
     @classmethod
     async def start(
-        cls, served: ServedModel, asks: Sequence[Ask], request_id: str, priority: int = 0
+        cls,
+        served: ServedModel,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams,
+        request_id: str,
+        *,
+        n: int = 1,
+        priority: int = 0,
     ) -> Self:
-        """Put every ask to the engine; all of them, or none when one is refused.
+        """Ask the engine for `n` choices of each prompt, whose seeds follow each other; for all or none.
 
-        Their ids are `request_id`-0, -1 and so on. The caller must `close` the result. Raises ApiError 429
-        when the queue is full, UserError for an ask that can never be served.
+        Their ids are `request_id`-0, -1 and so on. A form of the answer is compiled once, beside the event
+        loop. The caller must `close` the result. Raises ApiError 429 when the queue is full, UserError for
+        what can never be served.
         """
-        require_queue(served, len(asks))
+        form = sampling.structured_outputs
+        compiled = None if form is None else await asyncio.to_thread(served.grammars.processor, form)
+        require_queue(served, len(prompts) * n)
         engine, changed, arrival_s = served.engine, asyncio.Event(), time.perf_counter()
         added = await asyncio.gather(  # together: each waits for the step under way
             *(
                 engine.add(
-                    ask.token_ids,
-                    ask.sampling,
-                    request_id=f"{request_id}-{idx}",
+                    token_ids,
+                    replace(sampling, seed=(sampling.seed + number % n) % 2**64),
+                    request_id=f"{request_id}-{number}",
                     priority=priority,
                     arrival_s=arrival_s,
-                    processors=ask.processors,
+                    processors=() if compiled is None else (compiled.copy(),),
                     changed=changed,
                 )
-                for idx, ask in enumerate(asks)
+                for number, token_ids in enumerate(each for each in prompts for _ in range(n))
             ),
             return_exceptions=True,
         )

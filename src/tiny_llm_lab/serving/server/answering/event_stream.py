@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
 
+from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.serving.server.answering.answers import Answers
-from tiny_llm_lab.serving.server.errors import as_api_error, to_json
+from tiny_llm_lab.serving.server.errors import as_api_error, json_response, to_json
+from tiny_llm_lab.types import EngineOutput
 
 _LOG: Final = logging.getLogger("tiny_llm.server")
 DONE: Final = b"data: [DONE]\n\n"
@@ -19,7 +21,6 @@ PING: Final = b": ping\n\n"
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 # What /openapi.json says of a route that may answer with a stream.
 STREAMED: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {"text/event-stream": {}}}}
-T = TypeVar("T")
 
 
 def event(data: object, name: str | None = None) -> bytes:
@@ -44,7 +45,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with closed_with_client(receive, self._answers):
+        async with _closed_with_client(receive, self._answers):
             try:
                 async for written in self._events:
                     await _send(send, written or PING)
@@ -56,8 +57,30 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+class Reply(Protocol):
+    """What a route makes of answers: one JSON document, or what it writes while they come."""
+
+    def keep(self, idx: int, output: EngineOutput) -> None:
+        """Add what is new of answer `idx`, for `whole`."""
+        ...
+
+    def whole(self) -> Mapping[str, Any]: ...
+    def events(self, answers: Answers) -> AsyncIterator[bytes]: ...
+
+
+async def respond(request: Request, answers: Answers, reply: Reply, is_stream: bool) -> Response:
+    """The response to an API request."""
+    if is_stream:
+        return EventStream(answers, reply.events(answers))
+    async with _closed_with_client(request.receive, answers):
+        async for new in answers:
+            for idx, output in new:
+                reply.keep(idx, output)
+    return json_response(reply.whole())
+
+
 @contextlib.asynccontextmanager
-async def closed_with_client(receive: Receive, answers: Answers) -> AsyncIterator[None]:
+async def _closed_with_client(receive: Receive, answers: Answers) -> AsyncIterator[None]:
     """Close `answers` at the end of the block, or when the client leaves: iterating over them ends then."""
     watch = asyncio.create_task(_close_when_gone(receive, answers))
     try:

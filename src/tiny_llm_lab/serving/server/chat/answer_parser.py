@@ -1,8 +1,87 @@
 """A model's text, read while it arrives: reasoning, then content and tool calls."""
 
-from tiny_llm_lab.serving.server.chat.parsed import ParsedText
-from tiny_llm_lab.serving.server.chat.reasoning import ReasoningParser
-from tiny_llm_lab.serving.server.chat.tool_calls import ToolCallParser
+from enum import Enum, auto
+from typing import Final
+
+from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCallParser
+
+THINK: Final = "<think>"
+THINK_END: Final = "</think>"
+
+
+class _Place(Enum):
+    START = auto()  # nothing but blanks so far
+    REASONING = auto()
+    GAP = auto()  # between the end of the reasoning and the first word behind it
+    ANSWER = auto()
+
+
+class ReasoningParser:
+    """Splits one answer into (reasoning, rest); blanks around the reasoning belong to neither."""
+
+    def __init__(self, is_open: bool) -> None:
+        """`is_open`: the prompt ends with <think>."""
+        self._place = _Place.REASONING if is_open else _Place.START
+        self._held = ""
+        self._is_first = True  # nothing of the reasoning was given out
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer has begun, so that all text is the rest."""
+        return self._place is _Place.ANSWER
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """What `text` makes certain."""
+        self._held += text
+        reasoning = ""
+        if self._place is _Place.START:
+            self._leave_start()
+        if self._place is _Place.REASONING:
+            reasoning = self._take_reasoning()
+        if self._place is _Place.GAP:
+            self._held = self._held.lstrip()
+            if self._held:
+                self._place = _Place.ANSWER
+        return reasoning, self._take_all() if self._place is _Place.ANSWER else ""
+
+    def finish(self) -> tuple[str, str]:
+        """The rest, when no text follows."""
+        if self._place is _Place.REASONING:
+            return self._trimmed(self._take_all()).rstrip(), ""
+        return "", self._take_all()
+
+    def _leave_start(self) -> None:
+        begun = self._held.lstrip()
+        if begun.startswith(THINK):
+            self._place, self._held = _Place.REASONING, begun.removeprefix(THINK)
+        elif not THINK.startswith(begun):
+            self._place = _Place.ANSWER
+
+    def _take_reasoning(self) -> str:
+        reasoning, close, rest = self._held.partition(THINK_END)
+        if close:
+            self._place, self._held = _Place.GAP, rest
+            return self._trimmed(reasoning.rstrip())
+        certain = self._held[: len(self._held) - _num_held(self._held, THINK_END)].rstrip()
+        self._held = self._held[len(certain) :]
+        return self._trimmed(certain)
+
+    def _trimmed(self, reasoning: str) -> str:
+        if self._is_first:
+            reasoning = reasoning.lstrip()
+        self._is_first = self._is_first and not reasoning
+        return reasoning
+
+    def _take_all(self) -> str:
+        text, self._held = self._held, ""
+        return text
+
+
+def _num_held(text: str, tag: str) -> int:
+    """How many of the last characters of `text` may be the beginning of `tag`."""
+    return next(
+        (size for size in range(min(len(tag) - 1, len(text)), 0, -1) if tag[:size] == text[-size:]), 0
+    )
 
 
 class AnswerParser:

@@ -1,16 +1,16 @@
 """One choice of a chat completion, whole or as the deltas of a stream."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from json import dumps
 from typing import Any
 
 from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
 from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
-from tiny_llm_lab.serving.server.chat.logprobs import chat_logprobs
-from tiny_llm_lab.serving.server.chat.parsed import ParsedText, ToolCall
+from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCall
 from tiny_llm_lab.serving.server.errors import to_json
-from tiny_llm_lab.types import EngineOutput
+from tiny_llm_lab.types import EngineOutput, TokenLogprobs
 
 
 @dataclass
@@ -100,3 +100,19 @@ def _call(index: int, call: ToolCall) -> dict[str, Any]:
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
+
+
+def chat_logprobs(tokenizer: CheckpointTokenizer, scores: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
+    """An item for each token; a token that is a part of a character has its bytes, and U+FFFD as text."""
+    return [
+        {
+            **_token(tokenizer, score.token_id, score.logprob),
+            "top_logprobs": [_token(tokenizer, token_id, logprob) for token_id, logprob in score.top],
+        }
+        for score in scores
+    ]
+
+
+def _token(tokenizer: CheckpointTokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+    data = tokenizer.token_bytes(token_id)
+    return {"token": data.decode(errors="replace"), "logprob": logprob, "bytes": list(data)}

@@ -1,20 +1,19 @@
 """A conversation as the engine takes it, and how to read its answer."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from tiny_llm_lab.runtime.models.text.tokenizer import ChatTemplateError, CheckpointTokenizer, RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
-from tiny_llm_lab.serving.server.chat import reasoning, tool_calls
-from tiny_llm_lab.serving.server.chat.answer_parser import AnswerParser
-from tiny_llm_lab.serving.server.chat.call_form import call_form
-from tiny_llm_lab.serving.server.chat.settings import ChatSettings
-from tiny_llm_lab.serving.server.chat.tool_prompt import with_tools_as_text
+from tiny_llm_lab.serving.server.chat.answer_parser import THINK, THINK_END, AnswerParser, ReasoningParser
+from tiny_llm_lab.serving.server.chat.tool_calls import CLOSE, OPEN, ToolCallParser
 from tiny_llm_lab.serving.server.errors import ApiError
-from tiny_llm_lab.serving.server.schemas.tools import Function, Mode
+from tiny_llm_lab.serving.server.schemas.tools import Function, Mode, call_form
 from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.settings import ChatSettings
 from tiny_llm_lab.types import SamplingParams, StructuredOutputs
 
 
@@ -53,8 +52,8 @@ class PreparedChat:
         parses_calls = self.mode == "required" or (self.mode == "auto" and not self.has_form)
         schemas = {each.name: each.parameters or {} for each in self.functions}
         return AnswerParser(
-            reasoning.ReasoningParser(self.is_thinking) if splits_reasoning else None,
-            tool_calls.ToolCallParser(schemas, self.mode == "required") if parses_calls else None,
+            ReasoningParser(self.is_thinking) if splits_reasoning else None,
+            ToolCallParser(schemas, self.mode == "required") if parses_calls else None,
         )
 
 
@@ -118,24 +117,59 @@ def _rendered(tokenizer: CheckpointTokenizer, chat: Conversation, has_form: bool
         message = f"the model's chat template refuses this conversation: {error.reason}"
         raise ApiError(400, message, param="messages") from None
     if has_form and _is_thinking(rendered):
-        rendered = rendered.extended(f"\n{reasoning.CLOSE}\n\n")
-    if chat.mode == "required" and tool_calls.OPEN in tokenizer.template_source:
+        rendered = rendered.extended(f"\n{THINK_END}\n\n")
+    if chat.mode == "required" and OPEN in tokenizer.template_source:
         # The call begins as the model has learnt it.
-        rendered = rendered.extended(f"{tool_calls.OPEN}\n")
+        rendered = rendered.extended(f"{OPEN}\n")
     return rendered
 
 
 def _is_thinking(rendered: RenderedChat) -> bool:
     # In its last part alone: a user's own <think> is cut in two.
-    return rendered.parts[-1].rstrip().endswith(reasoning.OPEN)
+    return rendered.parts[-1].rstrip().endswith(THINK)
 
 
 def _without_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """What an answer thought, sent back within its content, is for the template to keep or to drop."""
     content = message["content"].lstrip()
-    if message["role"] != "assistant" or not content.startswith(reasoning.OPEN):
+    if message["role"] != "assistant" or not content.startswith(THINK):
         return message
-    thoughts, close, rest = content.removeprefix(reasoning.OPEN).partition(reasoning.CLOSE)
+    thoughts, close, rest = content.removeprefix(THINK).partition(THINK_END)
     if not close:
         return message
     return {"reasoning_content": thoughts.strip("\n"), **message, "content": rest.lstrip("\n")}
+
+
+_INTRODUCTION: Final = f"""\
+You can call functions. To call one, answer in this form, with the name of the function and its arguments as
+a JSON object:
+{OPEN}
+{{"name": "...", "arguments": {{...}}}}
+{CLOSE}
+These are the functions and the JSON schemas of their parameters, one a line:"""
+
+
+def with_tools_as_text(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """`messages` without anything that such a template would drop: `tools`, calls and what they returned."""
+    turns = [_as_text(each) for each in messages]
+    if not tools:
+        return turns
+    lines = [_INTRODUCTION, *(json.dumps(each["function"], ensure_ascii=False) for each in tools)]
+    if turns and turns[0]["role"] == "system":
+        first = turns.pop(0)
+        lines.insert(0, f"{first['content']}\n")
+    return [{"role": "system", "content": "\n".join(lines)}, *turns]
+
+
+def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    turn = dict(message)
+    calls = turn.pop("tool_calls", ())
+    if calls:
+        written = [f"{OPEN}\n{json.dumps(each['function'], ensure_ascii=False)}\n{CLOSE}" for each in calls]
+        turn["content"] = "\n".join([turn["content"], *written] if turn["content"] else written)
+    if turn["role"] == "tool":
+        content = f"<tool_response>\n{turn['content']}\n</tool_response>"
+        turn = {"role": "user", "content": content}
+    return turn

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tiny_llm_lab.serving.server.chat.parsed import ParsedText, ToolCall
+from tiny_llm_lab.serving.server.chat.tool_calls import ParsedText, ToolCall
 from tiny_llm_lab.serving.server.schemas.tools import Function
 
 Event = dict[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiny_llm_lab.runtime.metrics import tpot_s
-from tiny_llm_lab.serving.async_engine.listener import AddedRequest, SilentListener
+from tiny_llm_lab.serving.async_engine.listener import AddedRequest, EngineListener
 from tiny_llm_lab.serving.server.metrics.totals import Totals
 from tiny_llm_lab.types import (
     Completion,
@@ -29,7 +29,7 @@ class _Live:
     has_output: bool = False
 
 
-class EngineMetrics(SilentListener):
+class EngineMetrics(EngineListener):
     """Keeps the `Totals` of one engine; any thread may ask for a copy.
 
     A step costs a few microseconds, most of them for the gaps of its tokens; nothing is buffered, so memory

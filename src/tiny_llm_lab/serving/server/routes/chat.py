@@ -2,28 +2,18 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from json import dumps
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from tiny_llm_lab.serving.server.answering.answers import Answers, asks_for, require_queue
-from tiny_llm_lab.serving.server.answering.event_stream import (
-    DONE,
-    STREAMED,
-    EventStream,
-    closed_with_client,
-    event,
-)
-from tiny_llm_lab.serving.server.answering.usage import Usage
+from tiny_llm_lab.serving.server.answering.answers import Answers, require_queue
+from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
 from tiny_llm_lab.serving.server.chat.choice import ChatChoice
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, prepare
-from tiny_llm_lab.serving.server.errors import json_response
-from tiny_llm_lab.serving.server.routes.served import Served
 from tiny_llm_lab.serving.server.schemas.chat import ChatRequest
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
+from tiny_llm_lab.serving.server.served_model import Served
 
 router = APIRouter()
 
@@ -40,12 +30,12 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
         max_tokens=body.most_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    chat = await prepare(
-        served, _conversation(body, sampling.structured_outputs is not None), body.most_tokens
-    )
-    asks = await asks_for(served, [chat.token_ids], chat.with_form(sampling), n)
+    conversation = _conversation(body, sampling.structured_outputs is not None)
+    chat = await prepare(served, conversation, body.most_tokens)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
-    answers = await Answers.start(served, asks, request_id, body.priority or 0)
+    answers = await Answers.start(
+        served, [chat.token_ids], chat.with_form(sampling), request_id, n=n, priority=body.priority or 0
+    )
     choices = [
         ChatChoice(
             served.tokenizer,
@@ -56,17 +46,10 @@ async def create_chat_completion(body: ChatRequest, request: Request, served: Se
         )
         for _ in range(n)
     ]
-    usage = Usage(len(chat.token_ids), n)
     head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
-    if body.is_stream:
-        return EventStream(answers, _events(answers, choices, usage, head, body.include_usage))
-    async with closed_with_client(request.receive, answers):
-        async for new in answers:
-            for idx, output in new:
-                usage.count(idx, output)
-                choices[idx].keep(output)
-    whole = [each.whole(idx) for idx, each in enumerate(choices)]
-    return json_response({**head, "object": "chat.completion", "choices": whole, "usage": usage.as_dict()})
+    usage, kind = Usage(len(chat.token_ids), n), "chat.completion"
+    reply = Choices(head, choices, usage, kind, f"{kind}.chunk", body.include_usage)
+    return await respond(request, answers, reply, body.is_stream)
 
 
 def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
@@ -80,26 +63,3 @@ def _conversation(body: ChatRequest, has_form: bool) -> Conversation:
         bool(body.continue_final_message),
         has_form,
     )
-
-
-async def _events(
-    answers: Answers,
-    choices: Sequence[ChatChoice],
-    usage: Usage,
-    head: dict[str, Any],
-    include_usage: bool,
-) -> AsyncIterator[bytes]:
-    head = {**head, "object": "chat.completion.chunk"}
-    start = f'data: {dumps(head)[:-1]}, "choices": ['.encode()
-    end = b'], "usage": null}\n\n' if include_usage else b"]}\n\n"
-    async for new in answers:
-        chunks = []
-        for idx, output in new:
-            usage.count(idx, output)
-            if (chunk := choices[idx].chunk(idx, output)) is not None:
-                chunks += [start, chunk, end]
-        if chunks or not new:
-            yield b"".join(chunks)
-    if include_usage:
-        yield event({**head, "choices": [], "usage": usage.as_dict()})
-    yield DONE

@@ -2,32 +2,56 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from json import dumps
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic import Field
 
-from tiny_llm_lab.serving.server.answering.answers import Answers, asks_for, require_queue
-from tiny_llm_lab.serving.server.answering.event_stream import (
-    DONE,
-    STREAMED,
-    EventStream,
-    closed_with_client,
-    event,
-)
-from tiny_llm_lab.serving.server.answering.legacy_logprobs import LegacyLogprobs
+from tiny_llm_lab.runtime.models.text.tokenizer import CheckpointTokenizer
+from tiny_llm_lab.serving.server.answering.answers import Answers, require_queue
+from tiny_llm_lab.serving.server.answering.choices import Choices, Usage
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, respond
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt, require_room, require_short
-from tiny_llm_lab.serving.server.answering.usage import Usage
-from tiny_llm_lab.serving.server.errors import json_response, to_json
-from tiny_llm_lab.serving.server.routes.served import Served
-from tiny_llm_lab.serving.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
-from tiny_llm_lab.serving.server.served_model import ServedModel
-from tiny_llm_lab.types import EngineOutput, SamplingParams
+from tiny_llm_lab.serving.server.errors import ApiError, to_json
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
+from tiny_llm_lab.serving.server.served_model import Served, ServedModel
+from tiny_llm_lab.types import MAX_LOGPROBS, EngineOutput, SamplingParams, TokenLogprobs
 
 router = APIRouter()
+DEFAULT_MAX_TOKENS: Final = 16
+
+
+class CompletionRequest(SamplingFields):
+    """A prompt to be continued as it is, without a chat template; or several."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = Field(None, ge=0, lt=MAX_COUNT)  # null: DEFAULT_MAX_TOKENS
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    best_of: int | None = None
+    suffix: str | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each prompt: a text, or token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        tokens = [each for each in self.prompt if isinstance(each, int)]
+        several = [each for each in self.prompt if not isinstance(each, int)]
+        return [tokens, *several] if tokens else several
+
+    def require_supported(self) -> None:
+        """Raise ApiError for what the engine does not do."""
+        if not self.prompt:
+            raise ApiError(400, "prompt is empty: give at least one token", param="prompt")
+        if self.suffix:
+            raise ApiError(400, "suffix is not supported: the model only continues a text", param="suffix")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise ApiError(400, "best_of is not supported: ask for n answers and choose", param="best_of")
 
 
 @router.post("/v1/completions", responses=STREAMED)
@@ -38,26 +62,17 @@ async def create_completion(body: CompletionRequest, request: Request, served: S
     n = body.n or 1
     require_queue(served, len(body.prompts) * n)
     prompts = await _encoded(served, body)
-    sampling = _sampling(served, body)
-    asks = await asks_for(served, [token_ids for _, token_ids in prompts], sampling, n)
     request_id = f"cmpl-{uuid.uuid4().hex}"
-    answers = await Answers.start(served, asks, request_id, body.priority or 0)
-    usage = Usage(sum(len(token_ids) for _, token_ids in prompts), n)
-    prompt_of_each = [prompt for prompt in prompts for _ in range(n)]
-    choices = [_Choice(idx, served, body, usage, *each) for idx, each in enumerate(prompt_of_each)]
-    head = {
-        "id": request_id,
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": served.names[0],
-    }
-    if body.is_stream:
-        return EventStream(answers, _events(answers, choices, usage, head, body.include_usage))
-    async with closed_with_client(request.receive, answers):
-        async for new in answers:
-            for idx, output in new:
-                choices[idx].keep(output)
-    return json_response({**head, "choices": [each.whole() for each in choices], "usage": usage.as_dict()})
+    token_ids = [each for _, each in prompts]
+    answers = await Answers.start(
+        served, token_ids, _sampling(served, body), request_id, n=n, priority=body.priority or 0
+    )
+    choices = [_Choice(served, body, *prompt) for prompt in prompts for _ in range(n)]
+    usage = Usage(sum(map(len, token_ids)), n, has_answers=body.max_tokens != 0)
+    head = {"id": request_id, "created": int(time.time()), "model": served.names[0]}
+    kind = "text_completion"
+    reply = Choices(head, choices, usage, kind, kind, body.include_usage)
+    return await respond(request, answers, reply, body.is_stream)
 
 
 async def _encoded(served: ServedModel, body: CompletionRequest) -> list[tuple[str, list[int]]]:
@@ -85,30 +100,12 @@ def _sampling(served: ServedModel, body: CompletionRequest) -> SamplingParams:
     return body.sampling_params(served.presets, **given)
 
 
-async def _events(
-    answers: Answers, choices: Sequence["_Choice"], usage: Usage, head: dict[str, Any], include_usage: bool
-) -> AsyncIterator[bytes]:
-    # A chunk is made of text: with pydantic, or a dictionary, it would cost several times as much.
-    start = f"data: {dumps(head)[:-1]}, ".encode()
-    end = b'], "usage": null}\n\n' if include_usage else b"]}\n\n"
-    async for new in answers:
-        chunks = []
-        for idx, output in new:
-            chunks += [start, b'"choices": [', choices[idx].chunk(output), end]
-        yield b"".join(chunks)
-    if include_usage:
-        yield event({**head, "choices": [], "usage": usage.as_dict()})
-    yield DONE
-
-
 @dataclass
 class _Choice:
     """What one choice has brought so far."""
 
-    idx: int
     served: ServedModel
     body: CompletionRequest
-    usage: Usage
     prompt: str
     prompt_token_ids: Sequence[int]
 
@@ -123,7 +120,6 @@ class _Choice:
         """The text and the reason to finish that `output` brings, which are kept."""
         if self.body.max_tokens == 0:
             output = replace(output, token_ids=(), text="", logprobs=())  # of the one that had to be drawn
-        self.usage.count(self.idx, output)
         text = output.text
         if self._is_first and self.body.echo:
             text = self.prompt + text
@@ -137,20 +133,69 @@ class _Choice:
         self._parts.append(text)
         return text, self._finish_reason
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self, idx: int) -> dict[str, Any]:
         """The choice of an answer that is not streamed."""
         return {
-            "index": self.idx,
+            "index": idx,
             "text": "".join(self._parts),
             "logprobs": None if self._logprobs is None else self._logprobs.taken(),
             "finish_reason": self._finish_reason,
         }
 
-    def chunk(self, output: EngineOutput) -> bytes:
+    def chunk(self, idx: int, output: EngineOutput) -> bytes:
         """The choice of an event."""
         text, finish_reason = self.keep(output)
         self._parts.clear()
         logprobs = "null" if self._logprobs is None else to_json(self._logprobs.taken()).decode()
         reason = "null" if finish_reason is None else f'"{finish_reason}"'
         fields = f'"text": {dumps(text)}, "logprobs": {logprobs}, "finish_reason": {reason}'
-        return f'{{"index": {self.idx}, {fields}}}'.encode()
+        return f'{{"index": {idx}, {fields}}}'.encode()
+
+
+class LegacyLogprobs:
+    """Collects the tokens of one choice."""
+
+    def __init__(self, tokenizer: CheckpointTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._offset = 0  # characters of all tokens so far
+        self._clear()
+
+    def add_prompt(self, token_ids: Sequence[int], output: EngineOutput) -> None:
+        """Add the prompt's tokens; nothing comes before the first, so it has no probability."""
+        self._add(token_ids[0], None)
+        self.add([score for score in output.prompt_logprobs if score is not None])
+
+    def add(self, scores: Sequence[TokenLogprobs]) -> None:
+        """Add tokens of the answer."""
+        for score in scores:
+            self._add(score.token_id, score)
+
+    def taken(self) -> dict[str, Any]:
+        """What was added since the last call."""
+        columns = {
+            "tokens": self._tokens,
+            "token_logprobs": self._logprobs,
+            "top_logprobs": self._top,
+            "text_offset": self._offsets,
+        }
+        self._clear()
+        return columns
+
+    def _add(self, token_id: int, score: TokenLogprobs | None) -> None:
+        text = self._tokenizer.decode([token_id])
+        self._tokens.append(text)
+        self._offsets.append(self._offset)
+        self._offset += len(text)
+        self._logprobs.append(None if score is None else score.logprob)
+        self._top.append(None if score is None else self._named(score))
+
+    def _named(self, score: TokenLogprobs) -> dict[str, float]:
+        # The token itself is there too, however unlikely.
+        pairs = (*score.top, (score.token_id, score.logprob))
+        return {self._tokenizer.decode([token_id]): logprob for token_id, logprob in pairs}
+
+    def _clear(self) -> None:
+        self._tokens: list[str] = []
+        self._logprobs: list[float | None] = []
+        self._top: list[dict[str, float] | None] = []
+        self._offsets: list[int] = []

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tiny_llm_lab.serving.server.errors import SERVER, ApiError, json_response
-from tiny_llm_lab.serving.server.routes.served import Served
+from tiny_llm_lab.serving.server.served_model import Served
 
 router = APIRouter()
 
@@ -14,10 +14,10 @@ router = APIRouter()
 @router.get("/health")
 @router.get("/ping")
 async def health(served: Served) -> Response:
-    """200 while requests are taken; 503 once the server stops, or its engine has failed."""
+    """200 while requests are taken, with what is done about a lack of memory; 503 once they are not."""
     if not served.engine.is_ready:
         raise ApiError(503, "the server takes no requests", SERVER, code="unavailable")
-    return json_response({})
+    return json_response({"memory": says} if (says := served.keeper.says) else {})
 
 
 @router.get("/version")

@@ -8,21 +8,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from tiny_llm_lab.serving.server.answering.answers import Answers, asks_for
-from tiny_llm_lab.serving.server.answering.event_stream import (
-    STREAMED,
-    EventStream,
-    closed_with_client,
-    event,
-)
-from tiny_llm_lab.serving.server.answering.usage import Usage
+from tiny_llm_lab.serving.server.answering.answers import Answers
+from tiny_llm_lab.serving.server.answering.choices import Usage
+from tiny_llm_lab.serving.server.answering.event_stream import STREAMED, event, respond
 from tiny_llm_lab.serving.server.chat.conversation import Conversation, PreparedChat, prepare
 from tiny_llm_lab.serving.server.chat.output_items import OutputItems
-from tiny_llm_lab.serving.server.errors import json_response
-from tiny_llm_lab.serving.server.routes.served import Served
 from tiny_llm_lab.serving.server.schemas.responses import ResponsesRequest
 from tiny_llm_lab.serving.server.schemas.tools import chosen_functions
-from tiny_llm_lab.serving.server.served_model import ServedModel
+from tiny_llm_lab.serving.server.served_model import Served, ServedModel
 from tiny_llm_lab.types import EngineOutput, SamplingParams
 
 router = APIRouter()
@@ -42,18 +35,11 @@ async def create_response(body: ResponsesRequest, request: Request, served: Serv
         body.messages(), functions, mode, body.chat_template_kwargs or {}, has_form=form is not None
     )
     chat = await prepare(served, conversation, body.max_output_tokens, "input")
-    asks = await asks_for(served, [chat.token_ids], chat.with_form(sampling))
     request_id = f"resp_{uuid.uuid4().hex}"
-    answers = await Answers.start(served, asks, request_id, body.priority or 0)
-    answer = _Answer(served, body, chat, sampling, request_id)
-    if body.is_stream:
-        return EventStream(answers, answer.events(answers))
-    async with closed_with_client(request.receive, answers):
-        async for new in answers:
-            for _, output in new:
-                for _ in answer.add(output):
-                    pass
-    return json_response(answer.response())
+    answers = await Answers.start(
+        served, [chat.token_ids], chat.with_form(sampling), request_id, priority=body.priority or 0
+    )
+    return await respond(request, answers, _Answer(served, body, chat, sampling, request_id), body.is_stream)
 
 
 class _Answer:
@@ -92,7 +78,12 @@ class _Answer:
             "truncation": "disabled",
         }
 
-    def add(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
+    def keep(self, idx: int, output: EngineOutput) -> None:
+        """Add what a step brought, whose events nobody reads."""
+        for _ in self._told(output):
+            pass
+
+    def _told(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
         """The events of what a step brought."""
         self._usage.count(0, output)
         done = output.completion
@@ -100,9 +91,9 @@ class _Answer:
         if done is not None:
             self._status = "completed" if done.finish_reason == "stop" else "incomplete"
             yield from self._items.finish(done.finish_reason == "stop")
-            yield {"type": f"response.{self._status}", "response": self.response()}
+            yield {"type": f"response.{self._status}", "response": self.whole()}
 
-    def response(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any]:
         """All of it."""
         reason = {"reason": "max_output_tokens"} if self._status == "incomplete" else None
         is_done = self._status != "in_progress"
@@ -124,9 +115,9 @@ class _Answer:
             return event({**data, "sequence_number": number - 1}, data["type"])
 
         for kind in ("response.created", "response.in_progress"):
-            yield numbered({"type": kind, "response": self.response()})
+            yield numbered({"type": kind, "response": self.whole()})
         async for new in answers:
-            told = [numbered(data) for _, output in new for data in self.add(output)]
+            told = [numbered(data) for _, output in new for data in self._told(output)]
             if told or not new:
                 yield b"".join(told)
 

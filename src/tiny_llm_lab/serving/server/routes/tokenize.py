@@ -5,12 +5,33 @@ from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
 
 from tiny_llm_lab.runtime.models.text.tokenizer import RenderedChat
 from tiny_llm_lab.serving.server.answering.prompt_checks import require_prompt
 from tiny_llm_lab.serving.server.errors import json_response
-from tiny_llm_lab.serving.server.routes.served import Served
-from tiny_llm_lab.serving.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
+from tiny_llm_lab.serving.server.served_model import Served
+
+
+class TokenizeRequest(BaseModel):
+    """A text."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool = True
+    return_token_strs: bool | None = False
+
+
+class DetokenizeRequest(BaseModel):
+    """Token ids."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = None
+    tokens: list[int]
+
 
 router = APIRouter()
 

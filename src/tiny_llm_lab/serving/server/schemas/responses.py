@@ -8,8 +8,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from tiny_llm_lab.serving.server.errors import ApiError
 from tiny_llm_lab.serving.server.schemas.chat import CalledFunction, flat_text
-from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields
-from tiny_llm_lab.serving.server.schemas.structured import structured_outputs
+from tiny_llm_lab.serving.server.schemas.sampling import MAX_COUNT, SamplingFields, structured_outputs
 from tiny_llm_lab.serving.server.schemas.tools import MAX_TOOLS, Function
 from tiny_llm_lab.types import StructuredOutputs
 

@@ -1,0 +1,86 @@
+"""Faults of a whole process: a step that raises, signals, a disk that is full, a port that is taken."""
+
+import asyncio
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from recipes.faults.clients import LONG, SHORT, Outcome, answer, is_whole, request
+from tests.helpers.fake_engine import http_server
+from tests.helpers.processes import is_healthy, running, tiny_llm, wait_for
+
+from tiny_llm_lab.serving.options.engine_settings import ModelSettings
+from tiny_llm_lab.serving.server.app import create_app
+from tiny_llm_lab.serving.server.served_model import start_model
+
+
+async def failing_step() -> Outcome:
+    """In this process: a step of the real engine raises while 8 streams run; the next requests are served."""
+    outcome, app = Outcome(note="8 under way, then 4"), create_app(lambda: start_model(ModelSettings()))
+    with http_server(app) as port:
+        answers = [asyncio.ensure_future(answer(port, request({**LONG, "stream": True}))) for _ in range(8)]
+        await asyncio.sleep(0.3)
+
+        def break_once(engine: Any) -> None:
+            def fail() -> None:
+                del engine.step
+                raise MemoryError("injected")
+
+            engine.step = fail
+
+        await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(
+                app.state.served.engine.run(break_once), app.state.served.engine._loop
+            )
+        )
+        for _, content in await asyncio.gather(*answers):
+            outcome.add("engine_error" if b'"code":"engine_error"' in content else "200")
+        for _ in range(4):
+            status, content = await answer(port, request(SHORT))
+            outcome.add(status, not is_whole(content))
+    return outcome
+
+
+def ended(port: int, log: Path, signals: int) -> Outcome:
+    """SIGTERM under load, `signals` times."""
+    outcome = Outcome()
+
+    async def load(process: subprocess.Popen[bytes]) -> None:
+        async def client(number: int) -> None:
+            await asyncio.sleep(number * 0.02)
+            status, content = await answer(port, request({**LONG, "stream": bool(number & 1)}))
+            is_cut = status == "200" and not is_whole(content)
+            outcome.add(f"{status} cut" if is_cut else status, is_cut and signals == 1)
+
+        clients = [asyncio.ensure_future(client(number)) for number in range(100)]
+        await asyncio.sleep(1)
+        for _ in range(signals):
+            process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.2)
+        await asyncio.gather(*clients)
+
+    with running(tiny_llm("serve", "--port", str(port)), log) as process:
+        wait_for(lambda: is_healthy(port), "the start")
+        asyncio.run(load(process))
+        outcome.note = f"exit code {process.wait(60)}"
+    return outcome
+
+
+def full_disk(port: int, folder: Path, shell: str) -> Outcome:
+    """Ten requests to a server that `shell` starts, with nowhere to write to."""
+    outcome = Outcome(note=shell)
+    command = ["bash", "-c", shell, "-", *tiny_llm("serve", "--port", str(port), "--enable-log-requests")]
+    with running(command, folder / "log"):
+        wait_for(lambda: is_healthy(port), "the start")
+        for _ in range(10):
+            status, content = asyncio.run(answer(port, request(SHORT)))
+            outcome.add(status, not is_whole(content))
+    return outcome
+
+
+def second_server(port: int) -> Outcome:
+    done = subprocess.run(tiny_llm("serve", "--port", str(port)), capture_output=True, text=True, timeout=120)
+    return Outcome(
+        1, lost=int(done.returncode != 2), note=f"exit code {done.returncode}: {done.stderr.strip()}"
+    )

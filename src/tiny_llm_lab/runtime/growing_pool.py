@@ -1,0 +1,132 @@
+"""Pools of keys and values with as many blocks as were used so far, not as many as there may be.
+
+The scheduler plans with all blocks from the start. It takes free ones in the order of their numbers, those
+that were never used before those that are cached. So nothing is stored behind the highest slot of all steps,
+and the memory there can come with the step that writes it. Plans and answers are those of a whole pool.
+"""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import KvCache, PagedModel, RequestKvCache, Wanted
+from tiny_llm_lab.types.computing.paged import PagedCache, PagedLayer, StepLayout
+
+# A pool begins with this part of its blocks, and grows by as many: it is copied seven times at most.
+_PARTS: Final = 8
+
+
+class GrowingModel:
+    """A `PagedModel` that computes what another one does, and whose paged caches grow."""
+
+    def __init__(self, model: PagedModel) -> None:
+        """Sets config and ops, those of `model`, and pools, which has the last cache that was created."""
+        self.config, self.ops = model.config, model.ops
+        self.pools: list[GrowingPool] = []
+        self._model = model
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | Sequence[int] = 0,
+        cache: Sequence[KvCache] | Sequence[PagedLayer] | None = None,
+        *,
+        wanted: Wanted = Wanted(),
+    ) -> mx.array:
+        """As the model."""
+        return self._model(tokens, offset, cache, wanted=wanted)
+
+    def create_kv_cache(self) -> list[RequestKvCache]:
+        """As the model."""
+        return self._model.create_kv_cache()
+
+    def create_paged_kv_cache(
+        self, num_blocks: int, block_size: int, kv_bits: int | None = None
+    ) -> "GrowingPool":
+        """Storage for `num_blocks` blocks, most of which is to come."""
+        step = -(-num_blocks // _PARTS)
+        cache = self._model.create_paged_kv_cache(step, block_size, kv_bits)
+        self.pools[:] = [GrowingPool(cache, num_blocks, step)]
+        return self.pools[0]
+
+
+class GrowingPool:
+    """A `PagedCache` of `num_blocks` blocks, on one that has the first of them."""
+
+    def __init__(self, cache: PagedCache, num_blocks: int, step: int) -> None:
+        """`cache` has `step` blocks, and gets as many at a time. Sets num_blocks and block_size."""
+        self.num_blocks, self.block_size = num_blocks, cache.block_size
+        self._cache, self._step = cache, step
+
+    @property
+    def num_stored(self) -> int:
+        """How many blocks have memory."""
+        return self._cache.num_blocks
+
+    @property
+    def keys(self) -> list[mx.array]:
+        return self._cache.keys
+
+    @property
+    def values(self) -> list[mx.array]:
+        return self._cache.values
+
+    @property
+    def key_scales(self) -> list[mx.array]:
+        return self._cache.key_scales
+
+    @property
+    def value_scales(self) -> list[mx.array]:
+        return self._cache.value_scales
+
+    @property
+    def pools(self) -> list[mx.array]:
+        return self._cache.pools
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that have memory."""
+        return self._cache.nbytes
+
+    def begin_step(self, layout: StepLayout) -> Sequence[PagedLayer]:
+        """As `PagedCache`, with memory for all that the step writes: what it reads was written before."""
+        slots = cast(list[int], layout.slots.tolist())
+        needed = max(slots, default=0) // self.block_size + 1
+        if self.num_stored < needed <= self.num_blocks:
+            self._resize(self._in_steps(needed))
+        return self._cache.begin_step(layout)
+
+    def cut_behind(self, block_ids: Sequence[int]) -> None:
+        """Give back memory behind the last of `block_ids`, the blocks in use: what lies there is lost."""
+        needed = self._in_steps(max(block_ids, default=0) + 1)
+        if needed < self.num_stored:
+            self._resize(needed)
+
+    def materialize(self) -> None:
+        self._cache.materialize()
+
+    def release(self) -> None:
+        self._cache.release()
+
+    def _in_steps(self, num_blocks: int) -> int:
+        return min(self.num_blocks, -(-num_blocks // self._step) * self._step)
+
+    def _resize(self, num_blocks: int) -> None:
+        """One array after the other, each old one given back at once: no more than one exists twice.
+
+        A step that is being computed ends first, since the arrays are its results.
+        """
+        for arrays in (self.keys, self.values, self.key_scales, self.value_scales):
+            for i in range(len(arrays)):
+                arrays[i] = _resized(arrays[i], num_blocks)
+                mx.eval(arrays[i])
+                mx.clear_cache()
+        self._cache.num_blocks = num_blocks
+
+
+def _resized(pool: mx.array, num_blocks: int) -> mx.array:
+    missing = num_blocks - len(pool)
+    if missing <= 0:
+        return pool[mx.arange(num_blocks)]  # a slice would keep the whole pool
+    return mx.pad(pool, [(0, missing), *[(0, 0)] * (pool.ndim - 1)])

@@ -1,0 +1,33 @@
+"""Which of MLX's builds for a Mac is here: that for macOS 26 has kernels for an M5's matrix units."""
+
+import importlib.metadata
+import re
+from typing import Final
+
+_BUILDS: Final = (14, 15, 26)
+_REAL_LEAST: Final = (26, 2)  # of the build for 26, whose name can't say it
+
+
+def metal_wheel() -> str:
+    """The platform of the installed mlx-metal, such as macosx_26_0_arm64; empty where there is none."""
+    try:
+        said = importlib.metadata.distribution("mlx-metal").read_text("WHEEL") or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    found = re.search(r"^Tag: .*-(\S+)$", said, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def wheel_fault(wheel: str, macos: str) -> tuple[str, str]:
+    """What is wrong with this build under this version of macOS, and the cure; empty if nothing is."""
+    found = re.match(r"macosx_(\d+)_", wheel)
+    here = tuple(map(int, re.findall(r"\d+", macos)[:2]))
+    if found is None or not here:
+        return "", ""
+    built, best = int(found[1]), max((each for each in _BUILDS if each <= here[0]), default=0)
+    if built == _REAL_LEAST[0] and here < _REAL_LEAST:
+        return "is made for macOS 26.2; before that its kernels can fail on an M5 (mlx #4525)", "update macOS"
+    if built < best:
+        only = "only that for macOS 26 uses the matrix units of an M5"
+        return f"is not the build for macOS {best}; {only}", "delete .venv, then run ./pdmw install"
+    return "", ""

@@ -1,0 +1,50 @@
+"""The step of `check` that counts turns of phrase, on pages that have some."""
+
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_lab.course.checking.prose import complaints, turns
+
+PATTERNS = {
+    "stands": r"\bstands?\b",
+    "that of": r"\bthat of\b",
+    "inversion": r"(?m:^)(?-i:Were) (?:it|the)\b",
+}
+PAGE = """The pool stands there, as `stands` does. Its size is that of a block, [that of](that-of.md).
+```text
+it stands
+```
+<!-- stands -->
+Were it not so, it stands. They were the first.
+"""
+
+
+def pages(root: Path, budget: str, text: str = PAGE) -> list[str]:
+    table = "".join(f"{name!r} = {pattern!r}\n" for name, pattern in PATTERNS.items())
+    (root / "prose.toml").write_text(
+        f'pages = ["*.md"]\n[turns]\n{table}[budget]\n{budget}\n'.replace("\\\\", "\\")
+    )
+    (root / "a.md").write_text(text)
+    return list(complaints(root))
+
+
+def test_code_links_and_comments_are_no_prose() -> None:
+    assert turns(PAGE, PATTERNS) == {"stands": 2, "that of": 2, "inversion": 1}
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        ('"a.md" = 5', []),
+        (
+            '"a.md" = 4',
+            ["a.md: 5 turns that docs/style.md rewrites, budget 4: stands 2, that of 2, inversion 1"],
+        ),
+        ("", ["a.md: 5 turns that docs/style.md rewrites, budget 0: stands 2, that of 2, inversion 1"]),
+        ('"a.md" = 6', ["a.md: 5 turns, budget 6: lower it in prose.toml"]),
+        ('"a.md" = 5\n"b.md" = 1', ["b.md is gone: take it from prose.toml"]),
+    ],
+)
+def test_a_budget_only_falls(tmp_path: Path, budget: str, says: list[str]) -> None:
+    assert pages(tmp_path, budget) == says
