@@ -19,8 +19,8 @@ FILES = {
     ),
     "week 3": (
         "week_3/test_day_2_model.py",
-        *(f"week_3/test_day_6_{name}.py" for name in ("ahead", "answers", "callbacks", "classes", "core")),
-        *(f"week_3/test_day_6_{name}.py" for name in ("engine", "logprobs", "quantized")),
+        *(f"week_3/test_day_6_{name}.py" for name in ("ahead", "answers", "callbacks", "core")),
+        *(f"week_3/test_day_6_{name}.py" for name in ("engine", "logprobs")),
         *(f"week_3/test_day_8_{name}.py" for name in ("core", "engine", "stats")),
         "week_3/test_day_9_experts.py",
     ),
