@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <compare>
+
 using uint = unsigned int;
 using ushort = unsigned short;
 using uchar = unsigned char;

@@ -7,12 +7,17 @@ import mlx.core as mx
 import pytest
 from tests.helpers import metal_emulator
 from tests.helpers.fake_clock import FakeClock
+from tests.helpers.paging import Requests
 
 from tiny_llm_lab.runtime import native
-from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks
+from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 
 Kernel = Callable[..., mx.array]
+Seconds = Callable[[int, int], float]
 REF = "tiny_llm_ref"
+# A self-test times kernels with tokens by so much fewer.
+SHORTER = 256
 RIGHT = "right for the shapes that were wrong in some version"
 
 
@@ -29,18 +34,24 @@ class SomeGpu:
         monkeypatch.setenv(native.VARIABLE, "auto")
         monkeypatch.setenv("TINY_LLM_CACHE", str(cache))
         # A CPU takes long for many stored tokens, and its products of 16 bits are wrong by some percent.
-        monkeypatch.setattr(decode_checks, "_STORED", 8)
+        monkeypatch.setattr(decode_checks, "timed_shape", lambda rows, tokens: (rows, tokens // SHORTER, 1))
+        monkeypatch.setattr(decode_checks, "_ROUNDS", 1)
+        monkeypatch.setattr(decode_checks, "_WARM_UPS", 0)
         monkeypatch.setattr(fused_checks, "_DTYPES", (mx.float32,))
+        # The given kernel is right, and as slow as none that is used.
+        monkeypatch.setattr(partitioned, "partitioned_attention", self.kernel(lambda rows, tokens: 3))
 
     def attention(self, *arrays: mx.array, **options: object) -> mx.array:
         self.clock.now += 1
         return self._attention(*arrays, **options)
 
-    def kernel(self, seconds: Callable[[int], float] = lambda rows: 0.5, wrong_dim: int = 0) -> Kernel:
-        """A right kernel that takes seconds(rows), but for heads of `wrong_dim` numbers."""
+    def kernel(self, seconds: Seconds = lambda rows, tokens: 0.5, wrong_dim: int = 0) -> Kernel:
+        """A right kernel that takes seconds(rows, tokens), but for heads of `wrong_dim` numbers."""
 
-        def call(q, keys, values, tables, owners, visible, scale=None):  # type: ignore[no-untyped-def]
-            self.clock.now += seconds(len(q))
+        def call(q, keys, values, tables, owners, visible, scale, longest=0):  # type: ignore[no-untyped-def]
+            tokens = int(mx.max(visible).item())
+            assert longest in (0, tokens), "a package's kernel is not told"
+            self.clock.now += seconds(len(q), tokens)
             assert min(tables.size, owners.size, visible.size) >= 8, "MLX compiles the kernel anew"
             owners, visible = owners[: len(q)], visible[: len(q)]
             k, v = (pool[tables[owners]].swapaxes(1, 2).flatten(2, 3) for pool in (keys, values))
@@ -49,3 +60,10 @@ class SomeGpu:
             return 1.1 * out if q.shape[-1] == wrong_dim else out
 
         return call
+
+
+def attended(ops: MlxOps, step: Requests, **more: object) -> mx.array:
+    at = step.layout
+    where = (step.keys, step.values, at.query_starts, at.lengths, at.block_tables)
+    finite = [mx.nan_to_num(pool) for pool in where[:2]]
+    return ops.paged_attention(step.new_q, *finite, *where[2:], step.new_q.shape[-1] ** -0.5, **more)

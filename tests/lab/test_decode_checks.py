@@ -1,82 +1,78 @@
 """A package's kernel for decodes, on a GPU that is only claimed: its verdict, and where models use it."""
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests.helpers.paging import Requests
-from tests.helpers.serving import make_engine, mixed_prompts, serve
-from tests.helpers.some_gpu import REF, RIGHT, SomeGpu
+from tests.helpers.some_gpu import REF, RIGHT, Kernel, SomeGpu, attended
 from tests.helpers.tolerance import F32, assert_close
-from tests.helpers.toy import QWEN3, toy_weights
 
-from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks, partitioned
 from tiny_llm_lab.runtime.native.device.decode_checks import judge_decodes
-from tiny_llm_lab.runtime.native.device.decode_kernel import TIMED, DecodeKernel
+from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, ROWS, Cell, fastest
+from tiny_llm_lab.runtime.native.device.device_tests import PARTITIONED
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
 from tiny_llm_lab.types import UserError
 
-
-@pytest.mark.long
-def test_the_kernel_of_the_reference_is_tested_once(
-    gpu: SomeGpu, sound: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    first = Runtime(gpu.clock)
-    assert isinstance(first.kernels(f"{REF}.models", {}), MlxOps)
-    assert isinstance(first.kernels(REF, {}), MlxOps)
-    assert len(first.verdicts()) == 2
-    times = "0.00, 0.00, 0.00 of the time of gathering blocks with 1, 8, 64 rows"
-    assert capfd.readouterr().err.splitlines() == [
-        f"testing {fused_checks.ALL}, once on this GPU ...",
-        f"Some M9: {fused_checks.ALL}: {RIGHT}",
-        f"testing paged_attention_metal of {REF}, once on this GPU ...",
-        f"Some M9: paged_attention_metal of {REF}: right; takes {times}; "
-        "used with 1 to 7 and 8 to 63 and 64 or more rows",
-    ]
-    again = Runtime(gpu.clock)
-    again.kernels(REF, {})
-    assert again.verdicts() == first.verdicts() and len(again.verdicts()) == 2
-    assert capfd.readouterr().err == "", "what is known is not said again"
-
-
-# A kernel, what is said of it, and with how many rows it is used.
-STAND_INS: dict[str, tuple[Callable[[SomeGpu], Callable[..., mx.array]], str, tuple[int, ...]]] = {
+OWN = "tiny_llm_ref.kernels.metal.paged_attention_metal"
+GIVEN = partitioned.partitioned_attention
+NONE = list[Cell]()
+STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell]]] = {
     "fast": (
         lambda gpu: gpu.kernel(),
-        "right; .*0.50, 0.50, 0.50 of.* rows; used with 1 to 7 and 8",
-        (1, 8, 64),
+        True,
+        r"0.50 0.50 0.50 with 1, .* with 64 rows; used where no other takes less$",
+        CELLS,
     ),
-    "slow": (lambda gpu: gpu.kernel(lambda rows: 2), "right; takes 2.00, .* 64 rows; not used", ()),
-    "as fast": (lambda gpu: gpu.kernel(lambda rows: 1), "right; .*1.00 of .* 64 rows; not used", ()),
-    "fast with few": (
-        lambda gpu: gpu.kernel(lambda n: n / 8.5),
-        "right; .*with 1 to 7 and 8 to 63 rows$",
-        (1, 8),
+    "slow": (lambda gpu: gpu.kernel(lambda rows, tokens: 2), True, "takes 2.00 .* 64 rows; not used$", NONE),
+    "as fast": (lambda gpu: gpu.kernel(lambda rows, tokens: 1), True, "1.00 .* 64 rows; not used$", NONE),
+    "fast with few and short ones": (
+        lambda gpu: gpu.kernel(lambda rows, tokens: rows * tokens / 100),
+        True,
+        "0.02 0.16 0.64 with 1, 0.16 1.28 5.12 with 8, 1.28 .* rows; used",
+        CELLS[:4],
     ),
-    "fast with many": (
-        lambda gpu: gpu.kernel(lambda n: 4 / n),
-        "right; .*8 to 63 and 64 or more rows$",
-        (8, 64),
+    "fast with many and long ones": (
+        lambda gpu: gpu.kernel(lambda rows, tokens: 100 / rows / tokens),
+        True,
+        "50.00 6.25 1.56 with 1, 6.25 0.78 0.20 with 8, 0.78 .* rows; used",
+        CELLS[4:],
     ),
     "wrong for one D": (
         lambda gpu: gpu.kernel(wrong_dim=80),
-        r"wrong for 5 rows with .*= \(4, 4, 80, 32\), .*float32: blocks are gathered",
-        (),
+        False,
+        r"wrong for 5 rows with .*= \(4, 4, 80, 32\), .*float32: not used",
+        NONE,
     ),
-    "not a number": (lambda gpu: lambda q, *rest: q.swapaxes(1, 2).flatten(2) * mx.nan, "wrong for 1", ()),
-    "raises": (lambda gpu: raising(ValueError("no such\nthing")), r"fails \(no such\): blocks are", ()),
-    "refuses": (lambda gpu: raising(UserError("nothing for it")), r"fails \(nothing for it\)", ()),
-    "not written": (lambda gpu: raising(NotImplementedError("task 3.2.4")), r"fails \(task 3.2.4\)", ()),
-    "of another shape": (lambda gpu: lambda q, *rest: q[:, :, :, :3], r"fails \(", ()),
-    "does not compile": (lambda gpu: uncompiled, r"fails \(body:1:.*error: .*\): blocks are", ()),
+    "not a number": (
+        lambda gpu: lambda q, *rest: q.swapaxes(1, 2).flatten(2) * mx.nan,
+        False,
+        "wrong for 1",
+        NONE,
+    ),
+    "raises": (
+        lambda gpu: raising(ValueError("no such\nthing")),
+        False,
+        r"fails \(no such\): not used",
+        NONE,
+    ),
+    "refuses": (lambda gpu: raising(UserError("nothing for it")), False, r"fails \(nothing for it\)", NONE),
+    "not written": (
+        lambda gpu: raising(NotImplementedError("task 3.2.4")),
+        False,
+        r"fails \(task 3.2.4\)",
+        NONE,
+    ),
+    "of another shape": (lambda gpu: lambda q, *rest: q[:, :, :, :3], False, r"fails \(", NONE),
+    "does not compile": (lambda gpu: uncompiled, False, r"fails \(body:1:.*error: .*\): not used", NONE),
 }
 
 
-def raising(error: Exception) -> Callable[..., mx.array]:
+def raising(error: Exception) -> Kernel:
     def call(*args: object) -> mx.array:
         raise error
 
@@ -91,86 +87,115 @@ def uncompiled(q: mx.array, *rest: object) -> mx.array:
 
 @pytest.mark.parametrize("name", STAND_INS)
 def test_the_verdict_on_a_kernel(name: str, gpu: SomeGpu) -> None:
-    make, says, faster_with = STAND_INS[name]
+    make, is_right, says, faster = STAND_INS[name]
     found = judge_decodes("k", make(gpu), gpu.clock)
-    assert (found.is_right, found.faster_with) == (says.startswith("right"), faster_with), found
-    assert re.match(says, found.says), found.says
+    assert found.is_right == is_right, found
+    assert list(fastest([(found.ratios, gpu.kernel())])) == list(faster), found
+    assert re.search(says, found.says), found.says
     assert "\n" not in str(found)
+
+
+# Rows and stored tokens of a step, and the cell that was timed for such ones.
+STEPS = [
+    (1, 7, (1, 512)),
+    (7, 9, (1, 512)),
+    (8, 9, (8, 512)),
+    (63, 2, (8, 512)),
+    (64, 2, (64, 512)),
+    (1, 2_047, (1, 512)),
+    (1, 2_048, (1, 4_096)),
+    (1, 8_191, (1, 4_096)),
+    (1, 8_192, (1, 16_384)),
+]
 
 
 @pytest.mark.parametrize("name", STAND_INS)
 def test_a_model_uses_a_kernel_only_where_it_is_right_and_faster(
     name: str, gpu: SomeGpu, sound: None, llm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, _, faster_with = STAND_INS[name]
-    stand_in, calls = make(gpu), list[int]()
+    make, _, _, faster = STAND_INS[name]
+    calls = list[str]()
+    ops = judged_ops(monkeypatch, gpu, calls, make(gpu), gpu.kernel(lambda rows, tokens: 3))
+    is_right = STAND_INS[name][1]
+    for rows, tokens, cell in STEPS if is_right else STEPS[:1]:
+        calls.clear()
+        step = Requests(llm, [tokens, *[1] * (rows - 1)], [1] * rows, 16, G=1, H=2, D=64)
+        assert_close(attended(ops, step), step.want(), F32)
+        assert calls == ["own"] * (cell in faster), (rows, tokens)
 
-    def counted(q: mx.array, *rest: object) -> mx.array:
-        calls.append(len(q))
-        return stand_in(q, *rest)
 
-    monkeypatch.setattr("tiny_llm_ref.kernels.metal.paged_attention_metal", counted)
+def test_each_step_has_the_fastest_right_kernel(
+    gpu: SomeGpu, sound: None, llm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[str]()
+    own, given = gpu.kernel(lambda rows, tokens: 0.6), gpu.kernel(lambda rows, tokens: 12 / tokens / rows)
+    ops = judged_ops(monkeypatch, gpu, calls, own, given)
+    for rows, tokens, which in ((1, 9, "own"), (1, 4_000, "own"), (1, 9_000, "given"), (8, 9, "own")):
+        calls.clear()
+        attended(ops, Requests(llm, [tokens, *[1] * (rows - 1)], [1] * rows, 16, G=1, H=2, D=64))
+        assert calls == [which], (rows, tokens)
+    verdicts = Runtime(gpu.clock).verdicts(REF)
+    assert [verdict.is_right for verdict in verdicts] == [True, True, True]
+
+
+def judged_ops(
+    monkeypatch: pytest.MonkeyPatch, gpu: SomeGpu, calls: list[str], own: Kernel, given: Kernel
+) -> MlxOps:
+    """Operators that have judged these kernels, whose calls are written down."""
+
+    def counted(name: str, kernel: Kernel) -> Kernel:
+        def call(*arguments: Any) -> mx.array:
+            calls.append(name)
+            return kernel(*arguments)
+
+        return call
+
+    monkeypatch.setattr(OWN, counted("own", own))
+    monkeypatch.setattr(partitioned, "partitioned_attention", counted("given", given))
     runtime = Runtime(gpu.clock)
     ops = runtime.kernels(REF, {})
-    assert ops is not None
-    assert calls == [] and runtime.verdicts(), "tested when it is asked for"
-    calls.clear()
-    for rows in (1, 9):
-        step = Requests(llm, [7 + row for row in range(rows)], [1] * rows, 16, D=64)
-        assert_close(attended(ops, step), step.want(), F32)
-    assert calls == [rows for rows, timed in ((1, 1), (9, 8)) if timed in faster_with]
+    assert isinstance(ops, MlxOps) and calls == [], "kernels are tested when a step could use one"
+    runtime.verdicts(REF)
+    return ops
 
 
-def attended(ops: MlxOps, step: Requests, **more: object) -> mx.array:
-    at = step.layout
-    where = (step.keys, step.values, at.query_starts, at.lengths, at.block_tables)
-    finite = [mx.nan_to_num(pool) for pool in where[:2]]
-    return ops.paged_attention(step.new_q, *finite, *where[2:], step.new_q.shape[-1] ** -0.5, **more)
+@pytest.mark.parametrize(("rows", "tokens"), CELLS)
+def test_what_is_timed_stays_below_a_gigabyte(rows: int, tokens: int) -> None:
+    shape = decode_checks.timed_shape(rows, tokens)
+    pools = shape[0] * shape[1] * shape[2] * 128 * 2 * 2
+    assert shape[1] == tokens and shape[0] >= rows / 2 and shape[2] >= 1
+    # Two layers or more are gathered at the same time, beside the pools.
+    assert 3 * pools < 1_000_000_000
 
 
-def recording(gpu: SomeGpu, *faster_with: int) -> tuple[MlxOps, list[int]]:
-    """Operators with a kernel, and the rows of each call."""
-    calls, kernel = list[int](), gpu.kernel()
-
-    def call(q: mx.array, *rest: object) -> mx.array:
-        calls.append(len(q))
-        return kernel(q, *rest)
-
-    return MlxOps(widens=True, kernel=DecodeKernel(call, lambda: faster_with or tuple(TIMED))), calls
+def times(one: str) -> str:
+    of_rows = (f"{one} {one} {one} with {rows}" for rows in ROWS)
+    return f"of the time of gathering 512, 4,096, 16,384 tokens it takes {', '.join(of_rows)} rows"
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_only_single_rows_go_to_the_kernel(gpu: SomeGpu, llm: Any, dtype: mx.Dtype) -> None:
-    step = Requests(llm, [40, 7, 33, 50, 9], [1, 1, 5, 1, 3], 8, D=64, dtype=dtype)
-    ops, calls = recording(gpu)
-    got = attended(ops, step)
-    assert calls == [2, 1], "two decodes, a chunk, a decode, a chunk"
-    want = attended(MlxOps(widens=True), step)
-    assert mx.allclose(got.astype(mx.float32), want.astype(mx.float32), atol=0.02, rtol=0.02)
-
-
-def test_what_was_not_tested_is_gathered(gpu: SomeGpu, llm: Any) -> None:
-    ops, calls = recording(gpu)
-    attended(ops, Requests(llm, [9, 5], [1, 1], 8, D=24))
-    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
-    step.new_q = step.new_q.astype(mx.bfloat16)
-    attended(ops, step)
-    step = Requests(llm, [9, 5], [1, 1], 8, D=64)
-    whole = step.keys.shape[:3]
-    step.keys, step.values = (mx.ones(step.keys.shape, mx.int8) for _ in range(2))
-    ops.paged_attention(
-        *(step.new_q, step.keys, step.values, [0, 1, 2], [9, 5], step.layout.block_tables, 0.125),
-        kv_scales=(mx.ones(whole), mx.ones(whole)),
-    )
-    assert calls == []
-
-
-def test_the_engine_answers_alike_with_and_without_the_kernel(gpu: SomeGpu, llm: Any) -> None:
-    config = replace(QWEN3, head_dim=64)
-    ops, calls = recording(gpu, 1, 8)
-    plain, fast = (llm.OpsModel(config, toy_weights(config), each) for each in (MlxOps(True), ops))
-    answers = [serve(make_engine(llm, model), mixed_prompts()) for model in (plain, fast)]
-    assert {i: done.token_ids for i, done in answers[1].items()} == {
-        i: done.token_ids for i, done in answers[0].items()
-    }
-    assert len(set(calls)) > 1, "never several decodes at once: this test shows too little"
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["the reference's", "the given one"])
+def test_a_real_kernel_is_tested_once(
+    which: str, gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The other of the two is a stand-in that takes 3 times as long as gathering."""
+    if which == "the given one":
+        monkeypatch.setattr(OWN, gpu.kernel(lambda rows, tokens: 3))
+        monkeypatch.setattr(partitioned, "partitioned_attention", GIVEN)
+    first = Runtime(gpu.clock)
+    assert isinstance(first.kernels(f"{REF}.models", {}), MlxOps)
+    assert isinstance(first.kernels(REF, {}), MlxOps) and first.verdicts()
+    fast, slow = f"{times('0.00')}; used where no other takes less", f"{times('3.00')}; not used"
+    own, given = (slow, fast) if which == "the given one" else (fast, slow)
+    assert capfd.readouterr().err.splitlines() == [
+        f"testing {fused_checks.ALL}, once on this GPU ...",
+        f"Some M9: {fused_checks.ALL}: {RIGHT}",
+        f"testing paged_attention_metal of {REF}, once on this GPU ...",
+        f"Some M9: paged_attention_metal of {REF}: right; {own}",
+        f"testing {PARTITIONED}, once on this GPU ...",
+        f"Some M9: {PARTITIONED}: right; {given}",
+    ]
+    again = Runtime(gpu.clock)
+    again.kernels(REF, {})
+    assert again.verdicts() == first.verdicts() and len(again.verdicts()) == 3
+    assert capfd.readouterr().err == "", "what is known is not said again"

@@ -4,19 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tests.helpers.some_gpu import REF, RIGHT, SomeGpu
+from tests.helpers.some_gpu import REF, SomeGpu
 
-from tiny_llm_lab.runtime.native.device import fused_checks
+from tiny_llm_lab.runtime.native.device import device_tests, fused_checks
+from tiny_llm_lab.runtime.native.device.device_tests import PARTITIONED
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.native.runtime import Runtime
 
-GOOD = Verdict("k", True, "right", (8, 64))
+GOOD = Verdict("k", True, "right", (0.5, 2.0))
 
 
 def counting(found: Verdict) -> tuple[Callable[[], list[Verdict]], list[int]]:
@@ -54,6 +55,23 @@ def test_a_verdict_holds_for_one_device_system_mlx_and_source(
         assert [is_new(), is_new()] == [True, False], name
 
 
+def test_a_verdict_on_a_kernel_holds_for_all_that_it_depends_on(
+    gpu: SomeGpu, sound: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = dict[str, set[str]]()
+
+    def recorded(subject: str, sources: Sequence[Path], *rest: object) -> tuple[list[Verdict], bool]:
+        names[subject] = {path.name for path in sources}
+        return [GOOD], False
+
+    monkeypatch.setattr(device_tests, "kept", recorded)
+    Runtime(gpu.clock).verdicts(REF)
+    checks = {"decode_checks.py", "decode_kernel.py", "mlx_pages.py"}
+    own = {"metal.py", "paged_attention.metal"}
+    assert names[f"paged_attention_metal of {REF}"] == checks | own
+    assert names[PARTITIONED] == checks | {"partitioned.py", "partitions.metal", "merge.metal"}
+
+
 @pytest.mark.parametrize(
     "damage",
     [b"", b"\xff\x00", b"[[1]]", b'{"a": 1}', b'[["k", true, "right", 8]]', b'[["k", true, "", ["x"]]]'],
@@ -69,7 +87,12 @@ def test_a_damaged_verdict_costs_a_new_test(damage: bytes, gpu: SomeGpu, tmp_pat
 
 @pytest.mark.parametrize("what", ["a file", "a folder in the way"])
 def test_without_a_cache_there_is_a_test_in_every_process(
-    what: str, gpu: SomeGpu, sound: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    what: str,
+    gpu: SomeGpu,
+    sound: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     judge, made = counting(GOOD)
     if what == "a file":
@@ -83,9 +106,9 @@ def test_without_a_cache_there_is_a_test_in_every_process(
     assert kept("k", [], judge) == kept("k", [], judge) == ([GOOD], True)
     assert len(made) == 2
     if what == "a file":
+        monkeypatch.setattr(f"{REF}.kernels.metal.paged_attention_metal", gpu.kernel())
         runtime = Runtime(gpu.clock)
-        assert runtime.kernels(REF, {}) is not None and runtime.kernels(REF, {}) is not None
-        assert runtime.verdicts() == runtime.verdicts()
+        assert len(runtime.verdicts(REF)) == len(runtime.verdicts(REF)) == 3
         assert capfd.readouterr().err.count(f"Some M9: paged_attention_metal of {REF}") == 1, "in a process"
 
 
@@ -113,10 +136,17 @@ def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None
 
 
 def test_operators_that_are_right_are_said_once(gpu: SomeGpu, capfd: pytest.CaptureFixture[str]) -> None:
-    testing = f"testing {fused_checks.ALL}, once on this GPU ...\n"
-    for line in (f"{testing}Some M9: {fused_checks.ALL}: {RIGHT}\n", ""):
-        assert Runtime(gpu.clock).verdicts("tiny_llm_lab")[0].is_right
-        assert capfd.readouterr().err == line, "and a package without a Metal kernel has no verdict on one"
+    said = [
+        line
+        for subject in (fused_checks.ALL, PARTITIONED)
+        for line in (f"testing {subject}, once on this GPU ...", f"Some M9: {subject}")
+    ]
+    for lines in (said, []):
+        assert all(verdict.is_right for verdict in Runtime(gpu.clock).verdicts("tiny_llm_lab"))
+        err = capfd.readouterr().err
+        assert [line.partition(": right")[0] for line in err.splitlines()] == lines, (
+            "and no kernel of its own"
+        )
 
 
 @pytest.mark.parametrize(("has_cuda", "subjects"), [(False, []), (True, [fused_checks.ALL])])
@@ -141,7 +171,7 @@ def test_on_a_cpu_nothing_is_tested(gpu: SomeGpu, monkeypatch: pytest.MonkeyPatc
 def test_a_verdict_is_kept_as_readable_text(gpu: SomeGpu, tmp_path: Path) -> None:
     kept("k", [], lambda: [GOOD])
     (path,) = (tmp_path / "cache" / "verdicts").glob("*.json")
-    assert json.loads(path.read_text()) == [["k", True, "right", [8, 64]]]
+    assert json.loads(path.read_text()) == [["k", True, "right", [0.5, 2.0]]]
 
 
 def test_a_kernel_that_cannot_be_imported_has_failed(
@@ -157,6 +187,5 @@ def test_a_kernel_that_cannot_be_imported_has_failed(
     (folder / "paged_attention.metal").write_text("")
     (tmp_path / "some_package" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    runtime = Runtime(gpu.clock)
-    assert isinstance(runtime.kernels("some_package", {}), MlxOps) and runtime.verdicts("some_package")
-    assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err.splitlines()[-1]
+    Runtime(gpu.clock).verdicts("some_package")
+    assert "paged_attention_metal of some_package: fails (" in capfd.readouterr().err

@@ -22,14 +22,15 @@ const uint S = key_shape[2];
 
 // BEGIN task 2.5.2
 // Lane l owns the elements l, l + LANES, ... of the query and of the output. They stay in registers only if the
-// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane.
+// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane. Where LANES divides D,
+// all lanes own as many and the test falls away.
 constexpr uint OWNED = (D + LANES - 1) / LANES;
 float q[OWNED];
 float o[OWNED];
 const uint start = (head * L + row) * D;
 for (uint i = 0; i < OWNED; ++i) {
   const uint d = lane + i * LANES;
-  if (d < D) {
+  if (D % LANES == 0 || d < D) {
     q[i] = float(query[start + d]) * scale;
     o[i] = 0;
   }
@@ -47,7 +48,7 @@ for (uint s = 0; s < visible; ++s) {
   float part = 0;
   for (uint i = 0; i < OWNED; ++i) {
     const uint d = lane + i * LANES;
-    if (d < D) {
+    if (D % LANES == 0 || d < D) {
       part += q[i] * float(key[token + d]);
     }
   }
@@ -59,7 +60,7 @@ for (uint s = 0; s < visible; ++s) {
   total = total * shrink + weight;
   for (uint i = 0; i < OWNED; ++i) {
     const uint d = lane + i * LANES;
-    if (d < D) {
+    if (D % LANES == 0 || d < D) {
       o[i] = o[i] * shrink + weight * float(value[token + d]);
     }
   }
@@ -68,7 +69,7 @@ for (uint s = 0; s < visible; ++s) {
 
 for (uint i = 0; i < OWNED; ++i) {
   const uint d = lane + i * LANES;
-  if (d < D) {
+  if (D % LANES == 0 || d < D) {
     out[start + d] = T(o[i] / total);
   }
 }

@@ -2,7 +2,8 @@
 
 They are here to be written: `kernels/*.metal` say what one thread does, the functions below how many threads
 there are. Of the three a model uses `paged_attention_metal`, for decodes over blocks, where a self-test finds
-it right and faster than MLX's operators (tiny_llm_lab/runtime/native/device/device_tests.py).
+it right and faster than MLX's operators (tiny_llm_lab/runtime/native/device/device_tests.py) and than a given
+kernel for long contexts (partitioned.py beside that).
 """
 
 import functools

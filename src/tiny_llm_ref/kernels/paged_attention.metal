@@ -24,14 +24,15 @@ const uint W = tables_shape[1];
 
 // BEGIN task 3.2.4
 // Lane l owns the elements l, l + LANES, ... of the query and of the output. They stay in registers only if the
-// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane.
+// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane. Where LANES divides D,
+// all lanes own as many and the test falls away.
 constexpr uint OWNED = (D + LANES - 1) / LANES;
 float q[OWNED];
 float o[OWNED];
 const uint start = (row * H + head) * D;
 for (uint i = 0; i < OWNED; ++i) {
   const uint d = lane + i * LANES;
-  if (d < D) {
+  if (D % LANES == 0 || d < D) {
     q[i] = float(query[start + d]) * scale;
     o[i] = 0;
   }
@@ -51,7 +52,7 @@ for (uint s = 0; s < end; ++s) {
   float part = 0;
   for (uint i = 0; i < OWNED; ++i) {
     const uint d = lane + i * LANES;
-    if (d < D) {
+    if (D % LANES == 0 || d < D) {
       part += q[i] * float(keys[token + d]);
     }
   }
@@ -62,7 +63,7 @@ for (uint s = 0; s < end; ++s) {
   total = total * shrink + weight;
   for (uint i = 0; i < OWNED; ++i) {
     const uint d = lane + i * LANES;
-    if (d < D) {
+    if (D % LANES == 0 || d < D) {
       o[i] = o[i] * shrink + weight * float(values[token + d]);
     }
   }
@@ -71,7 +72,7 @@ for (uint s = 0; s < end; ++s) {
 
 for (uint i = 0; i < OWNED; ++i) {
   const uint d = lane + i * LANES;
-  if (d < D) {
+  if (D % LANES == 0 || d < D) {
     out[start + d] = T(o[i] / total);
   }
 }

@@ -1,4 +1,4 @@
-"""Is a package's kernel for decodes right on this device, and when is it faster than gathering blocks?"""
+"""Is a kernel for decodes right on this device, and what does it take of the time of gathering blocks?"""
 
 import random
 from itertools import product
@@ -8,7 +8,7 @@ from typing import Final
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.interleave import interleave
-from tiny_llm_lab.runtime.native.device.decode_kernel import TIMED, DecodeKernel, PagedRows
+from tiny_llm_lab.runtime.native.device.decode_kernel import CELLS, ROWS, TOKENS, Cell, Decodes, always
 from tiny_llm_lab.runtime.native.device.fused_checks import draw, in_one_line, is_close, written_out
 from tiny_llm_lab.runtime.native.device.verdict import Verdict
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
@@ -21,13 +21,19 @@ _SHAPES: Final = (
     ([70, 1, 31, 32, 5], (4, 4, 80, 32)),
     ([1 + 5 * row % 67 for row in range(64)], (8, 1, 64, 16)),
     ([257], (5, 1, 128, 32)),
+    ([513, 1, 512], (9, 1, 64, 16)),
+    ([1030, 30], (2, 2, 128, 32)),
+    ([700], (4, 1, 80, 16)),
 )
-_STORED, _QWEN3 = 512, (16, 8, 128, 16)  # timed, with the heads of Qwen3-0.6B
+# Timed with the heads of Qwen3-0.6B, or as many of its pairs of query heads as stay below this size: what is
+# gathered is as large, and some layers of it are in flight.
+_KV_HEADS, _DIM, _BLOCK_SIZE, _SHARING, _MOST_BYTES = 8, 128, 16, 2, 1 << 28
+_MOST_DRAWN = 1024  # blocks; in a larger pool they repeat
 _DTYPES: Final = (mx.float32, mx.float16, mx.bfloat16)
 _ROUNDS, _WARM_UPS, _LAYERS = 7, 2, 4
 
 
-class _Decodes:
+class _Step:
     """Drawn queries [T, H, 1, D], a row for each request, and pools with its blocks in no order."""
 
     def __init__(self, lengths: list[int], sizes: tuple[int, int, int, int], dtype: mx.Dtype) -> None:
@@ -37,7 +43,9 @@ class _Decodes:
         tables = [[*(ids.pop() for _ in range(count)), *[0] * (max(counts) - count)] for count in counts]
         self.tables = mx.array(tables, mx.int32)
         self.query = draw(1, (len(lengths), heads, 1, dim), dtype)
-        self.keys, self.values = (draw(i, (sum(counts), groups, size, dim), dtype) for i in (2, 3))
+        drawn = (min(sum(counts), _MOST_DRAWN), groups, size, dim)
+        repeated = mx.arange(sum(counts)) % drawn[0]
+        self.keys, self.values = (draw(i, drawn, dtype)[repeated] for i in (2, 3))
         mx.eval(self.query, self.keys, self.values, self.tables)
 
     def by(self, ops: MlxOps, query: mx.array) -> mx.array:
@@ -52,34 +60,46 @@ class _Decodes:
         return written_out(self.query, k, v, visible).swapaxes(1, 2).flatten(2)
 
 
-def judge_decodes(subject: str, call: PagedRows, clock: Clock) -> Verdict:
+def judge_decodes(subject: str, kernel: Decodes, clock: Clock) -> Verdict:
     """The verdict on a kernel, perhaps a learner's: whatever it raises, blocks are gathered as before."""
-    ops = MlxOps(widens=False, kernel=DecodeKernel(call, lambda: tuple(TIMED)))
+    ops = MlxOps(widens=False, kernel=always(kernel))
     try:
         for dtype, (lengths, sizes) in product(_DTYPES, _SHAPES):
-            step = _Decodes(lengths, sizes, dtype)
+            step = _Step(lengths, sizes, dtype)
             if not is_close(step.by(ops, step.query), step.want()):
                 wrong = f"{len(lengths)} rows with H, G, D, block size = {sizes}, {dtype}"
-                return Verdict(subject, False, f"wrong for {wrong}: blocks are gathered")
-        ratios = {rows: _ratio(ops, rows, clock) for rows in TIMED}
+                return Verdict(subject, False, f"wrong for {wrong}: not used")
+        ratios = tuple(_ratio(ops, cell, clock) for cell in CELLS)
     except Exception as error:
-        return Verdict(subject, False, f"fails ({in_one_line(error)}): blocks are gathered")
-    faster = tuple(rows for rows, ratio in ratios.items() if ratio < 1)
-    used = f"used with {' and '.join(TIMED[rows] for rows in faster)} rows" if faster else "not used"
-    times = ", ".join(f"{ratio:.2f}" for ratio in ratios.values())
-    says = f"right; takes {times} of the time of gathering blocks with 1, 8, 64 rows; {used}"
-    return Verdict(subject, True, says, faster)
+        return Verdict(subject, False, f"fails ({in_one_line(error)}): not used")
+    by_rows = [(rows, ratios[i * len(TOKENS) :][: len(TOKENS)]) for i, rows in enumerate(ROWS)]
+    times = ", ".join(f"{' '.join(f'{ratio:.2f}' for ratio in row)} with {rows}" for rows, row in by_rows)
+    tokens = ", ".join(f"{tokens:,}" for tokens in TOKENS.values())
+    used = "used where no other takes less" if min(ratios) < 1 else "not used"
+    says = f"right; of the time of gathering {tokens} tokens it takes {times} rows; {used}"
+    return Verdict(subject, True, says, ratios)
 
 
-def _ratio(ops: MlxOps, rows: int, clock: Clock) -> float:
+def timed_shape(rows: int, tokens: int) -> tuple[int, int, int]:
+    """Rows, stored tokens of each and kv heads with which a cell is timed."""
+    per_head = rows * tokens * _DIM * 2 * mx.bfloat16.size
+    heads = max(1, min(_KV_HEADS, _MOST_BYTES // per_head))
+    return min(rows, rows * _MOST_BYTES // (per_head * heads)), tokens, heads
+
+
+def _ratio(ops: MlxOps, cell: Cell, clock: Clock) -> float:
     """The kernel's time over that of gathering: medians of alternating runs of some layers."""
-    step, variants = _Decodes([_STORED] * rows, _QWEN3, mx.bfloat16), (MlxOps(widens=False), ops)
-    times: tuple[list[float], list[float]] = ([], [])
+    rows, tokens, heads = timed_shape(*cell)
+    step = _Step([tokens] * rows, (heads * _SHARING, heads, _DIM, _BLOCK_SIZE), mx.bfloat16)
+    layers = min(_LAYERS, 2 * _MOST_BYTES // (step.keys.nbytes + step.values.nbytes))
+    variants, times = (MlxOps(widens=False), ops), (list[float](), list[float]())
     for number, which in interleave((0, 1), _ROUNDS, warm_ups=_WARM_UPS):
         start_s, query = clock(), step.query
-        for _ in range(_LAYERS):
+        for _ in range(layers):
             query = step.by(variants[which], query).reshape(query.shape)
         mx.eval(query)
         if number >= 0:
             times[which].append(clock() - start_s)
+    del step, query
+    mx.clear_cache()
     return median(times[1]) / median(times[0])

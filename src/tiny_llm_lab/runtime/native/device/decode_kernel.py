@@ -1,19 +1,26 @@
-"""A package's own Metal kernel for decodes, and the steps in which it is used."""
+"""Metal kernels for decodes over blocks, and the steps in which one of them is used."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import product
 from typing import Final, Protocol
 
 import mlx.core as mx
 
-# Timed with so many rows, used with those in words, and with no other head dimensions.
-TIMED: Final = {1: "1 to 7", 8: "8 to 63", 64: "64 or more"}
+# Timed with so many rows, and used with as many or more.
+ROWS: Final = (1, 8, 64)
+# Timed with so many stored tokens, and used from the first number on, in the row that has most.
+TOKENS: Final = {0: 512, 2_048: 4_096, 8_192: 16_384}
+# No other head dimensions are tested.
 DIMS: Final = (64, 80, 128)
 
+Cell = tuple[int, int]  # timed rows and tokens
+CELLS: Final[Sequence[Cell]] = tuple(product(ROWS, TOKENS.values()))
 
-class PagedRows(Protocol):
-    """`paged_attention_metal` of a package."""
+
+class Decodes(Protocol):
+    """A kernel for rows of one token each."""
 
     def __call__(
         self,
@@ -23,28 +30,75 @@ class PagedRows(Protocol):
         tables: mx.array,
         owners: mx.array,
         visible: mx.array,
-        scale: float | None = None,
+        scale: float,
+        longest: int,
     ) -> mx.array:
         """query [T, H, 1, D] over keys, values [blocks, G, block size, D] -> [T, 1, H * D].
 
         Row t attends to the first visible[t] tokens in the blocks tables[owners[t]]. All three are int32;
-        owners and visible may have more than T elements, tables more columns than blocks.
+        owners and visible may have more than T elements, tables more columns than blocks. `longest` is the
+        largest visible[t].
         """
         ...
 
 
-@dataclass(frozen=True)
 class DecodeKernel:
-    """A kernel, and those numbers of TIMED with which it was faster on this device than gathering blocks.
+    """For each of CELLS the kernel that was fastest there, if one was faster than gathering blocks.
 
-    They are asked for when a step could use it, and then found if they are not known.
+    They are asked for when a step could use one, and then found if they are not known.
     """
 
-    call: PagedRows
-    faster_with: Callable[[], Sequence[int]]
+    def __init__(self, find: Callable[[], Mapping[Cell, Decodes]]) -> None:
+        self._find = find
 
-    def takes(self, query: mx.array, pool: mx.array) -> bool:
-        """Whether the kernel computes the decodes query [T, H, 1, D] over `pool`."""
-        timed = list(TIMED)[bisect_right(list(TIMED), query.shape[0]) - 1]
+    @cached_property
+    def _by_cell(self) -> Mapping[Cell, Decodes]:
+        return self._find()
+
+    def takes(self, query: mx.array, pool: mx.array, longest: int) -> bool:
+        """Whether a kernel computes the decodes query [T, H, 1, D] over `pool`."""
         is_tested = pool.shape[-1] in DIMS and pool.dtype == query.dtype  # so it is not of 8 bits
-        return is_tested and timed in self.faster_with()
+        return is_tested and _cell(query, longest) in self._by_cell
+
+    def call(
+        self,
+        query: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        tables: mx.array,
+        owners: mx.array,
+        visible: mx.array,
+        scale: float,
+        longest: int,
+    ) -> mx.array:
+        """See `Decodes`; of the kernel that takes this query."""
+        kernel = self._by_cell[_cell(query, longest)]
+        return kernel(query, keys, values, tables, owners, visible, scale, longest)
+
+
+def always(kernel: Decodes) -> DecodeKernel:
+    """The kernel in every cell."""
+    return DecodeKernel(lambda: dict.fromkeys(CELLS, kernel))
+
+
+def fastest(tried: Sequence[tuple[Sequence[float], Decodes]]) -> Mapping[Cell, Decodes]:
+    """For each cell the kernel that takes least there of the time of gathering, the earlier one of equals.
+
+    `tried` has these ratios in the order of CELLS, none for a kernel that is wrong. A cell in which
+    no kernel is faster than gathering is left out.
+    """
+    best: dict[Cell, tuple[float, Decodes]] = {}
+    for ratios, kernel in tried:
+        for cell, ratio in zip(CELLS, ratios, strict=False):
+            if ratio < (best[cell][0] if cell in best else 1):
+                best[cell] = ratio, kernel
+    return {cell: kernel for cell, (_, kernel) in best.items()}
+
+
+def _cell(query: mx.array, longest: int) -> Cell:
+    """What was timed for such a step."""
+    firsts = list(TOKENS)
+    return (
+        ROWS[bisect_right(ROWS, query.shape[0]) - 1],
+        TOKENS[firsts[bisect_right(firsts, longest) - 1]],
+    )

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
@@ -11,13 +11,16 @@ import mlx.core as mx
 
 from tiny_llm_lab.runtime.native import mlx_pages
 from tiny_llm_lab.runtime.native.compiling.build import kernels_folder
-from tiny_llm_lab.runtime.native.device import decode_checks, fused_checks
-from tiny_llm_lab.runtime.native.device.decode_kernel import DecodeKernel, PagedRows
+from tiny_llm_lab.runtime.native.device import decode_checks, decode_kernel, fused_checks, partitioned
+from tiny_llm_lab.runtime.native.device.decode_kernel import Cell, DecodeKernel, Decodes, fastest
 from tiny_llm_lab.runtime.native.device.verdict import Verdict, kept
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.types import Clock
 
-_NAME: Final = "paged_attention_metal"
+_OWN: Final = "paged_attention_metal"
+PARTITIONED: Final = "partitioned attention"
+# What is tested and timed, and against what, besides a kernel's own files.
+_CHECKS: Final = (Path(decode_checks.__file__), Path(decode_kernel.__file__), Path(mlx_pages.__file__))
 
 
 class DeviceTests:
@@ -31,24 +34,25 @@ class DeviceTests:
     def ops(self, package: str, is_asked_for: bool) -> MlxOps | None:
         """The fused operators for models of `package`.
 
-        None if one that every model needs is wrong, unless they were asked for. The package's own kernel is
-        tested when a step first asks for it: a model without blocks never does.
+        None if one that every model needs is wrong, unless they were asked for. Kernels for decodes are
+        tested when a step first asks for one: a model without blocks never does.
         """
         if not _is_gpu():
             return MlxOps(widens=False)
         wrong = {verdict.subject for verdict in self._fused() if not verdict.is_right}
         if not is_asked_for and not wrong.isdisjoint(fused_checks.NEEDED):
             return None
-        return MlxOps(False, self._decode_kernel(package), masks=fused_checks.CAUSAL in wrong)
+        kernel = DecodeKernel(lambda: self._fastest(package)) if mx.metal.is_available() else None
+        return MlxOps(False, kernel, masks=fused_checks.CAUSAL in wrong)
 
     def verdicts(self, package: str) -> Sequence[Verdict]:
         """On the fused operators, and on the kernels that models of `package` may use; none on a CPU."""
-        return [*self._fused(), *self._decodes(package)] if _is_gpu() else []
+        if not _is_gpu():
+            return []
+        return [*self._fused(), *(verdict for verdict, _ in self._decodes(package))]
 
-    def _decode_kernel(self, package: str) -> DecodeKernel | None:
-        if not _kernel_sources(package):
-            return None
-        return DecodeKernel(_kernel(package), lambda: self._decodes(package)[0].faster_with)
+    def _fastest(self, package: str) -> Mapping[Cell, Decodes]:
+        return fastest([(verdict.ratios, kernel) for verdict, kernel in self._decodes(package)])
 
     def _fused(self) -> Sequence[Verdict]:
         """On the operators that are wrong, or one on all. Each has a file: one may end its process."""
@@ -68,18 +72,24 @@ class DeviceTests:
         self._announce(fused_checks.ALL)
         return [fused_checks.judged(check)]
 
-    def _decodes(self, package: str) -> Sequence[Verdict]:
-        """One verdict, or none where there is no Metal or no kernel."""
-        sources, subject = _kernel_sources(package), f"{_NAME} of {package}"
-        if not sources:
+    def _decodes(self, package: str) -> Sequence[tuple[Verdict, Decodes]]:
+        """On the package's kernel, if it has one, and on the given one; none where there is no Metal."""
+        if not mx.metal.is_available():
             return []
-        sources += [Path(decode_checks.__file__), Path(mlx_pages.__file__)]
+        folder = kernels_folder(package) or Path("kernels")
+        own = [folder / name for name in ("metal.py", "paged_attention.metal")]
+        kernels: list[tuple[str, Sequence[Path], Decodes]] = []
+        if all(path.exists() for path in own):
+            kernels.append((f"{_OWN} of {package}", own, _own(package)))
+        kernels.append((PARTITIONED, partitioned.SOURCES, partitioned.partitioned_attention))
+        return [(self._judged(subject, files, kernel), kernel) for subject, files, kernel in kernels]
 
+    def _judged(self, subject: str, files: Sequence[Path], kernel: Decodes) -> Verdict:
         def judge() -> Sequence[Verdict]:
             self._announce(subject)
-            return [decode_checks.judge_decodes(subject, _kernel(package), self._clock)]
+            return [decode_checks.judge_decodes(subject, kernel, self._clock)]
 
-        return self._once(subject, lambda: kept(subject, sources, judge, "blocks are gathered"))
+        return self._once(subject, lambda: kept(subject, [*files, *_CHECKS], judge, "not used"))[0]
 
     def _announce(self, what: str) -> None:
         """Compiling what a test needs takes seconds: that it runs is told once."""
@@ -101,18 +111,11 @@ def _is_gpu() -> bool:
     return mx.default_device() != mx.cpu and (mx.metal.is_available() or mx.cuda.is_available())
 
 
-def _kernel_sources(package: str) -> list[Path]:
-    """The files of a package's Metal kernel, none where it cannot run."""
-    folder = kernels_folder(package) or Path("kernels")
-    sources = [folder / name for name in ("metal.py", "paged_attention.metal")]
-    return sources if mx.metal.is_available() and all(path.exists() for path in sources) else []
-
-
-def _kernel(package: str) -> PagedRows:
+def _own(package: str) -> Decodes:
     """Imports at a call, so that a file that cannot be imported is a kernel that fails."""
 
-    def call(*arrays: mx.array | float | None) -> mx.array:
-        found = getattr(importlib.import_module(f"{package}.kernels.metal"), _NAME)
-        return cast(mx.array, found(*arrays))
+    def call(*arguments: mx.array | float) -> mx.array:
+        found = getattr(importlib.import_module(f"{package}.kernels.metal"), _OWN)
+        return cast(mx.array, found(*arguments[:-1]))  # without `longest`
 
-    return cast(PagedRows, call)
+    return cast(Decodes, call)

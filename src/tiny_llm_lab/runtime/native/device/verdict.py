@@ -23,7 +23,7 @@ class Verdict:
     subject: str
     is_right: bool
     says: str  # what was found and what follows
-    faster_with: tuple[int, ...] = ()  # of a kernel: those numbers of TIMED rows
+    ratios: tuple[float, ...] = ()  # of a right kernel, for each of CELLS: its time over that of gathering
 
     def __str__(self) -> str:
         return f"{mx.device_info()['device_name']}: {self.subject}: {self.says}"
@@ -72,7 +72,7 @@ def _read(path: Path) -> Sequence[Verdict] | None:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return [
-            Verdict(subject, right, says, tuple(map(int, faster))) for subject, right, says, faster in rows
+            Verdict(subject, right, says, tuple(map(float, ratios))) for subject, right, says, ratios in rows
         ]
     except (OSError, ValueError, TypeError):
         return None

@@ -1,0 +1,81 @@
+"""A given Metal kernel for decodes with long contexts: partitions of a row's tokens run at the same time.
+
+A learner's kernel of day 3.2 walks over a row's tokens with one simdgroup. Here every PARTITION of them has a
+threadgroup for each kv head (partitions.metal), and a second launch merges what these found (merge.metal).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import UserError
+
+_HERE: Final = Path(__file__)
+SOURCES: Final = (_HERE, _HERE.with_name("partitions.metal"), _HERE.with_name("merge.metal"))
+PARTITION: Final = 512
+_BODY_MARK: Final = "// --- body ---"
+_LANES: Final = 32
+_MOST_SIMDGROUPS: Final = 8  # of a threadgroup
+_PEAK_AND_TOTAL: Final = 4  # numbers behind those of a partition, two of them to keep 16 bytes together
+
+
+def partitioned_attention(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    tables: mx.array,
+    owners: mx.array,
+    visible: mx.array,
+    scale: float,
+    longest: int,
+) -> mx.array:
+    """See `Decodes`. D is at most 128, and 4 divides it.
+
+    Rows of at most PARTITION tokens take one launch, others two. Raises UserError for another D and unless G
+    divides H.
+    """
+    rows, heads, _, dim = query.shape
+    groups, size = keys.shape[1:3]
+    if dim % 4 or dim > 128 or heads % groups:
+        raise UserError(f"no kernel for {heads} heads of {dim} numbers over {groups} kv heads")
+    num_parts, sharing = -(-longest // PARTITION), heads // groups
+    num_threadgroups = -(-sharing // _MOST_SIMDGROUPS)
+    simdgroups = -(-sharing // num_threadgroups)
+    factor = mx.array(scale * math.log2(math.e), mx.float32)
+    whole = (query.shape, query.dtype)
+    part = ((rows, heads, num_parts, dim + _PEAK_AND_TOTAL), mx.float32)
+    shape, dtype = whole if num_parts == 1 else part
+    sizes = [("D", dim), ("PARTITION", PARTITION)]
+    (out,) = _kernel("partitions", ("query", "keys", "values", "tables", "owners", "visible", "scale"))(
+        inputs=[query, keys, values, tables, owners, visible, factor],
+        template=[("O", dtype), *sizes, ("BLOCK", size), ("PARTS", num_parts > 1)],
+        grid=(_LANES * num_parts, groups * num_threadgroups * simdgroups, rows),
+        threadgroup=(_LANES, simdgroups, 1),
+        output_shapes=[shape],
+        output_dtypes=[dtype],
+    )
+    if num_parts > 1:
+        (out,) = _kernel("merge", ("parts", "visible"))(
+            inputs=[out, visible],
+            template=[("O", query.dtype), *sizes],
+            grid=(_LANES, heads, rows),
+            threadgroup=(_LANES, _MOST_SIMDGROUPS, 1),
+            output_shapes=[query.shape],
+            output_dtypes=[query.dtype],
+        )
+    return out.reshape(rows, 1, heads * dim)
+
+
+# Each new kernel object is a library to compile.
+@functools.cache
+def _kernel(name: str, inputs: tuple[str, ...]) -> Callable[..., list[mx.array]]:
+    text = _HERE.with_name(f"{name}.metal").read_text(encoding="utf-8")
+    header, _, body = text.partition(_BODY_MARK)
+    kernel = mx.fast.metal_kernel(
+        name=f"tiny_llm_{name}", input_names=inputs, output_names=["out"], source=body, header=header
+    )
+    return cast(Callable[..., list[mx.array]], kernel)
