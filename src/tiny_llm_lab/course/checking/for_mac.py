@@ -1,8 +1,8 @@
 """What a Mac compiles, compiled and linked for one on any machine: `check --only for-mac`.
 
 Zig's Clang stands in for Apple's, and the bridge is linked against the MLX of the wheel for a Mac that
-pdm.lock names. Both come from the package registry. Nothing is run but the compiler. metal_registers.py
-says what is looked for in the Metal kernels.
+pdm.lock names. Both come from the package registry. Nothing is run but the compiler. What it makes of the
+Metal kernels is looked at by tests/peers/test_metal_registers.py, which has Zig here.
 """
 
 import os
@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tiny_llm_lab.course.checking.metal_registers import in_memory
+from tiny_llm_lab.course.grading.run_tests import environment, pytest_command
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.checkout import repository
 from tiny_llm_lab.runtime.native.compiling import build as building
@@ -45,12 +45,13 @@ def complaints(folder: Path) -> Iterator[str]:
     """What does not compile for a Mac, or would not be found there."""
     folder.mkdir(parents=True, exist_ok=True)
     cxx = folder / "c++"
-    cxx.write_text(_CXX.format(python=sys.executable, zig=str(zig(folder))), encoding="utf-8")
+    program = zig(folder)
+    cxx.write_text(_CXX.format(python=sys.executable, zig=str(program)), encoding="utf-8")
     cxx.chmod(0o755)
     os.environ["CXX"] = str(cxx)
     kernels = building.kernels_folder(PACKAGES["ref"])
     assert kernels is not None
-    yield from in_memory(str(cxx), kernels, folder)
+    yield from registers(program)
     mlx = wheel(folder)
     for library in libraries(kernels, mlx):
         made = building.build(library).read_bytes()
@@ -59,6 +60,20 @@ def complaints(folder: Path) -> Iterator[str]:
         if library.name == "_binding.so":
             named = (b"@rpath/libmlx.dylib", str(mlx / "lib").encode())
             yield from (f"the bridge does not name {name.decode()}" for name in named if name not in made)
+
+
+def registers(program: Path) -> Iterator[str]:
+    """The last lines of the tests of the Metal kernels' registers, if they fail or have no Zig."""
+    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [*pytest_command("ref"), "-q", "tests/peers/test_metal_registers.py"],
+        cwd=repository(),
+        env=environment() | {"PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode or "skipped" in done.stdout:
+        yield from (done.stdout + done.stderr).splitlines()[-20:]
 
 
 def libraries(kernels: Path, mlx: Path) -> Iterator[building.Library]:
