@@ -6,7 +6,7 @@ import pytest
 from tests.helpers.fakes import FakeClock
 from tests.helpers.serving import LONG, four_prompts, idx_of, make_engine
 
-from tiny_llm_lab.types import DoneEvent, PrefillEvent, SchedulerConfig, TokenEvent
+from tiny_llm_lab.types import DoneEvent, PrefillEvent, Prompt, SamplingParams, SchedulerConfig, TokenEvent
 
 ONE_AT_A_TIME = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=1)
 BOTH_WAYS = pytest.mark.parametrize(
@@ -102,6 +102,43 @@ def test_a_prompt_that_ends_in_the_same_step_keeps_its_answer(llm, model, wanted
 # Add
 
 
+@pytest.mark.task("3.6.6")
+def test_the_end_of_one_prompt_may_end_another(llm, model):
+    # The event of an abort is an event like any other.
+    engine = make_engine(llm, model)
+
+    def chain(event):
+        events.append(event)
+        if isinstance(event, DoneEvent):
+            engine.abort(str(event.completion.prompt_idx + 1))
+
+    events = []
+    prompts = [*four_prompts(max_tokens=2)[:1], *four_prompts()[1:]]
+    done = engine.generate(prompts, chain)
+    assert [each.finish_reason for each in done] == ["length", "abort", "abort", "abort"]
+    assert sum(isinstance(event, DoneEvent) for event in events) == 4
+    assert not engine.has_requests
+
+
+@pytest.mark.task("3.6.6")
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (1, 0)])
+def test_the_end_of_an_aborted_prompt_may_end_others(llm, model, victims):
+    engine = make_engine(llm, model, ONE_AT_A_TIME)
+    first, prompts = token_of(0, 2), four_prompts()[:3]
+    listener = Listener(first, lambda event: engine.abort("2"))
+
+    def chain(event):
+        listener(event)
+        if isinstance(event, DoneEvent) and idx_of(event) == 2:
+            for victim in victims:
+                engine.abort(str(victim))
+
+    done = engine.generate(prompts, chain)
+    reasons = ["abort" if i in (*victims, 2) else "length" for i in range(3)]
+    assert [each.finish_reason for each in done] == reasons
+    assert sorted(listener.ends()) == [0, 1, 2]
+
+
 @BOTH_WAYS
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_request_may_be_added(llm, model, wanted, settings, count):
@@ -128,3 +165,32 @@ def test_an_added_request_does_not_take_the_number_of_a_prompt_to_come(llm, mode
     done, listener = run_with(engine, prompts, token_of(0), lambda e: e.add("more", [97], LONG))
     assert [each.token_ids for each in done] == wanted
     assert len({idx_of(event) for event in listener.events}) == 5
+
+
+@pytest.mark.task("3.6.6")
+def test_the_run_sleeps_only_while_it_has_no_request(llm, model, monkeypatch):
+    clock, naps = FakeClock(tick=0.001), []
+    clock.take_over(monkeypatch, llm.PromptRun)
+    prompts = [four_prompts()[0], replace(four_prompts()[1], arrival_s=2.0)]
+    make_engine(llm, model, clock=clock).generate(prompts, lambda event: naps.append(len(clock.naps)))
+    assert naps[:10] == [0] * 10, "a chunk, eight tokens and the end of the first prompt"
+    assert naps[-1] > 0, "then the second one has not arrived"
+
+
+@pytest.mark.task("3.6.6")
+@pytest.mark.parametrize("kind", [TokenEvent, DoneEvent], ids=["beside a prompt", "after the last prompt"])
+def test_an_added_request_that_is_aborted_has_an_end(llm, model, kind):
+    engine, events = make_engine(llm, model), []
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+
+    def on_event(event):
+        events.append(event)
+        if isinstance(event, kind) and sum(isinstance(each, kind) for each in events) == 1:
+            engine.add("added", [98], sampling)
+            engine.add("kept", [99], sampling)
+            assert engine.abort("added")
+
+    engine.generate([Prompt([97], sampling)], on_event)
+    ends = [event.completion for event in events if isinstance(event, DoneEvent)]
+    assert sorted(end.finish_reason for end in ends) == ["abort", "length", "length"], "each ends once"
+    assert len({end.prompt_idx for end in ends}) == 3, "each has a number of its own"
