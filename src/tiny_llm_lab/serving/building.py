@@ -6,9 +6,11 @@ from typing import cast
 from tiny_llm_lab.runtime.growing_pool import GrowingModel
 from tiny_llm_lab.runtime.kv_memory import engine_num_blocks
 from tiny_llm_lab.runtime.memory import device_memory
+from tiny_llm_lab.runtime.native.mlx_ops import is_cuda
 from tiny_llm_lab.runtime.solution import Serving, load_serving
 from tiny_llm_lab.runtime.steps.calibration import calibrate
 from tiny_llm_lab.runtime.steps.step_budget import step_budget
+from tiny_llm_lab.serving.even_drafts import EvenDrafts
 from tiny_llm_lab.serving.memory_keeper import MemoryKeeper
 from tiny_llm_lab.serving.options.engine_options import default_budget
 from tiny_llm_lab.serving.options.engine_settings import (
@@ -81,7 +83,7 @@ def build_engine(
         block_size=settings.block_size,
         kv_bits=settings.kv_bits,
         enable_prefix_caching=settings.enable_prefix_caching,
-        proposer=proposer or _proposer(llm, model, settings, draft),
+        proposer=proposer or _even(_proposer(llm, model, settings, draft)),
         budget_controller=_controller(llm, model, settings),
         draft_gate=llm.DraftGate() if settings.draft_gate and settings.speculate != "off" else None,
         async_scheduling=settings.async_scheduling,
@@ -100,6 +102,10 @@ def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetC
         return None
     step_time = llm.StepTimeModel(calibrate(model, llm, block_size=settings.block_size))
     return llm.BudgetController(llm.LatencyPolicy(step_time, settings.itl_slo_ms / 1000))
+
+
+def _even(proposer: Proposer | None) -> Proposer | None:
+    return EvenDrafts(proposer) if proposer is not None and is_cuda() else proposer
 
 
 def _proposer(llm: Serving, model: Model, settings: EngineSettings, draft: Model | None) -> Proposer | None:

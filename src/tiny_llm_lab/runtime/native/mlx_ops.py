@@ -13,6 +13,8 @@ from tiny_llm_lab.runtime.native.mlx_pages import MlxPages, cleared, put, quanti
 from tiny_llm_lab.types import Offsets, QuantizedWeights, Rotary, Weight
 
 Made = TypeVar("Made")
+# cuDNN takes decodes only where rows have room for a multiple of so many tokens (MLX 0.32, cuda/sdpa.cpp).
+_CUDNN_ROOM = 256
 # From so many uses of an expert on, sorting costs less than reading a matrix more than once.
 _SORT_FROM = 64
 
@@ -147,7 +149,8 @@ class MlxOps(ComposedOps):
         return put(stored, places, added)
 
     def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
-        """See `KernelOps.grow`."""
+        """See `KernelOps.grow`. On CUDA there is room for whole multiples of 256 tokens."""
+        room = -(-room // _CUDNN_ROOM) * _CUDNN_ROOM if is_cuda() else room
         grown = mx.zeros((rows, stored.shape[1], room, stored.shape[3]), stored.dtype)
         if used and max(used):
             old = slice(None, len(used)), slice(None), slice(None, max(used))
@@ -217,6 +220,11 @@ class MlxOps(ComposedOps):
         if kept is None or kept[0] != key:
             self._kept[what] = kept = (key, make())
         return cast(Made, kept[1])
+
+
+def is_cuda() -> bool:
+    """Whether MLX computes on CUDA."""
+    return mx.cuda.is_available() and mx.default_device() == mx.gpu
 
 
 def _is_metal() -> bool:
