@@ -146,6 +146,13 @@ def test_the_cpu_of_hosted_macs_is_required_and_metal_is_not() -> None:
     assert "cpu)\n        export TINY_LLM_DEVICE=cpu" in (ROOT / ".ci" / "mac").read_text("utf-8")
 
 
+def test_the_test_files_that_ci_and_a_report_name_are_there() -> None:
+    programs = [*(ROOT / ".ci").iterdir(), *(ROOT / "src" / "tiny_llm_lab" / "measure").rglob("*.py")]
+    named = {each for path in programs for each in re.findall(r"tests/\w+/\w+\.py", path.read_text("utf-8"))}
+    assert "tests/week_3/test_day_6_engine.py" in named
+    assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
+
+
 def test_pdmw_without_python_names_the_cure(tmp_path: Path) -> None:
     folder = tmp_path / "a new folder"
     folder.mkdir()
