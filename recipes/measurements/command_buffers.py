@@ -105,19 +105,32 @@ def step_graph(model: str, num_streams: int, own_kernel: bool) -> list[dict[str,
     num_blocks = POOL_BYTES // block_bytes(config, mx.bfloat16, _BLOCK)
     with patch.object(mx, "eval", lambda *_: None):  # the pools stay lazy: no memory
         cache = network.create_paged_kv_cache(num_blocks, _BLOCK)
-    each = -(-_STORED // _BLOCK) + 1
+    build = decode_step(llm, network, cache, num_streams, _STORED)
+    return traced(build, *cache.pools)
 
-    def step(*pools: mx.array) -> list[mx.array]:
-        half = len(pools) // 2
+
+def decode_step(
+    llm: Any, model: Any, cache: Any, num_streams: int, num_stored: int
+) -> Callable[..., list[mx.array]]:
+    """Builds a decode of `num_streams` requests on the given pools: the tokens, and the pools after it.
+
+    `cache` has its own pools afterwards, so the graph is the caller's to drop.
+    """
+    size = cache.block_size
+    each = num_stored // size + 1
+    slices = [Slice(range(each * i, each * (i + 1)), num_stored, 1) for i in range(num_streams)]
+    half, stored = len(cache.keys), cache.pools
+
+    def build(*pools: mx.array) -> list[mx.array]:
         cache.keys[:], cache.values[:] = pools[:half], pools[half:]
-        slices = [Slice(range(each * i, each * (i + 1)), _STORED, 1) for i in range(num_streams)]
-        layout = llm.StepLayout.of(_BLOCK, slices)
+        layout = llm.StepLayout.of(size, slices)
         layers, wanted = cache.begin_step(layout), Wanted(rows=list(range(num_streams)))
-        tokens = mx.ones((num_streams, 1), mx.int32)
-        logits = network(tokens, layout.positions, layers, wanted=wanted)
-        return [mx.argmax(logits, axis=-1), *cache.pools]
+        logits = model(mx.ones((num_streams, 1), mx.int32), layout.positions, layers, wanted=wanted)
+        made = [mx.argmax(logits, axis=-1), *cache.pools]
+        cache.keys[:], cache.values[:] = stored[:half], stored[half:]
+        return made
 
-    return traced(step, *cache.pools)
+    return build
 
 
 def table() -> Iterator[Section]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import mlx.core as mx
-from recipes.measurements.command_buffers import traced
+from recipes.measurements.command_buffers import decode_step, traced
 from recipes.measurements.launch_table import OwnKernel
 from recipes.measurements.launches import fused
 from recipes.measurements.show import show
@@ -23,7 +23,7 @@ from tiny_llm_lab.runtime.interleave import interleave
 from tiny_llm_lab.runtime.models import load_checkpoint
 from tiny_llm_lab.runtime.native.mlx_ops import MlxOps
 from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import Checkpoint, Slice, Wanted
+from tiny_llm_lab.types import Checkpoint
 from tiny_llm_lab.types.packages import PACKAGES
 
 _MODEL: Final = "random:qwen3-shrunk,bits=4,layers=28"
@@ -49,22 +49,8 @@ def _of_engine(
     llm: Any, checkpoint: Checkpoint, ops: MlxOps, num_streams: int
 ) -> tuple[Build, Sequence[mx.array]]:
     model = llm.OpsModel(checkpoint.config, checkpoint.weights, ops)
-    each = -(-(_STORED + 1) // _BLOCK)
-    cache = model.create_paged_kv_cache(each * num_streams, _BLOCK)
-    slices = [Slice(range(each * i, each * (i + 1)), _STORED, 1) for i in range(num_streams)]
-
-    def build(*pools: mx.array) -> list[mx.array]:
-        half = len(pools) // 2
-        cache.keys[:], cache.values[:] = pools[:half], pools[half:]
-        layout = llm.StepLayout.of(_BLOCK, slices)
-        layers, wanted = cache.begin_step(layout), Wanted(rows=list(range(num_streams)))
-        tokens = mx.ones((num_streams, 1), mx.int32)
-        made = [mx.argmax(model(tokens, layout.positions, layers, wanted=wanted), axis=-1), *cache.pools]
-        cache.keys[:], cache.values[:] = stored[:half], stored[half:]  # the graph is the caller's to drop
-        return made
-
-    stored = cache.pools
-    return build, stored
+    cache = model.create_paged_kv_cache((_STORED // _BLOCK + 1) * num_streams, _BLOCK)
+    return decode_step(llm, model, cache, num_streams, _STORED), cache.pools
 
 
 def _of_mlx_lm(model: MlxLmModel, num_streams: int) -> tuple[Build, Sequence[mx.array]]:

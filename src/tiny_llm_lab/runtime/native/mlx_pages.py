@@ -96,9 +96,12 @@ class MlxPages:
         self, q: mx.array, pools: list[tuple[mx.array, mx.array | None]], part: _Segment, scale: float
     ) -> mx.array:
         """The rows q [T, H, 1, D] of one segment -> [T, 1, H * D]."""
-        kernel, (keys, _), (values, _) = self._kernel, *pools
-        if kernel is not None and not part.is_chunk and kernel.takes(q, keys, part.length):
-            return kernel.call(q, keys, values, part.tables, part.owners, part.visible, scale, part.length)
+        (keys, _), (values, _) = pools
+        kernel = None
+        if self._kernel is not None and not part.is_chunk:
+            kernel = self._kernel.chosen(q, keys, part.length)
+        if kernel is not None:
+            return kernel(q, keys, values, part.tables, part.owners, part.visible, scale, part.length)
         k, v = (_gathered(pool, scales, part, q.dtype) for pool, scales in pools)
         if not part.is_chunk:
             if part.mask is not None and self._reads_hidden:

@@ -55,25 +55,10 @@ class DecodeKernel:
     def _by_cell(self) -> Mapping[Cell, Decodes]:
         return self._find()
 
-    def takes(self, query: mx.array, pool: mx.array, longest: int) -> bool:
-        """Whether a kernel computes the decodes query [T, H, 1, D] over `pool`."""
+    def chosen(self, query: mx.array, pool: mx.array, longest: int) -> Decodes | None:
+        """The kernel for the decodes query [T, H, 1, D] over `pool`; None where blocks are gathered."""
         is_tested = pool.shape[-1] in DIMS and pool.dtype == query.dtype  # so it is not of 8 bits
-        return is_tested and _cell(query, longest) in self._by_cell
-
-    def call(
-        self,
-        query: mx.array,
-        keys: mx.array,
-        values: mx.array,
-        tables: mx.array,
-        owners: mx.array,
-        visible: mx.array,
-        scale: float,
-        longest: int,
-    ) -> mx.array:
-        """See `Decodes`; of the kernel that takes this query."""
-        kernel = self._by_cell[_cell(query, longest)]
-        return kernel(query, keys, values, tables, owners, visible, scale, longest)
+        return self._by_cell.get(_cell(query, longest)) if is_tested else None
 
 
 def always(kernel: Decodes) -> DecodeKernel:
