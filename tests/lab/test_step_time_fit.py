@@ -1,4 +1,4 @@
-"""The fit of step times that is given to day 3.7, and what a step's time depends on."""
+"""The fit of step times that is given to day 3.8, and what a step's time depends on."""
 
 import random
 

@@ -13,7 +13,7 @@ BOTH_WAYS = pytest.mark.parametrize(
     "settings",
     [
         pytest.param({}, marks=pytest.mark.task("3.6.6")),
-        pytest.param({"async_scheduling": True}, marks=pytest.mark.task("3.6.8")),
+        pytest.param({"async_scheduling": True}, marks=pytest.mark.task("3.7.2")),
     ],
 )
 

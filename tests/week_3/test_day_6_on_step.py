@@ -69,7 +69,7 @@ def test_a_step_is_timed_from_its_plan_to_its_tokens(llm, model):
     assert [(each.start_s, each.end_s) for each in steps.stats] == [(5.0, 8.0), (10.0, 13.0)]
 
 
-@pytest.mark.task("3.6.8")
+@pytest.mark.task("3.7.2")
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
 def test_a_step_ahead_of_one_that_failed_is_not_read(llm, model, error):
     fragile = Fragile(model)
@@ -87,7 +87,7 @@ def test_a_step_ahead_of_one_that_failed_is_not_read(llm, model, error):
     assert steps.plans == [{"next": 1}]
 
 
-@pytest.mark.task("3.6.8")
+@pytest.mark.task("3.7.2")
 def test_on_step_sees_steps_that_were_launched_ahead(llm, model):
     def told(**settings):
         core, steps = watched(llm, model, **settings)

@@ -87,7 +87,7 @@ def test_what_cannot_be_changed_is_refused_and_nothing_changes(llm, changed):
     assert scheduler.config == CHUNKED
 
 
-@pytest.mark.task("3.6.8")
+@pytest.mark.task("3.7.2")
 def test_a_step_ahead_keeps_to_the_smaller_budget(llm):
     scheduler = scheduler_of(llm, CHUNKED)
     for i in range(6):
@@ -104,7 +104,7 @@ def test_a_step_ahead_keeps_to_the_smaller_budget(llm):
 @pytest.mark.parametrize(
     ("seed", "is_ahead"),
     [
-        pytest.param(seed, seed % 2 == 0, marks=pytest.mark.task("3.6.6" if seed % 2 else "3.6.8"))
+        pytest.param(seed, seed % 2 == 0, marks=pytest.mark.task("3.6.6" if seed % 2 else "3.7.2"))
         for seed in range(4)
     ],
 )

@@ -64,7 +64,7 @@ def test_only_what_is_new_of_a_prompt_is_told(llm):
     assert event.num_computed_tokens == 5
 
 
-@pytest.mark.task("3.6.7")
+@pytest.mark.task("3.7.1")
 def test_every_token_of_a_step_has_the_logprobs_of_its_own_row(llm):
     request = state_of(llm, max_tokens=3, logprobs=2)
     logits, drawn = random_array(3, 4, 258) * 3, mx.array([9, 200, 31, 7])

@@ -70,7 +70,7 @@ def test_an_answer_ends_where_no_token_can_be_stored(llm):
     "logprobs",
     [
         pytest.param(None, marks=pytest.mark.task("3.6.2")),
-        pytest.param(2, marks=pytest.mark.task("3.6.7")),
+        pytest.param(2, marks=pytest.mark.task("3.7.1")),
     ],
 )
 def test_a_step_by_itself(llm, model, logprobs):

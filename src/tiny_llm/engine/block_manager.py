@@ -23,11 +23,11 @@ class KVCacheManager:
         raise NotImplementedError("task 3.4.3")
 
     def extend(self, sequences: Sequence[TokenSequence]) -> bool:
-        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.8 on).
+        """Allocate, where one is needed, the block of one token after the known ones (task 3.7.2 on).
 
         Returns False and allocates nothing when there are not enough free blocks.
         """
-        raise NotImplementedError("task 3.6.8")
+        raise NotImplementedError("task 3.7.2")
 
     def match(self, sequence: TokenSequence, reclaimable: Mapping[int, int]) -> tuple[int, int, bool]:
         """What a waiting sequence finds in the prefix cache; changes and counts nothing.

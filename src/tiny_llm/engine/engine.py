@@ -50,7 +50,7 @@ class Engine:
         """Queue a request.
 
         A request of `priority_class` "batch" runs on spare capacity only. `arrival_s` None means now;
-        `prompt_idx` None, the number of requests added before. `processors` (from task 3.6.9 on) change the
+        `prompt_idx` None, the number of requests added before. `processors` (from task 3.7.3 on) change the
         logits of its tokens, in their order, behind its own `Penalties`. Raises UserError, and changes
         nothing, for a request that can never be served, or whose id is in use.
         """

@@ -10,6 +10,6 @@ def may_launch_early(step: InflightStep, queue: RequestQueue) -> bool:
     Each request of `step` then takes one token, the one that `step` samples. It is certain if none waits to
     be admitted, the running sequences are those of `step` and have all known tokens computed there, without a
     draft, no answer ends with the token under way, whatever that is, and no request has processors (from
-    task 3.6.9 on), which need it.
+    task 3.7.3 on), which need it.
     """
-    raise NotImplementedError("task 3.6.8")
+    raise NotImplementedError("task 3.7.2")

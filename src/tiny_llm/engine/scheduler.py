@@ -70,12 +70,12 @@ class Scheduler:
         raise NotImplementedError("task 3.4.2")
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step after `plan`, not committed yet, where it is certain (from task 3.6.8 on).
+        """Plan the step after `plan`, not committed yet, where it is certain (from task 3.7.2 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
         allocated; None, and nothing is changed, when it exceeds the budget or the free blocks.
         """
-        raise NotImplementedError("task 3.6.8")
+        raise NotImplementedError("task 3.7.2")
 
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
         """Record a forward pass: the planned tokens are computed, and new ones were sampled.

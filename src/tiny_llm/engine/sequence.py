@@ -24,7 +24,7 @@ class TokenSequence:
     block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]
     spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, to be verified
     num_preemptions: int = 0
-    skip_reading_prefix_cache: bool = False  # every token of its prompt is to be computed (task 3.6.7 on)
+    skip_reading_prefix_cache: bool = False  # every token of its prompt is to be computed (task 3.7.1 on)
     num_cached_tokens: int = 0  # found in the prefix cache before the first preemption
     order: tuple[float, ...] = ()  # its place in the request queue, the smallest first
 

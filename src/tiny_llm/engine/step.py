@@ -20,7 +20,7 @@ class InflightStep:
     start_s: float
     slices: Sequence[Slice]  # what it computes of each request
     sampled: mx.array  # [n] uint32, lazily: the tokens of all sampled rows
-    # What `score_tokens` found, lazily, for requests that asked for logprobs (from task 3.6.7 on; {} before).
+    # What `score_tokens` found, lazily, for requests that asked for logprobs (from task 3.7.1 on; {} before).
     scores: Mapping[RequestState, Sequence[mx.array]]
 
     def read(self) -> dict[RequestState, list[int]]:
@@ -42,7 +42,7 @@ def launch(
     """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
     Does not wait for the result; logits are computed only for rows that are sampled. These are drawn from
-    what the processors of a request (from task 3.6.9 on) make of them. `previous` (from task 3.6.8 on) is the
+    what the processors of a request (from task 3.7.3 on) make of them. `previous` (from task 3.7.2 on) is the
     step before, which is still being computed: the input of each request is the token that it samples there.
     """
     raise NotImplementedError("task 3.6.2")

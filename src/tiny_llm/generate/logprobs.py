@@ -13,7 +13,7 @@ def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.a
     A logprob is the natural logarithm of the softmax of `logits`, in float32. top_tokens are the likeliest
     of each row, in any order.
     """
-    raise NotImplementedError("task 3.6.7")
+    raise NotImplementedError("task 3.7.1")
 
 
 def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
@@ -21,7 +21,7 @@ def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[To
 
     Equally likely top tokens are in the order of their ids.
     """
-    raise NotImplementedError("task 3.6.7")
+    raise NotImplementedError("task 3.7.1")
 
 
 class PromptLogprobs:
@@ -29,19 +29,19 @@ class PromptLogprobs:
 
     def __init__(self, prompt: Sequence[int], num_top: int) -> None:
         """Sets found = [None]: nothing can be said of the first token."""
-        raise NotImplementedError("task 3.6.7")
+        raise NotImplementedError("task 3.7.1")
 
     def places(self, num_computed: int, num_new: int) -> range:
         """Of `num_new` places of the prompt from `num_computed` on those whose next token is not scored."""
-        raise NotImplementedError("task 3.6.7")
+        raise NotImplementedError("task 3.7.1")
 
     def score(self, logits: mx.array) -> list[tuple[mx.array, ...]]:
         """The scores of the next tokens from the logits [n, V] of their `places`, lazily, some at a time."""
-        raise NotImplementedError("task 3.6.7")
+        raise NotImplementedError("task 3.7.1")
 
     def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
         """Append what `score` returned to `found`."""
-        raise NotImplementedError("task 3.6.7")
+        raise NotImplementedError("task 3.7.1")
 
 
 class PromptRows:
@@ -52,12 +52,12 @@ class PromptRows:
 
         Sets rows, in the order of `parts`; and scores = [], which has to be evaluated before `read`.
         """
-        raise NotImplementedError("task 3.6.7")
+        raise NotImplementedError("task 3.7.1")
 
     def score(self, logits: mx.array) -> None:
         """Score what follows `rows`, of which `logits` [n, V] are, lazily."""
-        raise NotImplementedError("task 3.6.7")
+        raise NotImplementedError("task 3.7.1")
 
     def read(self) -> None:
         """Append what was scored to what the prompts have `found`."""
-        raise NotImplementedError("task 3.6.7")
+        raise NotImplementedError("task 3.7.1")

@@ -14,7 +14,7 @@ class Penalties:
         self, sampling: SamplingParams, prompt: Sequence[int], end_token_ids: Collection[int] = ()
     ) -> None:
         """`end_token_ids` end the answer, and are barred before its min_tokens-th token."""
-        raise NotImplementedError("task 3.6.9")
+        raise NotImplementedError("task 3.7.3")
 
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
         """logits [V] of the token behind `answer` -> [V] float32, lazily.
@@ -23,7 +23,7 @@ class Penalties:
         multiplied where not. A token that occurs n times in `answer` loses presence_penalty and n times
         frequency_penalty. Takes time for the tokens of `answer`, not for those of `prompt`.
         """
-        raise NotImplementedError("task 3.6.9")
+        raise NotImplementedError("task 3.7.3")
 
 
 def process_rows(
@@ -33,4 +33,4 @@ def process_rows(
 
     `parts` are (what changes its rows or None, number of rows), in the order of the rows.
     """
-    raise NotImplementedError("task 3.6.9")
+    raise NotImplementedError("task 3.7.3")

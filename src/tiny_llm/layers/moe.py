@@ -16,7 +16,7 @@ def route(
     float32. The K largest are chosen, largest first; their numbers are the weights, float32, divided by
     their sum if `norm_topk_prob` (Qwen3: yes). Experts are uint32.
     """
-    raise NotImplementedError("task 3.9.1")
+    raise NotImplementedError("task 3.10.1")
 
 
 def group_by_expert(experts: mx.array) -> tuple[mx.array, mx.array]:
@@ -25,7 +25,7 @@ def group_by_expert(experts: mx.array) -> tuple[mx.array, mx.array]:
     Use t * K + k is token t's k-th expert. order [T * K]: the uses, sorted by expert. place
     [T * K]: where each use went, so that `sorted[place]` undoes `unsorted[order]`.
     """
-    raise NotImplementedError("task 3.9.2")
+    raise NotImplementedError("task 3.10.2")
 
 
 def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = False) -> mx.array:
@@ -34,7 +34,7 @@ def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = F
     `is_sorted` promises that equal experts are side by side, so that each matrix is read once; the result
     of a broken promise is undefined. Takes x in float32, and on a GPU in any dtype.
     """
-    raise NotImplementedError("task 3.9.2")
+    raise NotImplementedError("task 3.10.2")
 
 
 class QwenMoE:
@@ -47,14 +47,14 @@ class QwenMoE:
         """`weights` hold gate.weight [N, E], and stacked for all experts switch_mlp.gate_proj.weight and
         switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
         """
-        raise NotImplementedError("task 3.9.2")
+        raise NotImplementedError("task 3.10.2")
 
     def __call__(self, x: mx.array) -> mx.array:
         """x [..., E] -> [..., E]: the outputs of each token's experts, summed with the router's weights.
 
         Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is made in float32.
         """
-        raise NotImplementedError("task 3.9.2")
+        raise NotImplementedError("task 3.10.2")
 
 
 class OpsMoE:
@@ -62,8 +62,8 @@ class OpsMoE:
 
     def __init__(self, config: ModelConfig, weights: LayerWeights, ops: KernelOps) -> None:
         """`weights` are those of a layer with a router."""
-        raise NotImplementedError("task 3.9.2")
+        raise NotImplementedError("task 3.10.2")
 
     def __call__(self, x: mx.array) -> mx.array:
         """As `QwenMoE`; the operators choose the dtype of the sum."""
-        raise NotImplementedError("task 3.9.2")
+        raise NotImplementedError("task 3.10.2")

@@ -14,7 +14,7 @@ def shard_rows(w: Weight, start: int, end: int) -> Weight:
 
     A copy, so that the whole matrix can go; packed weights stay packed.
     """
-    raise NotImplementedError("task 3.9.3")
+    raise NotImplementedError("task 3.10.3")
 
 
 def shard_columns(w: Weight, start: int, end: int) -> Weight:
@@ -22,7 +22,7 @@ def shard_columns(w: Weight, start: int, end: int) -> Weight:
 
     Packed weights stay packed. Raises ValueError when `start` or `end` would cut one of their groups.
     """
-    raise NotImplementedError("task 3.9.3")
+    raise NotImplementedError("task 3.10.3")
 
 
 def shard_heads(config: ModelConfig, rank: int, size: int) -> tuple[Span, Span]:
@@ -31,7 +31,7 @@ def shard_heads(config: ModelConfig, rank: int, size: int) -> tuple[Span, Span]:
     Every rank has the same number of query heads, and all kv heads that these look at: its own if there
     are enough, else one that it shares with other ranks. Raises UserError when heads cannot be split so.
     """
-    raise NotImplementedError("task 3.9.3")
+    raise NotImplementedError("task 3.10.3")
 
 
 def shard_inner(width: int, group_size: int, rank: int, size: int) -> Span:
@@ -40,7 +40,7 @@ def shard_inner(width: int, group_size: int, rank: int, size: int) -> Span:
     Shares differ by at most one group; pass a group_size of 1 for weights that are not packed. Raises
     UserError when there are fewer groups than ranks.
     """
-    raise NotImplementedError("task 3.9.3")
+    raise NotImplementedError("task 3.10.3")
 
 
 def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint:
@@ -52,7 +52,7 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
     config.hidden_size stays. Raises UserError when the model cannot be split so, ValueError for a rank
     that is not in 0 to size - 1.
     """
-    raise NotImplementedError("task 3.9.3")
+    raise NotImplementedError("task 3.10.3")
 
 
 def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) -> QwenModel:
@@ -62,4 +62,4 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
     An `Engine` on top must plan the same steps on every rank, and so not by a clock: no latency SLO, and
     all prompts there from the start.
     """
-    raise NotImplementedError("task 3.9.4")
+    raise NotImplementedError("task 3.10.4")

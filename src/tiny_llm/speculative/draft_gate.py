@@ -14,11 +14,11 @@ class DraftGate:
 
         Raises ValueError for `probe_every` below 2.
         """
-        raise NotImplementedError("task 3.8.7")
+        raise NotImplementedError("task 3.9.7")
 
     def begin_step(self, num_requests: int) -> None:
         """Begin to choose the drafts of a step, in which `num_requests` decode."""
-        raise NotImplementedError("task 3.8.7")
+        raise NotImplementedError("task 3.9.7")
 
     def wants(self, request_id: str, num_draft_tokens: int) -> bool:
         """Whether a draft for this request is to be verified in the present step.
@@ -26,19 +26,19 @@ class DraftGate:
         As long as all steps had the same number of rows, every second step has drafts, the first included. A
         request without a draft so far is taken to be like the others, and without others to accept all.
         """
-        raise NotImplementedError("task 3.8.7")
+        raise NotImplementedError("task 3.9.7")
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Learn how many tokens of a request's draft were accepted; an empty draft teaches nothing."""
-        raise NotImplementedError("task 3.8.7")
+        raise NotImplementedError("task 3.9.7")
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
         """Learn how long a step took that held decodes and their drafts only, `num_rows` rows in all.
 
         A step of more than four times the expected time counts as one of four times.
         """
-        raise NotImplementedError("task 3.8.7")
+        raise NotImplementedError("task 3.9.7")
 
     def forget(self, request_id: str) -> None:
         """Drop what is known of a request; one that is not known is fine."""
-        raise NotImplementedError("task 3.8.7")
+        raise NotImplementedError("task 3.9.7")

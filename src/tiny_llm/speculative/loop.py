@@ -26,4 +26,4 @@ def speculative_generate(
     end, and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts. The caches of
     both models are given back when the iterator ends or is closed.
     """
-    raise NotImplementedError("task 3.8.4")
+    raise NotImplementedError("task 3.9.4")

@@ -13,7 +13,7 @@ class NgramProposer:
 
         Raises UserError unless 1 <= min_ngram <= max_ngram and 1 <= num_tokens.
         """
-        raise NotImplementedError("task 3.8.1")
+        raise NotImplementedError("task 3.9.1")
 
     def propose(
         self,
@@ -29,11 +29,11 @@ class NgramProposer:
         continue those of the request's previous call, which then takes time for the new tokens and for the
         earlier places of the last one only. `sampler` is not used.
         """
-        raise NotImplementedError("task 3.8.1")
+        raise NotImplementedError("task 3.9.1")
 
     def forget(self, request_id: str) -> None:
         """Drop what is remembered of a request; one that is not known is fine."""
-        raise NotImplementedError("task 3.8.1")
+        raise NotImplementedError("task 3.9.1")
 
 
 class DraftModelProposer:
@@ -45,7 +45,7 @@ class DraftModelProposer:
         Vocabularies may differ by padding: logits are cut, or continued with -inf, to `vocab_size`. Raises
         UserError for `num_tokens` below 1, and when the sizes differ by 1,024 or more.
         """
-        raise NotImplementedError("task 3.8.3")
+        raise NotImplementedError("task 3.9.3")
 
     def propose(
         self,
@@ -60,8 +60,8 @@ class DraftModelProposer:
         max_position_embeddings end, and is empty for a text with a token outside its vocabulary. `probs`
         has the distributions that the sampler returns.
         """
-        raise NotImplementedError("task 3.8.3")
+        raise NotImplementedError("task 3.9.3")
 
     def forget(self, request_id: str) -> None:
         """Give a request's cache back; one that is not known is fine."""
-        raise NotImplementedError("task 3.8.3")
+        raise NotImplementedError("task 3.9.3")

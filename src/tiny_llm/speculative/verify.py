@@ -12,7 +12,7 @@ class Drafter:
 
     def __init__(self, sampler: Sampler, coupled: bool = True) -> None:
         """`coupled` says with which key a draft is drawn: the sampler's own for the position, or another."""
-        raise NotImplementedError("task 3.8.2")
+        raise NotImplementedError("task 3.9.2")
 
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
         """A draft token for `position` from the logits [1, V] of a draft model, cut as the model's are.
@@ -20,7 +20,7 @@ class Drafter:
         Coupled, or greedy: what the sampler draws from these logits, and None. Otherwise drawn with a key
         that nothing else uses, and the distribution [V] float32 that it was drawn from.
         """
-        raise NotImplementedError("task 3.8.2")
+        raise NotImplementedError("task 3.9.2")
 
 
 def accept(logits: mx.array, draft: Sequence[int], sampler: Sampler, position: int) -> list[int]:
@@ -31,7 +31,7 @@ def accept(logits: mx.array, draft: Sequence[int], sampler: Sampler, position: i
     from its draft. So drafts change how many tokens a step brings, never which; a draft token d is accepted
     with probability p(d). Raises ValueError unless there is one row more than draft tokens.
     """
-    raise NotImplementedError("task 3.8.2")
+    raise NotImplementedError("task 3.9.2")
 
 
 def accepted_tokens(drawn: Sequence[int], draft: Sequence[int]) -> list[int]:
@@ -39,7 +39,7 @@ def accepted_tokens(drawn: Sequence[int], draft: Sequence[int]) -> list[int]:
 
     One token more is drawn than was drafted: when all draft tokens are accepted, all of `drawn`.
     """
-    raise NotImplementedError("task 3.8.2")
+    raise NotImplementedError("task 3.9.2")
 
 
 def accept_with_draft_probs(
@@ -54,4 +54,4 @@ def accept_with_draft_probs(
     draft. Greedy sampling needs no q. Raises ValueError unless draft_probs has a row per draft token and V
     columns.
     """
-    raise NotImplementedError("task 3.8.2")
+    raise NotImplementedError("task 3.9.2")

@@ -28,7 +28,7 @@ class KVCacheManager:
         return self.num_blocks_needed(sequence, sequence.num_tokens - sequence.num_computed_tokens)
 
     def extend(self, sequences: Sequence[TokenSequence]) -> bool:
-        """Allocate, where one is needed, the block of one token after the known ones (task 3.6.8 on).
+        """Allocate, where one is needed, the block of one token after the known ones (task 3.7.2 on).
 
         Returns False and allocates nothing when there are not enough free blocks.
         """

@@ -33,8 +33,8 @@ class RequestState:
         """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
         sampler, the `Sampler` of the answer's sampling parameters on the model's operators `ops`.
 
-        Sets prompt_logprobs (from task 3.6.7 on), the `PromptLogprobs` of a request that asked for them or
-        None; and processors (from task 3.6.9 on): the request's `Penalties`, if its sampling parameters
+        Sets prompt_logprobs (from task 3.7.1 on), the `PromptLogprobs` of a request that asked for them or
+        None; and processors (from task 3.7.3 on): the request's `Penalties`, if its sampling parameters
         change logits, and those given.
         """
         self.sequence = sequence
@@ -57,13 +57,13 @@ class RequestState:
     def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
         """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
 
-        Empty unless the request asked for them (from task 3.6.7 on).
+        Empty unless the request asked for them (from task 3.7.1 on).
         """
         num_top = self.sampling.logprobs
         return () if num_top is None else score_tokens(logits, drawn, num_top)
 
     def process(self, logits: mx.array) -> mx.array:
-        """What the processors (from task 3.6.9 on) make of logits [n, V], the rows of this step, lazily.
+        """What the processors (from task 3.7.3 on) make of logits [n, V], the rows of this step, lazily.
 
         Row i follows the answer so far and the first i tokens of the draft.
         """
@@ -78,7 +78,7 @@ class RequestState:
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
         """Append the tokens of one step to the answer, up to the one that ends it.
 
-        `scores` (from 3.6.7 on) is what `score` returned for them. The sequence is not changed: the
+        `scores` (from 3.7.1 on) is what `score` returned for them. The sequence is not changed: the
         scheduler's `commit` does that.
         """
         num_before = len(self.answer.token_ids)

@@ -115,7 +115,7 @@ class Scheduler:
         return StepPlan(step.assigned, tuple(victim.request_id for victim in self._preempted))
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step after `plan`, not committed yet, where it is certain (from task 3.6.8 on).
+        """Plan the step after `plan`, not committed yet, where it is certain (from task 3.7.2 on).
 
         The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
         allocated; None, and nothing is changed, when it exceeds the budget or the free blocks.

@@ -15,7 +15,7 @@ class Speculation:
     def __init__(self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
-        `gate` (from task 3.8.7 on) chooses the drafts that are verified; it learns how long steps take, in
+        `gate` (from task 3.9.7 on) chooses the drafts that are verified; it learns how long steps take, in
         seconds on `clock`.
         """
         self.stats = SpecDecodeStats()
@@ -26,7 +26,7 @@ class Speculation:
         """Give those of the running `requests` that decode their spec_token_ids, before the step is planned.
 
         A sequence that has some keeps them. Draft tokens that cannot become part of the answer are cut, and
-        those from the first outside the vocabulary on. None is made where the gate (from task 3.8.7
+        those from the first outside the vocabulary on. None is made where the gate (from task 3.9.7
         on) wants neither the shortest draft, of one token, nor the longest.
         """
         decoding = [each for each in requests if each.sequence.is_decoding]

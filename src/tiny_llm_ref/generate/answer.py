@@ -36,7 +36,7 @@ class Answer:
         stored, so prompt and answer may have one token more. Sets prompt_token_ids, sampling, max_seq_len,
         prompt_idx, token_ids = [], finish_reason = None and end_token_ids: unless sampling.ignore_eos, the
         tokenizer's end-of-sequence tokens.
-        From task 3.6.9 on: end_token_ids hold sampling.stop_token_ids as well.
+        From task 3.7.3 on: end_token_ids hold sampling.stop_token_ids as well.
         """
         self.prompt_token_ids = list(prompt_token_ids)
         self.sampling = sampling = arrival.prompt.sampling
@@ -92,7 +92,7 @@ class Answer:
         Ends the answer with finish_reason "stop" at one of end_token_ids, which is not kept, or a stop
         string; with "length" at sampling.max_tokens or when `token` could not be stored within max_seq_len.
         Raises ValueError when the answer has ended.
-        From task 3.6.9 on: a stop string must end behind the text of sampling.min_tokens tokens.
+        From task 3.7.3 on: a stop string must end behind the text of sampling.min_tokens tokens.
         """
         if self.is_done:
             raise ValueError("the answer has ended")

@@ -51,7 +51,7 @@ class Request:
         offset = 0, and sample, its `Sampler`.
         Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
         vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
-        From task 3.6.9 on: UserError also for what `refuse_processors` leaves to the engine.
+        From task 3.7.3 on: UserError also for what `refuse_processors` leaves to the engine.
         """
         if prefill_max_step < 1:
             raise UserError(f"prefill_step must be 1 or more, not {prefill_max_step}")

@@ -25,7 +25,7 @@ class TextStream:
 
         Text that could be the beginning of a stop string is held back until it is decided, also when
         the string spreads over many tokens. After a stop string `stopped` is True and nothing follows.
-        From task 3.6.9 on: no stop string is looked for that ends in a token without `may_stop`.
+        From task 3.7.3 on: no stop string is looked for that ends in a token without `may_stop`.
         """
         if self.stopped:
             return ""

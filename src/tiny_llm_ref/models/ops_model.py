@@ -94,8 +94,8 @@ class OpsModel(QwenModel):
     ) -> None:
         """As `QwenModel`. Sets `ops`, which model, caches and samplers run on.
 
-        From task 3.9.2 on: a layer with mlp.gate.weight has experts, `OpsMoE`.
-        From task 3.9.4 on: `all_sum` as for `QwenModel`.
+        From task 3.10.2 on: a layer with mlp.gate.weight has experts, `OpsMoE`.
+        From task 3.10.4 on: `all_sum` as for `QwenModel`.
         """
         self.ops = ops
         super().__init__(config, weights, all_sum)

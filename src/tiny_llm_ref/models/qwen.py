@@ -104,7 +104,7 @@ class QwenTransformerBlock:
     ) -> None:
         """`weights` hold two norms [E]: input_layernorm.weight, post_attention_layernorm.weight.
 
-        From task 3.9.4 on: `all_sum` adds up over all ranks what the mixer and the feed-forward give.
+        From task 3.10.4 on: `all_sum` adds up over all ranks what the mixer and the feed-forward give.
         """
         size, eps = config.hidden_size, config.rms_norm_eps
         self.mixer, self.mlp, self.all_sum = mixer, mlp, all_sum or (lambda part: part)
@@ -145,8 +145,8 @@ class QwenModel:
         on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. A layer has
         self_attn.*, mlp.{gate,up,down}_proj.weight and the norms of its block. Sets config.
 
-        From task 3.9.2 on: a layer with mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
-        From task 3.9.4 on: with `all_sum` the layers hold one rank's part of their weights.
+        From task 3.10.2 on: a layer with mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
+        From task 3.10.4 on: with `all_sum` the layers hold one rank's part of their weights.
         """
         self.config = config
         sizes, positions = (config.vocab_size, config.hidden_size), config.max_position_embeddings

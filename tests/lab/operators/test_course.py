@@ -19,10 +19,10 @@ FILES = {
     ),
     "week 3": (
         "week_3/test_day_2_model.py",
-        *(f"week_3/test_day_6_{name}.py" for name in ("ahead", "answers", "callbacks", "core")),
-        *(f"week_3/test_day_6_{name}.py" for name in ("engine", "logprobs")),
-        *(f"week_3/test_day_8_{name}.py" for name in ("core", "engine", "stats")),
-        "week_3/test_day_9_experts.py",
+        *(f"week_3/test_day_6_{name}.py" for name in ("answers", "callbacks", "core", "engine")),
+        *(f"week_3/test_day_7_{name}.py" for name in ("ahead", "logprobs")),
+        *(f"week_3/test_day_9_{name}.py" for name in ("core", "engine", "stats")),
+        "week_3/test_day_10_experts.py",
     ),
     "the shipped model": ("test_default_model.py::test_chunked_prefill_never_changes_the_answer",),
 }

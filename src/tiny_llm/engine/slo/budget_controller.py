@@ -13,7 +13,7 @@ class BudgetController:
 
     def __init__(self, policy: LatencyPolicy) -> None:
         """Sets policy."""
-        raise NotImplementedError("task 3.7.3")
+        raise NotImplementedError("task 3.8.3")
 
     def token_budget(
         self, now_s: float, scheduler: Scheduler, last_token_s: Callable[[str], float]
@@ -25,8 +25,8 @@ class BudgetController:
         (max_num_seqs, max_num_batched_tokens). A decode takes one token and its draft, a prompt its missing
         tokens up to long_prefill_token_threshold. `last_token_s` returns the time of a request's last token.
         """
-        raise NotImplementedError("task 3.7.3")
+        raise NotImplementedError("task 3.8.3")
 
     def record(self, slices: Sequence[Slice], seconds: float) -> None:
         """Record how long a step took that computed `slices`."""
-        raise NotImplementedError("task 3.7.3")
+        raise NotImplementedError("task 3.8.3")

@@ -15,7 +15,7 @@ class DecodeWork:
     num_computed: int
     last_token_s: float
     priority_class: PriorityClass = "interactive"  # tokens of "batch" requests have no deadline
-    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.8)
+    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.9)
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class LatencyPolicy:
         fit in every step, however late the decodes are. Raises ValueError when an SLO is not above 0,
         `safety` below 1 or the floor below 1.
         """
-        raise NotImplementedError("task 3.7.2")
+        raise NotImplementedError("task 3.8.2")
 
     def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
         """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
 
         Batch-class decodes have no deadline; without interactive ones the slack is infinite.
         """
-        raise NotImplementedError("task 3.7.2")
+        raise NotImplementedError("task 3.8.2")
 
     def token_budget(
         self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
@@ -73,4 +73,4 @@ class LatencyPolicy:
         their tokens must also end before the first token of any of these prompts is due. None when no decode
         has a deadline and no TTFT SLO limits batch-class requests.
         """
-        raise NotImplementedError("task 3.7.2")
+        raise NotImplementedError("task 3.8.2")

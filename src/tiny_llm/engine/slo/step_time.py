@@ -24,7 +24,7 @@ class StepTimeModel:
         (0 = never correct). Raises ValueError for too few samples, a time that is not above 0, or a weight
         outside 0 to 1.
         """
-        raise NotImplementedError("task 3.7.1")
+        raise NotImplementedError("task 3.8.1")
 
     def predict(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int = 0) -> float:
         """Seconds of a step, the correction of its regime included; the counts are those of a `StepSample`.
@@ -32,7 +32,7 @@ class StepTimeModel:
         A larger count never makes the prediction smaller inside a regime. A large step takes at least as
         long as a small one of `split_tokens` tokens with the same kv_tokens_read and no attention tokens.
         """
-        raise NotImplementedError("task 3.7.1")
+        raise NotImplementedError("task 3.8.1")
 
     def record(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int, seconds: float) -> None:
         """Learn from a step that took `seconds`: moves `small_correction` or `large_correction`.
@@ -42,11 +42,11 @@ class StepTimeModel:
         does not look like a slower machine. The error of the prediction before this step is remembered for
         `error` and `margin`. Raises ValueError when `seconds` is not above 0.
         """
-        raise NotImplementedError("task 3.7.1")
+        raise NotImplementedError("task 3.8.1")
 
     def error(self) -> StepTimeError:
         """The errors of the predictions of the last 256 steps, or those of the fit while there are none."""
-        raise NotImplementedError("task 3.7.1")
+        raise NotImplementedError("task 3.8.1")
 
     def margin(self, share: float) -> float:
         """The factor, 1 to 2, by which predictions are multiplied to cover a `share` (0 to 1) of the steps.
@@ -55,4 +55,4 @@ class StepTimeModel:
         samples counted as the first ones. A step of decodes alone (attention_tokens == kv_tokens_read, one
         token each) does not count: no budget changes how long it takes.
         """
-        raise NotImplementedError("task 3.7.1")
+        raise NotImplementedError("task 3.8.1")

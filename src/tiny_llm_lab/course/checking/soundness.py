@@ -17,8 +17,8 @@ _LIMIT_S = 600.0
 _ALWAYS_CALLED = (
     *("BatchingKvCache.reserve", "reserve_ahead"),  # 2.7.8, from 2.7.4
     *("KVCacheManager", "RequestQueue", "order_key", "TokenBudget"),  # 3.4.3 to 3.4.5, from 3.4.2
-    *("PromptRows.__init__", "PromptRows.read", "process_rows"),  # 3.6.7 and 3.6.9, from 3.6.2
-    "SpecDecodeStats",  # 3.8.5, from 3.8.4
+    *("PromptRows.__init__", "PromptRows.read", "process_rows"),  # 3.7.1 and 3.7.3, from 3.6.2
+    "SpecDecodeStats",  # 3.9.5, from 3.9.4
 )
 
 

@@ -28,7 +28,7 @@ _BUFFERS: Final = {
 # Of the model on MLX's operators; those of Metal run on the GPU where there is one, and else on an emulation.
 _MLX_TESTS: Final = (
     "tests/test_default_model.py",
-    "tests/week_3/test_day_6_ahead.py",
+    "tests/week_3/test_day_7_ahead.py",
     "tests/week_3/test_day_6_engine.py",
     "tests/week_2/test_day_3_metal.py",
     "tests/week_2/test_day_5_metal.py",

@@ -7,7 +7,7 @@ from tiny_llm_lab.types.scheduling.engine import StepPlan, StepStats
 
 
 class NoSpeculation:
-    """No request has a draft; the `Speculation` of task 3.8.6 has the same methods."""
+    """No request has a draft; the `Speculation` of task 3.9.6 has the same methods."""
 
     stats: None = None
 
@@ -26,7 +26,7 @@ class NoSpeculation:
 
 
 class FixedBudget:
-    """Every step has max_num_batched_tokens; the `BudgetController` of task 3.7.3 has the same methods."""
+    """Every step has max_num_batched_tokens; the `BudgetController` of task 3.8.3 has the same methods."""
 
     def token_budget(
         self, now_s: float, scheduler: object, last_token_s: Callable[[str], float]

@@ -176,11 +176,11 @@ class EngineOptions:
     block_size: int = 16  # tokens of a block
     kv_bits: int | None = None  # of a stored number: 8, or None for those of the model's dtype
     enable_prefix_caching: bool = True
-    proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.8.6 on); None: nothing is
-    # Chooses the token budget of every step (from task 3.7.3 on); None: always max_num_batched_tokens.
+    proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None: nothing is
+    # Chooses the token budget of every step (from task 3.8.3 on); None: always max_num_batched_tokens.
     budget_controller: BudgetController | None = None
-    draft_gate: DraftGate | None = None  # chooses the drafts that are verified (task 3.8.7); None: all are
-    # A step of decodes is launched before the one in front is read (from task 3.6.8 on); None: on a GPU.
+    draft_gate: DraftGate | None = None  # chooses the drafts that are verified (task 3.9.7); None: all are
+    # A step of decodes is launched before the one in front is read (from task 3.7.2 on); None: on a GPU.
     async_scheduling: bool | None = None
     on_step: OnStep | None = None  # called after every step with its plan and its `StepStats`
     clock: Clock = time.perf_counter

@@ -20,7 +20,7 @@ class DecodeWork:
     num_computed: int
     last_token_s: float
     priority_class: PriorityClass = "interactive"  # tokens of "batch" requests have no deadline
-    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.8)
+    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.9)
 
 
 @dataclass(frozen=True)

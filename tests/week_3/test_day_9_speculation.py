@@ -1,4 +1,4 @@
-"""Day 3.8: drafts in the engine: who gets one, what is counted, and draft tokens that must not count."""
+"""Day 3.9: drafts in the engine: who gets one, what is counted, and draft tokens that must not count."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from tests.helpers.toy import VOCAB, ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Draft, Prompt, SamplingParams, SchedulerConfig
 
-pytestmark = pytest.mark.task("3.8.6")
+pytestmark = pytest.mark.task("3.9.6")
 
 LONG = SamplingParams(max_tokens=12, ignore_eos=True)
 

@@ -1,4 +1,4 @@
-"""Day 3.8: a seeded request draws the same tokens in steps with a draft and in steps without one."""
+"""Day 3.9: a seeded request draws the same tokens in steps with a draft and in steps without one."""
 
 from itertools import cycle
 
@@ -8,7 +8,7 @@ from tests.helpers.toy import QWEN2, ByteTokenizer, toy_model
 
 from tiny_llm_lab.types import DoneEvent, Draft, Prompt, SamplingParams
 
-pytestmark = pytest.mark.task("3.8.6")
+pytestmark = pytest.mark.task("3.9.6")
 
 TOKENIZER = ByteTokenizer()
 # Of these texts the toy model's answers repeat a part: sometimes there is something to look up.

@@ -1,4 +1,4 @@
-"""Day 3.6: where an answer ends, and what is refused before it begins."""
+"""Day 3.7: where an answer ends, and what is refused before it begins."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from tests.helpers.toy import EOS, VOCAB, ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, StructuredOutputs, TokenEvent, UserError
 
-pytestmark = pytest.mark.task("3.6.9")
+pytestmark = pytest.mark.task("3.7.3")
 PROMPT = random_tokens(3, 40).tolist()
 LONG = SamplingParams(max_tokens=24, ignore_eos=True)
 

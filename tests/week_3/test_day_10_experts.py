@@ -1,4 +1,4 @@
-"""Day 3.9: a router, and its experts."""
+"""Day 3.10: a router, and its experts."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from tiny_llm_lab.types import Wanted
 # The router
 
 
-@pytest.mark.task("3.9.1")
+@pytest.mark.task("3.10.1")
 @pytest.mark.parametrize(("norm", "want"), [(False, [0.5, 0.3]), (True, [0.625, 0.375])])
 def test_the_router_of_four_experts(llm, norm, want):
     # The products are the logarithms of 0.05, 0.5, 0.15 and 0.3: those are the probabilities.
@@ -35,7 +35,7 @@ def test_the_router_of_four_experts(llm, norm, want):
     assert_close(weights, [want], F32, legend="[T, K]", dtype=mx.float32, what="their weights")
 
 
-@pytest.mark.task("3.9.1")
+@pytest.mark.task("3.10.1")
 @pytest.mark.parametrize("shape", [(1,), (7,), (2, 5)])
 @pytest.mark.parametrize("norm", [False, True])
 def test_the_router_agrees_with_a_loop_over_tokens(llm, shape, norm):
@@ -47,7 +47,7 @@ def test_the_router_agrees_with_a_loop_over_tokens(llm, shape, norm):
     assert_close(weights, np.array([w for _, w in want]).reshape(*shape, 3), F32, legend="[..., K]")
 
 
-@pytest.mark.task("3.9.1")
+@pytest.mark.task("3.10.1")
 def test_the_router_makes_probabilities_in_float32(llm):
     # One probability in bfloat16 would be off by up to 2^-9 of itself, a hundred times what is allowed.
     gate = mx.array([[1.0], [0.5], [0.25], [0.0]]).astype(mx.bfloat16)
@@ -56,7 +56,7 @@ def test_the_router_makes_probabilities_in_float32(llm):
     assert_close(weights, [want], F32, dtype=mx.float32)
 
 
-@pytest.mark.task("3.9.1")
+@pytest.mark.task("3.10.1")
 def test_the_router_takes_any_score(llm):
     gate = mx.array([[300.0], [299.0], [-300.0]])
     _, weights = llm.route(mx.ones((1, 1)), gate, 2, False)
@@ -66,7 +66,7 @@ def test_the_router_takes_any_score(llm):
 # The experts
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 def test_uses_are_grouped_by_expert(llm):
     order, place = llm.group_by_expert(mx.array([[2, 0], [1, 2], [0, 1]]))
     uses = np.array([2, 0, 1, 2, 0, 1])
@@ -75,7 +75,7 @@ def test_uses_are_grouped_by_expert(llm):
     assert sorted(np.array(order).tolist()) == list(range(6)), "every use once"
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 @pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("packing", [None, (4, 64), (8, 32), (3, 64)])
 def test_every_row_meets_the_matrix_of_its_expert(llm, packing, is_sorted):
@@ -89,7 +89,7 @@ def test_every_row_meets_the_matrix_of_its_expert(llm, packing, is_sorted):
     assert_close(as_float64(got) / np.sqrt(128), np.array(want) / np.sqrt(128), F32, legend="[T, O]")
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (1, 90)])
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -102,7 +102,7 @@ def test_experts_agree_with_a_loop_over_tokens(llm, shape, norm, is_packed):
     assert_close(got, feed_forward(config, weights, x), F32_MODEL, legend="[..., E]", dtype=mx.float32)
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("num_tokens", [2, 40])
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -122,7 +122,7 @@ def test_experts_in_16_bits(llm, dtype, num_tokens, is_packed):
     assert error < {mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7}[dtype], f"relative error {error:.2g}"
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 @pytest.mark.parametrize("num_tokens", [1, 5, 21, 22, 90])
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_rows_are_only_promised_to_be_sorted_when_they_are(llm, monkeypatch, num_tokens, is_packed):
@@ -146,13 +146,13 @@ def test_rows_are_only_promised_to_be_sorted_when_they_are(llm, monkeypatch, num
     assert all(experts == sorted(experts) for experts in promised)
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 def test_experts_of_no_token(llm):
     got = llm.QwenMoE(MOE, expert_weights(MOE))(mx.zeros((1, 0, 64)))
     assert got.shape == (1, 0, 64)
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 @pytest.mark.parametrize("config", [MOE, replace(MOE, mlp_only_layers=(), decoder_sparse_step=2)])
 def test_a_model_with_dense_layers_and_layers_of_experts(llm, config):
     checkpoint, tokens = moe_checkpoint(config), random_tokens(8, 1, 40)
@@ -161,7 +161,7 @@ def test_a_model_with_dense_layers_and_layers_of_experts(llm, config):
     assert_close(got, want, F32_MODEL, legend="[B, L, V]")
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 def test_experts_with_a_cache_and_rows_of_their_own(llm):
     model, tokens = llm.build_model(moe_checkpoint()), random_tokens(9, 1, 12)
     whole, cache = model(tokens), model.create_kv_cache()
@@ -170,7 +170,7 @@ def test_experts_with_a_cache_and_rows_of_their_own(llm):
     assert_close(got, whole[:, 11:], F32_MODEL, legend="[B, 1, V]")
 
 
-@pytest.mark.task("3.9.2")
+@pytest.mark.task("3.10.2")
 def test_layers_of_experts_are_in_no_stack(llm):
     with on_cpu("cpp"):
         model = llm.build_model(moe_checkpoint())

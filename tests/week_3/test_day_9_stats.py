@@ -1,8 +1,8 @@
-"""Day 3.8: how often drafts are accepted, in numbers."""
+"""Day 3.9: how often drafts are accepted, in numbers."""
 
 import pytest
 
-pytestmark = pytest.mark.task("3.8.5")
+pytestmark = pytest.mark.task("3.9.5")
 
 
 def counters(stats):

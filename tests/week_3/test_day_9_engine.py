@@ -1,4 +1,4 @@
-"""Day 3.8: drafts in the engine, beside what else it does with tokens."""
+"""Day 3.9: drafts in the engine, beside what else it does with tokens."""
 
 import pytest
 from tests.helpers.fake_clock import FakeClock
@@ -8,7 +8,7 @@ from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import Draft, Prompt, SamplingParams
 
-pytestmark = pytest.mark.task("3.8.6")
+pytestmark = pytest.mark.task("3.9.6")
 
 
 class Prompter:
@@ -76,7 +76,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.task("3.8.7")
+@pytest.mark.task("3.9.7")
 @pytest.mark.parametrize("sampling", ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("is_flat", [False, True], ids=["toy", "flat logits"])
 @pytest.mark.parametrize("num_tokens", [2, 8])

@@ -1,4 +1,4 @@
-"""Day 3.9: several processes. Who computes what changes; what is computed does not."""
+"""Day 3.10: several processes. Who computes what changes; what is computed does not."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tiny_llm_lab.types import EngineOptions, QuantizedWeights, UserError
 # Sharding the weights
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "size", "want"),
     [
@@ -32,7 +32,7 @@ def test_heads_of_each_rank(llm, heads, kv_heads, size, want):
     assert [llm.shard_heads(config, each, size) for each in range(size)] == want
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 3), (4, 2, 8), (12, 4, 6), (6, 2, 3)])
 def test_heads_that_cannot_be_split(llm, heads, kv_heads, size):
     config = replace(QWEN3, num_attention_heads=heads, num_key_value_heads=kv_heads)
@@ -40,7 +40,7 @@ def test_heads_that_cannot_be_split(llm, heads, kv_heads, size):
         llm.shard_heads(config, 0, size)
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 def test_the_inner_width_is_split_between_groups(llm):
     assert [llm.shard_inner(96, 1, each, 2) for each in range(2)] == [(0, 48), (48, 96)]
     assert [llm.shard_inner(96, 32, each, 2) for each in range(2)] == [(0, 32), (32, 96)]
@@ -49,7 +49,7 @@ def test_the_inner_width_is_split_between_groups(llm):
         llm.shard_inner(96, 64, 0, 2)
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("packing", [None, (4, 32), (8, 64), (3, 32), (6, 64)])
 @pytest.mark.parametrize("above", [(), (3,)])
 def test_a_part_of_a_matrix_is_that_part_of_its_numbers(llm, packing, above):
@@ -61,12 +61,12 @@ def test_a_part_of_a_matrix_is_that_part_of_its_numbers(llm, packing, above):
     assert type(rows) is type(columns) is type(w), "packed weights stay packed"
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 def test_a_bias_is_split_with_its_outputs(llm):
     assert_close(llm.shard_rows(mx.arange(6.0), 2, 5), [2, 3, 4], EXACT, legend="[O]")
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize(("start", "end"), [(0, 48), (16, 64), (32, 40)])
 def test_no_group_is_cut(llm, start, end):
     with pytest.raises(ValueError):
@@ -84,7 +84,7 @@ def checkpoint_of(config):
     return moe_checkpoint(config) if config.num_experts else toy_checkpoint(config)
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, config, size):
@@ -96,7 +96,7 @@ def test_the_parts_of_all_ranks_sum_up_to_the_whole(llm, config, size):
         assert_close(got, getattr(whole, name)(x, *where), F32_MODEL, legend="[B, L, E]", what=name)
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("kv_bits", [None, 8])
 def test_the_pages_of_a_rank_hold_its_kv_heads(llm, kv_bits):
     model = llm.build_model(llm.shard_checkpoint(toy_checkpoint(QWEN3), 1, 2))
@@ -104,7 +104,7 @@ def test_the_pages_of_a_rank_hold_its_kv_heads(llm, kv_bits):
     assert {each.shape[:3] for each in engine.core.kv_cache.pools} == {(3, 1, 8)}, "blocks, G, block_size"
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 def test_a_rank_of_a_packed_checkpoint(llm):
     # 192 inner numbers in groups of 64: one group for the first rank, two for the second.
     checkpoint = load_checkpoint("random:qwen3-shrunk,bits=4", dtype="float32")
@@ -121,7 +121,7 @@ def test_a_rank_of_a_packed_checkpoint(llm):
         llm.shard_checkpoint(narrow, 0, 4)
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 @pytest.mark.parametrize("dense_layer", [0, 1])
 def test_the_groups_of_every_layer_count(llm, dense_layer):
     """A packed checkpoint may leave some matrices dense: the inner width of the others still has groups."""
@@ -134,7 +134,7 @@ def test_the_groups_of_every_layer_count(llm, dense_layer):
     assert [part.config.intermediate_size for part in parts] == [64, 128]
 
 
-@pytest.mark.task("3.9.3")
+@pytest.mark.task("3.10.3")
 def test_there_is_no_such_rank(llm):
     for each, size in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(ValueError):
@@ -144,7 +144,7 @@ def test_there_is_no_such_rank(llm):
 # The sharded model
 
 
-@pytest.mark.task("3.9.4")
+@pytest.mark.task("3.10.4")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_two_sums_a_layer(llm, config):
     checkpoint, sums = checkpoint_of(config), []
@@ -154,7 +154,7 @@ def test_two_sums_a_layer(llm, config):
     assert sums == [(1, 5, 64)] * 2 * config.num_hidden_layers
 
 
-@pytest.mark.task("3.9.4")
+@pytest.mark.task("3.10.4")
 def test_the_residual_is_no_part_of_the_sum(llm):
     # Sums of nothing but zeros: what the layers add is lost, what they were given stays.
     checkpoint = toy_checkpoint(QWEN3)
@@ -165,14 +165,14 @@ def test_the_residual_is_no_part_of_the_sum(llm):
     assert_close(model(tokens), want, F32, legend="[B, L, V]")
 
 
-@pytest.mark.task("3.9.4")
+@pytest.mark.task("3.10.4")
 def test_a_group_of_one(llm):
     checkpoint, tokens = toy_checkpoint(QWEN2), random_tokens(17, 1, 9)
     model = llm.build_parallel_model(checkpoint, mx.distributed.init())
     assert_close(model(tokens), llm.build_model(checkpoint)(tokens), EXACT, legend="[B, L, V]")
 
 
-@pytest.mark.task("3.9.4")
+@pytest.mark.task("3.10.4")
 @pytest.mark.parametrize(
     ("name", "size"),
     [

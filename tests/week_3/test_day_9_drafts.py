@@ -1,4 +1,4 @@
-"""Day 3.8: drafts at the borders: whole chunks, padded vocabularies, unknown tokens, an empty residual."""
+"""Day 3.9: drafts at the borders: whole chunks, padded vocabularies, unknown tokens, an empty residual."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def digits(length):
 # Acceptance
 
 
-@pytest.mark.task("3.8.2")
+@pytest.mark.task("3.9.2")
 def test_a_residual_of_nothing_is_not_drawn_from(llm):
     # When q is p up to rounding, a draft token can be rejected although max(p - q, 0) is 0 everywhere.
     sampler = llm.Sampler(SamplingParams(temperature=1.0, top_k=2, seed=1))
@@ -35,7 +35,7 @@ def test_a_residual_of_nothing_is_not_drawn_from(llm):
 # A draft model
 
 
-@pytest.mark.task("3.8.3")
+@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("length", [511, 512, 513, 1024])
 def test_a_text_of_whole_chunks_is_drafted_for(llm, length):
     model = FakeModel()
@@ -46,7 +46,7 @@ def test_a_text_of_whole_chunks_is_drafted_for(llm, length):
     assert sum(sizes) == length + 1, "every token of the text once, and the first of the draft"
 
 
-@pytest.mark.task("3.8.3")
+@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("padding", [-100, -1, 0, 1, 30, 1023])
 def test_vocabularies_may_differ_by_padding(llm, padding):
     model, text = FakeModel(), list(b"chance")
@@ -60,7 +60,7 @@ def test_vocabularies_may_differ_by_padding(llm, padding):
     assert not rows[:, VOCAB:].any(), "a token that the draft model does not have is never drawn"
 
 
-@pytest.mark.task("3.8.3")
+@pytest.mark.task("3.9.3")
 @pytest.mark.parametrize("difference", [-1024, 1024, 5000])
 def test_vocabularies_of_different_tokenizers_are_refused(llm, difference):
     model = FakeModel()
@@ -69,7 +69,7 @@ def test_vocabularies_of_different_tokenizers_are_refused(llm, difference):
         llm.DraftModelProposer(model, vocab_size=3000 + difference)
 
 
-@pytest.mark.task("3.8.3")
+@pytest.mark.task("3.9.3")
 def test_a_text_that_the_draft_model_does_not_know_has_no_draft(llm):
     model = FakeModel()
     proposer = llm.DraftModelProposer(model, 3, VOCAB + 30)
@@ -78,7 +78,7 @@ def test_a_text_that_the_draft_model_does_not_know_has_no_draft(llm):
     assert model.calls == []
 
 
-@pytest.mark.task("3.8.3")
+@pytest.mark.task("3.9.3")
 def test_a_draft_ends_with_a_token_that_the_draft_model_does_not_know(llm):
     class Outside:
         def draft(self, logits, position):
@@ -111,7 +111,7 @@ def tokens_of(events):
     return list(done.completion.token_ids)
 
 
-@pytest.mark.task("3.8.4")
+@pytest.mark.task("3.9.4")
 @pytest.mark.parametrize("outside", [VOCAB, VOCAB + 100, 2**31, -1])
 def test_a_draft_ends_before_a_token_outside_the_vocabulary(llm, outside):
     model, sampling = FakeModel(), SamplingParams(max_tokens=12)

@@ -1,4 +1,4 @@
-"""Day 3.8: the engine's core forgets drafts when requests end, are aborted, or a step fails."""
+"""Day 3.9: the engine's core forgets drafts when requests end, are aborted, or a step fails."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ class Repeater:
             raise LookupError(f"no draft of {request_id}")
 
 
-@pytest.mark.task("3.8.6")
+@pytest.mark.task("3.9.6")
 def test_a_failed_step_forgets_every_draft(llm, model):
     fragile, proposer = Fragile(model), Repeater()
     engine = make_engine(llm, fragile, TWO_AT_A_TIME, proposer=proposer)
@@ -41,7 +41,7 @@ def test_a_failed_step_forgets_every_draft(llm, model):
     assert proposer.known == set()
 
 
-@pytest.mark.task("3.8.6")
+@pytest.mark.task("3.9.6")
 @pytest.mark.parametrize("fails_for", [("r0",), ("r1",), ("r0", "r1")])
 def test_a_forget_that_raises_does_not_keep_the_rest_behind(llm, model, fails_for):
     fragile, proposer = Fragile(model), Repeater(fails_for)
@@ -58,7 +58,7 @@ def test_a_forget_that_raises_does_not_keep_the_rest_behind(llm, model, fails_fo
     assert [output.request_id for output in engine.step()] == ["next"]
 
 
-@pytest.mark.task("3.8.6")
+@pytest.mark.task("3.9.6")
 def test_a_request_that_ends_or_is_aborted_is_forgotten_by_the_proposer(llm, model):
     proposer = Repeater()
     engine = make_engine(llm, model, proposer=proposer)

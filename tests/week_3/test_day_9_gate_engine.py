@@ -1,4 +1,4 @@
-"""Day 3.8: the engine asks which drafts pay, and its answers stay the same."""
+"""Day 3.9: the engine asks which drafts pay, and its answers stay the same."""
 
 import pytest
 from tests.helpers.serving import make_engine, serve
@@ -6,7 +6,7 @@ from tests.helpers.toy import random_tokens, toy_model
 
 from tiny_llm_lab.types import Draft, Prompt, SamplingParams
 
-pytestmark = pytest.mark.task("3.8.7")
+pytestmark = pytest.mark.task("3.9.7")
 
 
 class Machine:

@@ -1,4 +1,4 @@
-"""Day 3.8: every feature next to drafts."""
+"""Day 3.9: every feature next to drafts."""
 
 import pytest
 from tests.helpers.pairs import FEATURES, served_on
@@ -10,7 +10,7 @@ def served(request, llm):
         yield found
 
 
-@pytest.mark.task("3.8.6")
+@pytest.mark.task("3.9.6")
 @pytest.mark.parametrize("name", FEATURES)
 def test_beside_drafts(llm, served, name):
     served.serve(llm, (name, "drafts"))

@@ -1,10 +1,10 @@
-"""Day 3.7: what batch-class requests get of a step's token budget."""
+"""Day 3.8: what batch-class requests get of a step's token budget."""
 
 import pytest
 from tests.helpers.latency import PerToken, decoding, policy_of
 
 
-@pytest.mark.task("3.7.2")
+@pytest.mark.task("3.8.2")
 def test_batch_class_decodes_have_no_deadline(llm):
     policy = policy_of(llm)
     late = decoding(llm, 9.0, priority_class="batch")
@@ -12,7 +12,7 @@ def test_batch_class_decodes_have_no_deadline(llm):
     assert policy.slack_s(5.0, late + decoding(llm, 0.0)) == pytest.approx(0.1)
 
 
-@pytest.mark.task("3.7.2")
+@pytest.mark.task("3.8.2")
 def test_prompts_are_served_in_order_interactive_ones_first(llm):
     # The deep prompt is dear, the fresh one cheap: whose tokens come first decides how many fit.
     deep, fresh = llm.PrefillWork(16_000, 50), llm.PrefillWork(0, 50)
@@ -24,7 +24,7 @@ def test_prompts_are_served_in_order_interactive_ones_first(llm):
     assert budget(5.0, decodes, [deep_batch, fresh]) == 1 + 50 + 2
 
 
-@pytest.mark.task("3.7.2")
+@pytest.mark.task("3.8.2")
 def test_batch_class_prompts_may_not_delay_a_first_token_beyond_its_slo(llm):
     waiting = llm.PrefillWork(0, 10, arrival_s=4.77)
     batch = llm.PrefillWork(0, 500, priority_class="batch")
@@ -41,7 +41,7 @@ def test_batch_class_prompts_may_not_delay_a_first_token_beyond_its_slo(llm):
     assert policy.token_budget(5.0, decoding(llm, 0.0), [batch]) == 1 + 94
 
 
-@pytest.mark.task("3.7.2")
+@pytest.mark.task("3.8.2")
 def test_batch_class_prompts_get_nothing_while_an_interactive_one_is_unfinished(llm):
     model = PerToken()
     policy = llm.LatencyPolicy(model, 0.1, 5.0, safety=1.0)
@@ -49,7 +49,7 @@ def test_batch_class_prompts_get_nothing_while_an_interactive_one_is_unfinished(
     assert policy.token_budget(5.0, decoding(llm, 0.0), prompts) == 1 + 94
 
 
-@pytest.mark.task("3.7.2")
+@pytest.mark.task("3.8.2")
 def test_batch_class_decodes_take_what_interactive_prompts_leave(llm):
     # 20 deep decodes of 1 + 1 ms: beside 30 tokens of a prompt, 30.465 ms, 34 of them would fit.
     batch = decoding(llm, *[0.0] * 20, num_computed=999, priority_class="batch")

@@ -1,4 +1,4 @@
-"""Day 3.7: the engine asks the policy for a budget, and the model learns from its steps."""
+"""Day 3.8: the engine asks the policy for a budget, and the model learns from its steps."""
 
 import pytest
 from tests.helpers.fakes import FakeClock
@@ -23,7 +23,7 @@ class RecordingPolicy:
         self.told.append((num_tokens, attention, kv_read, seconds))
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_what_the_policy_is_asked(llm):
     policy = RecordingPolicy()
     clock = FakeClock(tick=1.0)
@@ -49,7 +49,7 @@ def test_what_the_policy_is_asked(llm):
     assert third == [llm.PrefillWork(63, 37, 0.5, "batch")], "63 of its tokens ran beside the decode"
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_what_the_model_is_told(llm):
     policy = RecordingPolicy()
     engine = make_engine(
@@ -68,7 +68,7 @@ def test_what_the_model_is_told(llm):
     assert all(told[3] > 0 for told in policy.told)
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_the_budget_of_a_step_is_the_policys(llm):
     model = toy_model(llm)
     engine = make_engine(llm, model, budget_controller=llm.BudgetController(RecordingPolicy(budget=7)))
@@ -94,7 +94,7 @@ def waiting(llm, *lengths, **options):
     return [llm.TokenSequence(str(i), [97] * length, **options) for i, length in enumerate(lengths)]
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_a_prompt_takes_no_more_than_the_threshold_lets_it(llm):
     limits = {"max_num_batched_tokens": 100, "long_prefill_token_threshold": 30}
     budget, [(_, _, prefills)], _ = asked_about(llm, waiting(llm, 200, 10, 40, 200, 200), **limits)
@@ -103,7 +103,7 @@ def test_a_prompt_takes_no_more_than_the_threshold_lets_it(llm):
     assert [work.num_new for work in prefills] == [30, 10, 30, 30]
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_the_policy_is_asked_about_sequences_that_can_get_tokens_in_this_step(llm):
     _, [(_, _, prefills)], scheduler = asked_about(llm, waiting(llm, *[9] * 5), max_num_seqs=3)
     assert len(prefills) == 3, "the other two find no free slot"
@@ -120,7 +120,7 @@ def test_the_policy_is_asked_about_sequences_that_can_get_tokens_in_this_step(ll
     assert news == [36, 40], "36 tokens of the prompt that runs leave 28, and no third prompt gets any"
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_prompts_are_priced_in_the_schedulers_order(llm):
     first, urgent = llm.TokenSequence("a", [97] * 9, 1), llm.TokenSequence("b", [97] * 7, 0)
     for policy, lengths in (("priority", [7, 9]), ("fcfs", [9, 7])):
@@ -128,7 +128,7 @@ def test_prompts_are_priced_in_the_schedulers_order(llm):
         assert [work.num_new for work in prefills] == lengths, policy
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_batch_class_requests_do_not_hide_interactive_ones(llm):
     # Both slots are taken and b could take all tokens, but the step will admit i and leave b 11.
     config = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=2)
@@ -144,7 +144,7 @@ def test_batch_class_requests_do_not_hide_interactive_ones(llm):
     assert [(work.num_new, work.priority_class == "batch") for work in prefills] == [(9, False), (189, True)]
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_without_a_prompt_there_is_no_limit(llm):
     # A decode takes one token and its draft: a budget could only take the draft away.
     scheduler = llm.Scheduler(SchedulerConfig(), llm.BlockPool(64, 16))
@@ -155,7 +155,7 @@ def test_without_a_prompt_there_is_no_limit(llm):
     assert policy.asked == []
 
 
-@pytest.mark.task("3.7.3")
+@pytest.mark.task("3.8.3")
 def test_drafts_are_part_of_what_a_decode_takes(llm):
     # Otherwise the drafts of the first decodes would take the tokens of the last ones.
     requests = waiting(llm, 9, 9, 30)

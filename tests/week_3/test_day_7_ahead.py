@@ -1,4 +1,4 @@
-"""Day 3.6: a step that begins before the tokens of the one in front are read, and changes no answer."""
+"""Day 3.7: a step that begins before the tokens of the one in front are read, and changes no answer."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from tests.helpers.toy import ByteTokenizer, random_tokens
 
 from tiny_llm_lab.types import Prompt, SamplingParams, SchedulerConfig, StepPlan
 
-pytestmark = pytest.mark.task("3.6.8")
+pytestmark = pytest.mark.task("3.7.2")
 AHEAD = {"async_scheduling": True}
 PROMPTS = mixed_prompts()
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)

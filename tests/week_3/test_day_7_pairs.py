@@ -1,4 +1,4 @@
-"""Day 3.6: two requests in the same steps, each with another feature, get what each gets alone."""
+"""Day 3.7: two requests in the same steps, each with another feature, get what each gets alone."""
 
 import pytest
 from tests.helpers.pairs import UNDRAFTED, served_on
@@ -10,7 +10,7 @@ def served(request, llm):
         yield found
 
 
-@pytest.mark.task("3.6.9")
+@pytest.mark.task("3.7.3")
 @pytest.mark.parametrize("name", UNDRAFTED)
 def test_beside_every_feature(llm, served, name):
     for other in UNDRAFTED[UNDRAFTED.index(name) :]:

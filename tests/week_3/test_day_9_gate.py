@@ -1,8 +1,8 @@
-"""Day 3.8: drafts are verified where they pay: the rule, and what it learns from."""
+"""Day 3.9: drafts are verified where they pay: the rule, and what it learns from."""
 
 import pytest
 
-pytestmark = pytest.mark.task("3.8.7")
+pytestmark = pytest.mark.task("3.9.7")
 
 
 def gate_with(llm, fixed_s, row_s, accepted, num_drafted=4, request_id="a", **settings):

@@ -1,4 +1,4 @@
-"""Day 3.6: what changes the logits of one request, and never those of another."""
+"""Day 3.7: what changes the logits of one request, and never those of another."""
 
 import mlx.core as mx
 import numpy as np
@@ -14,7 +14,7 @@ from tiny_llm_lab.types import (
     Wanted,
 )
 
-pytestmark = pytest.mark.task("3.6.9")
+pytestmark = pytest.mark.task("3.7.3")
 PROMPT = random_tokens(3, 40).tolist()
 LONG = SamplingParams(max_tokens=24, ignore_eos=True)
 
