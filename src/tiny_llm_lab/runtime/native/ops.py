@@ -89,9 +89,39 @@ class KernelSet(CommonOps, Protocol):
         """x [B, L, H, D], normalised by `weight` [D] if given, rotated by cos, sin [positions, D / 2]."""
         ...
 
+    def gated_delta(
+        self,
+        rows: Sequence[mx.array],
+        weights: "DeltaWeights",
+        tails: mx.array,
+        matrices: mx.array,
+        starts: Sequence[int],
+        slots: Sequence[int],
+        offsets: Sequence[int],
+        kept: Sequence[int],
+    ) -> list[mx.array]:
+        """A gated delta net over packed rows -> [out [T, Hv * Dv], tails, matrices].
+
+        `rows` are qkv [T, 2 * Hk * Dk + Hv * Dv], z [T, Hv * Dv], a and b [T, Hv]; rows starts[r] to
+        starts[r + 1] - 1 are request r's. Its slot holds its last conv inputs, tails [slots, K - 1, C] of the
+        rows' dtype, and its states, matrices [slots, Hv, Dk, Dv] float32. A request with offsets[r] == 0
+        starts from zeros. After its first kept[r] rows both are written to the slot, in their own memory.
+        """
+        ...
+
     def layer_stack(self, layers: Sequence[LayerWeights], dim: int, traditional: bool) -> "Stack":
         """The layers with heads `dim` wide as one operator; computes their weights where these are lazy."""
         ...
+
+
+class DeltaWeights(Protocol):
+    """The weights of a gated delta net between its projections."""
+
+    conv: mx.array  # [K, C], the newest token last
+    a_log: mx.array  # [Hv]
+    dt_bias: mx.array  # [Hv]
+    norm: mx.array  # [Dv]
+    eps: float
 
 
 class Stack(Protocol):

@@ -4,6 +4,8 @@
 
 #include "append.h"
 #include "attention.h"
+#include "choice.h"
+#include "delta.h"
 #include "layer.h"
 #include "stack_ops.h"
 #include "storage.h"
@@ -139,6 +141,13 @@ class KernelSet {
                          body, {2 * bytes_of(x), 0});
   }
 
+  std::vector<Array> gated_delta(const std::vector<Array>& rows, nb::handle weights, const Array& tails,
+                                 const Array& matrices, const std::vector<int>& starts,
+                                 const std::vector<int>& slots, const std::vector<int>& offsets,
+                                 const std::vector<int>& kept) const {
+    return gated_delta_rows(table_, rows, weights, tails, matrices, {starts, slots, offsets, kept});
+  }
+
   Array swiglu(const Array& gate, const Array& up) const {
     require_rows(gate, "the gate");
     require_alike(gate, up, "gate and up");
@@ -168,25 +177,9 @@ class KernelSet {
     return make_operator("embedding", std::move(inputs), {shape}, {dtype}, body, {})[0];
   }
 
-  Array argmax(const Array& x) const {
-    require_rows(x, "x");
-    mx::Shape shape(x.shape().begin(), x.shape().end() - 1);
-    auto body = [table = table_](ThreadPool& threads, const auto& in, const auto& out) {
-      table->argmax(threads, as_rows(in[0]), static_cast<uint32_t*>(out[0].data));
-    };
-    return make_operator("argmax", {evenly_spaced(x)}, {shape}, {mx::uint32}, body, {bytes_of(x), 0})[0];
-  }
+  Array argmax(const Array& x) const { return argmax_of_rows(table_, x); }
 
-  Array top_k(const Array& x, int k) const {
-    require_rows(x, "x");
-    require(k >= 1 && k <= x.shape(-1), "k must be 1 to ", x.shape(-1));
-    mx::Shape shape = x.shape();
-    shape.back() = k;
-    auto body = [table = table_, k](ThreadPool& threads, const auto& in, const auto& out) {
-      table->top_k(threads, as_rows(in[0]), k, static_cast<float*>(out[0].data));
-    };
-    return make_operator("top_k", {evenly_spaced(x)}, {shape}, {mx::float32}, body, {bytes_of(x), 0})[0];
-  }
+  Array top_k(const Array& x, int k) const { return top_k_of_rows(table_, x, k); }
 
  private:
   const Kernels* table_;
@@ -229,6 +222,8 @@ NB_MODULE(_binding, m) {
           "stored"_a, "rows"_a, "room"_a, "used"_a)
       .def("append_rows", &KernelSet::append_rows, "stored"_a, "added"_a, "slots"_a)
       .def("quantize_rows", &KernelSet::quantize_rows, "x"_a)
+      .def("gated_delta", &KernelSet::gated_delta, "rows"_a, "weights"_a, "tails"_a, "matrices"_a, "starts"_a,
+           "slots"_a, "offsets"_a, "kept"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)

@@ -15,13 +15,14 @@ void embedding(ThreadPool&, const int32_t*, int64_t, const Matrix&, const Tensor
 void argmax(ThreadPool&, const Tensor&, uint32_t*);
 void top_k(ThreadPool&, const Tensor&, int, float*);
 void quantize_rows(ThreadPool&, const Tensor&, int8_t*, float*);
+void gated_delta(ThreadPool&, const DeltaNet&, const DeltaInputs&, const DeltaStates&, const Tensor&);
 
 }  // namespace tiny_llm::TINY_ISA
 
 extern "C" __attribute__((visibility("default"))) const tiny_llm::Kernels* tiny_llm_kernels() {
   using namespace tiny_llm::TINY_ISA;
   static const tiny_llm::Kernels table{
-      linear, quantized_matmul_step, attention, rms_norm, rope, swiglu, embedding, argmax,
-      top_k,  quantize_rows};
+      linear, quantized_matmul_step, attention,  rms_norm, rope, swiglu, embedding, argmax,
+      top_k,  quantize_rows,         gated_delta};
   return &table;
 }

@@ -36,6 +36,34 @@ struct Requests {
   int64_t width = 0;
 };
 
+/// A gated delta net: key heads of key_dim, and value heads of value_dim, of which as many neighbours share a
+/// key head as there are for each. Channels C are all queries, all keys, all values.
+struct DeltaNet {
+  Tensor conv;            // [K, C] of the convolution over time, the newest token last
+  Tensor a_log, dt_bias;  // [value_heads]
+  Tensor norm;            // [value_dim]
+  float eps;
+  int64_t key_heads, key_dim, value_heads, value_dim;
+  int64_t taps() const { return conv.shape[0]; }
+};
+
+/// What the projections make of T packed rows: qkv [T, C], z [T, value_heads * value_dim], a and b
+/// [T, value_heads].
+struct DeltaInputs {
+  Tensor qkv, z, a, b;
+};
+
+/// The requests of packed rows, and the slots that hold what is remembered of them.
+struct DeltaStates {
+  int64_t count = 0;
+  const int32_t* starts = nullptr;   // [count + 1]: rows starts[r] to starts[r + 1] - 1 are request r's
+  const int32_t* slots = nullptr;    // [count], no two alike
+  const int32_t* offsets = nullptr;  // [count] tokens before these rows; 0: the slot is not read
+  const int32_t* kept = nullptr;     // [count]: after how many of its rows what is remembered is stored
+  Tensor tails;                      // [slots, K - 1, C]: the last inputs of the convolution
+  float* matrices = nullptr;         // [slots, value_heads, key_dim, value_dim]
+};
+
 /// Arguments are checked before a kernel is called: shapes fit each other, x has a float dtype, and so has
 /// every weight that is not packed. Packed weights have 4 or 8 bits in groups of 32, 64 or 128.
 struct Kernels {
@@ -66,6 +94,9 @@ struct Kernels {
   void (*top_k)(ThreadPool&, const Tensor& x, int k, float* out);
   /// Rows x [M, D] in 8 bits: numbers [M, D] and scales [M].
   void (*quantize_rows)(ThreadPool&, const Tensor& x, int8_t* numbers, float* scales);
+  /// out [T, value_heads * value_dim] of T packed rows, and the states after them in their slots.
+  void (*gated_delta)(ThreadPool&, const DeltaNet& net, const DeltaInputs& x, const DeltaStates& states,
+                      const Tensor& out);
 };
 
 }  // namespace tiny_llm
