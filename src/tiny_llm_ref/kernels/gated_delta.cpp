@@ -35,12 +35,10 @@ struct Channels {
             weight + j * padded);
   }
 
-  /// Read the inputs before the first block: those in a slot, or zeros for a request without any.
-  void begin(const DeltaNet& net, const Tensor& tails, int64_t slot, bool is_new) {
-    std::fill_n(window, (net.taps() - 1) * padded, 0.0f);
-    for (int64_t j = 0; j < net.taps() - 1 && !is_new; ++j)
-      widen(tails.data, tails.dtype, slot * tails.stride[0] + j * tails.stride[1] + first, count, padded,
-            window + j * padded);
+  /// Read the inputs before the first block.
+  void begin(const DeltaNet& net, const Tensor& tail) {
+    for (int64_t j = 0; j < net.taps() - 1; ++j)
+      widen(tail.data, tail.dtype, j * tail.stride[0] + first, count, padded, window + j * padded);
   }
 
   /// silu(conv) of `length` tokens from row `row` of x on.
@@ -59,9 +57,9 @@ struct Channels {
     std::memmove(window, window + length * padded, (taps - 1) * padded * sizeof(float));
   }
 
-  void keep(const DeltaNet& net, const Tensor& tails, int64_t slot) const {
+  void keep(const DeltaNet& net, const Tensor& tail) const {
     for (int64_t j = 0; j < net.taps() - 1; ++j)
-      narrow(window + j * padded, count, tails, slot * tails.stride[0] + j * tails.stride[1] + first);
+      narrow(window + j * padded, count, tail, j * tail.stride[0] + first);
   }
 };
 
@@ -100,7 +98,7 @@ inline void gated_norm(const DeltaNet& net, const DeltaInputs& x, int64_t row, i
   }
 }
 
-/// A state [Dk, Dv] from its slot into tiles [Dv / kColumns, Dk, kColumns], or back.
+/// A state [Dk, Dv] into tiles [Dv / kColumns, Dk, kColumns], or back.
 template <bool kBack>
 inline void move_state(const DeltaNet& net, float* state, float* tiles) {
   for (int64_t first = 0; first < net.value_dim; first += kColumns)
@@ -116,8 +114,8 @@ inline void move_state(const DeltaNet& net, float* state, float* tiles) {
 struct KeyHead {
   const DeltaNet& net;
   const DeltaStates& states;
-  int64_t request, head, shared, wide,
-      tiles;  // wide: from one row of values to the next; tiles: floats of a state
+  int64_t request, head, shared;
+  int64_t wide, tiles;  // from one row of values to the next, and floats of a state
   Arena room;
   Channels q, k, v;
   float *matrices, *values, *weight, *line, *products, *decay, *beta;
@@ -150,20 +148,17 @@ struct KeyHead {
     widen(net.norm.data, net.norm.dtype, 0, net.value_dim, wide, weight);
   }
 
-  int64_t slot() const { return states.slots[request]; }
   float* stored(int64_t h) const {
-    return states.matrices + (slot() * net.value_heads + head * shared + h) * net.key_dim * net.value_dim;
+    return states.matrices[request] + (head * shared + h) * net.key_dim * net.value_dim;
   }
 
   void begin() {
-    bool is_new = states.offsets[request] == 0;
-    for (Channels* each : {&q, &k, &v}) each->begin(net, states.tails, slot(), is_new);
-    if (is_new) return std::fill_n(matrices, shared * tiles, 0.0f), void();
+    for (Channels* each : {&q, &k, &v}) each->begin(net, states.tails[request]);
     for (int64_t h = 0; h < shared; ++h) move_state<false>(net, stored(h), matrices + h * tiles);
   }
 
   void keep() {
-    for (Channels* each : {&q, &k, &v}) each->keep(net, states.tails, slot());
+    for (Channels* each : {&q, &k, &v}) each->keep(net, states.tails[request]);
     for (int64_t h = 0; h < shared; ++h) move_state<true>(net, stored(h), matrices + h * tiles);
   }
 
@@ -191,16 +186,11 @@ struct KeyHead {
 void gated_delta(ThreadPool& threads, const DeltaNet& net, const DeltaInputs& x, const DeltaStates& states,
                  const Tensor& out) {
   threads.each(states.count * net.key_heads, [&](int id, int64_t item) {
-    int64_t request = item / net.key_heads, first = states.starts[request];
-    int64_t count = states.starts[request + 1] - first, kept = states.kept[request];
+    int64_t request = item / net.key_heads, row = states.starts[request], end = states.starts[request + 1];
     KeyHead head(threads, id, net, states, request, item % net.key_heads);
     head.begin();
-    for (int64_t done = 0, length; done < count; done += length) {
-      // A block ends where a state is kept.
-      length = std::min(kTokens, (done < kept ? kept : count) - done);
-      head.run(x, first + done, length, out);
-      if (done + length == kept) head.keep();
-    }
+    for (; row < end; row += kTokens) head.run(x, row, std::min(kTokens, end - row), out);
+    head.keep();
   });
 }
 

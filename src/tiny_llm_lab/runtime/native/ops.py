@@ -93,19 +93,14 @@ class KernelSet(CommonOps, Protocol):
         self,
         rows: Sequence[mx.array],
         weights: "DeltaWeights",
-        tails: mx.array,
-        matrices: mx.array,
+        states: Sequence[tuple[mx.array, mx.array]],
         starts: Sequence[int],
-        slots: Sequence[int],
-        offsets: Sequence[int],
-        kept: Sequence[int],
-    ) -> list[mx.array]:
-        """A gated delta net over packed rows -> [out [T, Hv * Dv], tails, matrices].
+    ) -> tuple[mx.array, list[tuple[mx.array, mx.array]]]:
+        """A gated delta net over packed rows -> out [T, Hv * Dv], and the states after them.
 
-        `rows` are qkv [T, 2 * Hk * Dk + Hv * Dv], z [T, Hv * Dv], a and b [T, Hv]; rows starts[r] to
-        starts[r + 1] - 1 are request r's. Its slot holds its last conv inputs, tails [slots, K - 1, C] of the
-        rows' dtype, and its states, matrices [slots, Hv, Dk, Dv] float32. A request with offsets[r] == 0
-        starts from zeros. After its first kept[r] rows both are written to the slot, in their own memory.
+        `rows` are qkv [T, C], C = 2 * Hk * Dk + Hv * Dv, z [T, Hv * Dv], a and b [T, Hv]. Rows starts[r] to
+        starts[r + 1] - 1 are request r's, whose state is its last conv inputs [K - 1, C] of the rows' dtype
+        and its matrices [Hv, Dk, Dv] float32. The new state takes the old one's memory if that is free.
         """
         ...
 

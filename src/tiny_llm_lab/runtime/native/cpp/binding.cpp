@@ -141,11 +141,10 @@ class KernelSet {
                          body, {2 * bytes_of(x), 0});
   }
 
-  std::vector<Array> gated_delta(const std::vector<Array>& rows, nb::handle weights, const Array& tails,
-                                 const Array& matrices, const std::vector<int>& starts,
-                                 const std::vector<int>& slots, const std::vector<int>& offsets,
-                                 const std::vector<int>& kept) const {
-    return gated_delta_rows(table_, rows, weights, tails, matrices, {starts, slots, offsets, kept});
+  std::pair<Array, std::vector<DeltaState>> gated_delta(const std::vector<Array>& rows, nb::handle weights,
+                                                        const std::vector<DeltaState>& states,
+                                                        const std::vector<int>& starts) const {
+    return gated_delta_rows(table_, rows, weights, states, starts);
   }
 
   Array swiglu(const Array& gate, const Array& up) const {
@@ -222,8 +221,7 @@ NB_MODULE(_binding, m) {
           "stored"_a, "rows"_a, "room"_a, "used"_a)
       .def("append_rows", &KernelSet::append_rows, "stored"_a, "added"_a, "slots"_a)
       .def("quantize_rows", &KernelSet::quantize_rows, "x"_a)
-      .def("gated_delta", &KernelSet::gated_delta, "rows"_a, "weights"_a, "tails"_a, "matrices"_a, "starts"_a,
-           "slots"_a, "offsets"_a, "kept"_a)
+      .def("gated_delta", &KernelSet::gated_delta, "rows"_a, "weights"_a, "states"_a, "starts"_a)
       .def("swiglu", &KernelSet::swiglu, "gate"_a, "up"_a)
       .def("embedding", &KernelSet::embedding, "tokens"_a, "weight"_a)
       .def("argmax", &KernelSet::argmax, "x"_a)

@@ -27,33 +27,14 @@ struct DeltaWeights {
   }
 };
 
-/// What each request has in its slot: conv inputs [slots, K - 1, C] and matrices [slots, Hv, Dk, Dv] float32.
-struct DeltaSlots {
-  std::vector<int32_t> starts, slots, offsets, kept;
+/// What is remembered of one request: conv inputs [K - 1, C] and matrices [Hv, Dk, Dv] float32.
+using DeltaState = std::pair<Array, Array>;
 
-  void require_fit(int64_t rows, int64_t room) const {
-    size_t count = slots.size();
-    require(starts.size() == count + 1 && offsets.size() == count && kept.size() == count &&
-                starts.front() == 0 && starts.back() == rows,
-            "starts must lead from 0 to the number of rows, with a slot, an offset and a number of kept rows "
-            "for each request");
-    std::vector<bool> is_used(room);
-    for (size_t r = 0; r < count; ++r) {
-      require(starts[r] < starts[r + 1], "every request must have a row or more");
-      require(slots[r] >= 0 && slots[r] < room && !is_used[slots[r]], "slots must be 0 to ", room - 1,
-              ", each once");
-      require(kept[r] >= 0 && kept[r] <= starts[r + 1] - starts[r], "a request keeps at most its rows");
-      is_used[slots[r]] = true;
-    }
-  }
-};
-
-/// Key heads of rows [T, ...] = qkv, z, a, b with a state [slots, Hv, Dk, Dv] and the last conv inputs.
-inline int key_heads(const std::vector<Array>& rows, const Array& tails, const Array& matrices, int taps) {
-  require(matrices.ndim() == 4 && matrices.dtype() == mx::float32,
-          "states must be float32 [slots, Hv, Dk, Dv]");
+/// Key heads of rows [T, ...] = qkv, z, a, b with states `like` this one.
+inline int key_heads(const std::vector<Array>& rows, const Array& matrices) {
+  require(matrices.ndim() == 3, "a state must be [Hv, Dk, Dv], not ", matrices.shape());
   require(rows.size() == 4 && rows[0].ndim() == 2, "rows are qkv, z, a and b, each [T, ...]");
-  int heads = matrices.shape(1), key_dim = matrices.shape(2), values = heads * matrices.shape(3);
+  int heads = matrices.shape(0), key_dim = matrices.shape(1), values = heads * matrices.shape(2);
   int count = rows[0].shape(0), channels = rows[0].shape(1), keys = channels - values;
   require(keys > 0 && keys % (2 * key_dim) == 0 && heads % (keys / (2 * key_dim)) == 0, channels,
           " channels do not fit ", heads, " value heads with states of ", key_dim, " rows");
@@ -63,39 +44,66 @@ inline int key_heads(const std::vector<Array>& rows, const Array& tails, const A
     require(rows[i].shape() == shape, "rows must be ", shape, ", not ", rows[i].shape());
     require_float(rows[i], "rows");
   }
-  require(
-      tails.shape() == mx::Shape{matrices.shape(0), taps - 1, channels} && tails.dtype() == rows[0].dtype(),
-      "conv inputs must be [slots, K - 1, channels] of the rows' dtype");
   return keys / (2 * key_dim);
 }
 
-/// (out [T, Hv * Dv], tails, matrices). The last two are written in their own memory, as pools of keys and
-/// values are.
-inline std::vector<Array> gated_delta_rows(const Kernels* table, const std::vector<Array>& rows,
-                                           nb::handle weights, const Array& tails, const Array& matrices,
-                                           DeltaSlots where) {
+/// States that fit the rows, and a row or more for each request.
+inline void require_states(const std::vector<Array>& rows, const std::vector<DeltaState>& states,
+                           const std::vector<int>& starts, int taps) {
+  require(!states.empty() && starts.size() == states.size() + 1 && starts.front() == 0 &&
+              starts.back() == rows[0].shape(0),
+          "starts must lead from 0 to the number of rows, with a state for each request");
+  for (size_t r = 0; r < states.size(); ++r) {
+    require(starts[r] < starts[r + 1], "every request must have a row or more");
+    auto& [tail, matrices] = states[r];
+    require(tail.shape() == mx::Shape{taps - 1, rows[0].shape(1)} && tail.dtype() == rows[0].dtype(),
+            "conv inputs must be [", taps - 1, ", ", rows[0].shape(1), "] of the rows' dtype");
+    require(matrices.shape() == states[0].second.shape() && matrices.dtype() == mx::float32,
+            "states must be alike, and float32");
+  }
+}
+
+/// out [T, Hv * Dv], and the states after the rows, each in its own memory if nothing else refers to that.
+inline std::pair<Array, std::vector<DeltaState>> gated_delta_rows(const Kernels* table,
+                                                                  const std::vector<Array>& rows,
+                                                                  nb::handle weights,
+                                                                  const std::vector<DeltaState>& states,
+                                                                  const std::vector<int>& starts) {
   DeltaWeights w(weights);
-  require(w.conv.ndim() == 2, "the convolution must be [K, channels], not ", w.conv.shape());
-  int heads = key_heads(rows, tails, matrices, w.conv.shape(0));
-  w.require_fit(rows[0].shape(1), matrices.shape(1), matrices.shape(3));
-  where.require_fit(rows[0].shape(0), matrices.shape(0));
-  double state = static_cast<double>(matrices.size()) / matrices.shape(0);  // numbers of one request
-  Cost cost{2 * sizeof(float) * state * where.slots.size() + bytes_of(rows[0]) + 2 * bytes_of(rows[1]),
-            8 * state * rows[0].shape(0)};
-  auto body = [table, eps = w.eps, heads, where = std::move(where)](ThreadPool& threads, const auto& in,
-                                                                    const auto& out) {
-    const Tensor& states = out[2];
-    DeltaNet net{in[4], in[5], in[6], in[7], eps, heads, states.shape[2], states.shape[1], states.shape[3]};
-    table->gated_delta(threads, net, {in[0], in[1], in[2], in[3]},
-                       {static_cast<int64_t>(where.slots.size()), where.starts.data(), where.slots.data(),
-                        where.offsets.data(), where.kept.data(), out[1], static_cast<float*>(states.data)},
-                       out[0]);
-  };
+  require(w.conv.ndim() == 2 && !states.empty(),
+          "the convolution must be [K, channels], with a state or more");
+  int heads = key_heads(rows, states[0].second), count = static_cast<int>(states.size());
+  const mx::Shape shape = states[0].second.shape();
+  w.require_fit(rows[0].shape(1), shape[0], shape[2]);
+  require_states(rows, states, starts, w.conv.shape(0));
   std::vector<Array> inputs = rows;
-  inputs.insert(inputs.end(), {w.conv, w.a_log, w.dt_bias, w.norm, tails, matrices});
-  Memory memory{.in_place = InPlace::always, .whole_from = 4, .continued = 1, .stored = 8};
-  return make_operator("gated delta", std::move(inputs), {rows[1].shape(), tails.shape(), matrices.shape()},
-                       {rows[1].dtype(), tails.dtype(), matrices.dtype()}, body, cost, memory);
+  inputs.insert(inputs.end(), {w.conv, w.a_log, w.dt_bias, w.norm});
+  std::vector<mx::Shape> shapes{rows[1].shape()};
+  std::vector<mx::Dtype> dtypes{rows[1].dtype()};
+  for (auto part : {&DeltaState::first, &DeltaState::second})
+    for (auto& state : states) {
+      inputs.push_back(state.*part);
+      shapes.push_back((state.*part).shape());
+      dtypes.push_back((state.*part).dtype());
+    }
+  double numbers = static_cast<double>(states[0].second.size());
+  Cost cost{2 * sizeof(float) * numbers * count + bytes_of(rows[0]) + 2 * bytes_of(rows[1]),
+            8 * numbers * rows[0].shape(0)};
+  auto body = [table, eps = w.eps, heads, shape, count,
+               starts = std::vector<int32_t>(starts.begin(), starts.end())](ThreadPool& threads,
+                                                                            const auto& in, const auto& out) {
+    std::vector<float*> matrices(count);
+    for (int r = 0; r < count; ++r) matrices[r] = static_cast<float*>(out[1 + count + r].data);
+    DeltaNet net{in[4], in[5], in[6], in[7], eps, heads, shape[1], shape[0], shape[2]};
+    table->gated_delta(threads, net, {in[0], in[1], in[2], in[3]},
+                       {count, starts.data(), &out[1], matrices.data()}, out[0]);
+  };
+  Memory memory{.in_place = InPlace::if_free, .whole_from = 4, .continued = 1, .stored = 8};
+  auto out = make_operator("gated delta", std::move(inputs), std::move(shapes), std::move(dtypes), body, cost,
+                           memory);
+  std::vector<DeltaState> after;
+  for (int r = 0; r < count; ++r) after.emplace_back(out[1 + r], out[1 + count + r]);
+  return {out[0], std::move(after)};
 }
 
 }  // namespace tiny_llm

@@ -53,15 +53,12 @@ struct DeltaInputs {
   Tensor qkv, z, a, b;
 };
 
-/// The requests of packed rows, and the slots that hold what is remembered of them.
+/// The requests of packed rows, and what is remembered of each: changed in place.
 struct DeltaStates {
   int64_t count = 0;
   const int32_t* starts = nullptr;   // [count + 1]: rows starts[r] to starts[r + 1] - 1 are request r's
-  const int32_t* slots = nullptr;    // [count], no two alike
-  const int32_t* offsets = nullptr;  // [count] tokens before these rows; 0: the slot is not read
-  const int32_t* kept = nullptr;     // [count]: after how many of its rows what is remembered is stored
-  Tensor tails;                      // [slots, K - 1, C]: the last inputs of the convolution
-  float* matrices = nullptr;         // [slots, value_heads, key_dim, value_dim]
+  const Tensor* tails = nullptr;     // [count] of [K - 1, C]: the last inputs of the convolution
+  float* const* matrices = nullptr;  // [count] of [value_heads, key_dim, value_dim]
 };
 
 /// Arguments are checked before a kernel is called: shapes fit each other, x has a float dtype, and so has
@@ -94,7 +91,7 @@ struct Kernels {
   void (*top_k)(ThreadPool&, const Tensor& x, int k, float* out);
   /// Rows x [M, D] in 8 bits: numbers [M, D] and scales [M].
   void (*quantize_rows)(ThreadPool&, const Tensor& x, int8_t* numbers, float* scales);
-  /// out [T, value_heads * value_dim] of T packed rows, and the states after them in their slots.
+  /// out [T, value_heads * value_dim] of T packed rows, and the states after them.
   void (*gated_delta)(ThreadPool&, const DeltaNet& net, const DeltaInputs& x, const DeltaStates& states,
                       const Tensor& out);
 };
