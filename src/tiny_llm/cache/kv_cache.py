@@ -5,7 +5,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import KernelOps, RequestKvCache
+from tiny_llm_lab.types import BatchKvCache, KernelOps, RequestKvCache
 
 
 class TinyKvFullCache:
@@ -123,7 +123,7 @@ class BatchingKvCache:
         raise NotImplementedError("task 2.6.1")
 
 
-def reserve_ahead(layers: Sequence[BatchingKvCache], num_tokens: int, num_computed_tokens: int) -> None:
+def reserve_ahead(layers: Sequence[BatchKvCache], num_tokens: int, num_computed_tokens: int) -> None:
     """Make room in a batch for a prompt of `num_tokens` tokens while it is computed, a few layers at a time.
 
     To be called after every chunk: the share of `layers` that have room is then the share of the prompt that

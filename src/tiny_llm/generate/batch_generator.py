@@ -19,7 +19,8 @@ class BatchGenerator:
 
         Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (None or
         the one request in prefill), decode_requests (the active ones, in the order of the batch cache's rows)
-        and kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
+        and kv_cache (one BatchingKvCache per layer, as `batch_caches` makes it). Sets async_scheduling as
+        `is_async_scheduling` says.
         Raises UserError as `BatchSettings.require_valid` does.
         """
         raise NotImplementedError("task 2.6.4")

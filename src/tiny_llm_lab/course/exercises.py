@@ -28,11 +28,11 @@ def reference_sources(course: Course) -> dict[str, Source]:
 
 
 def exercises(course: Course) -> dict[str, Source]:
-    """`reference_sources`; raises UserError as well when a public function of them is no exercise."""
+    """`reference_sources`; raises UserError as well for a function of no task in a file that is not given."""
     sources = reference_sources(course)
     for path, source in sources.items():
         for name, function in source.functions.items():
-            if function.is_public and name not in source.task_of:
+            if function.is_public and name not in source.task_of and path not in course.given:
                 raise UserError(
                     f"{Path(path).name}: {name} belongs to no task of course.toml: move it to tiny_llm_lab, "
                     "give it to a task, or start its name with an underscore"

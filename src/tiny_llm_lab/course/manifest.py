@@ -58,6 +58,14 @@ class Day:
     tasks: tuple[Task, ...]
 
 
+@dataclass(frozen=True)
+class Given:
+    """A file of the reference that belongs to no task, and why."""
+
+    file: str
+    reason: str
+
+
 Item = TypeVar("Item", Task, Day)
 
 
@@ -67,6 +75,7 @@ class Course:
 
     root: Path
     days: tuple[Day, ...]
+    given: frozenset[str] = frozenset()  # files of the reference that are no exercise: the starter has them
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -153,14 +162,16 @@ def _day_id(week: int | None, day: str) -> str:
 def load_course(root: Path | None = None) -> Course:
     """Read course.toml of the repository at `root` (None = this one). Raises UserError when malformed."""
     root = repository() if root is None else root
-    data = _read(root / "course.toml", {"day", "task"})
+    data = _read(root / "course.toml", {"day", "task", "given"})
     tasks = [_task(row) for row in data.get("task", [])]
     days = [_day(row, tasks) for row in data.get("day", [])]
     _reject_repeats([day.id for day in days] + [task.id for task in tasks])
     homeless = [task.id for task in tasks if task.day_id not in {day.id for day in days}]
     if homeless:
         raise UserError(f"course.toml: task {homeless[0]} belongs to no day; add [[day]] with its id")
-    return Course(root, tuple(days))
+    return Course(
+        root, tuple(days), frozenset(built(Given, row, "given").file for row in data.get("given", []))
+    )
 
 
 def _read(path: Path, tables: set[str]) -> dict[str, Any]:

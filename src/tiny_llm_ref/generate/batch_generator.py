@@ -19,7 +19,8 @@ from tiny_llm_lab.types import (
     prompt_token_ids,
 )
 
-from ..cache.kv_cache import BatchingKvCache, reserve_ahead
+from ..cache.batch_caches import batch_caches
+from ..cache.kv_cache import reserve_ahead
 from .chunking import next_chunk_size
 from .request import DecodeStep, Request
 
@@ -38,17 +39,15 @@ class BatchGenerator:
 
         Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (None or
         the one request in prefill), decode_requests (the active ones, in the order of the batch cache's rows)
-        and kv_cache (one BatchingKvCache per layer). Sets async_scheduling as `is_async_scheduling` says.
+        and kv_cache (one BatchingKvCache per layer, as `batch_caches` makes it). Sets async_scheduling as
+        `is_async_scheduling` says.
         Raises UserError as `BatchSettings.require_valid` does.
         """
         settings.require_valid(model.config)
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.pending_prefill_request: Request | None = None
         self.decode_requests: list[Request] = []
-        self.kv_cache = [
-            BatchingKvCache(settings.batch_size, settings.max_seq_len, headroom=i, ops=model.ops)
-            for i in range(model.config.num_hidden_layers)
-        ]
+        self.kv_cache = batch_caches(model, settings.batch_size, settings.max_seq_len)
         self.async_scheduling = is_async_scheduling(settings.async_scheduling)
         self._completions: list[Completion] = []
         self._inflight: DecodeStep | None = None  # launched, and not yet read

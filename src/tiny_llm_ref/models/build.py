@@ -3,6 +3,7 @@
 from tiny_llm_lab.runtime.native import kernels
 from tiny_llm_lab.types import Checkpoint, LayerStack
 
+from .hybrid import HybridModel
 from .ops_model import OpsAttention, OpsModel
 from .qwen import QwenModel
 from .stack_model import StackModel
@@ -15,6 +16,8 @@ def build_model(checkpoint: Checkpoint) -> QwenModel:
     From task 3.2.6 on: a `StackModel` where the operators have a `LayerStack` for its layers.
     """
     config, weights = checkpoint.config, checkpoint.weights
+    if config.hybrid is not None:
+        return HybridModel(config, weights)
     ops = kernels(__package__, weights)
     if ops is None:
         return QwenModel(config, weights)

@@ -12,8 +12,9 @@ from tiny_llm_lab.course.book.page import markdown_table
 from tiny_llm_lab.runtime.kv_memory import block_bytes, engine_num_blocks
 from tiny_llm_lab.runtime.memory import DeviceMemory, gpu_memory, readable
 from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_weights import tensor_shapes
-from tiny_llm_lab.runtime.models.random.shapes import config_json, parse_shape
+from tiny_llm_lab.runtime.models.random.shapes import parse_shape
 from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import ITEM_SIZES
 from tiny_llm_lab.types import ModelConfig, SchedulerConfig, UserError

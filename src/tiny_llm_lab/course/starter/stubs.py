@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         for name in stale:
             print(f"stale: src/tiny_llm/{name}: ./pdmw run stubs writes it", file=sys.stderr)
         return 1 if stale else 0
-    edited = [name for name in stale if not is_untouched(course.starter / name, wanted.get(name))]
+    own = [name for name in stale if name not in course.given]
+    edited = [name for name in own if not is_untouched(course.starter / name, wanted.get(name))]
     if edited and not args.force:
         raise UserError(
             f"{', '.join(edited)} in src/tiny_llm would be replaced but was edited: "
@@ -111,7 +112,9 @@ def starter(course: Course) -> dict[str, str]:
     """Every file of the pristine starter, by its path in the package."""
     grown = growths(course)
     files = {
-        name: source.text.replace("the answers", "yours", 1)
+        name: source.text
+        if name in course.given
+        else source.text.replace("the answers", "yours", 1)
         if name.endswith("__init__.py")
         else starter_source(in_starter(source.text, grown), source.task_ids())
         for name, source in exercises(course).items()

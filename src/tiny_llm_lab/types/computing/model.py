@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 import mlx.core as mx
 
+from tiny_llm_lab.types.computing.hybrid import HybridConfig
 from tiny_llm_lab.types.computing.kernel_ops import KernelOps
 from tiny_llm_lab.types.computing.paged import PagedCache, PagedLayer
 from tiny_llm_lab.types.computing.rope_scaling import RopeScaling
@@ -39,6 +40,12 @@ class ModelConfig:
     decoder_sparse_step: int = 1  # every so many layers have experts
     mlp_only_layers: tuple[int, ...] = ()  # these have none
     rope_scaling: RopeScaling | None = None  # None: rotary positions as they are
+    hybrid: HybridConfig | None = None  # None: every layer has attention
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers whose memory grows with every token: those with attention."""
+        return self.num_hidden_layers - (self.hybrid.num_states if self.hybrid else 0)
 
     def has_experts(self, layer: int) -> bool:
         """Whether the feed-forward of `layer`, counted from 0, is a mixture of experts."""
@@ -86,14 +93,21 @@ class Checkpoint:
 
 
 class KvCache(Protocol):
-    """The stored keys and values of one layer."""
+    """What one layer remembers: keys and values that grow with every token, or a state of fixed size.
+
+    A gated delta net's state is the last K - 1 inputs of its convolution, [B, K - 1, C], and the matrices
+    [B, Hv, Dk, Dv], both in float32.
+    """
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The tokens stored of each of `num_rows` rows."""
+        """The tokens stored of each of `num_rows` rows: those that a state has seen."""
         ...
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each."""
+        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each.
+
+        Of a state: the conv inputs [B, L, C] of L tokens, and the matrices after them; what is kept of both.
+        """
         ...
 
     def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
@@ -111,7 +125,7 @@ class RequestKvCache(KvCache, Protocol):
     offset: int  # tokens stored
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """Everything stored: keys and values [1, G, S, D]."""
+        """Everything stored: keys and values [1, G, S, D], or the two arrays of a state."""
         ...
 
     def materialize(self) -> None:
@@ -119,7 +133,23 @@ class RequestKvCache(KvCache, Protocol):
         ...
 
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens."""
+        """Forget the last `n` tokens. Raises UserError for a state, which forgets all or none."""
+        ...
+
+
+class BatchKvCache(KvCache, Protocol):
+    """The cache of several requests, row i that of the i-th."""
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for one more row, and for `num_tokens` tokens a row."""
+        ...
+
+    def add_request(self, prefilled: RequestKvCache) -> int:
+        """Copy a request's cache into the next free row; the row's number."""
+        ...
+
+    def remove_request(self, row: int) -> None:
+        """Free `row`; the last active row takes its number."""
         ...
 
 

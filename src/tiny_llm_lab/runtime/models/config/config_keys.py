@@ -30,11 +30,28 @@ KEYS_WITHOUT_INFLUENCE = frozenset(
     router_aux_loss_coef torch_dtype transformers_version unsloth_fixed unsloth_version use_cache
     """.split()
 )
+# Read in hybrids alone, by `hybrid_config`.
+HYBRID_KEYS = frozenset(
+    """
+    attn_output_gate full_attention_interval linear_conv_kernel_dim linear_key_head_dim
+    linear_num_key_heads linear_num_value_heads linear_value_head_dim mamba_ssm_dtype mtp_num_hidden_layers
+    mtp_use_dedicated_embeddings output_gate_type shared_expert_intermediate_size text_config
+    """.split()
+)
+# About pictures, which are not served.
+HYBRID_KEYS_WITHOUT_INFLUENCE = frozenset(
+    """
+    image_token_id language_model_only video_token_id vision_config vision_end_token_id
+    vision_start_token_id
+    """.split()
+)
 
 
-def warn_of_unknown_keys(path: Path, content: Mapping[str, Any]) -> None:
+def warn_of_unknown_keys(path: Path, content: Mapping[str, Any], is_hybrid: bool) -> None:
     """Print one line on stderr about keys that are not known; those that say nothing are left out."""
     known = READ_KEYS | KEYS_WITHOUT_INFLUENCE
+    if is_hybrid:
+        known |= HYBRID_KEYS | HYBRID_KEYS_WITHOUT_INFLUENCE
     # Falsy values turn a feature off, and "everything as usual" needs no warning.
     if unknown := sorted(key for key, value in content.items() if key not in known and value):
         print(

@@ -14,11 +14,18 @@ from tiny_llm_lab.runtime.models.config.config_keys import (
     warn_of_unknown_keys,
 )
 from tiny_llm_lab.runtime.models.config.fields import agreed, count_of, flag_of, list_of, number_of
+from tiny_llm_lab.runtime.models.config.hybrid_config import (
+    HYBRID_TYPES,
+    read_hybrid,
+    text_content,
+    without_hybrid_keys,
+)
 from tiny_llm_lab.runtime.models.config.rope_config import read_rope
 from tiny_llm_lab.runtime.models.weights.quantization import Quantization, listed, read_quantization
 from tiny_llm_lab.types import ModelConfig, UserError
 
-MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe")
+MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", *HYBRID_TYPES)
+_WITH_EXPERTS = ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
 # The longest ones name every matrix of a model with numbered experts: some 30,000 names of 100 bytes.
 _LARGEST: Final = 4 << 20
 
@@ -48,18 +55,21 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
     Raises UserError for one that is damaged or that describes a model we cannot run. Every key that can
     change the numbers is read or refused; keys that are not known are named on stderr.
     """
-    content = read_json(path)
+    content = text_content(path, read_json(path))
     model_type = content.get("model_type")
     if model_type not in MODEL_TYPES:
         raise UserError(
             f"{path}: model_type {model_type!r} is not supported: "
             f"{OTHER_CHECKPOINT}, of type {listed(MODEL_TYPES)}"
         )
-    refuse_variants(path, content)
+    is_hybrid = model_type in HYBRID_TYPES
+    hybrid = read_hybrid(path, content) if is_hybrid else None
+    common = without_hybrid_keys(content) if is_hybrid else content
+    refuse_variants(path, common)
     counts: dict[str, Any] = {name: count_of(path, content, name) for name in _COUNTS}
-    rope = read_rope(path, content)
+    rope = read_rope(path, common)
     positions = positions_in_one_chunk(path, content, rope.max_position_embeddings)
-    refuse_sliding_window(path, content, positions)
+    refuse_sliding_window(path, common, positions)
     config = ModelConfig(
         model_type=model_type,
         **counts,
@@ -72,7 +82,8 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
         tie_word_embeddings=flag_of(path, content, "tie_word_embeddings"),
         qkv_bias=model_type == "qwen2",
         qk_norm=model_type != "qwen2",
-        **(_experts(path, content) if model_type == "qwen3_moe" else {}),
+        hybrid=hybrid,
+        **(_experts(path, content, is_hybrid) if model_type in _WITH_EXPERTS else {}),
     )
     if config.num_attention_heads % config.num_key_value_heads:
         raise UserError(
@@ -80,15 +91,15 @@ def read_config(path: Path) -> tuple[ModelConfig, Quantization | None]:
             f"{config.num_key_value_heads} kv heads: correct num_key_value_heads"
         )
     quantization = read_quantization(path, content)
-    warn_of_unknown_keys(path, content)
+    warn_of_unknown_keys(path, content, is_hybrid)
     return config, quantization
 
 
 _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
-def _experts(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a mixture of experts adds to a configuration."""
+def _experts(path: Path, content: Mapping[str, Any], is_normalised: bool) -> dict[str, Any]:
+    """What a mixture of experts adds; `is_normalised` is what no `norm_topk_prob` means."""
     # transformers 5 saves it under another name.
     stated = [content.get(name) for name in ("num_experts", "num_local_experts")]
     num_experts = count_of(path, {"num_experts": agreed(path, "num_experts", stated)}, "num_experts")
@@ -101,7 +112,7 @@ def _experts(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         "num_experts": num_experts,
         "num_experts_per_tok": per_token,
         "moe_intermediate_size": count_of(path, content, "moe_intermediate_size"),
-        "norm_topk_prob": flag_of(path, content, "norm_topk_prob"),
+        "norm_topk_prob": flag_of(path, content, "norm_topk_prob", is_normalised),
         "decoder_sparse_step": count_of(path, content, "decoder_sparse_step", 1),
         "mlp_only_layers": tuple(list_of(path, content, "mlp_only_layers", int)),
     }

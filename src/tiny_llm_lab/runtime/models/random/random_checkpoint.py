@@ -14,17 +14,17 @@ from pathlib import Path
 
 from tiny_llm_lab.runtime.cache import cache_folder
 from tiny_llm_lab.runtime.models.config.model_config import one_line, read_config
+from tiny_llm_lab.runtime.models.random.config_json import config_json
 from tiny_llm_lab.runtime.models.random.random_weights import Piece, make_parameter, tensor_shapes
 from tiny_llm_lab.runtime.models.random.shapes import (
     DTYPES,
     END_OF_TEXT,
     IM_END,
     Shape,
-    config_json,
     parse_shape,
 )
 from tiny_llm_lab.runtime.models.text.byte_tokenizer import write_byte_tokenizer
-from tiny_llm_lab.runtime.models.weights.experts import stored_shapes
+from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import write_safetensors
 from tiny_llm_lab.types import UserError
 
@@ -54,8 +54,7 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     _write_json(folder / "generation_config.json", ends)
     write_byte_tokenizer(folder, shape.vocab)
     config, _ = read_config(folder / "config.json")
-    # As real ones come: Hugging Face's number their experts, mlx-lm's packed ones stack them.
-    parameters = list(stored_shapes(config, is_numbered=shape.bits in DTYPES))
+    parameters = list(stored_shapes(config, _layout(shape)))
     tensors = {k: v for name, size in parameters for k, v in tensor_shapes(shape, name, size).items()}
 
     def pieces() -> Iterator[Piece]:
@@ -63,6 +62,14 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
             yield from make_parameter(shape, name, size)
 
     write_safetensors(folder / "model.safetensors", tensors, pieces())
+
+
+def _layout(shape: Shape) -> Layout:
+    """As real ones come: experts are stacked in packed ones of mlx-lm, else numbered or fused."""
+    has_fused_inputs = shape.model_type == "qwen3_next"
+    if shape.bits not in DTYPES:
+        return Layout("stacked", has_fused_inputs)
+    return Layout("fused" if shape.model_type == "qwen3_5_moe" else "numbered", has_fused_inputs, True)
 
 
 def _write_at_once(shape: Shape, folder: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tiny_llm_lab.runtime.models.random.shapes import DTYPES, Shape
+from tiny_llm_lab.runtime.models.random.shapes import CONV_KERNEL, DTYPES, Shape
+from tiny_llm_lab.runtime.models.weights.layout import CONV
 from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, ParameterShape
 
 Piece = np.ndarray[Any, Any]
@@ -28,7 +29,7 @@ _GAIN = 2.0
 def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, TensorShape]:
     """The tensors that stand for parameter `name` of logical `size`, in the order they are made."""
     dense = "F32" if shape.bits == 32 else "BF16"
-    if len(size) == 1 or shape.bits in DTYPES:
+    if len(size) == 1 or shape.bits in DTYPES or name.endswith(CONV):
         return {name: (dense, size)}
     *above, columns = size
     module = name.removesuffix(".weight")
@@ -41,13 +42,13 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
     """The data of the tensors of one parameter, one after the other, in pieces of a few MB."""
     if len(size) == 1:
         # Neither norms of 1 nor biases of 0: a model that leaves them out must give other results.
-        centre = 1.0 if name.endswith("norm.weight") else 0.0
-        yield from _uniform(shape, name, size, centre, 0.5)
+        yield from _uniform(shape, name, size, _centre(shape, name), 0.5)
         return
     # Uniform from -half to half, which has a standard deviation of half / sqrt(3).
     is_vocabulary = name in (f"{EMBEDDING}.weight", "lm_head.weight")
-    half = math.sqrt(3 / size[-1]) * (_LOGIT_STD if is_vocabulary else _GAIN)
-    if shape.bits in DTYPES:
+    inputs = CONV_KERNEL if name.endswith(CONV) else size[-1]
+    half = math.sqrt(3 / inputs) * (_LOGIT_STD if is_vocabulary else _GAIN)
+    if shape.bits in DTYPES or name.endswith(CONV):
         yield from _uniform(shape, name, size, 0, half)
         return
     # Packed bits may be any bits: q * scale + bias is uniform with a spread of its own in every group.
@@ -56,6 +57,14 @@ def make_parameter(shape: Shape, name: str, size: ParameterShape) -> Iterator[Pi
     step = 2 * half / (2**shape.bits - 1)
     yield from _uniform(shape, f"{name}/scales", groups, step, step / 4)
     yield from _uniform(shape, f"{name}/biases", groups, -half, half / 16)
+
+
+def _centre(shape: Shape, name: str) -> float:
+    """The mean of a vector of parameters."""
+    if name.endswith("A_log"):
+        return -1.0  # states fade over some ten tokens
+    is_stored_without_one = shape.is_hybrid and shape.bits in DTYPES and "linear_attn" not in name
+    return 1.0 if name.endswith("norm.weight") and not is_stored_without_one else 0.0
 
 
 def _uniform(

@@ -3,10 +3,12 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from tiny_llm_lab.runtime.models.config.hybrid_config import HYBRID_TYPES
 from tiny_llm_lab.types import UserError
 
 TOKENIZER_SIZE = 259  # bytes and three special tokens: the smallest vocabulary a shape can have
 IM_END, END_OF_TEXT = 258, 256  # the ids of the tokens that end a text
+CONV_KERNEL = 4  # of every hybrid
 DTYPES = {16: "bfloat16", 32: "float32"}  # of the shapes that are not quantized
 
 
@@ -33,6 +35,17 @@ class Shape:
     expert_inner: int = 0
     sparse_step: int = 1
     norm_topk: int = 1
+    interval: int = 0  # of a hybrid: every so many layers have attention, the others a gated delta net
+    rotary: int = 0  # dimensions of a head that are rotated; 0: all
+    key_heads: int = 0  # of a gated delta net
+    value_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    shared_inner: int = 0  # of the expert that all tokens use
+
+    @property
+    def is_hybrid(self) -> bool:
+        return self.model_type in HYBRID_TYPES
 
     def __str__(self) -> str:
         """The shortest text that parses to this shape, the same for however it was asked for."""
@@ -45,10 +58,54 @@ def _with_experts(shape: Shape, count: int, active: int, inner: int) -> Shape:
     return replace(shape, experts=count, active=active, expert_inner=inner)
 
 
+def _wide(shape: Shape) -> Shape:
+    return replace(shape, vocab=248320, positions=262144)
+
+
+def _hybrid(shape: Shape, heads: tuple[int, int], dims: tuple[int, int] = (128, 128)) -> Shape:
+    """With gated delta nets of so many key and value heads, of so many numbers each."""
+    return replace(
+        shape,
+        interval=4,
+        rotary=shape.head_dim // 4,
+        key_heads=heads[0],
+        value_heads=heads[1],
+        key_dim=dims[0],
+        value_dim=dims[1],
+        shared_inner=shape.expert_inner,
+    )
+
+
 def _shrunk(shape: Shape) -> Shape:
     return replace(shape, vocab=320, positions=512, bits=32)
 
 
+# The small ones as on their model cards, the others as in transformers' defaults.
+_HYBRIDS = (
+    _hybrid(_wide(Shape("qwen3.5-0.8b", "qwen3_5", 1024, 24, 8, 2, 256, 3584, tied=1)), (16, 16)),
+    _hybrid(_wide(Shape("qwen3.5-4b", "qwen3_5", 2560, 32, 16, 4, 256, 9216, tied=1)), (16, 32)),
+    _hybrid(_wide(Shape("qwen3.5-9b", "qwen3_5", 4096, 32, 16, 4, 256, 12288, tied=0)), (16, 32)),
+    _hybrid(
+        _with_experts(
+            _wide(Shape("qwen3.5-35b-a3b", "qwen3_5_moe", 2048, 40, 16, 2, 256, 512, tied=0)), 256, 8, 512
+        ),
+        (16, 32),
+    ),
+    _hybrid(
+        _with_experts(
+            Shape("qwen3-next-80b-a3b", "qwen3_next", 2048, 48, 16, 2, 256, 5632, tied=0, positions=262144),
+            512,
+            10,
+            512,
+        ),
+        (16, 32),
+    ),
+)
+_SMALL_HYBRIDS = (
+    Shape("qwen3.5-shrunk", "qwen3_5", 64, 5, 4, 2, 32, 192, tied=1),
+    _with_experts(Shape("qwen3.5-moe-shrunk", "qwen3_5_moe", 64, 5, 4, 2, 32, 128, tied=0), 8, 3, 128),
+    _with_experts(Shape("qwen3-next-shrunk", "qwen3_next", 64, 5, 4, 2, 32, 192, tied=0), 8, 3, 128),
+)
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -61,6 +118,7 @@ SHAPES = {
         Shape("qwen2.5-0.5b", "qwen2", 896, 24, 14, 2, 64, 4864, tied=1, positions=32768),
         Shape("qwen2.5-7b", "qwen2", 3584, 28, 28, 4, 128, 18944, tied=0, vocab=152064, positions=32768),
         _with_experts(Shape("qwen3-30b-a3b", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, tied=0), 128, 8, 768),
+        *_HYBRIDS,
         # Shrunk for tests: every feature of the family, in a megabyte. Sizes are all different, and in
         # Qwen3 the heads together are wider than the hidden size, so that no two can be mistaken.
         _shrunk(Shape("qwen3-shrunk", "qwen3", 64, 3, 4, 2, 32, 192, tied=1)),
@@ -68,6 +126,7 @@ SHAPES = {
         _shrunk(
             _with_experts(Shape("qwen3-moe-shrunk", "qwen3_moe", 64, 3, 4, 2, 32, 192, tied=0), 8, 3, 256)
         ),
+        *(replace(_shrunk(_hybrid(shape, (2, 4), (16, 24))), interval=2) for shape in _SMALL_HYBRIDS),
     )
 }
 OPTIONS = [field.name for field in fields(Shape) if field.name not in ("name", "model_type")]
@@ -99,7 +158,9 @@ def parse_shape(text: str) -> Shape:
 def _check(shape: Shape, text: str) -> None:
     is_dense = shape.bits in DTYPES
     widths = (shape.hidden, shape.inner, shape.heads * shape.head_dim)
-    expert_width = shape.expert_inner if shape.model_type == "qwen3_moe" else 0
+    may_have_experts = shape.model_type in ("qwen3_moe", "qwen3_5_moe", "qwen3_next")
+    expert_widths = (shape.expert_inner, shape.shared_inner) if may_have_experts else (0, 0)
+    delta_width = shape.value_heads * shape.value_dim
     checks = {
         "every size must be 1 or more": min(shape.layers, shape.heads, shape.kv_heads, *widths) >= 1,
         "positions must be 1 or more": shape.positions >= 1,
@@ -114,55 +175,28 @@ def _check(shape: Shape, text: str) -> None:
     has_none = shape.experts == shape.active == shape.expert_inner == 0
     checks |= {
         "experts, active and expert_inner are for qwen3_moe, with active of 1 to experts": has_experts
-        if shape.model_type == "qwen3_moe"
+        if may_have_experts
         else has_none,
         "kv_heads must divide heads": shape.heads % max(1, shape.kv_heads) == 0,
         "head_dim must be even": shape.head_dim % 2 == 0,
         # mlx-lm knows no other: it ignores the head_dim of a qwen2 config.json.
         "heads x head_dim must be hidden in qwen2": shape.model_type != "qwen2" or widths[2] == shape.hidden,
         f"hidden, inner and heads x head_dim must be multiples of group={shape.group}": is_dense
-        or not any(width % max(1, shape.group) for width in (*widths, expert_width)),
+        or not any(width % max(1, shape.group) for width in (*widths, *expert_widths, delta_width)),
     }
-    for complaint, holds in checks.items():
+    for complaint, holds in (checks | _hybrid_checks(shape)).items():
         if not holds:
             raise UserError(f"random:{text}: {complaint}")
 
 
-def config_json(shape: Shape) -> dict[str, Any]:
-    """The `config.json` of a shape, as mlx-lm and transformers read it."""
-    is_qwen2 = shape.model_type == "qwen2"
-    architecture = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}[shape.model_type]
-    config: dict[str, Any] = {
-        "architectures": [f"{architecture}ForCausalLM"],
-        "model_type": shape.model_type,
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "intermediate_size": shape.inner,
-        "hidden_act": "silu",
-        "attention_bias": is_qwen2,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "max_position_embeddings": shape.positions,
-        "tie_word_embeddings": bool(shape.tied),
-        "use_sliding_window": False,
-        "torch_dtype": DTYPES.get(shape.bits, "bfloat16"),
-        "eos_token_id": IM_END,
-        "pad_token_id": END_OF_TEXT,
+def _hybrid_checks(shape: Shape) -> dict[str, bool]:
+    delta_net = (shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim)
+    sizes = (*delta_net, shape.interval, shape.rotary)
+    are_for_hybrids = min(sizes) >= 1 if shape.is_hybrid else not any((*sizes, shape.shared_inner))
+    return {
+        "interval, rotary, key_heads, value_heads, key_dim and value_dim are for hybrids": are_for_hybrids,
+        "key_heads must divide value_heads": shape.value_heads % max(1, shape.key_heads) == 0,
+        "rotary must be even, and at most head_dim": shape.rotary % 2 == 0 and shape.rotary <= shape.head_dim,
+        "hybrids with experts need shared_inner": shape.shared_inner >= 1
+        or not (shape.is_hybrid and shape.experts),
     }
-    if shape.experts:
-        config |= {
-            "num_experts": shape.experts,
-            "num_experts_per_tok": shape.active,
-            "moe_intermediate_size": shape.expert_inner,
-            "norm_topk_prob": bool(shape.norm_topk),
-            "decoder_sparse_step": shape.sparse_step,
-            "mlp_only_layers": [],
-        }
-    if shape.bits not in DTYPES:
-        packing = {"group_size": shape.group, "bits": shape.bits, "mode": "affine"}
-        config |= {"quantization": packing, "quantization_config": packing}
-    return config

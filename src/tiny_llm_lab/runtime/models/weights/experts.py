@@ -1,31 +1,21 @@
-"""The matrices of a layer's experts: stacked in mlx-lm's checkpoints, numbered in Hugging Face's."""
+"""The matrices of a layer's experts: stacked in mlx-lm's checkpoints, numbered or fused in Hugging Face's."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Final, cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.runtime.models.weights.parameters import EXPERTS, ParameterShape, parameter_shapes
+from tiny_llm_lab.runtime.models.weights.parameters import EXPERTS, parameter_shapes
 from tiny_llm_lab.types import ModelConfig, QuantizedWeights, UserError, Weight
+
+# Names without ".weight": the matrices of all experts, those of gate above those of up.
+FUSED_GATE_UP: Final = "mlp.experts.gate_up_proj"
+FUSED_DOWN: Final = "mlp.experts.down_proj"
 
 
 def numbered(name: str, count: int) -> list[str]:
     """Hugging Face's names of what mlx-lm stacks under `name`, one for each of `count` experts."""
     return [name.replace(EXPERTS, f"mlp.experts.{expert}") for expert in range(count)]
-
-
-def are_numbered(names: Iterable[str]) -> bool:
-    """Whether a checkpoint with tensors of these names numbers its experts."""
-    return any(".mlp.experts." in name for name in names)
-
-
-def stored_shapes(config: ModelConfig, is_numbered: bool) -> Iterator[tuple[str, ParameterShape]]:
-    """Name and logical shape of every parameter as it stands in the files, experts numbered or stacked."""
-    for name, shape in parameter_shapes(config):
-        if is_numbered and f".{EXPERTS}." in name:
-            yield from ((single, shape[1:]) for single in numbered(name, shape[0]))
-        else:
-            yield name, shape
 
 
 def stack_experts(weights: dict[str, Weight], config: ModelConfig) -> None:
@@ -37,6 +27,19 @@ def stack_experts(weights: dict[str, Weight], config: ModelConfig) -> None:
         if f".{EXPERTS}." in name and name not in weights:
             # Popped, so that no more than one parameter of one layer exists twice.
             weights[name] = _stacked(name, [weights.pop(single) for single in numbered(name, shape[0])])
+
+
+def split_experts(weights: dict[str, Weight]) -> None:
+    """Replace the fused matrices in `weights`, gate above up [N, 2 I, E], by one stack of each."""
+    for name in [name for name in weights if name.endswith(FUSED_GATE_UP)]:
+        layer = name.removesuffix(FUSED_GATE_UP) + EXPERTS
+        gate, up = mx.split(cast(mx.array, weights.pop(name)), 2, axis=1)
+        for part, half in (("gate", gate), ("up", up)):
+            # A view would keep the whole in memory.
+            copy = mx.contiguous(half)
+            mx.eval(copy)
+            weights[f"{layer}.{part}_proj.weight"] = copy
+        weights[f"{layer}.down_proj.weight"] = weights.pop(name.removesuffix(FUSED_GATE_UP) + FUSED_DOWN)
 
 
 def _stacked(name: str, parts: list[Weight]) -> Weight:

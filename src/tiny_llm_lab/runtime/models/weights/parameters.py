@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
-from tiny_llm_lab.types import ModelConfig
+from tiny_llm_lab.types import DeltaNetSizes, ModelConfig
 
 EMBEDDING = "model.embed_tokens"
 NORM = "model.norm.weight"
 # mlx-lm's name for the matrices of all experts, one above the other; Hugging Face numbers them.
 EXPERTS = "mlp.switch_mlp"
+SHARED_EXPERT = "mlp.shared_expert"
+DELTA_NET = "linear_attn"
 
 ParameterShape = tuple[int, ...]
 
@@ -16,18 +18,26 @@ def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]
     """Name and logical shape (before any packing) of every parameter, in the model's order."""
     yield f"{EMBEDDING}.weight", (config.vocab_size, config.hidden_size)
     for layer in range(config.num_hidden_layers):
-        for name, shape in (*_attention_shapes(config), *_feed_forward_shapes(config, layer)):
+        for name, shape in (*_mixer_shapes(config, layer), *_feed_forward_shapes(config, layer)):
             yield f"model.layers.{layer}.{name}", shape
     yield NORM, (config.hidden_size,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, config.hidden_size)
 
 
+def _mixer_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, ParameterShape]]:
+    hybrid = config.hybrid
+    if hybrid is None or hybrid.mixers[layer] == "full_attention":
+        return _attention_shapes(config)
+    return _delta_net_shapes(hybrid.delta_net, config.hidden_size)
+
+
 def _attention_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape]]:
     hidden = config.hidden_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
-    for name, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
+    gates = queries if config.hybrid else 0  # of gated attention, next to each head's queries
+    for name, rows in (("q_proj", queries + gates), ("k_proj", keys), ("v_proj", keys)):
         yield f"self_attn.{name}.weight", (rows, hidden)
         if config.qkv_bias:
             yield f"self_attn.{name}.bias", (rows,)
@@ -35,6 +45,17 @@ def _attention_shapes(config: ModelConfig) -> Iterator[tuple[str, ParameterShape
     if config.qk_norm:
         yield "self_attn.q_norm.weight", (config.head_dim,)
         yield "self_attn.k_norm.weight", (config.head_dim,)
+
+
+def _delta_net_shapes(sizes: DeltaNetSizes, hidden: int) -> Iterator[tuple[str, ParameterShape]]:
+    rows = {"qkv": sizes.conv_dim, "z": sizes.value_dim, "b": sizes.num_value_heads}
+    for name, outputs in (*rows.items(), ("a", sizes.num_value_heads)):
+        yield f"{DELTA_NET}.in_proj_{name}.weight", (outputs, hidden)
+    yield f"{DELTA_NET}.conv1d.weight", (sizes.conv_dim, sizes.conv_kernel)
+    yield f"{DELTA_NET}.dt_bias", (sizes.num_value_heads,)
+    yield f"{DELTA_NET}.A_log", (sizes.num_value_heads,)
+    yield f"{DELTA_NET}.norm.weight", (sizes.value_head_dim,)
+    yield f"{DELTA_NET}.out_proj.weight", (hidden, sizes.value_dim)
 
 
 def _feed_forward_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, ParameterShape]]:
@@ -46,5 +67,11 @@ def _feed_forward_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str,
     yield f"{module}.gate_proj.weight", (*stack, inner, hidden)
     yield f"{module}.up_proj.weight", (*stack, inner, hidden)
     yield f"{module}.down_proj.weight", (*stack, hidden, inner)
+    if config.hybrid and config.has_experts(layer):
+        shared = config.hybrid.shared_expert_intermediate_size
+        yield f"{SHARED_EXPERT}.gate_proj.weight", (shared, hidden)
+        yield f"{SHARED_EXPERT}.up_proj.weight", (shared, hidden)
+        yield f"{SHARED_EXPERT}.down_proj.weight", (hidden, shared)
+        yield f"{SHARED_EXPERT}_gate.weight", (1, hidden)
     yield "input_layernorm.weight", (hidden,)
     yield "post_attention_layernorm.weight", (hidden,)

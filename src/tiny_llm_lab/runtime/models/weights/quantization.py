@@ -1,6 +1,6 @@
 """What `config.json` declares about packed weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -47,6 +47,10 @@ class Quantization:
     def declared(self, module: str) -> Storage | None:
         """How `module` is stored; None when it must be dense."""
         return self.overrides.get(module, self.default)
+
+    def renamed(self, rename: Callable[[str], str]) -> "Quantization":
+        """The same for modules of other names."""
+        return Quantization(self.default, {rename(name): value for name, value in self.overrides.items()})
 
 
 def read_quantization(path: Path, content: Mapping[str, Any]) -> Quantization | None:

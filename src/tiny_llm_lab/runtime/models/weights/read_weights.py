@@ -6,7 +6,9 @@ from pathlib import Path
 import mlx.core as mx
 
 from tiny_llm_lab.runtime.models.config.model_config import one_line
-from tiny_llm_lab.runtime.models.weights.experts import are_numbered, stack_experts, stored_shapes
+from tiny_llm_lab.runtime.models.weights.experts import split_experts, stack_experts
+from tiny_llm_lab.runtime.models.weights.hybrid_weights import FLOAT32, text_name, text_tensors, unify
+from tiny_llm_lab.runtime.models.weights.layout import Layout, stored_shapes
 from tiny_llm_lab.runtime.models.weights.leftovers import refuse_leftovers
 from tiny_llm_lab.runtime.models.weights.parameters import EMBEDDING, NORM
 from tiny_llm_lab.runtime.models.weights.quantization import Fp8Blocks, Quantization, Storage
@@ -29,21 +31,31 @@ def load_weights(
 ) -> tuple[dict[str, Weight], mx.Dtype]:
     """The model's weights in `dtype`, or in that of the stored embedding when None; and that dtype.
 
-    Names are the checkpoint's own, but experts are stacked however they are stored, as in `parameters`.
+    Names are those of `parameters`, however the files name the text model and store experts and the inputs of
+    a gated delta net; a hybrid's norms have their 1.
     The header of every tensor is checked before the first is read. Raises UserError for a tensor that is
     missing, does not fit or is not part of the model, and for one with NaN or infinite numbers.
     """
     tensors = find_tensors(folder)
+    if config.hybrid:
+        tensors = text_tensors(tensors, folder)
+        quantization = quantization and quantization.renamed(text_name)
     _refuse_embedder(tensors, folder)
+    layout = Layout.of(tensors)
     plan = {
         name: checked_storage(tensors, folder, name, shape, quantization)
-        for name, shape in stored_shapes(config, are_numbered(tensors))
+        for name, shape in stored_shapes(config, layout)
     }
     held = {tensor for name, storage in plan.items() for tensor in tensors_holding(name, storage)}
     refuse_leftovers(tensors, held, config)
     target = dtype or _stored_dtype(tensors)
     weights = _read(tensors, plan, target)
-    stack_experts(weights, config)
+    if layout.experts == "fused":
+        split_experts(weights)
+    else:
+        stack_experts(weights, config)
+    if config.hybrid:
+        unify(weights, config, layout)
     return weights, target
 
 
@@ -77,7 +89,7 @@ class _Reader:
     def parameter(self, name: str, storage: Storage | None) -> Weight:
         """Parameter `name`, which is stored as `storage` says."""
         if storage is None:
-            return self._cast(name)
+            return self._cast(name, mx.float32 if name.endswith(FLOAT32) else None)
         module = name.removesuffix(".weight")
         if isinstance(storage, Fp8Blocks):
             scales = self._cast(f"{module}.{FP8_SCALES}", mx.float32)
@@ -143,13 +155,16 @@ def is_finite(array: mx.array) -> bool:
 def _open(tensors: Tensors, wanted: Set[str]) -> dict[str, mx.array]:
     """The `wanted` tensors, not yet read from disk."""
     lazy: dict[str, mx.array] = {}
+    by_stored_name = {tensors[name].name: name for name in wanted}
     for path in sorted({tensors[name].path for name in wanted}):
         try:
             content = mx.load(str(path))
         except RuntimeError as error:
             raise UserError(f"{path}: MLX cannot read it ({one_line(error)}): fetch the file again") from None
         assert isinstance(content, dict)
-        lazy |= {name: array for name, array in content.items() if name in wanted}
+        lazy |= {
+            by_stored_name[stored]: array for stored, array in content.items() if stored in by_stored_name
+        }
     return lazy
 
 

@@ -32,6 +32,7 @@ class TensorInfo:
     """One tensor as a header describes it."""
 
     path: Path
+    name: str  # in the file
     dtype: str  # as safetensors spells it: F32, BF16, U32, ...
     shape: tuple[int, ...]
     begin: int  # where in the file its bytes begin
@@ -75,7 +76,7 @@ def _tensor_info(path: Path, data: int, name: str, fields: Any) -> TensorInfo:
         begin, end = fields["data_offsets"]
         are_counts = all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
         if are_counts and end - begin == math.prod(shape) * ITEM_SIZES[dtype]:
-            return TensorInfo(path, dtype, shape, data + begin, end - begin)
+            return TensorInfo(path, name, dtype, shape, data + begin, end - begin)
     except (KeyError, TypeError, ValueError):
         pass
     raise _damaged(path, f"the header's entry for {name} makes no sense")

@@ -1,0 +1,65 @@
+"""What a hybrid Qwen adds to a configuration: layers that remember a state of fixed size."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+MixerKind = Literal["full_attention", "linear_attention"]
+
+
+@dataclass(frozen=True)
+class DeltaNetSizes:
+    """The heads of a gated delta net (Yang et al. 2024, arXiv 2412.06464)."""
+
+    num_key_heads: int
+    num_value_heads: int  # a multiple of num_key_heads: consecutive ones share a key head
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int  # tokens that one output of the convolution sees, its own included
+
+    @property
+    def key_dim(self) -> int:
+        """Numbers of all key heads; the queries have as many."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Numbers of all value heads."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the convolution: queries, keys and values side by side."""
+        return 2 * self.key_dim + self.value_dim
+
+    @property
+    def tail_shape(self) -> tuple[int, int]:
+        """The inputs of the convolution that the next token sees, [K - 1, C]."""
+        return self.conv_kernel - 1, self.conv_dim
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """One matrix for each value head, [Hv, Dk, Dv]."""
+        return self.num_value_heads, self.key_head_dim, self.value_head_dim
+
+
+@dataclass(frozen=True)
+class HybridConfig:
+    """Which layers of a hybrid have a gated delta net, and the sizes that only hybrids have."""
+
+    mixers: tuple[MixerKind, ...]  # one a layer
+    delta_net: DeltaNetSizes
+    rotary_dims: int  # the first so many of head_dim dimensions are rotated
+    shared_expert_intermediate_size: int = 0  # of the expert that every token uses; 0: there is none
+
+    @property
+    def num_states(self) -> int:
+        """Layers that remember a state."""
+        return self.mixers.count("linear_attention")
+
+    @property
+    def state_bytes(self) -> int:
+        """What one sequence's states take in all layers, conv inputs included; both are float32."""
+        sizes = self.delta_net
+        heads, rows, columns = sizes.state_shape
+        tokens, channels = sizes.tail_shape
+        return 4 * self.num_states * (heads * rows * columns + tokens * channels)

@@ -1,0 +1,64 @@
+"""Record what transformers (PyTorch, CPU, float32) computes from hybrids, for the tests to compare with.
+
+    PYTHONPATH=src python tests/golden/make_hybrid_golden.py random:qwen3.5-shrunk ...
+
+As make_transformers_golden.py; without names it records HYBRIDS. Of every position of a long prompt it keeps
+the logits of some tokens, and all logits behind prompts of LENGTHS, each computed by itself.
+"""
+
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+# Tied and untied, dense and with experts, as many value heads as key heads and twice as many; Dk is not Dv.
+HYBRIDS = [
+    "random:qwen3.5-shrunk",
+    "random:qwen3.5-shrunk,tied=0,key_heads=4",
+    "random:qwen3.5-moe-shrunk",
+    "random:qwen3-next-shrunk",
+    "random:qwen3-next-shrunk,tied=1,key_heads=4",
+]
+# One token, the width of the convolution, and either side of a chunk of 64, in which transformers computes.
+LENGTHS = [1, 2, 3, 17, 64, 65, 300]
+EVERY = 16  # of the tokens
+GREEDY_FROM = 17  # tokens of the prompt that is answered
+
+
+def record(name: str) -> None:
+    import torch
+    from make_transformers_golden import NUM_GREEDY, SMALLEST_LEAD, golden_path
+    from transformers import AutoModelForCausalLM
+
+    from tiny_llm_lab.runtime.models.registry import find_folder
+
+    folder = find_folder(name)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    tokens = np.random.default_rng(0).integers(0, 320, LENGTHS[-1]).tolist()
+    with torch.no_grad():
+        every = model(torch.tensor([tokens])).logits[0, :, ::EVERY].numpy()
+        last = [model(torch.tensor([tokens[:length]])).logits[0, -1].numpy() for length in LENGTHS]
+        greedy: list[int] = []
+        leads: list[float] = []
+        while len(greedy) < NUM_GREEDY:
+            best = torch.topk(model(torch.tensor([tokens[:GREEDY_FROM] + greedy])).logits[0, -1], 2)
+            leads.append(float(best.values[0] - best.values[1]))
+            greedy.append(int(best.indices[0]))
+    path = golden_path(name)
+    arrays = {"prompt": np.array(tokens, np.int32), "greedy": np.array(greedy, np.int32)}
+    np.savez_compressed(path, every=every, last=np.stack(last), **arrays)
+    print(
+        f"{path.name}: {path.stat().st_size} bytes, logits to {np.abs(every).max():.1f}, "
+        f"{len(set(greedy))} different tokens, smallest lead {min(leads):.2g}"
+    )
+    if min(leads) < SMALLEST_LEAD:
+        sys.exit(f"{name}: token {np.argmin(leads)} is nearly a tie: choose another seed")
+
+
+if __name__ == "__main__":
+    # Made afresh: a cache may hold weights of an older recipe.
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TINY_LLM_CACHE"] = cache
+        for name in sys.argv[1:] or HYBRIDS:
+            record(name)

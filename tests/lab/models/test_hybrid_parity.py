@@ -1,0 +1,125 @@
+"""Hybrids compute what transformers and mlx-lm compute, whole and in chunks, alone and in a batch."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.golden.make_hybrid_golden import EVERY, GREEDY_FROM, HYBRIDS, LENGTHS
+
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.types import Model, Prompt, SamplingParams, Wanted
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+RECORD = "tests/golden/make_hybrid_golden.py"
+# MLX's conversions: packed, with norms that have their 1, and inputs of Qwen3-Next still fused.
+PACKED = [
+    "random:qwen3.5-shrunk,bits=4,group=32,value_dim=32",
+    "random:qwen3.5-moe-shrunk,bits=8,group=32,value_dim=40",
+    "random:qwen3-next-shrunk,bits=4,group=32,value_dim=40",
+]
+CUTS = [1, 7, 64, 512]
+# The largest difference of any logit over the largest logit; what was measured is below 1e-5.
+RELATIVE = 1e-4
+
+
+def recorded(name: str) -> dict[str, np.ndarray]:
+    path = GOLDEN / f"transformers-{name.removeprefix('random:')}.npz"
+    assert path.exists(), f"{path.name} is missing: run {RECORD} {name}"
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def model_of(name: str) -> Model:
+    return load_solution("ref").build_model(load_checkpoint(name, dtype="float32"))
+
+
+def in_chunks(model: Model, tokens: list[int], size: int) -> np.ndarray:
+    cache = model.create_kv_cache()
+    ends = [*range(0, len(tokens), size), len(tokens)]
+    parts = [model(mx.array([tokens[start:end]]), start, cache) for start, end in pairwise(ends)]
+    return np.array(mx.concatenate(parts, axis=1))[0]
+
+
+def relative(got: np.ndarray, want: np.ndarray) -> float:
+    assert got.shape == want.shape
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+@pytest.mark.parametrize("size", [*CUTS, 0])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_logits_equal_those_of_transformers_however_the_prompt_is_cut(name: str, size: int) -> None:
+    want, model = recorded(name), model_of(name)
+    tokens = want["prompt"].tolist()
+    got = in_chunks(model, tokens, size) if size else np.array(model(mx.array([tokens])))[0]
+    assert relative(got[:, ::EVERY], want["every"]) < RELATIVE
+    assert relative(got[[length - 1 for length in LENGTHS]], want["last"]) < RELATIVE
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_prompts_of_any_length(name: str) -> None:
+    want, model = recorded(name), model_of(name)
+    for length, last in zip(LENGTHS, want["last"], strict=True):
+        tokens = want["prompt"][:length]
+        got = np.array(model(mx.array(tokens)[None], wanted=Wanted(last=1)))[0]
+        assert relative(got, last[None]) < RELATIVE
+
+
+def greedy(
+    model: Model, name: str, prompts: list[list[int]], max_tokens: int = 24, **settings: Any
+) -> list[tuple[int, ...]]:
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    tokenizer = load_checkpoint(name).tokenizer
+    done = load_solution("ref").batch_generate(model, tokenizer, prompts, sampling=sampling, **settings)
+    return [each.token_ids for each in done]
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_greedy_tokens_equal_those_of_transformers(name: str) -> None:
+    want = recorded(name)
+    prompt = want["prompt"][:GREEDY_FROM].tolist()
+    (got,) = greedy(model_of(name), name, [prompt], len(want["greedy"]), prefill_step=7)
+    assert got == tuple(want["greedy"].tolist())
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_batch_answers_as_each_request_alone(name: str, ahead: bool) -> None:
+    """Rows join and leave, and the last row moves into a gap; prompts are cut in other places."""
+    model, prompt = model_of(name), recorded(name)["prompt"].tolist()
+    prompts = [prompt[start : start + size] for start, size in ((0, 17), (17, 1), (20, 90), (5, 3), (40, 33))]
+    alone = [greedy(model, name, [each])[0] for each in prompts]
+    assert len(set(alone)) == len(alone)
+    settings = {"batch_size": 3, "prefill_step": 16, "async_scheduling": ahead}
+    assert greedy(model, name, prompts, **settings) == alone
+
+
+def test_requests_that_end_at_other_steps_leave_the_others_as_they_are() -> None:
+    name = HYBRIDS[0]
+    model, prompt = model_of(name), recorded(name)["prompt"].tolist()
+    lengths = [5, 20, 9, 30, 2]
+    tokenizer = load_checkpoint(name).tokenizer
+
+    def asked(i: int, length: int) -> Prompt:
+        return Prompt(prompt[i : 3 * i + 9], SamplingParams(max_tokens=length, ignore_eos=True))
+
+    prompts = [asked(i, length) for i, length in enumerate(lengths)]
+    generate = load_solution("ref").batch_generate
+    together = generate(model, tokenizer, prompts, batch_size=4, prefill_step=4)
+    alone = [generate(model, tokenizer, [each])[0] for each in prompts]
+    assert [done.token_ids for done in together] == [done.token_ids for done in alone]
+
+
+@pytest.mark.parametrize("name", [*HYBRIDS, *PACKED])
+def test_logits_equal_those_of_mlx_lm(name: str) -> None:
+    from mlx_lm.utils import load_model
+
+    checkpoint = load_checkpoint(name, dtype="float32")
+    # It knows no type of text alone.
+    network, _ = load_model(checkpoint.path, model_config={"model_type": checkpoint.config.model_type})
+    network.set_dtype(mx.float32)
+    tokens = mx.array(np.random.default_rng(1).integers(0, 320, (1, 130)).astype(np.int32))
+    want = np.array(cast(mx.array, network(tokens)))
+    assert relative(np.array(load_solution("ref").build_model(checkpoint)(tokens)), want) < RELATIVE
