@@ -20,6 +20,7 @@ class StepLayout:
     lengths: list[int]  # [R] stored tokens, those of this step included
     slots: mx.array  # [T] int32: where a row's keys and values go, block * block_size + place in the block
     block_tables: mx.array  # [R, longest] int32: the blocks of each request, with zeros behind the last
+    state_slots: list[int]  # [R]: where a hybrid model's states of the request are
 
     @classmethod
     def of(cls, block_size: int, slices: Sequence[Slice]) -> "StepLayout":

@@ -22,6 +22,7 @@ class TokenSequence:
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # of prompt and answer, from the start, that are in the cache
     block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]
+    state_slot: int = -1  # where a hybrid model's states of it are; -1 while it does not run
     spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, to be verified
     num_preemptions: int = 0
     skip_reading_prefix_cache: bool = False  # every token of its prompt is to be computed (task 3.7.1 on)

@@ -23,7 +23,7 @@ def block_bytes(config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bits: 
     With kv_bits=8 a row has a byte for each number and a float32 scale.
     """
     row = config.head_dim * dtype.size if kv_bits is None else config.head_dim + 4
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * row * block_size
+    return 2 * config.num_kv_layers * config.num_key_value_heads * row * block_size
 
 
 def array_block_bytes(

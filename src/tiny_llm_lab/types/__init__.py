@@ -10,7 +10,7 @@ Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H quer
 D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
 """
 
-from tiny_llm_lab.types.computing.hybrid import DeltaNetSizes, HybridConfig, MixerKind
+from tiny_llm_lab.types.computing.hybrid import DeltaNetSizes, DeltaState, HybridConfig, MixerKind
 from tiny_llm_lab.types.computing.kernel_ops import (
     CommonOps,
     KernelOps,

@@ -39,7 +39,7 @@ class PagedKvCache:
         self.storage = ops or ARRAYS
         self._attention_over = partial(OpsPagedAttention, ops=ops) if ops else PagedAttention
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
-        layers = range(config.num_hidden_layers)
+        layers = range(config.num_kv_layers)
         self.keys, self.values = (
             [mx.zeros(shape, mx.int8 if kv_bits else dtype) for _ in layers] for _ in "kv"
         )

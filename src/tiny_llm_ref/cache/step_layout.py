@@ -20,6 +20,7 @@ class StepLayout:
     lengths: list[int]  # [R] stored tokens, those of this step included
     slots: mx.array  # [T] int32: where a row's keys and values go, block * block_size + place in the block
     block_tables: mx.array  # [R, longest] int32: the blocks of each request, with zeros behind the last
+    state_slots: list[int]  # [R]: where a hybrid model's states of the request are
 
     @classmethod
     def of(cls, block_size: int, slices: Sequence[Slice]) -> "StepLayout":
@@ -32,7 +33,7 @@ class StepLayout:
         positions: list[int] = []
         slots: list[int] = []
         starts, lengths, tables = [0], [], []
-        for block_ids, computed, new in slices:
+        for block_ids, computed, new, _ in slices:
             length = computed + new
             used = -(-length // block_size)
             if computed < 0 or new < 1 or used > len(block_ids):
@@ -45,7 +46,14 @@ class StepLayout:
             starts.append(len(positions))
             lengths.append(length)
             tables.append(list(block_ids[:used]))
-        return cls(positions, starts, lengths, mx.array(slots, mx.int32), _padded(tables))
+        return cls(
+            positions,
+            starts,
+            lengths,
+            mx.array(slots, mx.int32),
+            _padded(tables),
+            [each.state_slot for each in slices],
+        )
 
 
 def _padded(tables: list[list[int]]) -> mx.array:

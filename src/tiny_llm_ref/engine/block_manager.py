@@ -7,6 +7,7 @@ from ..cache.block_pool import BlockPool
 from ..cache.prefix_cache import PrefixCache
 from ..cache.prefix_match import PrefixMatch
 from .sequence import TokenSequence
+from .state_slots import StateSlots
 
 
 class KVCacheManager:
@@ -17,6 +18,7 @@ class KVCacheManager:
         self.pool = pool
         self.prefix_cache = prefix_cache
         self._matches: dict[str, PrefixMatch] = {}
+        self._state_slots = StateSlots()
 
     def num_blocks_needed(self, sequence: TokenSequence, num_new_tokens: int) -> int:
         """How many more blocks `num_new_tokens` more computed tokens need."""
@@ -90,6 +92,7 @@ class KVCacheManager:
         blocks that it will compute. The tokens of attached blocks count as computed, and before the first
         preemption as cached. Does nothing while the computed tokens end inside a block.
         """
+        self._state_slots.hold(sequence)
         match, size = self._matches.get(sequence.request_id), self.pool.block_size
         if not match or match.is_past_sharing or sequence.num_computed_tokens % size:
             return False
@@ -114,5 +117,6 @@ class KVCacheManager:
         """Free all blocks and reservations of a sequence; its `block_ids` is empty afterwards."""
         if match := self._matches.pop(sequence.request_id, None):
             match.release()
+        self._state_slots.free(sequence)
         self.pool.free(sequence.block_ids)
         sequence.block_ids = []

@@ -34,7 +34,7 @@ class EngineCore:
         were read (0.0 before the first). Raises UserError as `EngineOptions.require_chunks`.
         """
         options.require_chunks(config)
-        self.model, self.config, self.options = model, config, options
+        self.model, self.config, self.options = model, config, options.for_model(model.config)
         self._budget = options.budget_controller or FixedBudget()
         self._on_step = options.on_step or ignore_step
         self._speculation: Speculation | NoSpeculation = NoSpeculation()

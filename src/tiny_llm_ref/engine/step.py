@@ -61,7 +61,12 @@ def launch(
     launched = previous.plan.num_scheduled_tokens if previous else {}
     num_pending = int(bool(previous))  # tokens of each request that are not known yet
     slices = [
-        Slice(each.sequence.block_ids, each.sequence.num_computed_tokens + launched.get(name, 0), num_new)
+        Slice(
+            each.sequence.block_ids,
+            each.sequence.num_computed_tokens + launched.get(name, 0),
+            num_new,
+            each.sequence.state_slot,
+        )
         for each, (name, num_new) in zip(requests, plan.num_scheduled_tokens.items(), strict=True)
     ]
     rows, spans = _sampled_rows(requests, slices, num_pending)

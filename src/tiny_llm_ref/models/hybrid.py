@@ -5,21 +5,23 @@ from typing import cast
 
 import mlx.core as mx
 
-from tiny_llm_lab.types import NO_CACHE, HybridConfig, Layer, ModelConfig, RequestKvCache, UserError, Wanted
+from tiny_llm_lab.types import NO_CACHE, HybridConfig, Layer, ModelConfig, RequestKvCache, Wanted
 
 from ..cache.kv_cache import TinyKvFullCache
 from ..cache.memory import Memory
 from ..cache.paged_attention import PagedLayer
-from ..cache.paged_kv_cache import PagedKvCache
-from ..cache.state import BatchingState, RequestState
+from ..cache.paged_states import HybridKvCache, StateLayer
+from ..cache.state import BatchingState, SequenceState
 from ..layers.attention import Mask, scaled_dot_product_attention_grouped
 from ..layers.basics import linear
-from ..layers.delta_rule import causal_conv, decay_of, gated_delta_rule, l2_normalised
 from ..layers.embedding import Embedding
+from ..layers.gated_delta import GatedDeltaRule
 from ..layers.layer_norm import RMSNorm
 from ..layers.positional_encoding import RoPE
 from ..layers.shared_expert import SharedExpertMoE
 from .qwen import FeedForward, QwenMLP, QwenModel, QwenTransformerBlock, Weights
+
+_STATES = (SequenceState, BatchingState, StateLayer)
 
 
 class GatedDeltaNet:
@@ -31,7 +33,13 @@ class GatedDeltaNet:
         norm.weight [Dv] and out_proj.weight [E, Hv Dv].
         """
         self.weights, self.sizes = weights, _hybrid(config).delta_net
-        self.norm = RMSNorm(self.sizes.value_head_dim, _array(weights, "norm.weight"), config.rms_norm_eps)
+        self.rule = GatedDeltaRule(
+            self.sizes,
+            _array(weights, "conv1d.weight"),
+            _array(weights, "A_log"),
+            _array(weights, "dt_bias"),
+            RMSNorm(self.sizes.value_head_dim, _array(weights, "norm.weight"), config.rms_norm_eps),
+        )
 
     def __call__(
         self,
@@ -44,39 +52,22 @@ class GatedDeltaNet:
     ) -> mx.array:
         """x [B, L, E] -> [B, n, E], of the last n = `wanted.last` tokens; all L go into the state.
 
-        The cache holds a state, or remembers nothing; `offsets` and `mask` are not read. Between the
+        The cache holds states, or remembers nothing; `offsets` and `mask` are not read. Between the
         projections all is float32, and rounded once.
         """
         batch, length, _ = x.shape
-        num_outputs = min(wanted.last, length)
-        remembers = isinstance(cache, RequestState | BatchingState)
-        memory = cache if isinstance(cache, RequestState | BatchingState) else RequestState(self.sizes)
-        tail, state = memory.read(batch)
-        inputs = linear(x, self.weights["in_proj_qkv.weight"])
-        qkv = self._heads(causal_conv(inputs, tail, _array(self.weights, "conv1d.weight")))
-        beta = mx.sigmoid(linear(x, self.weights["in_proj_b.weight"]).astype(mx.float32))
-        a = linear(x, self.weights["in_proj_a.weight"])
-        decay = decay_of(a, _array(self.weights, "A_log"), _array(self.weights, "dt_bias"))
-        out, state = gated_delta_rule(qkv, decay, beta, state, num_outputs)
-        if remembers:
-            memory.update_and_fetch(inputs, state)
-        gate = linear(x[:, length - num_outputs :], self.weights["in_proj_z.weight"]).astype(mx.float32)
-        normed = self.norm(out).flatten(2) * (gate * mx.sigmoid(gate))
-        return linear(normed.astype(x.dtype), self.weights["out_proj.weight"])
+        memory = cache if isinstance(cache, _STATES) else SequenceState(self.sizes)
+        rows = [
+            linear(x, self.weights[f"in_proj_{part}.weight"]).flatten(0, 1) for part in ("qkv", "z", "a", "b")
+        ]
+        out, states = self.rule(rows, memory.read(batch), memory.starts(batch, length))
+        memory.advance(states, length)
+        out = out.astype(x.dtype).reshape(batch, length, -1)[:, max(0, length - wanted.last) :]
+        return linear(out, self.weights["out_proj.weight"])
 
     def create_cache(self) -> RequestKvCache:
-        """An empty `RequestState`."""
-        return RequestState(self.sizes)
-
-    def _heads(self, mixed: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-        """Queries and keys [B, L, Hv, Dk] and values [B, L, Hv, Dv] of mixed [B, L, C]."""
-        sizes = self.sizes
-        shared = sizes.num_value_heads // sizes.num_key_heads
-        q, k, v = mx.split(mixed, [sizes.key_dim, 2 * sizes.key_dim], axis=-1)
-        q, k = (part.reshape(*part.shape[:2], -1, sizes.key_head_dim) for part in (q, k))
-        q, k = l2_normalised(q) * sizes.key_head_dim**-0.5, l2_normalised(k)
-        q, k = (mx.repeat(part, shared, axis=2) for part in (q, k))
-        return q, k, v.reshape(*v.shape[:2], -1, sizes.value_head_dim)
+        """An empty `SequenceState`, which loops treat like any other cache."""
+        return cast(RequestKvCache, SequenceState(self.sizes))
 
 
 class GatedAttention:
@@ -175,12 +166,10 @@ class HybridModel(QwenModel):
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
-    ) -> PagedKvCache:
-        """Raises UserError: states have no place in an engine yet."""
-        raise UserError(
-            f"{self.config.model_type} is a hybrid model, which the engine cannot serve yet: "
-            "choose a model with attention in every layer"
-        )
+    ) -> HybridKvCache:
+        """A `HybridKvCache` for this model's layers; `kv_bits` are those of the layers with attention."""
+        shape = (num_blocks, block_size, self.norm.weight.dtype, kv_bits)
+        return HybridKvCache(self.config, _hybrid(self.config), *shape, self.ops)
 
 
 def _feed_forward(config: ModelConfig, weights: Weights) -> FeedForward:

@@ -9,7 +9,7 @@ from tests.helpers import oracle
 from tests.helpers.tolerance import F32, as_float64, assert_close
 
 from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, ModelConfig, UserError, Wanted
-from tiny_llm_ref.cache.state import BatchingState, RequestState
+from tiny_llm_ref.cache.state import BatchingState, SequenceState
 from tiny_llm_ref.layers.delta_rule import causal_conv, decay_of, gated_delta_rule, l2_normalised
 from tiny_llm_ref.models.hybrid import GatedDeltaNet
 
@@ -111,7 +111,7 @@ def delta_net() -> GatedDeltaNet:
     return GatedDeltaNet(config, weights)
 
 
-def run(mixer: GatedDeltaNet, x: mx.array, cache: RequestState, ends: list[int]) -> mx.array:
+def run(mixer: GatedDeltaNet, x: mx.array, cache: SequenceState, ends: list[int]) -> mx.array:
     parts = [mixer(x[:, start:end], cache.offsets(len(x)), cache) for start, end in pairwise([0, *ends])]
     cache.materialize()
     return mx.concatenate(parts, axis=1)
@@ -121,25 +121,25 @@ def run(mixer: GatedDeltaNet, x: mx.array, cache: RequestState, ends: list[int])
 def test_where_a_prompt_is_cut_changes_no_bit_of_a_state(size: int) -> None:
     """Of the projections in front every sum is exact, so that nothing but the layer itself is compared."""
     mixer, x = delta_net(), whole_numbers(20, 2, 130, E)
-    whole, cut = RequestState(SIZES), RequestState(SIZES)
+    whole, cut = SequenceState(SIZES), SequenceState(SIZES)
     run(mixer, x, whole, [130])
     run(mixer, x, cut, [*range(size, 130, size), 130])
     assert cut.offset == whole.offset == 130
-    for got, want in zip(cut.fetch(), whole.fetch(), strict=True):
-        assert got.dtype == mx.float32 and mx.array_equal(got, want)
-    assert float(mx.abs(whole.fetch()[1]).max()) > 0.01
+    for row, want in zip(cut.read(2), whole.read(2), strict=True):
+        assert all(a.dtype == mx.float32 and mx.array_equal(a, b) for a, b in zip(row, want, strict=True))
+        assert float(mx.abs(want[1]).max()) > 0.01
 
 
 def test_a_layer_computes_the_last_outputs_alone_from_the_same_state() -> None:
     mixer, x = delta_net(), whole_numbers(21, 1, 20, E)
-    all_of, last = RequestState(SIZES), RequestState(SIZES)
+    all_of, last = SequenceState(SIZES), SequenceState(SIZES)
     every = mixer(x, [0], all_of)
     for n in (3, 0, 99):
         last.release()
         some = mixer(x, [0], last, wanted=Wanted(last=n))
         assert some.shape == (1, min(n, 20), E)
         assert_close(some, every[:, 20 - some.shape[1] :], F32)
-        assert mx.array_equal(last.fetch()[1], all_of.fetch()[1])
+        assert mx.array_equal(last.read(1)[0][1], all_of.read(1)[0][1])
 
 
 def test_a_row_of_a_batch_has_the_state_of_the_request_alone() -> None:
@@ -147,7 +147,7 @@ def test_a_row_of_a_batch_has_the_state_of_the_request_alone() -> None:
     mixer, lengths = delta_net(), [3, 1, 9]
     prompts = [whole_numbers(30 + i, 1, length, E) for i, length in enumerate(lengths)]
     steps = [whole_numbers(40 + i, 3, 1, E) for i in range(2)]
-    alone, batch = [RequestState(SIZES) for _ in lengths], BatchingState(3)
+    alone, batch = [SequenceState(SIZES) for _ in lengths], BatchingState(3)
     for i, (x, cache) in enumerate(zip(prompts, alone, strict=True)):
         mixer(x, [0], cache)
         assert batch.add_request(cache) == i
@@ -158,15 +158,13 @@ def test_a_row_of_a_batch_has_the_state_of_the_request_alone() -> None:
     for row, i in enumerate((2, 1)):
         for step in steps:
             mixer(step[i : i + 1], [0], alone[i])
-        for got, want in zip(batch.read(2), alone[i].fetch(), strict=True):
-            assert mx.array_equal(got[row], want[0])
+        for got, want in zip(batch.read(2)[row], alone[i].read(1)[0], strict=True):
+            assert mx.array_equal(got, want)
 
 
 def test_a_state_forgets_all_tokens_or_none() -> None:
-    cache = RequestState(SIZES)
+    cache = SequenceState(SIZES)
     cache.rewind(0)
-    with pytest.raises(ValueError, match="empty"):
-        cache.fetch()
     delta_net()(whole_numbers(0, 1, 5, E), [0], cache)
     assert cache.nbytes == 4 * (4 * 16 * 24 + 3 * SIZES.conv_dim)
     cache.rewind(0)
@@ -180,7 +178,7 @@ def test_a_state_forgets_all_tokens_or_none() -> None:
 
 
 def test_a_batch_of_states_has_as_many_rows_as_it_may() -> None:
-    cache, batch = RequestState(SIZES), BatchingState(1)
+    cache, batch = SequenceState(SIZES), BatchingState(1)
     with pytest.raises(ValueError, match="empty"):
         batch.add_request(cache)
     delta_net()(whole_numbers(0, 1, 5, E), [0], cache)

@@ -12,6 +12,7 @@ class Slice(NamedTuple):
     block_ids: Sequence[int]  # where its keys and values are: those of token t in block t // block_size
     num_computed: int
     num_new: int
+    state_slot: int = 0  # where its states are, if the model has any
 
 
 class StepLayout(Protocol):
@@ -20,6 +21,7 @@ class StepLayout(Protocol):
     positions [T]: tokens of the same request before the row. query_starts [R + 1]: the first row of each
     request, and T. lengths [R]: stored tokens, those of this step included. slots [T] int32: block *
     block_size + place in the block. block_tables [R, longest] int32: the blocks of each request.
+    state_slots [R]: which of the states of a hybrid model are a request's.
     """
 
     @property
@@ -32,6 +34,8 @@ class StepLayout(Protocol):
     def slots(self) -> mx.array: ...
     @property
     def block_tables(self) -> mx.array: ...
+    @property
+    def state_slots(self) -> list[int]: ...
 
 
 class PagedLayer(Protocol):

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tiny_llm_lab.types.computing.model import PagedModel, Tokenizer
+from tiny_llm_lab.types.computing.model import ModelConfig, PagedModel, Tokenizer
 from tiny_llm_lab.types.computing.paged import Slice
 from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.logits import LogitsProcessor
@@ -190,6 +190,17 @@ class EngineOptions:
         """Whether steps may be launched early: not with a proposer or a controller, which need tokens."""
         needs_tokens = self.proposer is not None or self.budget_controller is not None
         return is_async_scheduling(self.async_scheduling) and not needs_tokens
+
+    def for_model(self, config: ModelConfig) -> "EngineOptions":
+        """These options as a model can have them: a hybrid's states are in no prefix cache.
+
+        Raises UserError for a hybrid with a proposer: a state cannot be cut back to the accepted tokens.
+        """
+        if config.hybrid is None:
+            return self
+        if self.proposer is not None:
+            raise UserError(f"{config.model_type} cannot verify drafts yet: leave out --speculate")
+        return replace(self, enable_prefix_caching=False)
 
     def require_chunks(self, config: SchedulerConfig) -> None:
         """Raise UserError for a controller whose budget may be below every chunk that `config` allows."""

@@ -1,0 +1,109 @@
+"""The memory of a hybrid model in an engine: blocks for keys and values, and a state for each sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import DeltaState, KernelOps, ModelConfig
+from tiny_llm_lab.types.computing.hybrid import HybridConfig
+from tiny_llm_lab.types.computing.paged import StepLayout
+
+from .paged_attention import PagedLayer
+from .paged_kv_cache import PagedKvCache
+from .state import no_state
+
+
+@dataclass
+class SeenState:
+    """A sequence's state in one layer, and the tokens that it has seen."""
+
+    state: DeltaState
+    num_tokens: int
+
+
+class HybridKvCache(PagedKvCache):
+    """A `PagedKvCache` of the layers with attention, and the states of the others by state slot."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        hybrid: HybridConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: mx.Dtype,
+        kv_bits: int | None,
+        ops: KernelOps | None,
+    ) -> None:
+        """As `PagedKvCache`. Sets states: for each layer with one those of the slots in use."""
+        self.hybrid = hybrid
+        self.states: list[dict[int, SeenState]] = [{} for _ in range(hybrid.num_states)]
+        super().__init__(config, num_blocks, block_size, dtype, kv_bits, ops)
+
+    @property
+    def pools(self) -> list[mx.array]:
+        """As in `PagedKvCache`, and all states."""
+        held = [part for layer in self.states for seen in layer.values() for part in seen.state]
+        return [*super().pools, *held]
+
+    def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
+        """As in `PagedKvCache`, with a `StateLayer` for each layer that has a state.
+
+        Raises ValueError also for a request whose state has not seen exactly the tokens before its rows.
+        """
+        pages = iter(super().begin_step(layout))
+        states = iter(StateLayer(self, i, layout) for i in range(len(self.states)))
+        for each in self.states:
+            require_seen(each, layout)
+        layers = [next(pages if kind == "full_attention" else states) for kind in self.hybrid.mixers]
+        return cast(list[PagedLayer], layers)  # each goes to the mixer of its kind
+
+    def release(self) -> None:
+        """As in `PagedKvCache`."""
+        super().release()
+        self.states = [{} for _ in self.states]
+
+
+def require_seen(states: dict[int, SeenState], layout: StepLayout) -> None:
+    """Raise ValueError unless every request starts anew or goes on where its state is."""
+    for slot, start in zip(layout.state_slots, layout.query_starts[:-1], strict=True):
+        num_before = layout.positions[start]
+        seen = states[slot].num_tokens if slot in states else 0
+        if num_before not in (0, seen):
+            raise ValueError(f"a state has seen {seen} tokens, and the next one is at {num_before}")
+
+
+@dataclass(eq=False)
+class StateLayer:
+    """The states of one layer in one step of packed rows [T, 1]."""
+
+    cache: HybridKvCache
+    index: int  # among the layers with a state
+    layout: StepLayout
+
+    def offsets(self, num_rows: int) -> list[int]:
+        """The positions [T] of the rows, whatever `num_rows` is."""
+        return self.layout.positions
+
+    def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
+        """As in `PagedLayer`."""
+        return "causal"
+
+    def read(self, num_rows: int) -> list[DeltaState]:
+        """The state of each request, whatever `num_rows` is; zeros for one without tokens before."""
+        held, layout = self.cache.states[self.index], self.layout
+        return [
+            held[slot].state if layout.positions[start] else no_state(self.cache.hybrid.delta_net)
+            for slot, start in zip(layout.state_slots, layout.query_starts[:-1], strict=True)
+        ]
+
+    def starts(self, num_rows: int, num_new_tokens: int) -> list[int]:
+        """The first row of each request, and the number of all rows."""
+        return self.layout.query_starts
+
+    def advance(self, states: Sequence[DeltaState], num_new_tokens: int) -> None:
+        """Take the states after the rows of the step."""
+        held, layout = self.cache.states[self.index], self.layout
+        for slot, length, state in zip(layout.state_slots, layout.lengths, states, strict=True):
+            held[slot] = SeenState(state, length)

@@ -1,0 +1,55 @@
+"""A gated delta net between its projections, for the packed tokens of several sequences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from tiny_llm_lab.types import DeltaNetSizes, DeltaState
+
+from .delta_rule import causal_conv, decay_of, gated_delta_rule, l2_normalised
+from .layer_norm import RMSNorm
+
+
+@dataclass
+class GatedDeltaRule:
+    """Convolution, delta rule and gated norm, each sequence by itself."""
+
+    sizes: DeltaNetSizes
+    conv: mx.array  # [C, K]
+    a_log: mx.array  # [Hv]
+    dt_bias: mx.array  # [Hv]
+    norm: RMSNorm  # over [..., Dv]
+
+    def __call__(
+        self, rows: Sequence[mx.array], states: Sequence[DeltaState], starts: Sequence[int]
+    ) -> tuple[mx.array, list[DeltaState]]:
+        """`rows` are qkv [T, C], z [T, Hv Dv], a and b [T, Hv] -> out [T, Hv Dv] float32, and new states.
+
+        Rows starts[r] to starts[r + 1] - 1 are sequence r's, which goes on from states[r].
+        """
+        outs, after = [], []
+        for start, end, state in zip(starts, starts[1:], states, strict=True):
+            out, new = self._sequence([part[None, start:end] for part in rows], state)
+            outs.append(out)
+            after.append(new)
+        return mx.concatenate(outs), after
+
+    def _sequence(self, rows: Sequence[mx.array], state: DeltaState) -> tuple[mx.array, DeltaState]:
+        qkv, z, a, b = (part.astype(mx.float32) for part in rows)  # [1, n, ...]
+        tail, matrices = state
+        heads = self._heads(causal_conv(qkv, tail[None], self.conv))
+        decay, beta = decay_of(a, self.a_log, self.dt_bias), mx.sigmoid(b)
+        out, new = gated_delta_rule(heads, decay, beta, matrices[None], qkv.shape[1])
+        kept = mx.contiguous(mx.concatenate([tail, qkv[0]])[qkv.shape[1] :])
+        return (self.norm(out).flatten(2) * (z * mx.sigmoid(z)))[0], (kept, new[0])
+
+    def _heads(self, mixed: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        """Queries and keys [B, L, Hv, Dk] and values [B, L, Hv, Dv] of mixed [B, L, C]."""
+        sizes = self.sizes
+        shared = sizes.num_value_heads // sizes.num_key_heads
+        q, k, v = mx.split(mixed, [sizes.key_dim, 2 * sizes.key_dim], axis=-1)
+        q, k = (part.reshape(*part.shape[:2], -1, sizes.key_head_dim) for part in (q, k))
+        q, k = l2_normalised(q) * sizes.key_head_dim**-0.5, l2_normalised(k)
+        q, k = (mx.repeat(part, shared, axis=2) for part in (q, k))
+        return q, k, v.reshape(*v.shape[:2], -1, sizes.value_head_dim)

@@ -1,0 +1,122 @@
+"""A hybrid in the engine: chunked, batched, preempted and aborted, it answers as alone."""
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from tiny_llm_lab import load_checkpoint, load_solution
+from tiny_llm_lab.types import EngineOptions, Model, Prompt, SamplingParams, SchedulerConfig, UserError
+
+NAMES = ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk", "random:qwen3-next-shrunk"]
+llm: Any = load_solution("ref")
+
+
+def model_of(name: str) -> Model:
+    return llm.build_model(load_checkpoint(name, dtype="float32"))
+
+
+def some_prompts() -> list[Prompt]:
+    lengths = [(17, 9), (1, 12), (90, 5), (3, 20), (33, 7), (64, 3)]
+    return [
+        Prompt(
+            [(7 * i + 3 * j) % 300 for j in range(length)],
+            SamplingParams(max_tokens=answer, ignore_eos=True, temperature=i % 2, seed=i),
+        )
+        for i, (length, answer) in enumerate(lengths)
+    ]
+
+
+def answers(model: Model, name: str, config: SchedulerConfig, prompts: list[Prompt], **options: Any) -> Any:
+    tokenizer = load_checkpoint(name).tokenizer
+    engine = llm.Engine(model, tokenizer, config, EngineOptions(**({"num_blocks": 64} | options)))
+    done = engine.generate(prompts)
+    assert engine.core.scheduler.pool.num_free == engine.core.scheduler.pool.num_blocks
+    return [each.token_ids for each in done]
+
+
+SETTINGS = {
+    "unchunked": ({}, {}),
+    "small steps": ({"max_num_batched_tokens": 7, "max_num_seqs": 4}, {}),
+    "one at a time": ({"max_num_seqs": 1, "max_num_batched_tokens": 16}, {}),
+    "preempted": ({"max_num_batched_tokens": 16, "max_num_seqs": 6}, {"num_blocks": 32, "block_size": 4}),
+    "fair": ({"max_num_batched_tokens": 12, "max_num_seqs": 6, "policy": "fair"}, {"block_size": 4}),
+    "ahead": ({"max_num_batched_tokens": 32, "max_num_seqs": 3}, {"async_scheduling": True}),
+    "8 bits": ({"max_num_batched_tokens": 16, "max_num_seqs": 6}, {"kv_bits": 8}),
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_do_not_depend_on_the_schedule(name: str, settings: tuple[Any, Any]) -> None:
+    scheduler, options = settings
+    model, prompts = model_of(name), some_prompts()
+    bits = {"kv_bits": options.get("kv_bits")}
+    alone = [answers(model, name, SchedulerConfig(), [each], **bits)[0] for each in prompts]
+    assert len(set(alone)) == len(alone)
+    assert answers(model, name, SchedulerConfig(**scheduler), prompts, **options) == alone
+
+
+def test_a_preemption_happens_in_the_test_above() -> None:
+    name = NAMES[0]
+    scheduler, options = SETTINGS["preempted"]
+    engine = llm.Engine(
+        model_of(name), load_checkpoint(name).tokenizer, SchedulerConfig(**scheduler), EngineOptions(**options)
+    )
+    for i, prompt in enumerate(some_prompts()):
+        engine.add(str(i), prompt.content, prompt.sampling)
+    preempted = set()
+    while engine.has_requests:
+        engine.step()
+        preempted |= {each.request_id for each in engine.core.scheduler.waiting if each.num_preemptions}
+    assert preempted
+
+
+def test_states_are_those_of_running_requests_only() -> None:
+    """As many slots as requests ran at a time, whatever was aborted between."""
+    name = NAMES[0]
+    model = model_of(name)
+    engine = llm.Engine(model, load_checkpoint(name).tokenizer, SchedulerConfig(max_num_seqs=2))
+    prompts = some_prompts()
+    for i, prompt in enumerate(prompts):
+        engine.add(str(i), prompt.content, prompt.sampling)
+    got: dict[str, list[int]] = {}
+    while engine.has_requests:
+        for output in engine.step():
+            got.setdefault(output.request_id, []).extend(output.token_ids)
+        engine.abort("0")
+    assert all(set(layer) == {0, 1} for layer in engine.core.kv_cache.states)
+    assert [tuple(got[str(i)]) for i in (3, 5)] == [
+        answers(model, name, SchedulerConfig(), [prompts[i]])[0] for i in (3, 5)
+    ]
+
+
+def test_a_state_that_has_seen_other_tokens_is_refused() -> None:
+    """What a prefix cache or a rejected draft would ask for is an error, and never a wrong answer."""
+    model: Any = model_of(NAMES[0])
+    cache = model.create_paged_kv_cache(4)
+
+    def step(num_computed: int, num_new: int, slot: int) -> None:
+        layout = StepLayout.of(16, [Slice([0, 1], num_computed, num_new, slot)])
+        layers = cache.begin_step(layout)
+        mx.eval(model(mx.ones((num_new, 1), mx.int32), layout.positions, layers))
+
+    from tiny_llm_lab.types.computing.paged import Slice
+    from tiny_llm_ref.cache.step_layout import StepLayout
+
+    step(0, 5, 0)
+    for num_computed, slot in ((4, 0), (6, 0), (5, 1)):
+        with pytest.raises(ValueError, match="a state has seen"):
+            step(num_computed, 1, slot)
+    step(5, 1, 0)
+    step(0, 2, 0)  # another request, which starts anew
+    step(2, 2, 0)
+
+
+def test_options_that_a_hybrid_cannot_have() -> None:
+    model = model_of(NAMES[0])
+    tokenizer = load_checkpoint(NAMES[0]).tokenizer
+    engine = llm.Engine(model, tokenizer, SchedulerConfig(), EngineOptions(enable_prefix_caching=True))
+    assert engine.core.prefix_cache is None
+    with pytest.raises(UserError, match="cannot verify drafts"):
+        llm.Engine(model, tokenizer, SchedulerConfig(), EngineOptions(proposer=llm.NgramProposer()))
