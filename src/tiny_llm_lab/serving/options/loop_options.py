@@ -7,7 +7,7 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.solution import LoopPolicies, load_loop_policies
-from tiny_llm_lab.types import PausingPolicy, PrefillCounts, UserError
+from tiny_llm_lab.types import ModelConfig, PausingPolicy, PrefillCounts, UserError
 
 CHUNK_POLICIES: Final = ("fixed", "table", "adaptive")
 TARGET_MS: Final = 50.0
@@ -107,8 +107,15 @@ def check_loop_flags(args: Namespace) -> None:
         )
 
 
-def loop_settings(args: Namespace) -> LoopSettings:
-    """The policies that the flags of `add_loop_arguments` ask for, of the solution that is named."""
+def loop_settings(args: Namespace, config: ModelConfig) -> LoopSettings:
+    """The policies that the flags of `add_loop_arguments` ask for, of the solution that is named.
+
+    Raises UserError for what the solution, or a model of `config`, does not have.
+    """
+    if args.paused_kv_bits is not None and config.hybrid:
+        raise UserError(
+            "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
+        )
     if args.solution == "mlx-lm":
         if args.chunk_policy != "fixed" or args.scheduling != "fifo":
             raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
