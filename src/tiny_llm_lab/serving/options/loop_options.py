@@ -107,15 +107,16 @@ def check_loop_flags(args: Namespace) -> None:
         )
 
 
-def loop_settings(args: Namespace, config: ModelConfig) -> LoopSettings:
-    """The policies that the flags of `add_loop_arguments` ask for, of the solution that is named.
-
-    Raises UserError for what the solution, or a model of `config`, does not have.
-    """
+def require_packable(args: Namespace, config: ModelConfig) -> None:
+    """Raise UserError for a flag that packs keys and values where a model of `config` has states too."""
     if args.paused_kv_bits is not None and config.hybrid:
         raise UserError(
             "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
         )
+
+
+def loop_settings(args: Namespace) -> LoopSettings:
+    """The policies that the flags of `add_loop_arguments` ask for, of the solution that is named."""
     if args.solution == "mlx-lm":
         if args.chunk_policy != "fixed" or args.scheduling != "fifo":
             raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
