@@ -35,6 +35,7 @@ from tiny_llm_lab.serving.options.loop_options import (
     add_loop_arguments,
     check_loop_flags,
     loop_settings,
+    require_packable,
 )
 from tiny_llm_lab.serving.options.model_options import (
     Loaded,
@@ -94,6 +95,7 @@ def run(args: Namespace) -> int:
     tokenizer, limit = loaded.checkpoint.tokenizer, loaded.model.config.max_position_embeddings
     served = engine_settings(args, limit)
     prompts = _in_template(tokenizer, prompts or mixed_prompts(tokenizer, limit, sampling), args.raw)
+    require_packable(args, loaded.model.config)
     loop = loop_settings(args) if served is None else LoopSettings({}, {})
     settings = _loop_settings(args, limit, loop) if served is None else served.shown()
     told = settings if served is None else {"engine": ""} | served.changed()

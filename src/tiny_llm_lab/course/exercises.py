@@ -24,6 +24,9 @@ def reference_sources(course: Course) -> dict[str, Source]:
     missing = [(task, name) for task in course.tasks for name in task.files if name not in found]
     for task, name in missing:
         raise UserError(f"course.toml: task {task.id}: {name} is not in {course.reference}")
+    for name in sorted(course.given):
+        if name not in found or found[name].task_of:
+            raise UserError(f"course.toml: given {name} is no file of {course.reference} without tasks")
     return found
 
 

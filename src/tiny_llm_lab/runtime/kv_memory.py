@@ -18,7 +18,7 @@ _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def block_bytes(config: ModelConfig, dtype: mx.Dtype, block_size: int, kv_bits: int | None = None) -> int:
-    """Bytes of one block: keys and values of `block_size` tokens, [G, block_size, D] each, in every layer.
+    """Bytes of one block: keys and values of `block_size` tokens, [G, block_size, D] each, in all layers.
 
     With kv_bits=8 a row has a byte for each number and a float32 scale.
     """
@@ -90,7 +90,8 @@ def require_dense_fit(
 ) -> None:
     """Raise UserError when `num_rows` caches of `num_tokens` tokens each cannot be allocated."""
     one = array_block_bytes(config, dtype, num_tokens)
-    whole = num_rows * block_bytes(config, dtype, num_tokens)
+    states = config.hybrid.state_bytes if config.hybrid else 0
+    whole = num_rows * (block_bytes(config, dtype, num_tokens) + states)
     rows = "1 request" if num_rows == 1 else f"{num_rows} requests"
     require_fit(f"keys and values of {rows} of {num_tokens} tokens", whole, num_rows * one, cure)
 

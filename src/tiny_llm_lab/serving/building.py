@@ -1,5 +1,6 @@
 """The one way to an engine: for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import cast
 
@@ -21,7 +22,7 @@ from tiny_llm_lab.serving.options.engine_settings import (
     served_length,
 )
 from tiny_llm_lab.serving.options.model_options import Loaded, load
-from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer
+from tiny_llm_lab.types import EngineOptions, Model, OnStep, PagedModel, Proposer, UserError
 from tiny_llm_lab.types.scheduling.serving import BudgetController, Engine
 
 
@@ -65,9 +66,10 @@ def build_engine(
     `draft` is the model that settings.draft_model names; `proposer` drafts in place of settings.speculate.
     However much memory is allowed, the engine gets no more blocks than its requests can fill: those that run
     at a time, or `num_requests` when there will never be more. `keeper` watches the engine; None: one of its
-    own. On Metal the blocks get their memory when they are first used.
+    own. On Metal the blocks get their memory when they are first used. Raises UserError for a hybrid model.
     """
     model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
+    _refuse_hybrids({checkpoint.name: model, settings.draft_model: draft})
     keeper = keeper or MemoryKeeper()
     num_blocks = settings.num_blocks or engine_num_blocks(
         model.config,
@@ -95,6 +97,15 @@ def build_engine(
     engine = llm.Engine(growing if grows else whole, checkpoint.tokenizer, config, options)
     keeper.watch(engine, growing.pools, config.max_num_seqs)
     return engine
+
+
+def _refuse_hybrids(models: Mapping[str | None, Model | None]) -> None:
+    for name, model in models.items():
+        if model is not None and model.config.hybrid:
+            raise UserError(
+                f"{name}: the engine cannot serve a hybrid model ({model.config.model_type}) yet: use "
+                "`./pdmw run main` or `batch-main` without --engine"
+            )
 
 
 def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetController | None:

@@ -203,6 +203,29 @@ def test_a_file_that_left_the_reference_leaves_the_starter(repository: Path) -> 
     assert own.exists()
 
 
+GIVEN = '[[given]]\nfile = "fixed.py"\nreason = "no exercise"\n'
+
+
+def test_a_given_file_is_in_the_starter_as_it_is(repository: Path) -> None:
+    """Private names and all; a new version replaces the old one without a question."""
+    (repository / "course.toml").write_text(GIVEN + (repository / "course.toml").read_text())
+    answer, given = (repository / f"src/{each}/fixed.py" for each in ("tiny_llm_ref", "tiny_llm"))
+    for value in (1, 2):
+        answer.write_text(f"def half(x):\n    return _of(x)\n\n\ndef _of(x):\n    return x / {value}\n")
+        assert run() == 0
+        assert given.read_text() == answer.read_text()
+    assert run(check=True) == 0
+
+
+def test_what_is_given_exists_and_has_no_task(repository: Path) -> None:
+    manifest = repository / "course.toml"
+    text = manifest.read_text()
+    for name in ("fixed.py", "sums.py"):
+        manifest.write_text(GIVEN.replace("fixed.py", name) + text)
+        with pytest.raises(UserError, match=rf"given {name} is no file of .* without tasks"):
+            run()
+
+
 def test_a_public_function_without_a_task_is_an_error(repository: Path) -> None:
     answer = repository / "src/tiny_llm_ref/sums.py"
     answer.write_text(answer.read_text() + "\ndef extra():\n    pass\n")

@@ -5,7 +5,7 @@ from itertools import pairwise
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.helpers import oracle
+from tests.helpers import hybrid_oracle, oracle
 from tests.helpers.tolerance import F32, as_float64, assert_close
 
 from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, ModelConfig, UserError, Wanted
@@ -34,30 +34,12 @@ def inputs_of(batch: int, length: int, seed: int = 0) -> tuple[mx.array, ...]:
     return q, k, v, decay, mx.sigmoid(drawn(seed + 4, batch, length, heads))
 
 
-def in_float64(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Outputs and last states, row by row, head by head, token by token."""
-    batch, length, heads, dk = q.shape
-    out, states = np.zeros(v.shape), np.zeros((batch, heads, dk, v.shape[-1]))
-    for b in range(batch):
-        for h in range(heads):
-            S = np.zeros((dk, v.shape[-1]))
-            for t in range(length):
-                # As one matrix, which the paper has: S (I - beta k k^T) decays, and beta k v^T is added.
-                erased = np.eye(dk) - beta[b, t, h] * np.outer(k[b, t, h], k[b, t, h])
-                S = decay[b, t, h] * erased @ S + beta[b, t, h] * np.outer(k[b, t, h], v[b, t, h])
-                out[b, t, h] = S.T @ q[b, t, h]
-            states[b, h] = S
-    return out, states
-
-
 @pytest.mark.parametrize("length", [1, 2, 65, 300])
 def test_the_recurrence_is_that_of_float64(length: int) -> None:
     q, k, v, decay, beta = inputs_of(2, length)
     state = mx.zeros((2, *SIZES.state_shape))
     out, last = gated_delta_rule((q, k, v), decay, beta, state, length)
-    want, want_last = in_float64(*(as_float64(each) for each in (q, k, v, decay, beta)))
+    want, want_last = hybrid_oracle.delta_rule(*(as_float64(each) for each in (q, k, v, decay, beta)))
     assert_close(out, want, F32, legend="[B, L, Hv, Dv]", dtype=mx.float32)
     assert_close(last, want_last, F32, legend="[B, Hv, Dk, Dv]", dtype=mx.float32)
 

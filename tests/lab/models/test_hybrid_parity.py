@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.golden.make_hybrid_golden import EVERY, GREEDY_FROM, HYBRIDS, LENGTHS
+from tests.helpers import hybrid_oracle
 
 from tiny_llm_lab import load_checkpoint, load_solution
 from tiny_llm_lab.types import Model, Prompt, SamplingParams, Wanted
@@ -65,6 +66,14 @@ def test_prompts_of_any_length(name: str) -> None:
         tokens = want["prompt"][:length]
         got = np.array(model(mx.array(tokens)[None], wanted=Wanted(last=1)))[0]
         assert relative(got, last[None]) < RELATIVE
+
+
+@pytest.mark.parametrize("name", [*HYBRIDS, *PACKED])
+def test_logits_equal_those_of_float64(name: str) -> None:
+    checkpoint = load_checkpoint(name, dtype="float32")
+    tokens = np.random.default_rng(2).integers(0, 320, (2, 70)).astype(np.int32)
+    got = np.array(load_solution("ref").build_model(checkpoint)(mx.array(tokens)))
+    assert relative(got, hybrid_oracle.logits(checkpoint.config, checkpoint.weights, tokens)) < RELATIVE
 
 
 def greedy(

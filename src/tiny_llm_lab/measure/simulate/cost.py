@@ -57,8 +57,10 @@ def roofline(shape: Shape, gb_per_s: float, tflop_per_s: float, overhead_s: floa
 
     Bytes: every weight of the layers and of the head, at the shape's bits; keys and values in bfloat16.
     Operations: two per weight of the layers and token, 4 * layers * heads * head_dim per attended pair.
-    The head's arithmetic and the embedding's bytes are small and left out.
+    The head's arithmetic and the embedding's bytes are small and left out. Raises UserError for a hybrid.
     """
+    if shape.is_hybrid:
+        raise UserError(f"{shape.name} is a hybrid, whose cost is not known yet: choose another --shape")
     attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
     in_layers = shape.layers * (attention + 3 * shape.hidden * shape.inner)
     num_bytes = (in_layers + shape.vocab * shape.hidden) * shape.bits / 8

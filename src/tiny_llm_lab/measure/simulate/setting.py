@@ -12,7 +12,8 @@ from tiny_llm_lab.runtime.metrics import Slo
 from tiny_llm_lab.runtime.models.random.shapes import SHAPES, parse_shape
 from tiny_llm_lab.types import Policy, SchedulerConfig, UserError
 
-_SHAPES = f"the model: {', '.join(SHAPES)}, also with options as in qwen3-8b,bits=4"
+_KNOWN = [name for name, shape in SHAPES.items() if not shape.is_hybrid]
+_SHAPES = f"the model: {', '.join(_KNOWN)}, also with options as in qwen3-8b,bits=4"
 
 
 def _safety(text: str) -> float:

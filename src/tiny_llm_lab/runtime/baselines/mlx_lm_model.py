@@ -80,6 +80,9 @@ class MlxLmModel:
 def build_model(checkpoint: Checkpoint) -> MlxLmModel:
     """The network that mlx-lm builds for the checkpoint's folder, on the checkpoint's own arrays."""
     config = checkpoint.config
+    if config.hybrid:
+        complaint = f"--solution mlx-lm has no caches for {config.model_type}, a hybrid model: choose ref"
+        raise UserError(f"{checkpoint.path}: {complaint}")
     # What mlx-lm would guess otherwise: it reads no rope_parameters in qwen2 and ties by default.
     settings: dict[str, object] = {
         "rope_theta": config.rope_theta,

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tiny_llm_lab.runtime.console.field_flags import at_least_one
 from tiny_llm_lab.runtime.console.talk import plural
 from tiny_llm_lab.runtime.solution import LoopPolicies, load_loop_policies
-from tiny_llm_lab.types import PausingPolicy, PrefillCounts, UserError
+from tiny_llm_lab.types import ModelConfig, PausingPolicy, PrefillCounts, UserError
 
 CHUNK_POLICIES: Final = ("fixed", "table", "adaptive")
 TARGET_MS: Final = 50.0
@@ -104,6 +104,14 @@ def check_loop_flags(args: Namespace) -> None:
     if args.tensor_parallel_size > 1 and (args.chunk_policy == "adaptive" or args.scheduling == "priority"):
         raise UserError(
             "--chunk-policy adaptive and --scheduling priority go by the clock, and each rank has its own"
+        )
+
+
+def require_packable(args: Namespace, config: ModelConfig) -> None:
+    """Raise UserError for a flag that packs keys and values where a model of `config` has states too."""
+    if args.paused_kv_bits is not None and config.hybrid:
+        raise UserError(
+            "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
         )
 
 

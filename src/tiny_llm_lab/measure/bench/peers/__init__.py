@@ -64,4 +64,4 @@ def num_read_weights(config: ModelConfig) -> int:
 
 def num_kv_numbers(config: ModelConfig) -> int:
     """Numbers that one stored token adds to the caches of all layers."""
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return 2 * config.num_kv_layers * config.num_key_value_heads * config.head_dim

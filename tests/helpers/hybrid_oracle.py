@@ -1,0 +1,107 @@
+"""A hybrid Qwen in float64 NumPy, from loaded weights to logits, token by token over the whole sequence."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from tests.helpers import oracle
+from tests.helpers.experts import wide as numbers
+from tests.helpers.qwen_oracle import below
+
+from tiny_llm_lab.types import HybridConfig, ModelConfig, Weight
+
+Weights = Mapping[str, Weight]
+
+
+def delta_rule(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs [B, L, Hv, Dv] and last states [B, Hv, Dk, Dv]: row by row, head by head, token by token.
+
+    As the paper's equation 10 has it, with one matrix that erases: S is what is left of decay * S once k is
+    erased from it by beta, and beta k v^T is added.
+    """
+    batch, length, heads, dk = q.shape
+    out, states = np.zeros(v.shape), np.zeros((batch, heads, dk, v.shape[-1]))
+    for b, h in np.ndindex(batch, heads):
+        S = states[b, h]
+        for t in range(length):
+            key, rate = k[b, t, h], beta[b, t, h]
+            erased = np.eye(dk) - rate * np.outer(key, key)
+            S = decay[b, t, h] * erased @ S + rate * np.outer(key, v[b, t, h])
+            out[b, t, h] = S.T @ q[b, t, h]
+        states[b, h] = S
+    return out, states
+
+
+def delta_net(config: ModelConfig, hybrid: HybridConfig, weights: Weights, x: np.ndarray) -> np.ndarray:
+    sizes, length = hybrid.delta_net, x.shape[1]
+    w = {name.removesuffix(".weight"): numbers(each) for name, each in weights.items()}
+    qkv, z, b, a = (x @ w[f"in_proj_{name}"].T for name in ("qkv", "z", "b", "a"))
+    padded = np.pad(qkv, ((0, 0), (sizes.conv_kernel - 1, 0), (0, 0)))
+    taps = range(sizes.conv_kernel)
+    mixed = oracle.silu(sum(padded[:, tap : tap + length] * w["conv1d"][:, tap] for tap in taps))
+    q, k, v = np.split(mixed, [sizes.key_dim, 2 * sizes.key_dim], axis=-1)
+
+    def heads(part: np.ndarray) -> np.ndarray:
+        part = part.reshape(*part.shape[:2], sizes.num_key_heads, sizes.key_head_dim)
+        part = part / np.sqrt((part**2).sum(axis=-1, keepdims=True) + 1e-6)
+        return np.repeat(part, sizes.num_value_heads // sizes.num_key_heads, axis=2)
+
+    v = v.reshape(*v.shape[:2], sizes.num_value_heads, sizes.value_head_dim)
+    decay = np.exp(-np.exp(w["A_log"]) * np.logaddexp(0, a + w["dt_bias"]))
+    out, _ = delta_rule(heads(q) / np.sqrt(sizes.key_head_dim), heads(k), v, decay, 1 / (1 + np.exp(-b)))
+    normed = oracle.rms_norm(out, w["norm"], config.rms_norm_eps).reshape(z.shape)
+    return normed * oracle.silu(z) @ w["out_proj"].T
+
+
+def attention(config: ModelConfig, hybrid: HybridConfig, weights: Weights, x: np.ndarray) -> np.ndarray:
+    w = {name.removesuffix(".weight"): numbers(each) for name, each in weights.items()}
+    dim, dims, eps = config.head_dim, hybrid.rotary_dims, config.rms_norm_eps
+    parts = [(x @ w[f"{name}_proj"].T).reshape(*x.shape[:2], -1, dim) for name in "qkv"]
+    q, gate, k, v = parts[0][:, :, ::2], parts[0][:, :, 1::2], parts[1], parts[2]
+    q, k = oracle.rms_norm(q, w["q_norm"], eps), oracle.rms_norm(k, w["k_norm"], eps)
+    q, k = (
+        np.concatenate(
+            [oracle.rope(each[..., :dims], [0] * len(x), config.rope_theta), each[..., dims:]], axis=-1
+        )
+        for each in (q, k)
+    )
+    out = oracle.attention(*(part.transpose(0, 2, 1, 3) for part in (q, k, v)), causal=True)
+    return (out.transpose(0, 2, 1, 3) / (1 + np.exp(-gate))).reshape(*x.shape[:2], -1) @ w["o_proj"].T
+
+
+def mlp(w: Mapping[str, np.ndarray], module: str, x: np.ndarray, expert: int | None = None) -> np.ndarray:
+    gate, up, down = (w[f"{module}{part}_proj.weight"] for part in ("gate", "up", "down"))
+    if expert is not None:
+        gate, up, down = gate[expert], up[expert], down[expert]
+    return (oracle.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def feed_forward(config: ModelConfig, weights: Weights, x: np.ndarray) -> np.ndarray:
+    w = {name: numbers(each) for name, each in weights.items()}
+    if "gate.weight" not in w:
+        return mlp(w, "", x)
+    out = mlp(w, "shared_expert.", x) / (1 + np.exp(-x @ w["shared_expert_gate.weight"].T))
+    probs = oracle.softmax(x @ w["gate.weight"].T)
+    for place in np.ndindex(x.shape[:2]):
+        chosen = np.argsort(-probs[place])[: config.num_experts_per_tok]
+        total = probs[place][chosen].sum() if config.norm_topk_prob else 1.0
+        for expert in chosen:
+            out[place] += probs[place][expert] / total * mlp(w, "switch_mlp.", x[place], expert)
+    return out
+
+
+def logits(config: ModelConfig, weights: Weights, tokens: np.ndarray) -> np.ndarray:
+    """tokens [B, L] -> [B, L, V]."""
+    assert config.hybrid is not None
+    table, eps = numbers(weights["model.embed_tokens.weight"]), config.rms_norm_eps
+    x = table[tokens]
+    for i, kind in enumerate(config.hybrid.mixers):
+        own = below(f"model.layers.{i}.", weights)
+        normed = oracle.rms_norm(x, own["input_layernorm.weight"], eps)
+        mixer, name = (delta_net, "linear_attn.") if kind == "linear_attention" else (attention, "self_attn.")
+        x = x + mixer(config, config.hybrid, below(name, own), normed)
+        normed = oracle.rms_norm(x, own["post_attention_layernorm.weight"], eps)
+        x = x + feed_forward(config, below("mlp.", own), normed)
+    x = oracle.rms_norm(x, weights["model.norm.weight"], eps)
+    return x @ (table if config.tie_word_embeddings else numbers(weights["lm_head.weight"])).T

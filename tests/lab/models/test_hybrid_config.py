@@ -1,0 +1,236 @@
+"""Every key of a hybrid's `config.json`: computed, refused by name, or of no influence on text."""
+
+import dataclasses
+import importlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.checkpoints import Copy, complaint, edit_json
+
+from tiny_llm_lab import load_checkpoint
+from tiny_llm_lab.runtime.models.config.config_keys import (
+    HYBRID_KEYS,
+    HYBRID_KEYS_WITHOUT_INFLUENCE,
+    KEYS_WITHOUT_INFLUENCE,
+    READ_KEYS,
+)
+from tiny_llm_lab.runtime.models.config.hybrid_config import HYBRID_TYPES
+from tiny_llm_lab.runtime.models.config.model_config import read_config
+from tiny_llm_lab.types import UserError
+
+NEXT = "random:qwen3-next-shrunk"
+KNOWN = READ_KEYS | KEYS_WITHOUT_INFLUENCE | HYBRID_KEYS | HYBRID_KEYS_WITHOUT_INFLUENCE
+ROPE = {"rope_type": "default", "rope_theta": 10000000.0}
+# A value that changes what is computed.
+COMPUTED: dict[str, object] = {
+    "full_attention_interval": 5,
+    "linear_conv_kernel_dim": 3,
+    "linear_key_head_dim": 32,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 6,
+    "linear_value_head_dim": 8,
+    "shared_expert_intermediate_size": 64,
+    "text_config": {"rms_norm_eps": 1e-5},
+}
+# A value that is refused, and what the line says.
+REFUSED: dict[str, tuple[object, str]] = {
+    "attn_output_gate": (False, "attn_output_gate False is not supported"),
+    "output_gate_type": ("sigmoid", "output_gate_type 'sigmoid' is not supported"),
+    "mamba_ssm_dtype": ("bfloat16", "mamba_ssm_dtype 'bfloat16' is not supported"),
+    "mtp_use_dedicated_embeddings": (True, "mtp_use_dedicated_embeddings True is not supported"),
+}
+# Nothing reads the draft layer yet.
+UNUSED = {"mtp_num_hidden_layers": 1}
+
+
+def reading(folder: Path, **changes: object) -> Any:
+    """What is read after `changes`, or the complaint about them."""
+    path = folder / "config.json"
+    before = path.read_text()
+    edit_json(path, **changes)
+    try:
+        return read_config(path)[0]
+    except UserError as error:
+        return str(error).removeprefix(f"{path}: ")
+    finally:
+        path.write_text(before)
+
+
+@pytest.fixture
+def folder(copy: Copy) -> Path:
+    return copy(NEXT)
+
+
+def test_every_key_of_hybrids_has_its_effect_here() -> None:
+    assert {*COMPUTED, *REFUSED, *UNUSED} == HYBRID_KEYS
+
+
+@pytest.mark.parametrize("key", COMPUTED)
+def test_a_key_that_is_computed(folder: Path, key: str) -> None:
+    plain, changed = reading(folder), reading(folder, **{key: COMPUTED[key]})
+    assert not isinstance(changed, str) and changed != plain
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_key_that_is_refused_where_it_differs(folder: Path, key: str) -> None:
+    value, said = REFUSED[key]
+    assert reading(folder, **{key: value}) == f"{said}: choose another checkpoint"
+    assert reading(folder, **{key: None}) == reading(folder)
+
+
+@pytest.mark.parametrize("key", sorted({*HYBRID_KEYS_WITHOUT_INFLUENCE, *UNUSED}))
+def test_a_key_that_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+    assert reading(folder, **{key: 1}) == reading(folder)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"linear_num_value_heads": 3},
+            "3 value heads cannot share 2 key heads: correct linear_num_value_heads",
+        ),
+        (
+            {"linear_conv_kernel_dim": 1},
+            "linear_conv_kernel_dim 1 is not supported: choose another checkpoint",
+        ),
+        (
+            {"linear_key_head_dim": ...},
+            "linear_key_head_dim must be a whole number above 0, not None: fetch the file again",
+        ),
+        ({"layer_types": ["full_attention"] * 4}, "layer_types names 4 of 5 layers: fetch the file again"),
+        (
+            {"layer_types": ["full_attention"] * 5},
+            "layer_types and full_attention_interval differ: fetch the file again",
+        ),
+        (
+            {"layer_types": ["sliding_attention"] * 5},
+            "layer_types with 'sliding_attention' is not supported: choose another checkpoint",
+        ),
+        (
+            {"rope_parameters": ROPE, "partial_rotary_factor": 0.1},
+            "partial_rotary_factor 0.1 of head_dim 32 gives 3 dimensions to rotate, not an even number of 2 "
+            "to 32: correct it",
+        ),
+        (
+            {"partial_rotary_factor": 0.5},
+            "partial_rotary_factor is stated twice, 0.5 and 0.25: fetch the file again",
+        ),
+        ({"head_dim": ...}, "head_dim must be a whole number above 0, not None: fetch the file again"),
+        (
+            {"text_config": {"model_type": "qwen4_exp"}},
+            "model_type is stated twice, 'qwen3_next' and 'qwen4_exp': fetch the file again",
+        ),
+        ({"text_config": [1]}, "text_config must be an object or null: fetch the file again"),
+        (
+            {"model_type": "qwen3_5_moe_text", "mlp_only_layers": [1]},
+            "dense layers (decoder_sparse_step, mlp_only_layers) in qwen3_5_moe are not supported: choose "
+            "another checkpoint",
+        ),
+        (
+            {"model_type": "qwen4_exp"},
+            "model_type 'qwen4_exp' is not supported: choose another checkpoint, of type qwen2, qwen3, "
+            "qwen3_moe, qwen3_5, qwen3_5_moe or qwen3_next",
+        ),
+    ],
+)
+def test_a_config_that_is_refused(folder: Path, changes: dict[str, object], said: str) -> None:
+    assert reading(folder, **changes) == said
+
+
+def test_layers_are_listed_or_counted(folder: Path) -> None:
+    listed = ["linear_attention", "full_attention"] * 2 + ["linear_attention"]
+    plain = reading(folder)
+    assert plain.hybrid.mixers == tuple(listed) and plain.num_kv_layers == 2
+    assert reading(folder, layer_types=listed) == plain
+    assert reading(folder, layer_types=listed, full_attention_interval=...) == plain
+    others = ["full_attention", *listed[1:]]
+    assert reading(folder, layer_types=others, full_attention_interval=...).hybrid.mixers == tuple(others)
+    assert reading(folder, full_attention_interval=...).hybrid.mixers.count("full_attention") == 1
+
+
+def test_where_the_rotary_factor_is_stated(folder: Path) -> None:
+    plain = reading(folder)
+    assert plain.hybrid.rotary_dims == 8
+    assert reading(folder, rope_parameters=ROPE, partial_rotary_factor=...) == plain
+    pictures = {"mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.25}
+    assert reading(folder, rope_parameters=ROPE | pictures) == plain
+    half = reading(folder, rope_parameters=ROPE | {"partial_rotary_factor": 0.5}, partial_rotary_factor=...)
+    assert half.hybrid.rotary_dims == 16
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    stretched = reading(folder, rope_parameters=ROPE | yarn | pictures)
+    assert stretched.max_position_embeddings == 2048 and stretched.rope_scaling.kind == "yarn"
+
+
+@pytest.mark.parametrize("key", ["text_config", "linear_num_key_heads"])
+def test_the_keys_of_hybrids_are_not_known_elsewhere(
+    copy: Copy, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    value = {"hidden_size": 3} if key == "text_config" else 7
+    folder = copy("random:qwen3-shrunk")
+    assert reading(folder, **{key: value}) == reading(folder)
+    assert f"ignored, because not known: {key};" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["random:qwen3.5-shrunk", "random:qwen3.5-moe-shrunk"])
+def test_the_text_of_a_model_that_sees_is_read_alike(copy: Copy, name: str) -> None:
+    """With and without `text_config`, with the type of the whole or of its text."""
+    folder = copy(name)
+    flat = json.loads((folder / "config.json").read_text())
+    want = reading(folder)
+    family = flat["model_type"].removesuffix("_text")
+    assert want.model_type == family and flat["model_type"] == f"{family}_text"
+    assert reading(folder, model_type=family) == want
+    outer = {"model_type": family, "vision_config": {"depth": 27, "hidden_size": 5}, "text_config": flat}
+    keys = {key: ... for key in flat if key != "model_type"}
+    assert reading(folder, **keys, **outer) == want
+    # transformers states the tie beside the text as well, where its own default stands.
+    other_tie = not flat["tie_word_embeddings"]
+    assert reading(folder, **{**keys, **outer, "tie_word_embeddings": other_tie}) == want
+
+
+@pytest.mark.parametrize(
+    "model_type", ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"]
+)
+def test_every_key_that_transformers_writes_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model_type: str
+) -> None:
+    """Its configurations with all defaults, which are those of real models, are read without a word."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers import AutoConfig
+
+        content = AutoConfig.for_model(model_type).to_dict()
+    capsys.readouterr()
+    assert content.keys() | content.get("text_config", {}).keys() <= KNOWN
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    config, _ = read_config(tmp_path / "config.json")
+    assert config.hybrid is not None and config.hybrid.rotary_dims == 64
+    assert config.num_kv_layers == config.num_hidden_layers / 4
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("module", ["qwen3_5.TextModelArgs", "qwen3_next.ModelArgs"])
+def test_every_key_that_mlx_lm_reads_is_known(module: str) -> None:
+    file, _, name = module.partition(".")
+    args = getattr(importlib.import_module(f"mlx_lm.models.{file}"), name)
+    keys = {field.name for field in dataclasses.fields(args)}
+    assert len(keys) > 20 and keys <= KNOWN
+
+
+def test_types_have_shapes_of_their_own() -> None:
+    assert {load_checkpoint(f"random:{name}").config.model_type for name in (
+        "qwen3.5-shrunk", "qwen3.5-moe-shrunk", "qwen3-next-shrunk"
+    )} == set(HYBRID_TYPES)  # fmt: skip
+    for change, said in (
+        ("key_heads=3", "key_heads must divide value_heads"),
+        ("rotary=7", "rotary must be even, and at most head_dim"),
+        ("interval=0", "interval, rotary, key_heads, value_heads, key_dim and value_dim are for hybrids"),
+    ):
+        assert complaint(f"{NEXT},{change}") == f"{NEXT},{change}: {said}"
+    dense = "random:qwen3-shrunk,key_heads=2"
+    assert complaint(dense).endswith("value_dim are for hybrids")

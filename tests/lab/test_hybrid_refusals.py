@@ -1,0 +1,80 @@
+"""What hybrids cannot do yet ends with code 2 and one line, and what their memory takes is counted."""
+
+import mlx.core as mx
+import pytest
+
+from tiny_llm_lab import LLM, load_checkpoint, load_solution
+from tiny_llm_lab.cli import dispatch as cli
+from tiny_llm_lab.runtime import kv_memory
+from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, MixerKind, UserError
+
+HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
+ENGINE = (
+    f"error: {HYBRID}: the engine cannot serve a hybrid model (qwen3_5) yet: use `./pdmw run main` or "
+    "`batch-main` without --engine"
+)
+REFUSED = {
+    "main --solution mlx-lm": "has no caches for qwen3_5, a hybrid model: choose ref",
+    "batch-main --engine": ENGINE,
+    "batch-main --scheduling priority --preempt-prefill --paused-kv-bits 8": (
+        "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
+    ),
+    "main -tp 2": f"error: --tensor-parallel-size 2 cannot split {HYBRID}, a hybrid model, yet: leave it out",
+    "chat": ENGINE,
+    "serve": ENGINE,
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_a_hybrid_cannot_do_yet(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert cli.main([*command.split(), "--model", HYBRID]) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert REFUSED[command] in line
+
+
+def test_simulated_hybrids(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulate", "--shape", "qwen3.5-9b"]) == 2
+    assert "qwen3.5-9b is a hybrid, whose cost is not known yet" in capsys.readouterr().err
+
+
+def test_an_engine_for_a_hybrid() -> None:
+    with pytest.raises(UserError, match="engine cannot serve a hybrid model"):
+        LLM(HYBRID)
+    with pytest.raises(UserError, match="engine cannot serve a hybrid model"):
+        LLM(DENSE, speculate=f"draft:{HYBRID}")
+    model = load_solution("ref").build_model(load_checkpoint(HYBRID))
+    with pytest.raises(UserError, match="which the engine cannot serve yet"):
+        model.create_paged_kv_cache(4, 16)  # type: ignore[attr-defined]
+
+
+def test_drafts_for_a_hybrid() -> None:
+    """A state cannot be cut back to the tokens that were accepted."""
+    from tiny_llm_ref import NgramProposer, speculative_generate
+
+    checkpoint = load_checkpoint(HYBRID)
+    model = load_solution("ref").build_model(checkpoint)
+    with pytest.raises(UserError, match="cannot be cut back"):
+        list(speculative_generate(model, checkpoint.tokenizer, [5, 6, 7, 5, 6, 7, 5, 6], NgramProposer()))
+
+
+def test_what_a_request_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of keys and values, and three states that any length has."""
+    config = load_checkpoint(HYBRID).config
+    assert kv_memory.block_bytes(config, mx.float32, 16) == 2 * 2 * 2 * 32 * 16 * 4
+    asked: list[int] = []
+    monkeypatch.setattr(kv_memory, "require_fit", lambda what, whole, *others: asked.append(whole))
+    kv_memory.require_dense_fit(config, mx.float32, 3, 16, "choose fewer")
+    kv_memory.require_dense_fit(config, mx.float32, 3, 32, "choose fewer")
+    states = 3 * (4 * 16 * 24 + 3 * (2 * 32 + 96)) * 4
+    assert asked == [3 * (16384 + states), 3 * (2 * 16384 + states)]
+
+
+def test_the_state_of_a_sequence_of_the_9b() -> None:
+    """48 MiB of matrices, and three tokens of conv inputs in each layer, whatever the length."""
+    sizes = DeltaNetSizes(16, 32, 128, 128, conv_kernel=4)
+    mixers: tuple[MixerKind, ...] = ("linear_attention",) * 24 + ("full_attention",) * 8
+    hybrid = HybridConfig(mixers, sizes, rotary_dims=64)
+    assert hybrid.state_bytes == (48 << 20) + 24 * 3 * (2 * 16 + 32) * 128 * 4
