@@ -6,22 +6,28 @@ import pytest
 from tiny_llm_lab import LLM, load_checkpoint, load_solution
 from tiny_llm_lab.cli import dispatch as cli
 from tiny_llm_lab.runtime import kv_memory
-from tiny_llm_lab.types import DeltaNetSizes, HybridConfig, MixerKind, UserError
+from tiny_llm_lab.types import (
+    DeltaNetSizes,
+    HybridConfig,
+    MixerKind,
+    SamplingParams,
+    SchedulerConfig,
+    UserError,
+)
 
 HYBRID, DENSE = "random:qwen3.5-shrunk", "random:qwen3-shrunk"
-ENGINE = (
-    f"error: {HYBRID}: the engine cannot serve a hybrid model (qwen3_5) yet: use `./pdmw run main` or "
-    "`batch-main` without --engine"
-)
+SAMPLING = SamplingParams(max_tokens=9, ignore_eos=True)
 REFUSED = {
     "main --solution mlx-lm": "has no caches for qwen3_5, a hybrid model: choose ref",
-    "batch-main --engine": ENGINE,
+    "batch-main --engine --speculate ngram": "qwen3_5 cannot verify drafts yet: leave out --speculate",
+    "batch-main --engine --kv-cache-memory 20K": (
+        "error: the states of 8 requests take 189.0 KiB, 23.6 KiB each, and --kv-cache-memory is 20.0 KiB: "
+        "raise it, or choose a smaller --max-num-seqs"
+    ),
     "batch-main --scheduling priority --preempt-prefill --paused-kv-bits 8": (
         "--paused-kv-bits packs keys and values, and a hybrid model has states too: leave it out"
     ),
     "main -tp 2": f"error: --tensor-parallel-size 2 cannot split {HYBRID}, a hybrid model, yet: leave it out",
-    "chat": ENGINE,
-    "serve": ENGINE,
 }
 
 
@@ -40,14 +46,20 @@ def test_simulated_hybrids(capsys: pytest.CaptureFixture[str]) -> None:
     assert "qwen3.5-9b is a hybrid, whose cost is not known yet" in capsys.readouterr().err
 
 
-def test_an_engine_for_a_hybrid() -> None:
-    with pytest.raises(UserError, match="engine cannot serve a hybrid model"):
-        LLM(HYBRID)
-    with pytest.raises(UserError, match="engine cannot serve a hybrid model"):
+def test_a_hybrid_that_drafts() -> None:
+    with pytest.raises(UserError, match="a hybrid model cannot draft"):
         LLM(DENSE, speculate=f"draft:{HYBRID}")
-    model = load_solution("ref").build_model(load_checkpoint(HYBRID))
-    with pytest.raises(UserError, match="which the engine cannot serve yet"):
-        model.create_paged_kv_cache(4, 16)  # type: ignore[attr-defined]
+
+
+def test_a_hybrid_answers() -> None:
+    """The engine's answer is week 2's loop's."""
+    checkpoint = load_checkpoint(HYBRID)
+    model, prompt = load_solution("ref").build_model(checkpoint), [5, 6, 7, 8, 9] * 8
+    (want,) = load_solution("ref").batch_generate(model, checkpoint.tokenizer, [prompt], sampling=SAMPLING)
+    with LLM(
+        HYBRID, config=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2, max_model_len=64)
+    ) as llm:
+        assert llm.generate([prompt], SAMPLING)[0].token_ids == want.token_ids
 
 
 def test_drafts_for_a_hybrid() -> None:

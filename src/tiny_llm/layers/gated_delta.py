@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import mlx.core as mx
 
@@ -29,7 +30,7 @@ class GatedDeltaRule:
         Rows starts[r] to starts[r + 1] - 1 are sequence r's, which goes on from states[r].
         """
         outs, after = [], []
-        for start, end, state in zip(starts, starts[1:], states, strict=True):
+        for (start, end), state in zip(pairwise(starts), states, strict=True):
             out, new = self._sequence([part[None, start:end] for part in rows], state)
             outs.append(out)
             after.append(new)

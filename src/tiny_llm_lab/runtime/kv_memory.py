@@ -66,8 +66,15 @@ def engine_num_blocks(
     allocated.
     """
     here = memory or device_memory()
-    room = num_blocks_for(config, dtype, block_size, parse_memory(kv_cache_memory, here), kv_bits)
     most = scheduler.max_num_seqs if num_requests is None else min(scheduler.max_num_seqs, num_requests)
+    states = most * config.state_bytes
+    kv_bytes = parse_memory(kv_cache_memory, here)
+    if states and states >= kv_bytes:
+        raise UserError(
+            f"the states of {most} requests take {readable(states)}, {readable(config.state_bytes)} each, "
+            f"and --kv-cache-memory is {readable(kv_bytes)}: raise it, or choose a smaller --max-num-seqs"
+        )
+    room = num_blocks_for(config, dtype, block_size, kv_bytes - states, kv_bits)
     count = min(room, most * -(-scheduler.max_model_len // block_size))
     one_array = array_block_bytes(config, dtype, block_size, kv_bits)
     if kv_cache_memory == AUTO and here.largest_array is not None:
@@ -77,7 +84,7 @@ def engine_num_blocks(
         count = min(count, -(-max(_MOST_TOKENS_ON_METAL, scheduler.max_model_len) // block_size))
     require_fit(
         f"{count} blocks of {block_size} tokens",
-        count * block_bytes(config, dtype, block_size, kv_bits),
+        count * block_bytes(config, dtype, block_size, kv_bits) + states,
         count * one_array,
         "choose a smaller --kv-cache-memory, or --kv-cache-dtype int8",
         here,
@@ -90,8 +97,7 @@ def require_dense_fit(
 ) -> None:
     """Raise UserError when `num_rows` caches of `num_tokens` tokens each cannot be allocated."""
     one = array_block_bytes(config, dtype, num_tokens)
-    states = config.hybrid.state_bytes if config.hybrid else 0
-    whole = num_rows * (block_bytes(config, dtype, num_tokens) + states)
+    whole = num_rows * (block_bytes(config, dtype, num_tokens) + config.state_bytes)
     rows = "1 request" if num_rows == 1 else f"{num_rows} requests"
     require_fit(f"keys and values of {rows} of {num_tokens} tokens", whole, num_rows * one, cure)
 

@@ -1,6 +1,5 @@
 """The one way to an engine: for `LLM`, `AsyncLLM`, the server, batches, chat, benchmarks and traces."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import cast
 
@@ -66,10 +65,12 @@ def build_engine(
     `draft` is the model that settings.draft_model names; `proposer` drafts in place of settings.speculate.
     However much memory is allowed, the engine gets no more blocks than its requests can fill: those that run
     at a time, or `num_requests` when there will never be more. `keeper` watches the engine; None: one of its
-    own. On Metal the blocks get their memory when they are first used. Raises UserError for a hybrid model.
+    own. On Metal the blocks get their memory when they are first used. Raises UserError for a hybrid
+    model that drafts, or is drafted for.
     """
     model, checkpoint, config = loaded.model, loaded.checkpoint, settings.config
-    _refuse_hybrids({checkpoint.name: model, settings.draft_model: draft})
+    if draft is not None and draft.config.hybrid:
+        raise UserError(f"{settings.draft_model}: a hybrid model cannot draft: its states cannot be cut back")
     keeper = keeper or MemoryKeeper()
     num_blocks = settings.num_blocks or engine_num_blocks(
         model.config,
@@ -93,19 +94,10 @@ def build_engine(
     )
     whole = cast(PagedModel, model)
     growing = GrowingModel(whole)
-    grows = device_memory().can_be_wired and settings.num_blocks is None
+    grows = device_memory().can_be_wired and settings.num_blocks is None and not model.config.hybrid
     engine = llm.Engine(growing if grows else whole, checkpoint.tokenizer, config, options)
     keeper.watch(engine, growing.pools, config.max_num_seqs)
     return engine
-
-
-def _refuse_hybrids(models: Mapping[str | None, Model | None]) -> None:
-    for name, model in models.items():
-        if model is not None and model.config.hybrid:
-            raise UserError(
-                f"{name}: the engine cannot serve a hybrid model ({model.config.model_type}) yet: use "
-                "`./pdmw run main` or `batch-main` without --engine"
-            )
 
 
 def _controller(llm: Serving, model: Model, settings: EngineSettings) -> BudgetController | None:

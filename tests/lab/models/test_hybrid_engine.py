@@ -61,7 +61,10 @@ def test_a_preemption_happens_in_the_test_above() -> None:
     name = NAMES[0]
     scheduler, options = SETTINGS["preempted"]
     engine = llm.Engine(
-        model_of(name), load_checkpoint(name).tokenizer, SchedulerConfig(**scheduler), EngineOptions(**options)
+        model_of(name),
+        load_checkpoint(name).tokenizer,
+        SchedulerConfig(**scheduler),
+        EngineOptions(**options),
     )
     for i, prompt in enumerate(some_prompts()):
         engine.add(str(i), prompt.content, prompt.sampling)

@@ -164,11 +164,13 @@ def startup_line(served: ServedModel, settings: ServerSettings, port: int) -> st
     open_to = "" if settings.api_key or settings.is_loopback else ", without a key"
     chunked = "on" if config.enable_chunked_prefill else "off"
     memory = readable(served.num_blocks * served.block_bytes)
+    state = readable(served.model.state_bytes)
     return " · ".join(
         [
             f"tiny-llm serves {', '.join(served.names)} on http://{host}:{port} ({who}{open_to})",
             f"chunked prefill is {chunked}, {config.max_num_batched_tokens:,} tokens a step",
             f"{served.num_blocks:,} KV blocks of {served.block_size} tokens ({memory})",
             f"{config.max_num_seqs} requests at a time, {served.max_num_tokens:,} tokens each",
+            *([f"{state} of states a request, no prefix cache"] if served.model.state_bytes else []),
         ]
     )

@@ -6,8 +6,8 @@ from typing import Literal
 import mlx.core as mx
 
 MixerKind = Literal["full_attention", "linear_attention"]
-# What a gated delta net remembers of one sequence, float32: the last inputs of its convolution [K - 1, C], and
-# a matrix for each value head [Hv, Dk, Dv].
+# What a gated delta net remembers of one sequence, float32: the last inputs of its convolution [K - 1, C] and
+# one matrix a value head [Hv, Dk, Dv].
 DeltaState = tuple[mx.array, mx.array]
 
 

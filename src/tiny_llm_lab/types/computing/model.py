@@ -47,6 +47,11 @@ class ModelConfig:
         """Layers whose memory grows with every token: those with attention."""
         return self.num_hidden_layers - (self.hybrid.num_states if self.hybrid else 0)
 
+    @property
+    def state_bytes(self) -> int:
+        """What one sequence's states take, whatever its length: 0 without a hybrid's layers."""
+        return self.hybrid.state_bytes if self.hybrid else 0
+
     def has_experts(self, layer: int) -> bool:
         """Whether the feed-forward of `layer`, counted from 0, is a mixture of experts."""
         is_step = (layer + 1) % self.decoder_sparse_step == 0
