@@ -1,4 +1,4 @@
-"""Draws book/src/figures/bench-chunked-prefill.svg from results/chunked-prefill.json: latencies by chunk size."""
+"""Draws book/src/figures/bench-chunked-prefill.svg, the latencies of results/chunked-prefill.json."""
 
 from math import log10
 from pathlib import Path
@@ -16,6 +16,7 @@ _SERIES: Final = {
     "ITL p99": ("orange", "ITL p99"),
     "ITL p50": ("blue", "ITL p50"),
 }
+_BESIDE: Final = {"orange": 14, "blue": -8}  # the lines with numbers
 _LEFT, _TOP, _COLUMN, _DECADE, _MOST = 44, 44, 108, 82, 400
 
 
@@ -48,8 +49,11 @@ def _series(d: Drawing, figures: list[Figure], role: str) -> None:
         ends = [_y(ms) for ms in (figure.low, figure.high) if ms is not None]
         d.line([(_x(place), y) for y in ends], role, width=1)
         d.dot(_x(place), _y(figure.value), 4, role)
-        if role in ("orange", "blue"):
-            d.text(_x(place) + 8, _y(figure.value) - 8, f"{figure.value:.3g}", role)
+        if role in _BESIDE:
+            right, down = (8, _BESIDE[role]) if place else (-8, 4)  # where no line is
+            anchor = "start" if place else "end"
+            at = (_x(place) + right, _y(figure.value) + down)
+            d.text(*at, f"{figure.value:.3g}", role, anchor=anchor)
 
 
 def _x(place: int) -> float:

@@ -1,7 +1,11 @@
-// Sliders below the figures that have a frame for each setting. book/figures has drawn them all with the reference:
-// this only picks one. Without it a page shows the first.
+// What the pages do on top of mdBook's own script. Nothing on them is missing without it.
 "use strict";
 
+const SHORT = 26; // letters of code that fit into a line of a phone
+const SHORT_IN_TABLE = 12;
+
+// Sliders below the figures that have a frame for each setting. book/figures has drawn all frames with the
+// reference: this only picks one. Without it a page shows the first.
 for (const [name, figure] of Object.entries(globalThis.tinyLlmFrames)) {
   const images = [...document.querySelectorAll(`main img[src$="figures/${name}.svg"]`)];
   // mdBook has two of each: one in the text, and one that a tap shows alone.
@@ -49,4 +53,19 @@ if (recorded) {
   const tell = () => recorded.contentWindow.postMessage(getComputedStyle(root).colorScheme, "*");
   recorded.addEventListener("load", tell);
   new MutationObserver(tell).observe(root, { attributeFilter: ["class"] });
+}
+
+// No line ends inside a flag: `--prefill-step` goes to the next one as a whole.
+for (const code of document.querySelectorAll("main :not(pre) > code")) {
+  const short = code.closest("table") ? SHORT_IN_TABLE : SHORT;
+  const text = code.textContent;
+  const words = text.length <= short ? [text] : text.split(/( )/);
+  code.replaceChildren(...words.map((word) => (word === " " || word.length > short ? word : whole(word))));
+}
+
+function whole(word) {
+  const span = document.createElement("span");
+  span.className = "whole";
+  span.textContent = word;
+  return span;
 }
