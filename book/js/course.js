@@ -2,7 +2,6 @@
 "use strict";
 
 const SHORT = 26; // letters of code that fit into a line of a phone
-const SHORT_IN_TABLE = 12;
 
 // Sliders below the figures that have a frame for each setting. book/figures has drawn all frames with the
 // reference: this only picks one. Without it a page shows the first.
@@ -57,10 +56,10 @@ if (recorded) {
 
 // No line ends inside a flag: `--prefill-step` goes to the next one as a whole.
 for (const code of document.querySelectorAll("main :not(pre) > code")) {
-  const short = code.closest("table") ? SHORT_IN_TABLE : SHORT;
   const text = code.textContent;
-  const words = text.length <= short ? [text] : text.split(/( )/);
-  code.replaceChildren(...words.map((word) => (word === " " || word.length > short ? word : whole(word))));
+  const isOne = text.length <= SHORT && !code.closest("table"); // where columns are narrow
+  const words = isOne ? [text] : text.split(/( )/);
+  code.replaceChildren(...words.map((word) => (word === " " || word.length > SHORT ? word : whole(word))));
 }
 
 function whole(word) {

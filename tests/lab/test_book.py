@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -113,10 +114,25 @@ def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(co
     assert rows["| 2.5"].endswith("| `layers/`, `kernels/`, `models/` | C++, Metal | chapter |")
 
 
-def says(figure: str) -> dict[str, str]:
-    """What the sliders of a figure say at each setting, in the committed file."""
+def sliders() -> dict[str, dict]:
+    """The figures with sliders, in the committed file."""
     text = (ROOT / "book/src/figures/frames.js").read_text("utf-8")
-    return json.loads(text[text.index("{") :].rstrip(";\n"))[figure]["says"]
+    return json.loads(text[text.index("{") :].rstrip(";\n"))
+
+
+def says(figure: str) -> dict[str, str]:
+    """What the sliders of a figure say at each setting."""
+    return sliders()[figure]["says"]
+
+
+@pytest.mark.parametrize("name", sliders())
+def test_every_setting_of_the_sliders_has_its_frame_and_its_sentence(name: str) -> None:
+    svg, figure = (ROOT / f"book/src/figures/{name}.svg").read_text("utf-8"), sliders()[name]
+    settings = {"-".join(map(str, setting)) for setting in product(*figure["sliders"].values())}
+    assert settings == set(figure["says"])
+    frames = re.findall(r'<view id="([^"]+)"', svg)
+    assert sorted(frames) == sorted(settings)
+    assert frames[0] == "-".join(map(str, figure["start"]))  # what a page without a script shows
 
 
 def test_the_sliders_of_day_2_7_say_what_the_loop_does() -> None:
