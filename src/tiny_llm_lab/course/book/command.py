@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,9 @@ from tiny_llm_lab.types import UserError
 
 MODULES: Final = ("numbers", "engine_state", "theme", "words", "block_bar", "timeline", "view", "replay")
 _IMPORT: Final = re.compile(r"^import .*;\n", re.MULTILINE)
+_DARK: Final = re.compile(r"@media \(prefers-color-scheme: dark\) \{\n  :root (\{.*?\n  \})\n\}", re.DOTALL)
+# The theme of the book decides, and the system only before the theme is known.
+_OF_THEMES: Final = r"@media (prefers-color-scheme: dark) {\n  :root:not(.light) \1\n}\n\n:root.dark \1"
 _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 _TOP_NAME: Final = re.compile(r"^(?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 
@@ -34,7 +36,8 @@ def write_replay(root: Path) -> None:
     """Make the files of book/src/live that are in no commit."""
     page, live = root / "src" / "tiny_llm_lab" / "serving" / "server" / "page", root / "book" / "src" / "live"
     (live / "replay.js").write_text(bundle([page / f"{name}.js" for name in MODULES]), encoding="utf-8")
-    shutil.copyfile(page / "figures.css", live / "figures.css")
+    css = (page / "figures.css").read_text(encoding="utf-8")
+    (live / "figures.css").write_text(_DARK.sub(_OF_THEMES, css), encoding="utf-8")
 
 
 def bundle(paths: Sequence[Path]) -> str:
