@@ -32,7 +32,7 @@ class TinyKvFullCache:
         raise NotImplementedError("task 2.1.1")
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
-        """Returns the mask for tokens about to be appended: None for one token, "causal" for several."""
+        """Returns the mask for tokens about to be appended: one token sees everything, several are causal."""
         raise NotImplementedError("task 2.1.1")
 
     def rewind(self, n: int) -> None:

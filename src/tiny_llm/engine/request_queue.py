@@ -44,10 +44,10 @@ class RequestQueue:
         raise NotImplementedError("task 3.4.4")
 
     def candidates(self, rank: int, max_num_seqs: int) -> list[TokenSequence]:
-        """Returns the waiting sequences of one priority class that can get a place, in order.
+        """Returns the waiting sequences of one priority class that fit into `max_num_seqs`, in order.
 
-        Places of running sequences of less urgent classes count as free. Waiting sequences of more urgent
-        classes take their places first.
+        Running sequences of less urgent classes do not count. Waiting sequences of more urgent classes are
+        counted first.
         """
         raise NotImplementedError("task 3.4.4")
 

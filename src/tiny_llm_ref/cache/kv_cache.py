@@ -50,7 +50,7 @@ class TinyKvFullCache:
         return self.keys[:, :, : self.offset], self.values[:, :, : self.offset]
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
-        """Returns the mask for tokens about to be appended: None for one token, "causal" for several."""
+        """Returns the mask for tokens about to be appended: one token sees everything, several are causal."""
         return None if num_new_tokens == 1 else "causal"
 
     def rewind(self, n: int) -> None:

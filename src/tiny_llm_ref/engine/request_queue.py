@@ -58,10 +58,10 @@ class RequestQueue:
         return _of_rank(self.running, rank)
 
     def candidates(self, rank: int, max_num_seqs: int) -> list[TokenSequence]:
-        """Returns the waiting sequences of one priority class that can get a place, in order.
+        """Returns the waiting sequences of one priority class that fit into `max_num_seqs`, in order.
 
-        Places of running sequences of less urgent classes count as free. Waiting sequences of more urgent
-        classes take their places first.
+        Running sequences of less urgent classes do not count. Waiting sequences of more urgent classes are
+        counted first.
         """
         num_running = _first_of(self.running, rank + 1)
         num_before = _first_of(self.waiting, rank)

@@ -10,8 +10,8 @@ from .quantize import quantized_linear
 def softmax(x: mx.array, axis: int = -1) -> mx.array:
     """Returns `x` normalised to probabilities along `axis`, in the shape and dtype of `x`.
 
-    Never overflows, and accumulates in float32 even for 16-bit inputs. A row of nothing but -inf has no
-    softmax; its result is unspecified.
+    Exact for numbers of any size (no overflow), and accumulated in float32 even for 16-bit inputs. A row of
+    nothing but -inf has no softmax; its result is unspecified.
     """
     wide = x.astype(mx.float32)
     exps = mx.exp(wide - mx.max(wide, axis=axis, keepdims=True))

@@ -124,7 +124,7 @@ class CommonOps(StoringOps, Protocol):
     """
 
     def embedding(self, tokens: mx.array, weight: Weight) -> mx.array:
-        """Rows of weight [V, E] for integer tokens [...] -> [..., E], in the dtype of weight or of its scales."""
+        """Rows of weight [V, E] for integer tokens [...] -> [..., E], in the dtype of weight or scales."""
         ...
 
     def linear(
