@@ -10,9 +10,9 @@ from tiny_llm_lab.types import BatchSettings, ModelConfig
 def chunk_spans(prompt_len: int, prefill_step: int, start: int = 0) -> Iterator[tuple[int, int]]:
     """Cut tokens `start` to `prompt_len` into chunks of `prefill_step`. The last chunk may be shorter.
 
-    Yields (start, end) pairs in absolute positions, end exclusive, in order and without gaps: (10, 4) -> (0,
-    4), (4, 8), (8, 10). Raises ValueError immediately if `start` is negative, no token is left, or
-    `prefill_step` is below 1.
+    Yields (start, end) pairs in absolute positions, end exclusive, in order and without gaps:
+    (10, 4) -> (0, 4), (4, 8), (8, 10). Raises ValueError immediately if `start` is negative, no token is
+    left, or `prefill_step` is below 1.
     """
     raise NotImplementedError("task 2.7.1")
 

@@ -81,9 +81,9 @@ class PausedPrefills:
     def evict(self) -> None:
         """Drop caches until all paused prompts together store at most limit_bytes; count dropped caches.
 
-        The cheapest cache to compute again is dropped first: the one with the fewest computed tokens, and if
-        those are equal, the earliest arrival. A prompt that loses its cache stays paused and starts again at
-        offset 0.
+        The cache that is cheapest to compute again, with the fewest computed tokens, is dropped first; if
+        several have equally few, the earliest arrival. A prompt that loses its cache stays paused and starts
+        again at offset 0.
         """
         raise NotImplementedError("task 2.8.5")
 

@@ -26,8 +26,8 @@ class Sampler:
         """Draw from logits [n, V] -> tokens [n] uint32, lazily; row i is for the token at `position` + i.
 
         A token's position is the number of tokens before it, prompt included. If greedy, returns the
-        likeliest tokens. Otherwise row i is drawn from the softmax of `scores(logits)[i]` with `key(position
-        + i)`.
+        likeliest tokens. Otherwise row i is drawn from the softmax of `scores(logits)[i]`, with the key
+        `key(position + i)`.
         """
         raise NotImplementedError("task 1.7.2")
 

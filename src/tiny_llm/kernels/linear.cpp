@@ -175,7 +175,7 @@ void linear(ThreadPool& threads, const Tensor& x, const Product* products, int c
     case 4: return packed<4>(threads, x, products, count);
     case 8: return packed<8>(threads, x, products, count);
     default:
-      for (int first = 0, end; first < count; first = end) {  // one dtype at a time
+      for (int first = 0, end; first < count; first = end) {  // all of one dtype together
         DType dtype = products[first].matrix.dtype;
         for (end = first + 1; end < count && products[end].matrix.dtype == dtype;) ++end;
         visit(dtype, [&](auto* type) {

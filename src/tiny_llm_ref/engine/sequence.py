@@ -76,10 +76,10 @@ class TokenSequence:
     def advance(self, num_new_tokens: int, sampled: Sequence[int] = ()) -> None:
         """Record that `num_new_tokens` more tokens are computed, and that `sampled` was sampled after them.
 
-        `sampled` is empty unless `needs_sample`. Otherwise it has the accepted part of the draft, which may
-        be empty, and one more token. They join the answer, the draft is used up, and only the newest token is
-        not computed, because rejected tokens do not count as computed. Raises ValueError if `sampled` is
-        missing, comes too early, or is not accepted draft tokens plus one token.
+        `sampled` is empty unless `needs_sample`. If a sample is needed, it has the accepted part of the
+        draft, which may be empty, and one more token. They join the answer, the draft is used up, and only
+        the newest token is not computed, because rejected tokens do not count as computed. Raises ValueError
+        if `sampled` is missing, comes too early, or is not accepted draft tokens plus one token.
         """
         num_drafted = self.num_computed_tokens + num_new_tokens - self.num_tokens
         if num_drafted < 0:

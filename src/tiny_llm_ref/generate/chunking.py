@@ -21,9 +21,9 @@ _NEWEST = 0.1
 def chunk_spans(prompt_len: int, prefill_step: int, start: int = 0) -> Iterator[tuple[int, int]]:
     """Cut tokens `start` to `prompt_len` into chunks of `prefill_step`. The last chunk may be shorter.
 
-    Yields (start, end) pairs in absolute positions, end exclusive, in order and without gaps: (10, 4) -> (0,
-    4), (4, 8), (8, 10). Raises ValueError immediately if `start` is negative, no token is left, or
-    `prefill_step` is below 1.
+    Yields (start, end) pairs in absolute positions, end exclusive, in order and without gaps:
+    (10, 4) -> (0, 4), (4, 8), (8, 10). Raises ValueError immediately if `start` is negative, no token is
+    left, or `prefill_step` is below 1.
     """
     if not 0 <= start < prompt_len or prefill_step < 1:
         raise ValueError(f"cannot cut tokens {start} to {prompt_len} into chunks of {prefill_step}")

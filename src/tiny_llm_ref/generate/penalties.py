@@ -7,8 +7,8 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import SamplingParams
 
-# Softmax turns this into 0, but it is above -inf: if a grammar allows only the end of the answer, the answer
-# can still end, too early.
+# Softmax turns this into 0, but it is above -inf. So if a grammar allows nothing but the end of the answer,
+# the answer ends too early.
 _BARRED = -1e30
 
 

@@ -27,11 +27,11 @@ LANES, SIMDGROUPS = 32, 8
 def quantized_matmul_metal(x: mx.array, w: QuantizedWeights) -> mx.array:
     """Returns x [..., I] times the transpose of packed w [O, I] -> [..., O] in x's dtype, by our own kernel.
 
-    Runs `kernels/quantized_matmul.metal` with the inputs x (as [M, I]), w, scales, biases, the output out [M,
-    O] and the template values T (x's dtype), BITS and GROUP, on LANES x O x M threads. The kernel is built
-    once for all calls. x is float32, float16 or bfloat16. Accumulates in float32. Raises UserError without a
-    Metal device, for bits other than 4 and 8, for groups other than 32, 64 and 128, and if the inner
-    dimensions differ.
+    Runs `kernels/quantized_matmul.metal` with the inputs x (as [M, I]), w, scales, biases, the output
+    out [M, O] and the template values T (x's dtype), BITS and GROUP, on LANES x O x M threads. The kernel is
+    built once for all calls. x is float32, float16 or bfloat16. Accumulates in float32. Raises UserError
+    without a Metal device, for bits other than 4 and 8, for groups other than 32, 64 and 128, and if the
+    inner dimensions differ.
     """
     _require_metal("quantized_matmul")
     _require_float(x)

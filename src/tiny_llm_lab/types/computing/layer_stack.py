@@ -12,7 +12,7 @@ Stored = tuple[mx.array, list[mx.array], list[mx.array]]  # x, and the storage o
 
 
 class LayerStack(Protocol):
-    """A model's layers in one operator. The results are bit for bit those that the single operators compute.
+    """A model's layers in one operator. The results are bit for bit what the single operators compute.
 
     In the last layer only the rows and tokens of `wanted` continue, n tokens of each row. Don't read the
     storage that you passed after a call, only the storage that it returns.
