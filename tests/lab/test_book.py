@@ -15,7 +15,7 @@ from tiny_llm_lab import load_solution
 from tiny_llm_lab.course.book import command as book
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems
 from tiny_llm_lab.course.book.page import Page
-from tiny_llm_lab.course.book.pages import days_table, hours, stale_pages
+from tiny_llm_lab.course.book.pages import days_table, hours, missing_chapters, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.runtime.task_names import TaskNames
 from tiny_llm_lab.types import KvCache, PrefillEvent, Prompt, SamplingParams, TokenEvent, Wanted
@@ -51,6 +51,16 @@ def test_a_page_that_went_away_is_found(copy: Course) -> None:
     found = book.page_problems(copy)
     assert "course.toml: day 1.2 has no chapter: book/src/week1-02-rope.md is missing" in found
     assert any("does not build" in line for line in found)
+
+
+def test_a_day_needs_each_of_its_pages_and_links_to_all(copy: Course) -> None:
+    contents = page(copy, "SUMMARY.md")
+    contents.write_text(contents.read_text("utf-8").replace("week2-07b-what", "what"), "utf-8")
+    page(copy, "week2-07b-what-chunks-cost.md").unlink()
+    assert missing_chapters(copy) == [
+        "course.toml: day 2.7 has no chapter: book/src/week2-07b-what-chunks-cost.md is missing",
+        "SUMMARY.md: day 2.7 is not listed: link to week2-07b-what-chunks-cost.md",
+    ]
 
 
 @pytest.mark.parametrize(
