@@ -12,7 +12,7 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.starter.stubs import starter
 
 _LIMIT_S = 600.0
-# What the reference calls from an earlier task whatever it is asked for, because it is the final form, with the
+# What the reference, in its final form, calls from an earlier task whatever it is asked for, with the
 # first task that calls it. A learner's first version of that task does not need it.
 _ALWAYS_CALLED = {
     "BatchingKvCache.reserve": "2.7.4",
