@@ -220,6 +220,7 @@ def test_what_is_not_about_completions(server):
     assert server.post("/detokenize", tokens=tokens["tokens"]).json() == {"prompt": "hé"}
     assert server.post("/detokenize", tokens=[10**9]).status_code == 400
     page = server.get("/docs").text
+    assert "<td>list of ChatMessage<" in page and "<td>StreamOptions<" in page
     assert "/v1/completions" in page and "repetition_penalty" in page and "http" not in page.lower()
     document = server.get("/openapi.json")
     assert (

@@ -30,6 +30,8 @@ def test_responses_as_events(server: Any) -> None:
     assert [each.sequence_number for each in events] == list(range(len(events)))
     kinds = [each.type for each in events]
     assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
+    names = {each.response.id for each in events if hasattr(each, "response")}
+    assert len(names) == 1 and names.pop().startswith("resp_")
     final = events[-1].response.output
     assert [each.type for each in final] == ["reasoning", "message", "function_call"]
     for kind, text in (("reasoning_text", "Hm."), ("output_text", "One moment.")):

@@ -89,7 +89,7 @@ def test_events_follow_the_engine_until_it_stops() -> None:
 
 def test_a_page_without_news_gets_comments() -> None:
     async def scenario() -> bytes:
-        stream = batches(StepRecorder(), {}, lambda: True, batch_s=0.0, ping_s=0.0)
+        stream = batches(StepRecorder(), {}, lambda: True, batch_s=0.0, ping_s=0.05)
         await anext(stream)
         return await anext(stream)
 
