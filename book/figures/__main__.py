@@ -1,16 +1,19 @@
 """Draws the figures of the book: `python -m book.figures [--into FOLDER] [NAME …]`, all without a name.
 
 A figure is a file of this folder with `draw() -> str`, an SVG: `rope_clock.py` draws `rope-clock.svg`. What
-it shows is computed by the reference, so that it cannot say what the code does not do.
+it shows is computed by the reference, so that it cannot say what the code does not do. A figure with sliders
+has `KNOBS` too; without a name `frames.js` is written for them.
 """
 
 import argparse
 import importlib
 from pathlib import Path
 
+from book.figures.knobs import script
+
 _HERE = Path(__file__).parent
 _TARGET = _HERE.parent / "src" / "figures"
-_NO_FIGURES = {"__main__", "drawing"}
+_NO_FIGURES = {"__main__", "drawing", "knobs"}
 
 
 def main() -> None:
@@ -20,9 +23,16 @@ def main() -> None:
     args = parser.parse_args()
     args.into.mkdir(parents=True, exist_ok=True)
     known = [path.stem for path in sorted(_HERE.glob("*.py")) if path.stem not in _NO_FIGURES]
-    for name in args.names or known:
-        svg = importlib.import_module(f"book.figures.{name}").draw()
-        (args.into / f"{name.replace('_', '-')}.svg").write_text(svg, encoding="utf-8")
+    modules = {name: importlib.import_module(f"book.figures.{name}") for name in args.names or known}
+    for name, module in modules.items():
+        (args.into / f"{_shown(name)}.svg").write_text(module.draw(), encoding="utf-8")
+    if not args.names:
+        knobs = {_shown(name): each.KNOBS for name, each in modules.items() if hasattr(each, "KNOBS")}
+        (args.into / "frames.js").write_text(script(knobs), encoding="utf-8")
+
+
+def _shown(name: str) -> str:
+    return name.replace("_", "-")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,24 @@
 """Draws book/src/figures/chunked-prefill-timeline.svg: one long prompt meets one decoding request.
 
-Run it as `python -m book.figures chunked_prefill_timeline`. The clock counts tokens that went through the
-model, not seconds, so the figure is the same on every machine.
+The clock counts tokens that went through the model, not seconds, so the figure is the same on every machine.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from book.figures.drawing import Drawing
+from book.figures.knobs import Knobs
+from tests.helpers.counting import serve
+
+from tiny_llm_lab.types import DoneEvent, Prompt, SamplingParams
 
 LONG_PROMPT, CHUNK = 32, 8
 TOKENS_OF_A, ARRIVAL_OF_B = 8, 3  # B arrives when A has three of its eight tokens
 
 UNIT, LEFT, LANE, HEIGHT, PANEL = 8.5, 118, 28, 22, 138
 TITLE = "A long prompt at once, and in chunks: the tokens of another request wait for it"
+_LETTER: Final = 8  # units that a letter of a label takes
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What happened after A's first token, which stands at 0."""
+    """What happened after A's first token, which is at 0."""
 
     steps: list[Step]
     arrival_of_b: int
@@ -43,35 +48,38 @@ class Schedule:
         return [after - before for before, after in pairwise(times)]
 
 
-def schedule(prefill_step: int) -> Schedule:
-    """The three-phase loop of day 2.7 on token counts: a chunk of B, if any, then a token of A.
+def prompts() -> list[Prompt]:
+    """A's prompt is one token, so its first token is at 1. B wants one token, so it never decodes."""
+    a = Prompt([1], SamplingParams(max_tokens=TOKENS_OF_A))
+    return [a, Prompt([1] * LONG_PROMPT, SamplingParams(max_tokens=1), arrival_s=float(ARRIVAL_OF_B))]
 
-    B asks for a single token, which its last chunk brings, so it never decodes.
-    """
-    steps: list[Step] = []
-    clock, tokens_of_a, computed_of_b = 0, 1, 0
-    arrival_of_b = first_token_of_b = 0
-    while tokens_of_a < TOKENS_OF_A or computed_of_b < LONG_PROMPT:
-        if tokens_of_a == ARRIVAL_OF_B:
-            arrival_of_b = clock
-        if tokens_of_a >= ARRIVAL_OF_B and computed_of_b < LONG_PROMPT:
-            chunk = min(prefill_step, LONG_PROMPT - computed_of_b)
-            steps.append(Step("B", clock, clock + chunk))
-            clock, computed_of_b, first_token_of_b = clock + chunk, computed_of_b + chunk, clock + chunk
-        if tokens_of_a < TOKENS_OF_A:
-            steps.append(Step("A", clock, clock + 1))
-            clock, tokens_of_a = clock + 1, tokens_of_a + 1
-    return Schedule(steps, arrival_of_b, first_token_of_b)
+
+def schedule(prefill_step: int) -> Schedule:
+    """The reference's loop of day 2.7."""
+    (_, b), events = serve(prompts(), prefill_step)
+    timed = [("AB"[e.prompt_idx], round(e.time_s) - 1) for e in events if not isinstance(e, DoneEvent)]
+    steps = [Step(name, start, end) for (_, start), (name, end) in pairwise(timed) if end > start]
+    arrival = ARRIVAL_OF_B - 1
+    return Schedule(steps, arrival, arrival + round(b.timing.ttft_s or 0))
+
+
+def _frame(prefill_step: int) -> tuple[Drawing, str]:
+    drawing = Drawing(TITLE)
+    plain, chunked = schedule(LONG_PROMPT), schedule(prefill_step)
+    _panel(drawing, f"Whole prompt at once (prefill_step ≥ {LONG_PROMPT})", plain, 0)
+    _panel(drawing, f"Chunked (prefill_step = {prefill_step})", chunked, PANEL)
+    _axis(drawing, 2 * PANEL + 12)
+    waited = chunked.first_token_of_b - chunked.arrival_of_b
+    gap = max(chunked.gaps_of_a)
+    return drawing, f"A's longest gap is {gap} tokens. B has its first token after {waited}."
+
+
+KNOBS: Final = Knobs({"prefill_step": (1, 2, 4, 8, 16, 32)}, (CHUNK,), _frame)
 
 
 def draw() -> str:
     """The figure as SVG."""
-    drawing = Drawing(TITLE)
-    plain, chunked = schedule(LONG_PROMPT), schedule(CHUNK)
-    _panel(drawing, f"Whole prompt at once (prefill_step ≥ {LONG_PROMPT})", plain, 0)
-    _panel(drawing, f"Chunked (prefill_step = {CHUNK})", chunked, PANEL)
-    _axis(drawing, 2 * PANEL + 12)
-    return drawing.svg()
+    return KNOBS.svg()
 
 
 def _panel(drawing: Drawing, title: str, run: Schedule, top: float) -> None:
@@ -80,14 +88,21 @@ def _panel(drawing: Drawing, title: str, run: Schedule, top: float) -> None:
     drawing.text(12, lane_a + 16, "A is decoding")
     drawing.text(12, lane_b + 16, "B, a long prompt")
     for step in run.steps:
-        is_a, size = step.request == "A", step.end - step.start
-        lane, role, label = (lane_a, "blue", "") if is_a else (lane_b, "orange", f"{size} tokens")
-        drawing.box(_x(step.start) + 0.5, lane, size * UNIT - 1, HEIGHT, role, label=label)
+        is_a, width = step.request == "A", (step.end - step.start) * UNIT - 1
+        lane, role = (lane_a, "blue") if is_a else (lane_b, "orange")
+        label = "" if is_a else _label(step.end - step.start, width)
+        drawing.box(_x(step.start) + 0.5, lane, width, HEIGHT, role, label=label)
     gaps, times = run.gaps_of_a, run.tokens_of_a
     at = gaps.index(max(gaps))
     _span(drawing, times[at], times[at + 1], lane_b + 34, "blue", f"A's longest gap: {max(gaps)}")
     waits = f"B's first token: {run.first_token_of_b - run.arrival_of_b} after it arrived"
     _span(drawing, run.arrival_of_b, run.first_token_of_b, lane_b + 55, "orange", waits)
+
+
+def _label(size: int, width: float) -> str:
+    """What fits into the box of a chunk."""
+    labels = (f"{size} tokens", str(size))
+    return next((label for label in labels if len(label) * _LETTER < width), "")
 
 
 def _span(drawing: Drawing, start: int, end: int, y: float, role: str, label: str) -> None:

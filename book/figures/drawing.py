@@ -1,6 +1,6 @@
 """The one way to draw a figure of the book: SVG of a phone's width, readable in dark and in light."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -119,17 +119,33 @@ class Drawing:
 
     def svg(self) -> str:
         """The finished file."""
-        height = self._bottom + _MARGIN
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {height:g}" '
-            f'width="{self._width}" height="{height:g}" font-family="sans-serif" role="img">\n'
-            f"<title>{escape(self._title)}</title>\n<style>\n{_style()}</style>\n<defs>{_arrows()}</defs>\n"
-            '<rect class="card" width="100%" height="100%" rx="8"/>\n' + "\n".join(self._parts) + "\n</svg>\n"
-        )
+        return strip({"only": self})
 
     def _add(self, part: str, bottom: float) -> None:
         self._parts.append(part)
         self._bottom = max(self._bottom, bottom)
+
+
+def strip(frames: Mapping[str, Drawing]) -> str:
+    """A file of drawings below one another, of one size: `file.svg#NAME` shows one, `file.svg` the first."""
+    first = next(iter(frames.values()))
+    width, height = first._width, max(each._bottom for each in frames.values()) + _MARGIN
+    parts = []
+    for place, (name, frame) in enumerate(frames.items()):
+        top = place * height
+        card = '<rect class="card" width="100%" height="100%" rx="8"/>'
+        shapes = "\n".join([card, *frame._parts])
+        if len(frames) > 1:
+            view = f'<view id="{name}" viewBox="0 {top:g} {width} {height:g}"/>'
+            shapes = f'{view}\n<g transform="translate(0 {top:g})">\n{shapes}\n</g>'
+        parts.append(shapes)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" '
+        f'width="{width}" height="{height:g}" font-family="sans-serif" role="img">\n'
+        f"<title>{escape(first._title)}</title>\n<style>\n{_style()}</style>\n<defs>{_arrows()}</defs>\n"
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
 
 
 def _known(role: str) -> str:

@@ -1,4 +1,4 @@
-"""A tiny LLM engine: yours."""
+"""A tiny LLM engine: the reference solution."""
 
 from .cache.block_pool import BlockPool
 from .cache.step_layout import StepLayout

@@ -1,24 +1,22 @@
 """The pages' own checks, each on a copy with one thing wrong, and the book's figure against the engine."""
 
-import importlib.util
+import json
+import re
 import shutil
-import sys
-from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import cast
 
-import mlx.core as mx
 import pytest
+from tests.helpers.counting import serve
+from tests.helpers.scheduling import Job, drive
 
 from tiny_llm_lab import load_solution
 from tiny_llm_lab.course.book import command as book
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems
 from tiny_llm_lab.course.book.page import Page
-from tiny_llm_lab.course.book.pages import days_table, hours, stale_pages
+from tiny_llm_lab.course.book.pages import days_table, hours, missing_chapters, stale_pages
 from tiny_llm_lab.course.manifest import Course, load_course
-from tiny_llm_lab.runtime.task_names import TaskNames
-from tiny_llm_lab.types import KvCache, PrefillEvent, Prompt, SamplingParams, TokenEvent, Wanted
+from tiny_llm_lab.types import PrefillEvent, Prompt, SamplingParams, SchedulerConfig, TokenEvent
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = "week2-07-chunked-prefill.md"
@@ -51,6 +49,16 @@ def test_a_page_that_went_away_is_found(copy: Course) -> None:
     found = book.page_problems(copy)
     assert "course.toml: day 1.2 has no chapter: book/src/week1-02-rope.md is missing" in found
     assert any("does not build" in line for line in found)
+
+
+def test_a_day_needs_each_of_its_pages_and_links_to_all(copy: Course) -> None:
+    contents = page(copy, "SUMMARY.md")
+    contents.write_text(contents.read_text("utf-8").replace("week2-07b-what", "what"), "utf-8")
+    page(copy, "week2-07b-what-chunks-cost.md").unlink()
+    assert missing_chapters(copy) == [
+        "course.toml: day 2.7 has no chapter: book/src/week2-07b-what-chunks-cost.md is missing",
+        "SUMMARY.md: day 2.7 is not listed: link to week2-07b-what-chunks-cost.md",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,72 +124,49 @@ def test_the_table_of_days_says_which_days_have_a_chapter_and_which_languages(co
     assert rows["| 2.5"].endswith("| `layers/`, `kernels/`, `models/` | C++, Metal | chapter |")
 
 
-def figure() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("figure", ROOT / "book/figures/chunked_prefill_timeline.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["figure"] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
+def sliders() -> dict[str, dict]:
+    """The figures with sliders, in the committed file."""
+    text = (ROOT / "book/src/figures/frames.js").read_text("utf-8")
+    return json.loads(text[text.index("{") :].rstrip(";\n"))
 
 
-class CountingModel:
-    """One layer that stores zeros; its clock is the number of tokens that went through it."""
-
-    config = SimpleNamespace(num_hidden_layers=1, max_position_embeddings=4096, vocab_size=8)
-    ops = None
-
-    def __init__(self) -> None:
-        self.num_tokens = 0
-
-    def __call__(self, tokens: mx.array, offset: object, cache: list[KvCache], *, wanted: Wanted) -> mx.array:
-        self.num_tokens += tokens.size
-        zeros = mx.zeros((tokens.shape[0], 1, tokens.shape[1], 1))
-        cache[0].update_and_fetch(zeros, zeros)
-        return mx.zeros((tokens.shape[0], wanted.last, 8))
-
-    def create_kv_cache(self) -> list[KvCache]:
-        return [TaskNames(cast(ModuleType, load_solution("ref"))).TinyKvFullCache()]
+def says(figure: str) -> dict[str, str]:
+    """What the sliders of a figure say at each setting."""
+    return sliders()[figure]["says"]
 
 
-class Silent:
-    """A tokenizer without text and without an end."""
-
-    eos_token_ids: frozenset[int] = frozenset()
-    last_segment = ""
-    add_token = finalize = lambda *_: None
-
-    @property
-    def detokenizer(self) -> "Silent":
-        return self
+@pytest.mark.parametrize("name", sliders())
+def test_every_setting_of_the_sliders_has_its_frame_and_its_sentence(name: str) -> None:
+    svg, figure = (ROOT / f"book/src/figures/{name}.svg").read_text("utf-8"), sliders()[name]
+    settings = {"-".join(map(str, setting)) for setting in product(*figure["sliders"].values())}
+    assert settings == set(figure["says"])
+    frames = re.findall(r'<view id="([^"]+)"', svg)
+    assert sorted(frames) == sorted(settings)
+    assert frames[0] == "-".join(map(str, figure["start"]))  # what a page without a script shows
 
 
-def serve(prompts: Sequence[Prompt], prefill_step: int, batch_size: int = 2) -> tuple[list, list]:
-    model, events = CountingModel(), []
-    done = load_solution("ref").batch_generate(
-        model,
-        Silent(),
-        prompts,
-        prefill_step=prefill_step,
-        batch_size=batch_size,
-        on_event=events.append,
-        clock=lambda: float(model.num_tokens),
-    )
-    return done, events
+def test_the_sliders_of_day_2_7_say_what_the_loop_does() -> None:
+    for prefill_step, said in says("chunked-prefill-timeline").items():
+        prompts = [
+            Prompt([1], SamplingParams(max_tokens=8)),
+            Prompt([1] * 32, SamplingParams(max_tokens=1), arrival_s=3.0),
+        ]
+        (a, b), _ = serve(prompts, int(prefill_step))
+        gap, first = max(a.timing.itl_s), b.timing.ttft_s
+        assert said == f"A's longest gap is {gap:g} tokens. B has its first token after {first:g}."
 
 
-@pytest.mark.parametrize("prefill_step", [32, 8])
-def test_the_figure_shows_what_the_engine_does(prefill_step: int) -> None:
-    drawn = figure().schedule(prefill_step)
-    # A's prompt of one token moves everything by one.
-    prompts = [
-        Prompt([1], SamplingParams(max_tokens=8)),
-        Prompt([1] * 32, SamplingParams(max_tokens=1), arrival_s=1 + drawn.arrival_of_b),
-    ]
-    (a, b), _ = serve(prompts, prefill_step)
-    assert a.timing.itl_s == drawn.gaps_of_a
-    assert b.timing.ttft_s == drawn.first_token_of_b - drawn.arrival_of_b
+def test_the_sliders_of_day_3_4_say_what_the_scheduler_does() -> None:
+    for setting, said in says("step-budget").items():
+        budget, threshold = map(int, setting.split("-"))
+        config = SchedulerConfig(
+            max_num_batched_tokens=budget, max_num_seqs=8, long_prefill_token_threshold=threshold
+        )
+        jobs = [Job("a", 3, 10), Job("b", 5, 8), Job("c", 40, 3, step=2), Job("d", 20, 3, step=3)]
+        run = drive(load_solution("ref"), config, jobs)
+        largest = max(run.costs("a") + run.costs("b"))
+        numbers = [largest, jobs[2].first_token_step, jobs[3].first_token_step, len(run.plans)]
+        assert [int(number) for number in re.findall(r"\d+", said)] == numbers, setting
 
 
 def test_the_iterations_of_task_2_7_4_are_what_the_engine_does() -> None:

@@ -114,7 +114,9 @@ def test_batch_main_says_the_same_on_two_ranks() -> None:
     assert [each["status"] for each in shared["requests"]] == ["length", "error", "length"]
     assert [each["text"] for each in shared["requests"]] == [each["text"] for each in alone["requests"]]
     assert shared["engine"] == alone["engine"]
-    assert shared["settings"] == alone["settings"] | {"tensor_parallel_size": 2}
+    # Clocks and free memory may differ from rank to rank, so that ranks ask neither.
+    fixed = {"tensor_parallel_size": 2, "draft_gate": False, "kv_cache_memory": "1G"}
+    assert shared["settings"] == alone["settings"] | fixed
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Caches: keys and values that are computed once."""
+"""Caches: each key and value is computed once and stored."""

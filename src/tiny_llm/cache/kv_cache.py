@@ -1,4 +1,4 @@
-"""Keys and values that are computed once: one request's cache, and a batch of them in place."""
+"""Stored keys and values: the cache of one request, and one cache for a batch of requests."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,121 +12,122 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self) -> None:
-        """Start with offset = 0, and with keys and values of size 0. The first update allocates."""
+        """Start with offset = 0, and with keys and values of size 0. The first update allocates storage."""
         raise NotImplementedError("task 2.1.1")
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The tokens stored of each of `num_rows` rows: `offset` of each."""
+        """Returns how many tokens each of `num_rows` rows stores: `offset` for every row."""
         raise NotImplementedError("task 2.1.1")
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each, S = offset.
+        """Append key and value [B, G, L, D]; return all stored keys and values, [B, G, S, D], S = offset.
 
-        Storage grows by doubling, so that n tokens cost O(n) copying in all. Raises ValueError when
-        the shapes of `key` and `value` differ or do not continue what is stored.
+        Storage grows by doubling, so that storing n tokens copies O(n) in total. Raises ValueError if the
+        shapes of `key` and `value` differ or do not continue what is stored.
         """
         raise NotImplementedError("task 2.1.1")
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """Everything stored: keys and values [B, G, S, D]. Raises ValueError when empty."""
+        """Returns all stored keys and values, [B, G, S, D] each. Raises ValueError if the cache is empty."""
         raise NotImplementedError("task 2.1.1")
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
-        """The mask for tokens about to be appended: one token sees everything, several are causal."""
+        """Returns the mask for tokens about to be appended: one token sees everything, several are causal."""
         raise NotImplementedError("task 2.1.1")
 
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens. Raises ValueError when fewer are stored or n is negative."""
+        """Forget the last `n` tokens. Raises ValueError if fewer are stored or n is negative."""
         raise NotImplementedError("task 2.1.1")
 
     def materialize(self) -> None:
-        """Compute what is still lazy, so that no graph outlives the chunk that built it."""
+        """Compute what is still lazy, so that no graph lives longer than the chunk that built it."""
         raise NotImplementedError("task 2.1.1")
 
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """Whether the storage is of `dtype` and has room for so many more tokens of `num_rows` rows."""
+        """Whether storage of `dtype` has `num_rows` rows, each with room for `num_new_tokens` more tokens."""
         raise NotImplementedError("task 3.2.6")
 
     def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """Take storage [B, G, room, D] that has so many more tokens of every row than this cache."""
+        """Take over storage [B, G, room, D] that has `num_new_tokens` more tokens a row than this cache."""
         raise NotImplementedError("task 3.2.6")
 
     def release(self) -> None:
-        """Give the memory back; the cache is empty afterwards."""
+        """Free the memory and leave the cache empty."""
         raise NotImplementedError("task 2.1.1")
 
 
 class BatchingKvCache:
-    """The keys and values of one layer for up to `max_active_requests` requests of their own lengths.
+    """The keys and values of one layer for up to `max_active_requests` requests of different lengths.
 
-    Row i of the storage belongs to the i-th active request. Rows stay where they are while others
-    grow; a request that joins or leaves moves one row.
+    Row i of the storage belongs to the i-th active request. A row stays in place while others grow; when a
+    request joins or leaves, one row moves.
     """
 
     def __init__(
         self, max_active_requests: int, max_seq_len: int | None = None, ops: KernelOps | None = None
     ) -> None:
-        """Start without requests: offset = [], the tokens stored by row. `ops` as above.
+        """Start without requests: offset = [], the number of tokens stored in each row. `ops` is as above.
 
-        A row never holds more than `max_seq_len` tokens (None = any).
+        A row never stores more than `max_seq_len` tokens (None = no limit).
         """
         raise NotImplementedError("task 2.6.1")
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for one more row, and for `num_tokens` tokens a row; at most what the cache may hold.
+        """Make room for one more row and for `num_tokens` tokens a row, within the limits of the cache.
 
-        Stores nothing. Does nothing before the first request: the shapes are not known yet.
+        Stores nothing. Does nothing before the first request, because the shapes are not known yet.
         """
         raise NotImplementedError("task 2.7.8")
 
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Copy a one-request cache into the next free row and return the row's number.
 
-        Raises ValueError when every row is taken, or when `prefilled` is empty or too long.
+        Raises ValueError if every row is taken, or if `prefilled` is empty or too long.
         """
         raise NotImplementedError("task 2.6.1")
 
     def remove_request(self, row: int) -> None:
-        """Free `row`; the last active row moves into it and takes its number.
+        """Free `row`. The last active row moves into it and takes its number.
 
-        Raises ValueError when there is no such row.
+        Raises ValueError if there is no such row.
         """
         raise NotImplementedError("task 2.6.1")
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The tokens stored of each active row, whatever `num_rows` is."""
+        """Returns how many tokens each active row stores, whatever `num_rows` is."""
         raise NotImplementedError("task 2.6.1")
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
+        """Append L tokens to every active row: key and value are [B, G, L, D] for B active requests.
 
-        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the end of a
-        shorter one, which may be any number or none. `offset` becomes a new list; the one before stays as it
-        was. Raises ValueError when B is not the number of active requests or a row would pass max_seq_len.
+        Returns keys and values [B, G, S, D], where S is the longest row. After the end of a shorter row there
+        may be any number, or NaN; `attention_mask` hides it. `offset` becomes a new list, and the old list
+        does not change. Raises ValueError if B is not the number of active requests, or if a row would exceed
+        max_seq_len.
         """
         raise NotImplementedError("task 2.6.1")
 
     def attention_mask(self, num_new_tokens: int) -> mx.array:
-        """A boolean mask [B, 1, L, S] for L tokens about to be appended to every row: True = may be seen."""
+        """Returns a boolean mask [B, 1, L, S], True = visible, for L tokens about to join every row."""
         raise NotImplementedError("task 2.6.1")
 
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """As in `TinyKvFullCache`; False unless `num_rows` requests are active."""
+        """Like `TinyKvFullCache.has_room`, and False unless `num_rows` requests are active."""
         raise NotImplementedError("task 3.2.6")
 
     def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """As in `TinyKvFullCache`. `offset` becomes a new list."""
+        """Like `TinyKvFullCache.adopt`. `offset` becomes a new list."""
         raise NotImplementedError("task 3.2.6")
 
     def release(self) -> None:
-        """Give the memory back and forget every request."""
+        """Free the memory and forget every request."""
         raise NotImplementedError("task 2.6.1")
 
 
 def reserve_ahead(layers: Sequence[BatchKvCache], num_tokens: int, num_computed_tokens: int) -> None:
     """Make room in a batch for a prompt of `num_tokens` tokens while it is computed, a few layers at a time.
 
-    To be called after every chunk: the share of `layers` that have room is then the share of the prompt that
-    is computed. When the prompt joins nothing has to grow, and no step before has grown all layers at once.
+    Call it after every chunk. The share of `layers` that have room then equals the share of the prompt that
+    is computed. When the prompt joins, nothing has to grow, and no earlier step grew all layers at once.
     """
     raise NotImplementedError("task 2.7.8")

@@ -1,4 +1,4 @@
-"""What a layer may remember of the tokens before."""
+"""What a layer may use to remember earlier tokens."""
 
 from tiny_llm_lab.types import KvCache
 

@@ -1,4 +1,4 @@
-"""Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
+"""Paged attention: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,9 +13,9 @@ from .storage import ARRAYS
 
 @dataclass(eq=False)
 class PagedAttention:
-    """Attention of the rows of one layout over pools of pages.
+    """Attention of the rows of one layout over pools of blocks.
 
-    All layers of a step use the same one: what follows from the layout alone is worked out once.
+    All layers of a step share one object, so what depends only on the layout is computed once.
     """
 
     layout: StepLayout
@@ -31,15 +31,15 @@ class PagedAttention:
         """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
 
         A row attends to the stored tokens of its own request up to itself, and to nothing else in the
-        blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
-        those of the keys and those of the values [num_blocks, G, block_size] float32.
+        blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`:
+        the scales of the keys and the scales of the values, [num_blocks, G, block_size] float32 each.
         """
         raise NotImplementedError("task 3.2.1")
 
 
 @dataclass(eq=False)
 class OpsPagedAttention:
-    """What `PagedAttention` computes, by a model's operators."""
+    """Computes what `PagedAttention` computes, on a model's operators."""
 
     layout: StepLayout
     ops: KernelOps
@@ -52,7 +52,7 @@ class OpsPagedAttention:
         scale: float | None = None,
         kv_scales: tuple[mx.array, mx.array] | None = None,
     ) -> mx.array:
-        """As `PagedAttention`."""
+        """Like `PagedAttention`."""
         raise NotImplementedError("task 3.2.1")
 
 
@@ -67,16 +67,16 @@ class PagedLayer:
     storage: KvStorage = ARRAYS
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The positions [T] of the rows, whatever `num_rows` is."""
+        """Returns the positions [T] of the rows, whatever `num_rows` is."""
         raise NotImplementedError("task 3.2.1")
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """`attend` masks the tokens after a row's own."""
+        """Returns "causal": `attend` masks the tokens after a row's own."""
         raise NotImplementedError("task 3.2.1")
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
         """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
 
-        A row attends to the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
+        A row attends to its own request's tokens up to itself. `scale` None means 1 / sqrt(D).
         """
         raise NotImplementedError("task 3.2.1")

@@ -1,4 +1,4 @@
-"""Which rows of a step belong to which request, and where their keys and values lie."""
+"""Which rows of a step belong to which request, and where their keys and values are stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from tiny_llm_lab.types.computing.paged import Slice
 class StepLayout:
     """Which of R requests each of a step's T rows belongs to, and where keys and values are stored.
 
-    A row is one token. The rows of a request are neighbours: one in a decode, several in a chunk.
+    A row is one token. The rows of a request are adjacent: one in a decode, several in a chunk.
     """
 
-    positions: list[int]  # [T] tokens of the same request before this row
+    positions: list[int]  # [T] the number of tokens of the same request before this row
     query_starts: list[int]  # [R + 1]: the rows of request r are query_starts[r] to query_starts[r + 1] - 1
-    lengths: list[int]  # [R] stored tokens, those of this step included
+    lengths: list[int]  # [R] the number of stored tokens, including this step's
     slots: mx.array  # [T] int32: where a row's keys and values go, block * block_size + place in the block
-    block_tables: mx.array  # [R, longest] int32: the blocks of each request, with zeros behind the last
+    block_tables: mx.array  # [R, longest] int32: the blocks of each request, then zeros
     state_slots: list[int]  # [R]: where a hybrid model's states of the request are
 
     @classmethod
     def of(cls, block_size: int, slices: Sequence[Slice]) -> "StepLayout":
-        """The layout of a slice of each request, in the order of the rows.
+        """Returns the layout of a slice of each request, in the order of the rows.
 
         Token t of a request is stored in its block t // block_size, at place t % block_size. Blocks after
-        the last token's are allowed and left out of the tables. Raises ValueError when the blocks of a
-        request have no room for all its tokens, when it has no new ones, or fewer than 0 computed ones.
+        the last token's block are allowed and left out of the tables. Raises ValueError if a request's blocks
+        have no room for all its tokens, or if it has no new tokens or fewer than 0 computed tokens.
         """
         raise NotImplementedError("task 3.1.2")

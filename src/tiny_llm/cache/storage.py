@@ -1,4 +1,4 @@
-"""How keys and values get into storage: by assignment to plain arrays, or by a model's operators."""
+"""How keys and values are written to storage: with plain arrays here, or with a model's operators."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,33 +9,33 @@ from tiny_llm_lab.types import KvStorage
 
 
 class ArrayStorage:
-    """`KvStorage` on plain arrays, which are written in place."""
+    """`KvStorage` on plain arrays, written in place."""
 
     has_free_rows = False
 
     def append(self, stored: mx.array, added: mx.array, offsets: Sequence[int]) -> mx.array:
-        """stored [R, G, room, D] with added [B, G, L, D] in its first B rows, from offsets[b] on.
+        """Write added [B, G, L, D] into the first B rows of stored [R, G, room, D], starting at offsets[b].
 
-        Writes into `stored` and returns it. All offsets are equal.
+        Writes in place and returns `stored`. All offsets are equal.
         """
         raise NotImplementedError("task 2.1.1")
 
     def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
-        """New storage [rows, G, room, D] of stored's dtype, with the first used[b] tokens of its row b.
+        """Returns new storage [rows, G, room, D] of stored's dtype, with the first used[b] tokens of row b.
 
-        All numbers of `used` may be 0: then only the shape and dtype of `stored` count.
+        If all numbers in `used` are 0, only the shape and dtype of `stored` matter.
         """
         raise NotImplementedError("task 2.1.1")
 
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
-        """The pool stored [blocks, G, block_size, D] with row t of added [T, G, 1, D] in slots[t] (int32).
+        """Write row t of added [T, G, 1, D] into slot slots[t] (int32) of stored [blocks, G, block_size, D].
 
-        Slot block * block_size + place. Writes into `stored` and returns it.
+        A slot is block * block_size + place. Writes in place and returns `stored`.
         """
         raise NotImplementedError("task 3.2.1")
 
     def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
-        """As the function `quantize_rows`."""
+        """Like the function `quantize_rows`."""
         raise NotImplementedError("task 3.2.5")
 
 

@@ -6,7 +6,7 @@ from .request_state import RequestState
 
 
 class EngineCore:
-    """Requests on one model, a step at a time; not to be used from two threads at once."""
+    """Requests on one model, one step at a time. Don't use it from two threads at once."""
 
     def __init__(
         self,
@@ -16,17 +16,17 @@ class EngineCore:
     ) -> None:
         """Allocate the blocks for keys and values; no requests yet.
 
-        `EngineOptions` (tiny_llm_lab.types) says what its fields mean, and which of them are of later tasks.
-        types/scheduling/defaults.py has an object for each option that is left out; a proposer makes a
+        `EngineOptions` (tiny_llm_lab.types) says what its fields mean, and which of them belong to later
+        tasks. types/scheduling/defaults.py has a default object for each option. With a proposer there is a
         `Speculation`, whose gate is the draft_gate or `AllDrafts`. Sets model, config, options, scheduler,
         kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling (whether steps may be
-        launched early), and step_end_s, the time on the options' clock at which the tokens of the last step
-        were read (0.0 before the first). Raises UserError as `EngineOptions.require_chunks`.
+        launched early), and step_end_s, the time on the options' clock when the last step's tokens were read
+        (0.0 before the first). Raises UserError like `EngineOptions.require_chunks`.
         """
         raise NotImplementedError("task 3.6.3")
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure` and `__init__`."""
+        """Use `config` for the next steps. Raises UserError like `Scheduler.reconfigure` and `__init__`."""
         raise NotImplementedError("task 3.6.3")
 
     @property
@@ -35,19 +35,19 @@ class EngineCore:
         raise NotImplementedError("task 3.6.3")
 
     def admit(self, request: RequestState) -> None:
-        """Queue a request. Raises UserError when it can never be served, or its id is in use."""
+        """Queue a request. Raises UserError if it can never be served, or if its id is in use."""
         raise NotImplementedError("task 3.6.3")
 
     def advance(self) -> list[RequestState]:
         """Compute one step, in one forward pass and one evaluation; return the requests it served, in order.
 
-        Returns [] without requests. When anything raises, all requests are dropped, empty blocks, prefix
-        cache and scheduler replace the old ones, and the error is raised again.
+        Returns [] if there are no requests. If anything raises, the core drops all requests, replaces the
+        blocks, prefix cache and scheduler by empty ones, and raises the error again.
         """
         raise NotImplementedError("task 3.6.4")
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request, whatever its state, and free its blocks; False when there is none.
+        """Drop a request in any state and free its blocks. Returns False if there is no such request.
 
         An answer that has not ended ends with finish_reason "abort".
         """
@@ -58,5 +58,5 @@ class EngineCore:
         raise NotImplementedError("task 3.6.3")
 
     def release(self) -> None:
-        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
+        """Drop all requests and free the memory. You can't use the engine afterwards."""
         raise NotImplementedError("task 3.6.3")

@@ -11,7 +11,7 @@ from .sequence import TokenSequence
 
 
 class RequestState:
-    """A sequence and its answer, side by side; keys and values lie in the engine's blocks."""
+    """A sequence and its answer. Its keys and values are in the engine's blocks."""
 
     def __init__(
         self,
@@ -23,9 +23,9 @@ class RequestState:
         """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
         sampler, the `Sampler` of the answer's sampling parameters on the model's operators `ops`.
 
-        Sets prompt_logprobs (from task 3.7.1 on), the `PromptLogprobs` of a request that asked for them or
-        None; and processors (from task 3.7.3 on): the request's `Penalties`, if its sampling parameters
-        change logits, and those given.
+        Sets prompt_logprobs (from task 3.7.1 on): the `PromptLogprobs` if the request asked for them, or
+        None. Sets processors (from task 3.7.3 on): the request's `Penalties`, if its sampling parameters
+        change logits, followed by the `processors` given.
         """
         raise NotImplementedError("task 3.6.1")
 
@@ -35,23 +35,23 @@ class RequestState:
         raise NotImplementedError("task 3.6.1")
 
     def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
-        """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
+        """Returns the logprobs of tokens `drawn` [n] from logits [n, V], lazily, as `score_tokens` does.
 
-        Empty unless the request asked for them (from task 3.7.1 on).
+        Returns () unless the request asked for them (from task 3.7.1 on).
         """
         raise NotImplementedError("task 3.6.1")
 
     def process(self, logits: mx.array) -> mx.array:
-        """What the processors (from task 3.7.3 on) make of logits [n, V], the rows of this step, lazily.
+        """Returns logits [n, V], the rows of this step, after the processors (from task 3.7.3 on), lazily.
 
         Row i follows the answer so far and the first i tokens of the draft.
         """
         raise NotImplementedError("task 3.7.3")
 
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
-        """Append the tokens of one step to the answer, up to the one that ends it.
+        """Append the tokens of one step to the answer, up to the token that ends it.
 
-        `scores` (from 3.7.1 on) is what `score` returned for them. The sequence is not changed: the
+        `scores` (from 3.7.1 on) is what `score` returned for them. Does not change the sequence; the
         scheduler's `commit` does that.
         """
         raise NotImplementedError("task 3.6.1")
@@ -61,5 +61,5 @@ class RequestState:
         raise NotImplementedError("task 3.6.1")
 
     def output(self) -> EngineOutput:
-        """What is new for the user since the last call: tokens, text, logprobs, events, the end."""
+        """Returns what is new for the user since the last call: tokens, text, logprobs, events, the end."""
         raise NotImplementedError("task 3.6.1")

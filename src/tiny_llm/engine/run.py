@@ -1,4 +1,4 @@
-"""Many prompts through one engine: prompts that have arrived go in, and each gets its completion."""
+"""Many prompts on one engine: prompts that have arrived are added, and each gets its completion."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,24 +8,24 @@ from .request_state import RequestState
 
 
 class PromptRun:
-    """The prompts of one call of `Engine.generate`: those to come, those under way, those that ended."""
+    """The prompts of one call of `Engine.generate`: waiting to arrive, in the engine, or ended."""
 
     def __init__(self, arrivals: Arrivals, on_event: EventCallback | None = None) -> None:
-        """Sets arrivals: the prompts that have not been added to the engine."""
+        """Sets arrivals, the prompts that have not been added to the engine."""
         raise NotImplementedError("task 3.6.6")
 
     def start_arrived(self, add: Callable[[Arrival], Completion | None]) -> None:
-        """Pass every prompt that has arrived to `add`, which returns a completion when it refuses one."""
+        """Pass each prompt that has arrived to `add`, which returns a completion if it refuses the prompt."""
         raise NotImplementedError("task 3.6.6")
 
     def started(self, request: RequestState) -> None:
-        """From now on, publish events of a request that was added by this run or inside `on_event`."""
+        """Start to publish the events of a request that this run or `on_event` has added."""
         raise NotImplementedError("task 3.6.6")
 
     def publish(self, served: Iterable[RequestState]) -> None:
-        """Publish the events of the requests that a step served, then of those that were aborted."""
+        """Publish the events of the requests that a step served, then of requests that were aborted."""
         raise NotImplementedError("task 3.6.6")
 
     def completions(self) -> list[Completion]:
-        """The completions of the run, in prompt order; without `on_event`, refused prompts are reported."""
+        """Returns the run's completions, in prompt order. Without `on_event` it reports refused prompts."""
         raise NotImplementedError("task 3.6.6")

@@ -1,4 +1,4 @@
-"""What the scheduler knows of one request: its tokens, two counters, and its blocks."""
+"""What the scheduler knows about one request: its tokens, two counters, and its blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,85 +10,85 @@ from tiny_llm_lab.types import PriorityClass
 class TokenSequence:
     """A prompt and the answer so far, and how many of their tokens are in the KV cache.
 
-    One rule drives everything: `num_computed_tokens` chases `num_tokens`. A prompt that waits for its
-    next chunk, one that was interrupted and an answer that grows differ in these numbers only.
+    One rule drives everything: `num_computed_tokens` catches up with `num_tokens`. A prompt that waits for
+    its next chunk, a preempted sequence and a growing answer differ only in these numbers.
     """
 
     request_id: str
     prompt_token_ids: Sequence[int]
-    priority: int = 0  # lower is more urgent; counts with policy "priority"
+    priority: int = 0  # lower is more urgent; used by policy "priority"
     arrival_s: float = 0.0
     priority_class: PriorityClass = "interactive"  # "batch": takes what interactive sequences leave
     output_token_ids: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0  # of prompt and answer, from the start, that are in the cache
+    num_computed_tokens: int = 0  # the first so many of prompt and answer are in the cache
     block_ids: list[int] = field(default_factory=list)  # token i is in block_ids[i // block_size]
     state_slot: int = -1  # where a hybrid model's states of it are; -1 while it does not run
-    spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, to be verified
+    spec_token_ids: list[int] = field(default_factory=list)  # draft of the next tokens, not verified yet
     num_preemptions: int = 0
-    skip_reading_prefix_cache: bool = False  # every token of its prompt is to be computed (task 3.7.1 on)
+    skip_reading_prefix_cache: bool = False  # compute every token of its prompt (task 3.7.1 on)
     num_cached_tokens: int = 0  # found in the prefix cache before the first preemption
-    order: tuple[float, ...] = ()  # its place in the request queue, the smallest first
+    order: tuple[float, ...] = ()  # its place in the request queue, smallest first
 
     @property
     def rank(self) -> int:
-        """The place of its class in PRIORITY_CLASSES of tiny_llm_lab.types: 0 is the most urgent."""
+        """The index of its class in PRIORITY_CLASSES of tiny_llm_lab.types; 0 is the most urgent."""
         raise NotImplementedError("task 3.4.1")
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the prompt and of the answer so far."""
+        """The number of tokens of the prompt and of the answer so far."""
         raise NotImplementedError("task 3.4.1")
 
     @property
     def num_tokens_with_spec(self) -> int:
-        """`num_tokens` and the drafted ones."""
+        """`num_tokens` plus the number of draft tokens."""
         raise NotImplementedError("task 3.4.1")
 
     @property
     def token_ids(self) -> list[int]:
-        """Prompt and answer."""
+        """The tokens of the prompt, then of the answer so far."""
         raise NotImplementedError("task 3.4.1")
 
     @property
     def is_decoding(self) -> bool:
-        """Whether the only known token that is not computed is the newest of the answer."""
+        """Whether the newest token of the answer is the only known token that is not computed."""
         raise NotImplementedError("task 3.4.1")
 
     def needs_sample(self, num_new_tokens: int) -> bool:
-        """Whether a step that computes `num_new_tokens` more ends with a token to sample.
+        """Whether a step that computes `num_new_tokens` more tokens ends with a token to sample.
 
-        It does when every known token is computed then; draft tokens may come on top.
+        It does if every known token is then computed. Draft tokens may come on top.
         """
         raise NotImplementedError("task 3.4.1")
 
     def tokens_between(self, start: int, end: int) -> list[int]:
-        """Tokens `start` to `end`, end exclusive, of prompt, answer and draft in this order.
+        """Returns tokens `start` to `end`, end exclusive, of prompt, answer and draft in this order.
 
-        Takes time for these tokens, not for all. Raises ValueError when there are not that many.
+        Takes time for these tokens, not for all tokens. Raises ValueError if there are not that many.
         """
         raise NotImplementedError("task 3.4.1")
 
     def advance(self, num_new_tokens: int, sampled: Sequence[int] = ()) -> None:
-        """`num_new_tokens` more are computed, and the tokens of `sampled` were sampled after them.
+        """Record that `num_new_tokens` more tokens are computed, and that `sampled` was sampled after them.
 
-        `sampled` is empty unless `needs_sample`. Then it has the accepted part of the draft, which may be
-        empty, and one more token; they join the answer, the draft is used up, and only the newest
-        token is not computed: what was computed of rejected tokens does not count. Raises ValueError
-        when `sampled` is missing, comes too early, or is not accepted draft tokens plus one token.
+        `sampled` is empty unless `needs_sample`. If a sample is needed, it has the accepted part of the
+        draft, which may be empty, and one more token. They join the answer, the draft is used up, and only
+        the newest token is not computed, because rejected tokens do not count as computed. Raises ValueError
+        if `sampled` is missing, comes too early, or is not accepted draft tokens plus one token.
         """
         raise NotImplementedError("task 3.4.1")
 
 
 def clamp_new_tokens(num_new_tokens: int, threshold: int, budget: int) -> int:
-    """How many of `num_new_tokens` missing tokens a request gets in a step: the whole of chunking.
+    """Returns how many of `num_new_tokens` missing tokens a request gets in a step. All chunking is here.
 
-    At most `threshold` if that is above 0 (0 = off), at most the `budget` that is left, never below 0.
+    At most `threshold` if that is above 0 (0 = off), at most the `budget` that is left, and never below 0.
     """
     raise NotImplementedError("task 3.4.1")
 
 
 def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
-    """How many steps compute the prompt of a request when the engine serves no other.
+    """Returns how many steps compute the prompt of a request if the engine serves no other request.
 
     `threshold` is the most tokens of one request in a step (0 = off), `budget` the most tokens of a step:
     (4000, 512, 8192) -> 8, (4097, 512, 512) -> 9. Raises UserError for a prompt or budget below 1, or a

@@ -1,4 +1,4 @@
-"""Speculation in the engine: which sequences get a draft, and what becomes of it."""
+"""Speculation in the engine: which sequences get a draft, and how much of it is accepted."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,31 +13,31 @@ class Speculation:
     def __init__(self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
-        `gate` (from task 3.9.7 on) chooses the drafts that are verified; it learns how long steps take, in
-        seconds on `clock`.
+        `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
+        `clock`.
         """
         raise NotImplementedError("task 3.9.6")
 
     def draft(self, requests: Iterable[RequestState]) -> None:
-        """Give those of the running `requests` that decode their spec_token_ids, before the step is planned.
+        """Set spec_token_ids of the running `requests` that decode, before the step is planned.
 
-        A sequence that has some keeps them. Draft tokens that cannot become part of the answer are cut, and
-        those from the first outside the vocabulary on. None is made where the gate (from task 3.9.7
+        A sequence that already has some keeps them. A draft is cut at the first token outside the vocabulary,
+        and where its tokens can't become part of the answer. There is no draft if the gate (from task 3.9.7
         on) wants neither the shortest draft, of one token, nor the longest.
         """
         raise NotImplementedError("task 3.9.6")
 
     def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
-        """Count the draft; return the tokens of `sampled` that are certain, up to the first not drafted."""
+        """Count the draft. Returns the certain tokens of `sampled`, up to the first that was not drafted."""
         raise NotImplementedError("task 3.9.6")
 
     def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], end_s: float) -> None:
-        """Tell the gate how long a step took since `draft`, if it held nothing but decodes and drafts.
+        """Tell the gate how long a step took since `draft`, if the step had only decodes and drafts.
 
-        `sampled` are the sampled tokens of each of its requests.
+        `sampled` has the sampled tokens of each of its requests.
         """
         raise NotImplementedError("task 3.9.6")
 
     def forget(self, request_id: str) -> None:
-        """Drop what is remembered of a request; one that is not known is fine."""
+        """Forget a request. It may be unknown."""
         raise NotImplementedError("task 3.9.6")

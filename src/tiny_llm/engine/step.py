@@ -13,20 +13,20 @@ from .request_state import RequestState
 
 @dataclass(frozen=True, eq=False)
 class InflightStep:
-    """A step that was launched: the device computes it, whatever Python does meanwhile."""
+    """A launched step, which the device computes while Python does other work."""
 
     plan: StepPlan
     requests: Sequence[RequestState]  # in the order of the plan
     start_s: float
     slices: Sequence[Slice]  # what it computes of each request
     sampled: mx.array  # [n] uint32, lazily: the tokens of all sampled rows
-    # What `score_tokens` found, lazily, for requests that asked for logprobs (from task 3.7.1 on; {} before).
+    # What `score_tokens` returned, lazily, for requests that want logprobs (from task 3.7.1 on; {} before).
     scores: Mapping[RequestState, Sequence[mx.array]]
 
     def read(self) -> dict[RequestState, list[int]]:
-        """Wait for the step; return the sampled tokens of each request whose known tokens are computed now.
+        """Wait for the step; return the sampled tokens of each request whose known tokens are now computed.
 
-        These are one token more than the request has draft tokens in this step.
+        Each request has one sampled token more than draft tokens in this step.
         """
         raise NotImplementedError("task 3.6.2")
 
@@ -41,8 +41,8 @@ def launch(
 ) -> InflightStep:
     """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
-    Does not wait for the result; logits are computed only for rows that are sampled. These are drawn from
-    what the processors of a request (from task 3.7.3 on) make of them. `previous` (from task 3.7.2 on) is the
-    step before, which is still being computed: the input of each request is the token that it samples there.
+    Does not wait for the result. Computes logits only for rows that are sampled, and samples from them after
+    the request's processors (from task 3.7.3 on). `previous` (from task 3.7.2 on) is the step before, which
+    is still being computed: the input of each request is the token that it samples there.
     """
     raise NotImplementedError("task 3.6.2")

@@ -1,1 +1,1 @@
-"""Generation: from a prompt to an answer, week 1 and 2."""
+"""Generation in weeks 1 and 2: from a prompt to an answer."""

@@ -1,4 +1,4 @@
-"""How likely the tokens of an answer, and of a prompt, were."""
+"""How likely the tokens of an answer or of a prompt were."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.a
     """logits [n, V], tokens [n] -> logprobs [n], top_tokens [n, num_top], top_logprobs [n, num_top], lazily.
 
     A logprob is the natural logarithm of the softmax of `logits`, in float32. top_tokens are the likeliest
-    of each row, in any order.
+    tokens of each row, in any order.
     """
     raise NotImplementedError("task 3.7.1")
 
 
 def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
-    """The logprobs of `tokens` from the first rows of `scores`, the arrays that `score_tokens` returned.
+    """Returns the logprobs of `tokens` from the first rows of `scores`, what `score_tokens` returned.
 
     Equally likely top tokens are in the order of their ids.
     """
@@ -25,18 +25,18 @@ def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[To
 
 
 class PromptLogprobs:
-    """How likely each token of a prompt was, given those before it: found chunk by chunk."""
+    """How likely each token of a prompt was, given the tokens before it. Found chunk by chunk."""
 
     def __init__(self, prompt: Sequence[int], num_top: int) -> None:
-        """Sets found = [None]: nothing can be said of the first token."""
+        """Sets found = [None], because the first token has no logprob."""
         raise NotImplementedError("task 3.7.1")
 
     def places(self, num_computed: int, num_new: int) -> range:
-        """Of `num_new` places of the prompt from `num_computed` on those whose next token is not scored."""
+        """Returns the places, of `num_new` starting at `num_computed`, whose next token is not scored yet."""
         raise NotImplementedError("task 3.7.1")
 
     def score(self, logits: mx.array) -> list[tuple[mx.array, ...]]:
-        """The scores of the next tokens from the logits [n, V] of their `places`, lazily, some at a time."""
+        """Returns the next tokens' scores from the logits [n, V] of their `places`, lazily, in parts."""
         raise NotImplementedError("task 3.7.1")
 
     def read(self, scores: Sequence[Sequence[mx.array]]) -> None:
@@ -45,19 +45,19 @@ class PromptLogprobs:
 
 
 class PromptRows:
-    """The rows of a step behind which tokens of prompts are scored."""
+    """The rows of a step after which tokens of prompts are scored."""
 
     def __init__(self, parts: Sequence[tuple[PromptLogprobs | None, int, int]]) -> None:
-        """`parts` are (what is to be found or None, num_computed_tokens, num_new_tokens) of each request.
+        """`parts` has (its `PromptLogprobs` or None, num_computed_tokens, num_new_tokens) of each request.
 
-        Sets rows, in the order of `parts`; and scores = [], which has to be evaluated before `read`.
+        Sets rows, in the order of `parts`, and scores = [], which you must evaluate before `read`.
         """
         raise NotImplementedError("task 3.7.1")
 
     def score(self, logits: mx.array) -> None:
-        """Score what follows `rows`, of which `logits` [n, V] are, lazily."""
+        """Score the tokens that follow `rows`, from the rows' logits [n, V], lazily."""
         raise NotImplementedError("task 3.7.1")
 
     def read(self) -> None:
-        """Append what was scored to what the prompts have `found`."""
+        """Append the scores to `found` of each prompt."""
         raise NotImplementedError("task 3.7.1")

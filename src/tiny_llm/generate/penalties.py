@@ -1,4 +1,4 @@
-"""Logits as the sampling parameters of a request change them: biases, penalties, a minimum length."""
+"""How a request's sampling parameters change logits: biases, penalties, a minimum length."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -13,15 +13,15 @@ class Penalties:
     def __init__(
         self, sampling: SamplingParams, prompt: Sequence[int], end_token_ids: Collection[int] = ()
     ) -> None:
-        """`end_token_ids` end the answer, and are barred before its min_tokens-th token."""
+        """`end_token_ids` end the answer, and are not allowed before its min_tokens-th token."""
         raise NotImplementedError("task 3.7.3")
 
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
-        """logits [V] of the token behind `answer` -> [V] float32, lazily.
+        """logits [V] of the token after `answer` -> [V] float32, lazily.
 
-        A logit of a token of `prompt` or `answer` is divided by repetition_penalty where it is positive, and
-        multiplied where not. A token that occurs n times in `answer` loses presence_penalty and n times
-        frequency_penalty. Takes time for the tokens of `answer`, not for those of `prompt`.
+        The logit of a token in `prompt` or `answer` is divided by repetition_penalty if it is positive, and
+        otherwise multiplied by it. A token that occurs n times in `answer` loses presence_penalty plus n
+        times frequency_penalty. The time depends on the number of tokens of `answer`, not of `prompt`.
         """
         raise NotImplementedError("task 3.7.3")
 
@@ -29,8 +29,8 @@ class Penalties:
 def process_rows(
     logits: mx.array, parts: Sequence[tuple[Callable[[mx.array], mx.array] | None, int]]
 ) -> mx.array:
-    """logits [n, V] of several requests -> [n, V], lazily; the same array when none has processors.
+    """logits [n, V] of several requests -> [n, V], lazily; the same array if none has processors.
 
-    `parts` are (what changes its rows or None, number of rows), in the order of the rows.
+    `parts` has (function that changes the rows or None, number of rows), in the order of the rows.
     """
     raise NotImplementedError("task 3.7.3")

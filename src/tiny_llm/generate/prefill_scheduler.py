@@ -1,4 +1,4 @@
-"""The prefill policy of day 2.8: classes, reserved rows and pauses in one object, for `batch_generate`."""
+"""The prefill policy of day 2.8 for `batch_generate`: classes, reserved rows and pauses in one object."""
 
 from tiny_llm_lab.types import Arrival, Arrivals, Clock, Prefill
 
@@ -6,7 +6,7 @@ from .priority import MAX_WAIT_S
 
 
 class PrefillScheduler:
-    """A `PrefillPolicy`: paused prompts go on before others begin, the most urgent first."""
+    """A `PrefillPolicy`: paused prompts continue before others start, the most urgent first."""
 
     def __init__(
         self,
@@ -20,31 +20,31 @@ class PrefillScheduler:
     ) -> None:
         """Settings of `PriorityScheduler`, `may_start` and `PausedPrefills`; long_tokens None = no pauses.
 
-        Sets paused, the `PausedPrefills` of the run. Raises UserError, which names it, for a setting
-        that is negative or NaN.
+        Sets paused, the `PausedPrefills` of the run. Raises UserError for a setting that is negative or NaN;
+        the message names the setting.
         """
         raise NotImplementedError("task 2.8.6")
 
     @property
     def num_waiting(self) -> int:
-        """Prompts that have arrived and not begun, and prompts that are paused."""
+        """The number of prompts that have arrived but not started, plus the paused prompts."""
         raise NotImplementedError("task 2.8.6")
 
     def begin(self, batch_size: int, clock: Clock) -> None:
-        """A run with `batch_size` rows begins; whatever was before is forgotten."""
+        """Start a run with `batch_size` rows, and forget everything from before."""
         raise NotImplementedError("task 2.8.6")
 
     def select_prefill(
         self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
     ) -> Prefill | Arrival | None:
-        """Whose chunk is next; `arrivals` that have come are taken from the queue.
+        """Returns whose chunk is next; takes prompts that have arrived from the `arrivals` queue.
 
-        A running prefill goes on, or is paused if an interactive prompt would begin next and it gives way.
-        Without one the most urgent paused prompt goes on, if `may_start` lets it. Otherwise, and after a
-        pause, the most urgent prompt begins, if `may_start` lets it.
+        A running prefill continues, or is paused if an interactive prompt would start next and it gives way.
+        If there is no running prefill, the most urgent paused prompt continues, if `may_start` allows it.
+        Otherwise, and after a pause, the most urgent prompt starts, if `may_start` allows it.
         """
         raise NotImplementedError("task 2.8.6")
 
     def release(self) -> None:
-        """Give the memory of every paused prompt back."""
+        """Free the memory of all paused prompts."""
         raise NotImplementedError("task 2.8.6")

@@ -1,8 +1,8 @@
 // Attention over stored keys and values, a block of them at a time (FlashAttention-2, arXiv 2307.08691).
 //
 // The rows of one kv head (its query heads, several tokens) share every block, which is decoded to floats
-// once. Blocks begin at multiples of kBlock whatever the chunk, so that a token's result does not depend on
-// its company.
+// once. Blocks begin at multiples of kBlock whatever the chunk, so a token's result does not depend on which
+// tokens are computed with it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,7 +12,7 @@
 
 namespace tiny_llm::TINY_ISA {
 
-/// The element of key or value at which a stored token of a request and a kv head begins.
+/// Returns the index of the first element of a stored token, for a request and a kv head, in key or value.
 inline int64_t kv_offset(const Tensor& t, const Requests& requests, int64_t request, int64_t group,
                          int64_t token) {
   int64_t block = request, inside = token;
@@ -24,7 +24,8 @@ inline int64_t kv_offset(const Tensor& t, const Requests& requests, int64_t requ
   return block * t.stride[0] + group * t.stride[1] + inside * t.stride[2];
 }
 
-/// How many of a request's `count` stored tokens from `token` on are contiguous, t.stride[2] elements apart.
+/// Returns how many of a request's `count` stored tokens, starting at `token`, are contiguous, that is
+/// t.stride[2] elements apart.
 inline int64_t contiguous_tokens(const Tensor& t, const Requests& requests, int64_t token, int64_t count) {
   if (requests.tables == nullptr) return count;
   // BEGIN task 3.2.3
@@ -32,7 +33,7 @@ inline int64_t contiguous_tokens(const Tensor& t, const Requests& requests, int6
   // END task 3.2.3
 }
 
-/// Scores of rows `begin` to `end - 1` against a run of keys, not scaled.
+/// Computes the scores, not scaled, of rows `begin` to `end - 1` against a run of keys.
 template <class T>
 void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, const KvRun<T>& key) {
   // BEGIN task 2.4.2
@@ -40,8 +41,8 @@ void score(AttentionRows& rows, int64_t begin, int64_t end, int64_t padded, cons
   // END task 2.4.2
 }
 
-/// One step of the online softmax: turns a block's scores into weights, and updates peak, total and output of
-/// each row.
+/// One block of the online softmax: turns the block's scores into weights, and updates each row's peak, total
+/// and output.
 inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64_t first, int64_t padded,
                           float scale) {
   // BEGIN task 2.4.2
@@ -49,7 +50,7 @@ inline void softmax_block(AttentionRows& rows, int64_t begin, int64_t end, int64
   // END task 2.4.2
 }
 
-/// Add a run's values, each times its weight, to M rows' outputs.
+/// Adds a run's values, each times its weight, to the outputs of M rows.
 template <int M, class T>
 void accumulate_v_tile(const float (*weights)[kBlock], const KvRun<T>& value, float* out, int64_t padded) {
   // BEGIN task 2.4.3
@@ -92,7 +93,7 @@ inline void attend(ThreadPool& threads, int id, const Attention& a, const Item& 
   // END task 2.5.3
 }
 
-/// Put the items with the most work first, so that all threads finish at about the same time.
+/// Puts the items with the most work first, so that all threads finish at about the same time.
 inline void largest_first(std::vector<Item>& items) {
   // BEGIN task 3.2.3
   throw std::runtime_error("task 3.2.3");

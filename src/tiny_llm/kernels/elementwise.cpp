@@ -1,4 +1,4 @@
-// The operators between the products: norms, rotations, the gate, the embedding, and the choice of a token.
+// The operators between the matrix products: norms, rotations, the gate, the embedding, argmax and top-k.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -9,9 +9,9 @@
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int64_t kNumbersAnItem = 16384;  // work that is worth waking a second thread for
+constexpr int64_t kNumbersAnItem = 16384;  // enough work to wake a second thread for
 
-/// Call body(id, row) for every row of `width` numbers, in items large enough to share.
+/// Calls body(id, row) for every row of `width` numbers, in items large enough to share among threads.
 template <class Body>
 inline void each_row(ThreadPool& threads, int64_t rows, int64_t width, const Body& body) {
   int64_t step = std::max<int64_t>(1, kNumbersAnItem / std::max<int64_t>(1, width));
@@ -20,7 +20,7 @@ inline void each_row(ThreadPool& threads, int64_t rows, int64_t width, const Bod
   });
 }
 
-/// 1 / sqrt(mean square + eps) of the first `count` of `padded` numbers, the rest of which are zeros.
+/// Returns 1 / sqrt(mean square + eps) of the first `count` of `padded` numbers. The rest are zeros.
 inline float inverse_rms(const float* x, int64_t count, int64_t padded, float eps) {
   Vec total{};
   for (int64_t i = 0; i < padded; i += kWidth) total = fma(load(x + i), load(x + i), total);
@@ -38,7 +38,7 @@ void rms_norm(ThreadPool& threads, const Tensor& x, const Tensor& delta, const T
   // END task 2.5.4
 }
 
-/// Rotate the pairs of one head: neighbours if traditional, otherwise i and i + D / 2.
+/// Rotates the pairs of one head: neighbours if traditional, otherwise i and i + D / 2.
 inline void rotate(const float* x, const float* cos, const float* sin, int64_t dim, bool traditional,
                    float* out) {
   // BEGIN task 2.5.5
@@ -71,7 +71,7 @@ void swiglu(ThreadPool& threads, const Tensor& gate, const Tensor& up, const Ten
   // END task 2.5.4
 }
 
-/// One row of a matrix as floats.
+/// Decodes one row of a matrix to floats.
 inline void decode_row(const Matrix& m, int64_t row, float* out, float* groups) {
   if (m.bits == 0)
     return widen(m.data, m.dtype, row * m.columns, m.columns, rounded_up(m.columns, kWidth), out);
@@ -95,7 +95,7 @@ void embedding(ThreadPool& threads, const int32_t* tokens, int64_t count, const 
   });
 }
 
-/// Numbers first to first + kWidth of a row, those behind its end as minus infinity.
+/// Returns numbers first to first + kWidth - 1 of a row, with minus infinity after its end.
 inline Vec load_or_lowest(const Tensor& x, int64_t row, int64_t first) {
   float line[kWidth];
   int64_t count = std::min<int64_t>(kWidth, x.shape[1] - first);
@@ -118,7 +118,7 @@ void argmax(ThreadPool& threads, const Tensor& x, uint32_t* out) {
       peak = max(value, peak);
     }
     std::pair<float, uint32_t> found(float{peak[0]},
-                                     uint32_t(where[0]));  // Clang lends no reference to a lane
+                                     uint32_t(where[0]));  // Clang allows no reference to a lane
     for (int lane = 1; lane < kWidth; ++lane) {
       float value = peak[lane];
       uint32_t place = where[lane];
@@ -135,11 +135,11 @@ void argmax(ThreadPool& threads, const Tensor& x, uint32_t* out) {
 
 void top_k(ThreadPool& threads, const Tensor& x, int k, float* out) {
   threads.each(x.shape[0], [&](int, int64_t row) {
-    float* heap = out + row * k;  // the k largest so far, the smallest of them in front
+    float* heap = out + row * k;  // the k largest so far, the smallest of them first
     std::fill_n(heap, k, -std::numeric_limits<float>::infinity());
     for (int64_t i = 0; i < x.shape[1]; i += kWidth) {
       Vec value = load_or_lowest(x, row, i);
-      if (highest(value) <= heap[0]) continue;  // nearly always, once the heap has warmed up
+      if (highest(value) <= heap[0]) continue;  // nearly always, once the heap is full
       for (int lane = 0; lane < kWidth; ++lane) {
         if (value[lane] <= heap[0]) continue;
         std::pop_heap(heap, heap + k, std::greater<>());

@@ -1,13 +1,13 @@
-// Attention over pages: the walk of flash_attention.metal, with the place of every token looked up.
+// Paged attention: the loop of flash_attention.metal, but it looks up the place of every token.
 //
 //   query [T, H, 1, D]   keys, values [blocks, G, block size, D]   tables [R, W]: each request's blocks, in order
 //   owners, visible [T or more]: a row's request, and how many stored tokens it sees   scale: one float32
 //   out [T, H, 1, D] of type T (template)
 //   grid: LANES x T x H threads. The LANES threads of one query row are a simdgroup.
 //
-// MLX writes the kernel's signature. It holds the inputs in this order, the output, the template values T and D, and of
-// the rest what the body mentions. Arrays of fewer than 8 elements come in `constant` memory: index all under their
-// names, without pointers of your own.
+// MLX writes the kernel's signature. It has the inputs in this order, the output, the template values T and D, and
+// whatever else the body mentions. Arrays of fewer than 8 elements are in `constant` memory, so index all arrays by
+// their names, without pointers of your own.
 
 // Every Apple GPU runs 32 threads in lockstep.
 static constant constexpr const uint LANES = 32;

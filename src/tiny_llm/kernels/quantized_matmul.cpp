@@ -1,7 +1,8 @@
-// A packed product four times, each step faster than the one before for a reason that can be worked out on
-// paper first; the fifth is linear.cpp. All give out [M, N] = x [M, K] times the transpose of the matrix.
+// A packed product on four rungs. Each rung is faster than the previous one, for a reason that you can work
+// out on paper first. linear.cpp is the fifth. All compute out [M, N] = x [M, K] times the transpose of the
+// matrix.
 //
-// The steps see rows that are float32 already and scales that are floats: only the arithmetic differs.
+// The rungs get float32 rows and float scales, so only the arithmetic differs.
 #include "tiles.h"
 
 namespace tiny_llm::TINY_ISA {
@@ -15,37 +16,37 @@ struct RowPair {
   int bits;
 };
 
-/// Step 1. The definition, a weight at a time: the sum over k of x[k] * (scale * q + bias).
+/// Rung 1. The definition, one weight at a time: the sum over k of x[k] * (scale * q + bias).
 float dot_plain(const RowPair& row) {
   // BEGIN task 2.2.3
   throw std::runtime_error("task 2.2.3");
   // END task 2.2.3
 }
 
-/// Step 2. Scale and bias once a group: scale * (the sum of x * q) + bias * (the sum of x).
+/// Rung 2. Scale and bias once a group: scale * (the sum of x * q) + bias * (the sum of x).
 float dot_by_group(const RowPair& row) {
   // BEGIN task 2.2.4
   throw std::runtime_error("task 2.2.4");
   // END task 2.2.4
 }
 
-/// kWidth words of a row from `first` on; zeros behind its end.
+/// Returns kWidth words of a row, starting at `first`, with zeros after its end.
 inline WordVec words_at(const RowPair& row, int64_t first) {
   int64_t left = row.columns * row.bits / 32 - first;
   return left >= kWidth ? load(row.words + first) : load_part(row.words + first, left);
 }
 
-/// Step 3. A whole vector of words at a time. `x` is laid out so that field j of word w meets lane w of
-/// vector j: x[(j * kWidth + w)] of a span of 32 / bits vectors is element w * (32 / bits) + j of it.
-/// `sums` [groups] hold the sum of x over each group. A vector of words may reach over several groups:
-/// `scales` has one number a word.
+/// Rung 3. A whole vector of words at a time. `x` is laid out so that field j of word w meets lane w of
+/// vector j: x[(j * kWidth + w)] of a span of 32 / bits vectors is element w * (32 / bits) + j of the span.
+/// `sums` [groups] has the sum of x over each group. A vector of words may span several groups, so
+/// `scale_of_word` has one number for each word.
 float dot_vectors(const RowPair& row, const float* sums, const float* scale_of_word) {
   // BEGIN task 2.2.5
   throw std::runtime_error("task 2.2.5");
   // END task 2.2.5
 }
 
-/// Step 4. The same for every output n of every row m, shared among the threads: call one(m, n, id) once for
+/// Rung 4. The same for every output n of every row m, shared among the threads: calls one(m, n, id) once for
 /// each.
 template <class One>
 void share(ThreadPool& threads, int64_t rows, int64_t columns, const One& one) {
@@ -56,7 +57,7 @@ void share(ThreadPool& threads, int64_t rows, int64_t columns, const One& one) {
 
 namespace {
 
-/// x[m] in the order of step 3, and the sums of its groups.
+/// Writes x[m] in the order of rung 3, and the sums of its groups.
 void lay_out(const float* x, int64_t columns, int bits, int64_t group_size, float* out, float* sums) {
   int per_word = 32 / bits;
   for (int64_t k = 0; k < columns; ++k) {
@@ -69,7 +70,7 @@ void lay_out(const float* x, int64_t columns, int bits, int64_t group_size, floa
 
 }  // namespace
 
-/// All outputs by one of the steps; step 4 with all threads.
+/// Computes all outputs on rung `step`. Rung 4 uses all threads.
 void quantized_matmul_step(ThreadPool& threads, int step, const Tensor& x, const Product& product) {
   const Matrix& w = product.matrix;
   int64_t columns = w.columns, words = columns * w.bits / 32, groups = columns / w.group_size;

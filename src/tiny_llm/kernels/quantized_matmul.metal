@@ -3,9 +3,9 @@
 //   x [M, K]   w [N, K * BITS / 32] uint32   scales, biases [N, K / GROUP]   out [M, N] of type T
 //   grid: LANES x N x M threads. The LANES threads of one (n, m) are a simdgroup and share one sum.
 //
-// MLX writes the kernel's signature. It holds the five arrays, the template values T, BITS and GROUP, and
-// of the rest (`x_shape`, `thread_position_in_grid`, ...) what the body mentions. Arrays of fewer than 8
-// elements come in `constant` memory, the others in `device` memory: index them under their names, since a
+// MLX writes the kernel's signature. It has the five arrays, the template values T, BITS and GROUP, and
+// whatever else the body mentions (`x_shape`, `thread_position_in_grid`, ...). Arrays of fewer than 8
+// elements are in `constant` memory, the others in `device` memory. Index them by their names, because a
 // pointer of your own would have to know which.
 
 // Every Apple GPU runs 32 threads in lockstep.

@@ -14,16 +14,16 @@ def scaled_dot_product_attention_simple(
     scale: float | None = None,
     mask: mx.array | None = None,
 ) -> mx.array:
-    """softmax(query key^T * scale + mask) value (arXiv 1706.03762, eq. 1).
+    """Returns softmax(query key^T * scale + mask) value, [..., L, D] (arXiv 1706.03762, eq. 1).
 
-    query [..., L, D], key and value [..., S, D], mask broadcastable to [..., L, S] and added to the
-    scores -> [..., L, D]. `scale` None means 1 / sqrt(D).
+    query is [..., L, D], key and value are [..., S, D]. `scale` None means 1 / sqrt(D). `mask` broadcasts
+    to [..., L, S] and is added to the scores.
     """
     raise NotImplementedError("task 1.1.2")
 
 
 class SimpleMultiHeadAttention:
-    """Multi-head attention with as many kv heads as query heads (arXiv 1706.03762, section 3.2.2)."""
+    """Multi-head attention; every query head has its own kv head (arXiv 1706.03762, section 3.2.2)."""
 
     def __init__(
         self,
@@ -34,21 +34,21 @@ class SimpleMultiHeadAttention:
         wv: mx.array,
         wo: mx.array,
     ) -> None:
-        """wq, wk, wv [H * D, E] and wo [E, H * D], with E = hidden_size and D = E / num_heads."""
+        """wq, wk, wv are [H * D, E] and wo is [E, H * D], with E = hidden_size and D = E / num_heads."""
         raise NotImplementedError("task 1.1.3")
 
     def __call__(
         self, query: mx.array, key: mx.array, value: mx.array, mask: mx.array | None = None
     ) -> mx.array:
-        """query [B, L, E], key and value [B, S, E], mask broadcastable to [B, H, L, S] -> [B, L, E]."""
+        """query [B, L, E], key and value [B, S, E] -> [B, L, E]; `mask` broadcasts to [B, H, L, S]."""
         raise NotImplementedError("task 1.1.3")
 
 
 def causal_mask(L: int, S: int, dtype: mx.Dtype) -> mx.array:
-    """An additive [L, S] mask for L new tokens at the end of S stored ones: 0 may be seen, -inf not.
+    """Returns the additive [L, S] mask of the last L of S stored tokens: 0 where visible, else -inf.
 
-    Bottom-right aligned: the last row sees all S tokens, the row before it one fewer.
-    Raises ValueError when S < L.
+    The mask is aligned at the bottom right: the last row sees all S tokens, the row above it one fewer.
+    Raises ValueError if S < L.
     """
     raise NotImplementedError("task 1.3.1")
 
@@ -63,8 +63,8 @@ def scaled_dot_product_attention_grouped(
     """Attention in which H / G consecutive query heads share one kv head (arXiv 2305.13245).
 
     query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D]; head h reads kv head h // (H / G).
-    `mask` is None, "causal" (bottom-right aligned) or an array broadcastable to [B, H, L, S]: added
-    to the scores, or, if boolean, True where a token may be seen. Raises ValueError unless G divides H,
-    and for any other string.
+    `mask` is None, "causal" (aligned at the bottom right) or an array that broadcasts to [B, H, L, S]. A
+    boolean array is True where a token is visible; any other array is added to the scores. Raises
+    ValueError unless G divides H, and for any other string.
     """
     raise NotImplementedError("task 1.3.2")

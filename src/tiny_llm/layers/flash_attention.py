@@ -12,13 +12,13 @@ def flash_attention(
     scale: float | None = None,
     mask: Mask = None,
 ) -> mx.array:
-    """The same result as `scaled_dot_product_attention_grouped`, one block of keys at a time.
+    """Returns what `scaled_dot_product_attention_grouped` returns, computed one block of keys at a time.
 
-    query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in the dtype of `query`; `mask` is
-    None, "causal" (bottom-right aligned), or an array broadcastable to [B, H, L, S], added to the scores
-    or boolean. Scores, and what is made of the mask, exist for [B, H, L, 64] at a time (algorithm 1: a
-    running maximum, a running sum and an output that is rescaled when the maximum moves). Accumulates in
-    float32. Every row must see at least one token. Raises ValueError unless G divides H, and for any
+    query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in the dtype of `query`. `mask` is None,
+    "causal" (aligned at the bottom right) or an array that broadcasts to [B, H, L, S], boolean or added to
+    the scores. Scores, and any array made from the mask, are at most [B, H, L, 64] at a time (algorithm 1:
+    a running maximum, a running sum, and an output that is rescaled when the maximum changes). Accumulates
+    in float32. Every row must see at least one token. Raises ValueError unless G divides H, and for any
     other string.
     """
     raise NotImplementedError("task 2.4.1")

@@ -1,4 +1,4 @@
-"""A mixture of experts: many feed-forward networks, of which every token uses a few."""
+"""A mixture of experts: many feed-forward networks, and each token uses a few of them."""
 
 from collections.abc import Mapping
 
@@ -10,60 +10,60 @@ from tiny_llm_lab.types import KernelOps, LayerWeights, ModelConfig, Weight
 def route(
     x: mx.array, gate: Weight, num_experts_per_tok: int, norm_topk_prob: bool
 ) -> tuple[mx.array, mx.array]:
-    """x [..., E], gate [N, E] -> the K experts of every token and their weights, [..., K] each.
+    """Returns the K experts of each token (uint32) and their weights (float32), [..., K] each.
 
-    Scores are gate's products with x, and a softmax over all N experts makes them probabilities, in
-    float32. The K largest are chosen, largest first; their numbers are the weights, float32, divided by
-    their sum if `norm_topk_prob` (Qwen3: yes). Experts are uint32.
+    x is [..., E], gate is [N, E]. An expert's score is the product of its row of gate with x; a float32
+    softmax over all N experts turns scores into probabilities. The K largest are chosen, largest first, and
+    these probabilities are the weights. With `norm_topk_prob` (Qwen3) they are divided by their sum.
     """
     raise NotImplementedError("task 3.10.1")
 
 
 def group_by_expert(experts: mx.array) -> tuple[mx.array, mx.array]:
-    """The order that puts all uses of the same expert side by side: experts [T, K] -> (order, place).
+    """Returns (order, place), which group the uses of each expert: experts [T, K] -> [T * K] each.
 
-    Use t * K + k is token t's k-th expert. order [T * K]: the uses, sorted by expert. place
-    [T * K]: where each use went, so that `sorted[place]` undoes `unsorted[order]`.
+    Use t * K + k is token t's k-th expert. order lists the uses, sorted by expert. place says where each
+    use went, so that `sorted[place]` undoes `unsorted[order]`.
     """
     raise NotImplementedError("task 3.10.2")
 
 
 def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = False) -> mx.array:
-    """Multiply row t of x [T, I] by the transpose of w[experts[t]] -> [T, O]; w is [N, O, I].
+    """Returns row t of x [T, I] times the transpose of w[experts[t]] -> [T, O]; w is [N, O, I].
 
-    `is_sorted` promises that equal experts are side by side, so that each matrix is read once; the result
-    of a broken promise is undefined. Takes x in float32, and on a GPU in any dtype.
+    With `is_sorted` you promise that equal experts are adjacent, so that each matrix is read once. If they
+    are not, the result is undefined. Takes x in float32, and on a GPU in any dtype.
     """
     raise NotImplementedError("task 3.10.2")
 
 
 class QwenMoE:
-    """The feed-forward of a Qwen3-MoE layer: a router, and N networks SwiGLU (Yang et al. 2025, 2505.09388).
+    """The feed-forward of a Qwen3-MoE layer: a router and N SwiGLU networks (Yang et al. 2025, 2505.09388).
 
     Sparse experts: Shazeer et al. 2017, arXiv 1701.06538, eq. 1.
     """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
-        """`weights` hold gate.weight [N, E], and stacked for all experts switch_mlp.gate_proj.weight and
+        """`weights` has gate.weight [N, E] and, stacked over all experts, switch_mlp.gate_proj.weight and
         switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
         """
         raise NotImplementedError("task 3.10.2")
 
     def __call__(self, x: mx.array) -> mx.array:
-        """x [..., E] -> [..., E]: the outputs of each token's experts, summed with the router's weights.
+        """Returns the sum of each token's expert outputs, weighted by the router: [..., E] -> [..., E].
 
-        Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is made in float32.
+        Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is computed in float32.
         """
         raise NotImplementedError("task 3.10.2")
 
 
 class OpsMoE:
-    """What `QwenMoE` computes, by a model's operators."""
+    """Computes what `QwenMoE` computes, on a model's operators."""
 
     def __init__(self, config: ModelConfig, weights: LayerWeights, ops: KernelOps) -> None:
-        """`weights` are those of a layer with a router."""
+        """`weights` belong to a layer with a router."""
         raise NotImplementedError("task 3.10.2")
 
     def __call__(self, x: mx.array) -> mx.array:
-        """As `QwenMoE`; the operators choose the dtype of the sum."""
+        """Like `QwenMoE`, except that the operators choose the dtype of the sum."""
         raise NotImplementedError("task 3.10.2")

@@ -1,4 +1,4 @@
-"""How a model computes is chosen here, once."""
+"""Chooses, once, how a model computes."""
 
 from tiny_llm_lab.types import Checkpoint
 
@@ -6,5 +6,5 @@ from .qwen import QwenModel
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:
-    """The model of a loaded checkpoint."""
+    """Returns the model of a loaded checkpoint."""
     raise NotImplementedError("task 1.5.4")

@@ -1,7 +1,7 @@
-"""A Qwen on a model's operators: the arithmetic of a layer in a few large pieces.
+"""A Qwen on a model's operators, which compute a layer in a few large pieces.
 
-An operator costs some microseconds to plan, to start and to end, whatever it computes. A step of one token
-through 28 layers of dozens of operators each loses more time that way than its attention takes.
+Every operator costs a few microseconds to plan, start and end, whatever it computes. In a step of one token
+through 28 layers with dozens of operators each, that takes longer than the attention.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ Rest = Callable[[mx.array, mx.array], mx.array]
 
 
 class OpsAttention:
-    """The mixer of a layer: its first norm and causal attention, without the projection back."""
+    """The mixer of a layer: its first norm and causal attention, without the output projection."""
 
     def __init__(self, ops: KernelOps, weights: LayerWeights, head_dim: int, rope: RoPE) -> None:
-        """`weights` are those of the layer; heads are `head_dim` wide."""
+        """`weights` belong to the layer; heads are `head_dim` wide."""
         raise NotImplementedError("task 2.5.6")
 
     def __call__(
@@ -35,22 +35,22 @@ class OpsAttention:
         mask: Mask = "causal",
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """x [B, L, E] at positions `offsets` -> [B, n, H * D], of the last n = `wanted.last` tokens.
+        """x [B, L, E] at positions `offsets` -> [B, n, H * D] for the last n = `wanted.last` tokens.
 
-        A row sees the tokens that its cache has of it: `mask` is not read.
+        A row sees the tokens that its cache stores for it, so `mask` is ignored.
         """
         raise NotImplementedError("task 2.5.6")
 
     def create_cache(self) -> TinyKvFullCache:
-        """An empty cache on the operators."""
+        """Returns an empty cache on the operators."""
         raise NotImplementedError("task 2.5.6")
 
 
 class OpsBlock:
-    """What `QwenTransformerBlock` computes with a causal mask, by operators."""
+    """Computes what `QwenTransformerBlock` computes with a causal mask, on operators."""
 
     def __init__(self, mixer: Mixer[Memory], rest: Rest) -> None:
-        """rest(x, attended): the layer from the projection back to its end, [..., E] -> [..., E]."""
+        """rest(x, attended) is the layer from the output projection to its end, [..., E] -> [..., E]."""
         raise NotImplementedError("task 2.5.6")
 
     def __call__(
@@ -62,21 +62,21 @@ class OpsBlock:
         mask: Mask = "causal",
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """As `QwenTransformerBlock`."""
+        """Like `QwenTransformerBlock`."""
         raise NotImplementedError("task 2.5.6")
 
 
 class OpsModel(QwenModel):
-    """A `QwenModel` on operators, one layer after the other."""
+    """A `QwenModel` on operators, one layer at a time."""
 
     ops: KernelOps
 
     def __init__(self, config: ModelConfig, weights: Weights, ops: KernelOps) -> None:
-        """As `QwenModel`. Sets `ops`, which model, caches and samplers run on."""
+        """Like `QwenModel`. Sets `ops`, which the model, its caches and its samplers run on."""
         raise NotImplementedError("task 2.5.6")
 
     def forward(
         self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory] = (), *, wanted: Wanted
     ) -> mx.array:
-        """As `QwenModel.forward`."""
+        """Like `QwenModel.forward`."""
         raise NotImplementedError("task 2.5.6")

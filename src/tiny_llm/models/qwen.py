@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
+"""Qwen2, Qwen2.5 and Qwen3 as one model; the configuration says where they differ."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,31 +13,31 @@ from ..layers.positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
 AllSum = Callable[[mx.array], mx.array]
-FeedForward = Callable[[mx.array], mx.array]  # of each token alone: [..., E] -> [..., E]
+FeedForward = Callable[[mx.array], mx.array]  # for each token separately: [..., E] -> [..., E]
 
 
 class QwenMultiHeadAttention:
-    """Grouped-query self-attention with rotary positions: QKV bias in Qwen2, QK norm in Qwen3."""
+    """Grouped-query self-attention with rotary positions. Qwen2 has a QKV bias, Qwen3 a QK norm."""
 
     def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
-        """`weights` hold this block's parameters: q_proj.weight [H * D, E], k_proj.weight [G * D, E],
-        v_proj.weight [G * D, E], o_proj.weight [E, H * D]; with config.qkv_bias q_proj.bias, k_proj.bias
-        and v_proj.bias; with config.qk_norm q_norm.weight and k_norm.weight [D].
+        """`weights` has this block's parameters: q_proj.weight [H * D, E], k_proj.weight [G * D, E],
+        v_proj.weight [G * D, E] and o_proj.weight [E, H * D]. With config.qkv_bias it also has q_proj.bias,
+        k_proj.bias and v_proj.bias, and with config.qk_norm q_norm.weight and k_norm.weight [D].
         """
         raise NotImplementedError("task 1.5.2")
 
     def __call__(
         self, x: mx.array, offsets: Sequence[int], *, mask: Mask = "causal", wanted: Wanted = Wanted()
     ) -> mx.array:
-        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, E], of its last n = `wanted.last` tokens.
+        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, E] for the last n = `wanted.last` tokens.
 
-        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. All L tokens
-        have keys and values, only the last n have queries; with n of L or more all have.
+        For each head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. All L
+        tokens have keys and values; only the last n have queries (all of them if n is L or more).
         """
         raise NotImplementedError("task 1.5.2")
 
     def create_cache(self) -> RequestKvCache:
-        """An empty `TinyKvFullCache`."""
+        """Returns an empty `TinyKvFullCache`."""
         raise NotImplementedError("task 2.1.2")
 
 
@@ -45,19 +45,19 @@ class QwenMLP:
     """The gated feed-forward network SwiGLU (Shazeer 2020, arXiv 2002.05202, eq. 6)."""
 
     def __init__(self, w_gate: Weight, w_up: Weight, w_down: Weight) -> None:
-        """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
+        """w_gate and w_up are [I, E] and w_down is [E, I], where I is the intermediate size."""
         raise NotImplementedError("task 1.4.3")
 
     def __call__(self, x: mx.array) -> mx.array:
-        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
+        """Returns down(silu(gate(x)) * up(x)): [..., E] -> [..., E]."""
         raise NotImplementedError("task 1.4.3")
 
 
 class QwenTransformerBlock:
-    """One layer: a token mixer and a feed-forward, each with a norm before and a residual around it."""
+    """One layer: a token mixer and a feed-forward, each after a norm and inside a residual connection."""
 
     def __init__(self, config: ModelConfig, weights: Weights, mixer: Mixer[Memory], mlp: FeedForward) -> None:
-        """`weights` hold two norms [E]: input_layernorm.weight, post_attention_layernorm.weight."""
+        """`weights` has two norms [E]: input_layernorm.weight and post_attention_layernorm.weight."""
         raise NotImplementedError("task 1.5.3")
 
     def __call__(
@@ -65,7 +65,7 @@ class QwenTransformerBlock:
     ) -> mx.array:
         """x [B, L, E] at positions `offsets` -> [B, n, E]: x += mixer(norm(x)), then x += mlp(norm(x)).
 
-        Only the last n = `wanted.last` tokens go on after the mixer, or all L.
+        After the mixer only the last n = `wanted.last` tokens continue, or all L.
         """
         raise NotImplementedError("task 1.5.3")
 
@@ -76,8 +76,8 @@ class QwenModel:
     ops: KernelOps | None = None
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
-        """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. A layer has
+        """`weights` is the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so on,
+        model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. A layer has
         self_attn.*, mlp.{gate,up,down}_proj.weight and the norms of its block. Sets config.
         """
         raise NotImplementedError("task 1.5.4")
@@ -87,8 +87,8 @@ class QwenModel:
     ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
-        `offset` counts the tokens before these, of all rows or one number for each. With `wanted.last` = n
-        only the logits of the last n positions are computed, [B, n, V]; 0 is allowed, and so is more than L.
+        `offset` is the number of tokens before these: one number for all rows, or one for each. With
+        `wanted.last` = n you get only the logits of the last n positions, [B, n, V]; n may be 0 or above L.
         """
         raise NotImplementedError("task 1.5.4")
 
@@ -97,11 +97,11 @@ class QwenModel:
         raise NotImplementedError("task 1.5.4")
 
     def create_kv_cache(self) -> list[RequestKvCache]:
-        """What each layer's mixer remembers of one request, empty."""
+        """Returns an empty cache of one request for each layer, as its mixer creates it."""
         raise NotImplementedError("task 2.1.2")
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedKvCache:
-        """A `PagedKvCache` for this model's layers, of 8 bits or in its norms' dtype."""
+        """Returns a `PagedKvCache` for this model's layers, of 8 bits or in the dtype of its norms."""
         raise NotImplementedError("task 3.2.2")

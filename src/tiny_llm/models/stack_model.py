@@ -1,4 +1,4 @@
-"""All layers of a model as one operator: planned, started and ended once a step, and not once a layer."""
+"""All layers of a model as one operator, planned, started and ended once a step, not once a layer."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from .qwen import Weights
 
 
 class StackModel(OpsModel):
-    """An `OpsModel` whose layers are one operator in every step that this takes."""
+    """An `OpsModel` whose layers run as one operator in every step that the operator accepts."""
 
     def __init__(self, config: ModelConfig, weights: Weights, ops: KernelOps, stack: LayerStack) -> None:
         """`stack` computes all layers."""
@@ -21,15 +21,15 @@ class StackModel(OpsModel):
     def forward(
         self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory] = (), *, wanted: Wanted
     ) -> mx.array:
-        """As `QwenModel.forward`; where `stacked` returns None the layers go one by one."""
+        """Like `QwenModel.forward`. If `stacked` returns None, the layers run one at a time."""
         raise NotImplementedError("task 3.2.6")
 
 
 def stacked(stack: LayerStack, x: mx.array, cache: Sequence[Memory], wanted: Wanted) -> mx.array | None:
-    """All layers on x [B, L, E] -> [rows, n, E], and the new keys, values and offsets in `cache`.
+    """Runs all layers on x [B, L, E] -> [rows, n, E]; updates keys, values and offsets in `cache`.
 
-    In the last layer only the rows and tokens of `wanted` go on. A `TinyKvFullCache` without storage gets
-    that of the stack. Returns None, with nothing stored, where the layers must go one by one: without a
+    In the last layer only the rows and tokens of `wanted` continue. A `TinyKvFullCache` without storage gets
+    the stack's storage. Returns None, and stores nothing, if the layers must run one at a time: without a
     cache, and for caches of another class or dtype, without room for L more tokens, or whose storage is
     still being computed.
     """

@@ -19,11 +19,11 @@ def speculative_generate(
     coupled: bool = True,
     stats: SpecDecodeStats | None = None,
 ) -> Iterator[Event]:
-    """As `stream_generate`, with the drafts of `proposer` verified in one forward pass a step.
+    """Like `stream_generate`, and each step verifies a draft of `proposer` in one forward pass.
 
-    The same tokens come as without drafts, at every temperature, unless `coupled` is False and the drafts
-    have probs: then they have the same distribution. Drafts are cut where max_tokens or max_seq_len
-    end, and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts. The caches of
-    both models are given back when the iterator ends or is closed.
+    The tokens are the same as without drafts, at every temperature. If `coupled` is False and the drafts have
+    probs, they are not the same but have the same distribution. Drafts are cut at max_tokens or max_seq_len,
+    and at a token outside the vocabulary. Rejected tokens are rewound; `stats` counts drafts. The caches of
+    both models are freed when the iterator ends or is closed.
     """
     raise NotImplementedError("task 3.9.4")

@@ -56,6 +56,12 @@ class Day:
     title: str
     chapter: str
     tasks: tuple[Task, ...]
+    more: tuple[str, ...] = ()  # further pages of a long chapter
+
+    @property
+    def pages(self) -> tuple[str, ...]:
+        """Its pages in book/src, in order."""
+        return self.chapter, *self.more
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,8 @@ def _read(path: Path, tables: set[str]) -> dict[str, Any]:
 
 
 def _day(row: dict[str, Any], tasks: Sequence[Task]) -> Day:
-    day = built(Day, row | {"tasks": tuple(t for t in tasks if t.day_id == row.get("id"))}, "day")
+    own = tuple(task for task in tasks if task.day_id == row.get("id"))
+    day = built(Day, row | {"tasks": own, "more": tuple(row.get("more", ()))}, "day")
     return _with_id(day, day.id, r"\d+\.\d+", "W.D")
 
 

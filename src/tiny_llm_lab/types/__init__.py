@@ -1,13 +1,13 @@
 """Room 1 of 6, `types`: the data and Protocols that the lab and every solution share.
 
-It imports nothing else of the project, and every other room may import it.
+It imports nothing else from the project, and every other room may import it.
 
-- here: prompts, completions, events, sampling, errors, and which package is whose
+- here: prompts, completions, events, sampling, errors, and the names of the packages
 - `computing/`: what a model computes with: configuration, weights, caches, operators
 - `scheduling/`: what a scheduler decides with: plans, steps, drafts, an engine's options
 
-Shapes use one legend throughout: B batch, L new tokens, S stored tokens, H query heads, G kv heads,
-D head dim, E hidden size, V vocabulary. All times are seconds of one monotonic clock.
+All shapes use one legend: B batch, L new tokens, S stored tokens, H query heads, G kv heads,
+D head dim, E hidden size, V vocabulary. All times are seconds on one monotonic clock.
 """
 
 from tiny_llm_lab.types.computing.hybrid import DeltaNetSizes, DeltaState, HybridConfig, MixerKind

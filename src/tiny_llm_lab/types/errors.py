@@ -1,5 +1,5 @@
-"""What a user can mend."""
+"""The error for what a user can fix."""
 
 
 class UserError(ValueError):
-    """Something the user can mend: one line that says what happened and the cure."""
+    """Something that the user can fix. The message is one line: what was wrong, and what to do about it."""

@@ -1,4 +1,4 @@
-"""What changes the logits of one request before a token is drawn from them, and who can do that."""
+"""What changes a request's logits before a token is drawn from them, and which requests may use it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,14 +15,14 @@ class LogitsProcessor(Protocol):
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
         """logits [V] of the token that follows `prompt` and `answer` -> logits [V], lazily.
 
-        Called for tokens in any order: a rejected draft token is in `answer` once and not the next time.
-        Must not raise, as the step it is called in serves other requests too.
+        Called for tokens in any order: a rejected draft token is in `answer` in one call and not in the next.
+        Must not raise, because the step that calls it also serves other requests.
         """
         ...
 
 
 def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcessor], vocab_size: int) -> None:
-    """Raise UserError for a token outside the vocabulary, and for a form that no processor enforces."""
+    """Raises UserError for a token outside the vocabulary, and for a form that no processor enforces."""
     if any(token >= vocab_size for token, _ in sampling.logit_bias_pairs):
         raise UserError(f"logit_bias has a token id outside the vocabulary: use 0 to {vocab_size - 1}")
     if any(token >= vocab_size for token in sampling.stop_token_ids):
@@ -32,7 +32,7 @@ def require_usable(sampling: SamplingParams, processors: Sequence[LogitsProcesso
 
 
 def refuse_processors(sampling: SamplingParams, processors: Sequence[LogitsProcessor] = ()) -> None:
-    """Raise UserError for what only an engine can do: processors, penalties, forms, prompt logprobs."""
+    """Raises UserError for what only an engine can do: processors, penalties, forms, prompt logprobs."""
     is_plain = sampling.structured_outputs is None and sampling.prompt_logprobs is None
     if processors or sampling.changes_logits or not is_plain:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Whose code runs: the packages that --solution names."""
+"""The packages that --solution names."""
 
 from typing import Final
 

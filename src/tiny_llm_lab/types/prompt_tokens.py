@@ -8,10 +8,10 @@ from tiny_llm_lab.types.errors import UserError
 
 
 def prompt_token_ids(tokenizer: Tokenizer, prompt: str | Sequence[int], config: ModelConfig) -> list[int]:
-    """The token ids of `prompt`; ids that are given instead of text are taken as they are.
+    """Returns the token ids of `prompt`. If you pass ids instead of text, they are taken as they are.
 
-    Raises UserError when the prompt is empty, cannot be encoded, or holds anything but integers inside
-    the vocabulary.
+    Raises UserError if the prompt is empty, can't be encoded, or has anything but integers inside the
+    vocabulary.
     """
     token_ids = _encoded(tokenizer, prompt) if isinstance(prompt, str) else _integers(prompt)
     if not token_ids:
@@ -22,7 +22,7 @@ def prompt_token_ids(tokenizer: Tokenizer, prompt: str | Sequence[int], config: 
 
 
 def require_room(num_tokens: int, limit: int, limit_name: str) -> None:
-    """Raise UserError when a prompt of `num_tokens` does not fit into `limit` tokens."""
+    """Raises UserError if a prompt of `num_tokens` does not fit into `limit` tokens."""
     if num_tokens > limit:
         raise UserError(
             f"the prompt has {num_tokens} tokens but {limit_name} is {limit}: shorten it, or raise the limit "
@@ -34,7 +34,7 @@ def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     try:
         return list(tokenizer.encode(text))
     except (TypeError, UnicodeError, ValueError) as error:
-        # Tokenizers in Rust refuse a lone surrogate with a TypeError that names no text at all.
+        # Tokenizers in Rust reject a lone surrogate with a TypeError that does not name the text.
         reason = "it is not valid Unicode" if _has_surrogate(text) else str(error).partition("\n")[0]
         raise UserError(f"the prompt cannot be encoded ({reason}): mend the text") from None
 

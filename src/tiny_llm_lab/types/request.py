@@ -1,4 +1,4 @@
-"""What is asked of a model, and what becomes of it."""
+"""Requests to a model, and their results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,42 +15,42 @@ PRIORITY_CLASSES: Final[tuple[PriorityClass, ...]] = ("interactive", "batch")  #
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request as it reaches `batch_generate` or an engine: text or token ids, and when it arrives."""
+    """One request to `batch_generate` or an engine: text or token ids, and when it arrives."""
 
     content: str | Sequence[int]
     sampling: SamplingParams = SamplingParams()
-    arrival_s: float = 0.0  # after the call began; earlier ones are served first
+    arrival_s: float = 0.0  # after the call began; earlier prompts are served first
     priority: int = 0  # lower is more urgent, in an engine with policy "priority"
     priority_class: PriorityClass = "interactive"  # an engine runs "batch" prompts on spare capacity
-    processors: tuple[LogitsProcessor, ...] = ()  # in an engine: applied in order, behind those of sampling
+    processors: tuple[LogitsProcessor, ...] = ()  # in an engine: applied in order, after those of sampling
 
 
 @dataclass(frozen=True)
 class Timing:
-    """When things happened to one request, on the clock of its run."""
+    """The times of one request, on the clock of its run."""
 
     arrival_s: float
     token_s: tuple[float, ...] = ()
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to first token, from arrival; None without a token."""
+        """Time to first token, from arrival; None if there is no token."""
         return self.token_s[0] - self.arrival_s if self.token_s else None
 
     @property
     def distinct_s(self) -> tuple[float, ...]:
-        """The times at which tokens came, each once."""
+        """The times of the tokens, each time once."""
         return tuple(dict.fromkeys(self.token_s))
 
     @property
     def itl_s(self) -> list[float]:
-        """Inter-token latencies: every gap between consecutive times. Tokens that came together are one."""
+        """Inter-token latencies: each gap between consecutive times. Tokens of the same time count as one."""
         return [after - before for before, after in pairwise(self.distinct_s)]
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What became of one prompt. `token_ids` leaves out the end-of-sequence token."""
+    """The result of one prompt. `token_ids` does not include the end-of-sequence token."""
 
     prompt_idx: int
     num_prompt_tokens: int
@@ -63,9 +63,9 @@ class Completion:
 
 @dataclass(frozen=True)
 class PrefillEvent:
-    """A chunk was computed: `num_computed_tokens` of the prompt are in the cache now.
+    """A chunk was computed: `num_computed_tokens` of the prompt are now in the cache.
 
-    Fewer than before where a prefill policy has dropped the cache of a paused prompt (day 2.8).
+    There are fewer than before if a prefill policy has dropped the cache of a paused prompt (day 2.8).
     """
 
     prompt_idx: int
@@ -76,7 +76,7 @@ class PrefillEvent:
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """A token was sampled; `token_id` is None when only text held back so far is released."""
+    """A token was sampled. `token_id` is None if the event only releases text that was held back."""
 
     prompt_idx: int
     token_id: int | None
@@ -86,7 +86,7 @@ class TokenEvent:
 
 @dataclass(frozen=True)
 class DoneEvent:
-    """A request ended, well or not; exactly one per prompt."""
+    """A request ended, with or without an error. There is exactly one for each prompt."""
 
     completion: Completion
 

@@ -9,7 +9,7 @@ from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.structured_outputs import StructuredOutputs
 
 MAX_LOGPROBS: Final = 20
-# Logits divided by less, or by more, leave the range of float32.
+# Dividing logits by less, or by more, exceeds the range of float32.
 MIN_TEMPERATURE: Final = 1e-6
 MAX_TEMPERATURE: Final = 1e6
 MAX_LOGIT_BIASES: Final = 1024
@@ -19,10 +19,10 @@ MAX_STOP_CHARS: Final = 1024  # of one stop string
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one request picks its tokens and when it stops; the defaults are greedy decoding.
+    """How one request picks its tokens and when it stops. The defaults are greedy decoding.
 
-    `stop` takes one string too, as one stop string; `logit_bias` is given as a mapping and kept as sorted
-    pairs. Raises UserError for a value of another type or outside its range.
+    `stop` also takes a single string, as one stop string. You pass `logit_bias` as a mapping, and it is kept
+    as sorted pairs. Raises UserError for a value of another type or outside its range.
     """
 
     temperature: float = 0.0
@@ -33,18 +33,18 @@ class SamplingParams:
     max_tokens: int | None = None  # None = as many as fit in max_seq_len
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
-    logprobs: int | None = None  # of each token, and of so many likeliest ones beside it; None = off
+    logprobs: int | None = None  # of each token and of so many likeliest tokens; None = off
     repetition_penalty: float = 1.0  # above 1: tokens of prompt and answer become less likely
     presence_penalty: float = 0.0  # above 0: tokens of the answer become less likely
     frequency_penalty: float = 0.0  # the same, for each time that they occur
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()  # added to logits, by token id
-    min_tokens: int = 0  # no end of sequence, stop token or stop string before
-    stop_token_ids: tuple[int, ...] = ()  # end the answer as an end of sequence does, also with ignore_eos
-    prompt_logprobs: int | None = None  # of each token of the prompt, as logprobs; None = off
+    min_tokens: int = 0  # no end of sequence, stop token or stop string before so many
+    stop_token_ids: tuple[int, ...] = ()  # end the answer like an end of sequence, even with ignore_eos
+    prompt_logprobs: int | None = None  # like logprobs, for each token of the prompt; None = off
     structured_outputs: StructuredOutputs | None = None  # the form of the answer; needs its processor
 
     def __post_init__(self) -> None:
-        stop: object = self.stop  # as given: what is annotated is what it becomes
+        stop: object = self.stop  # as passed; the annotation is for the value that is kept
         if isinstance(stop, str):
             object.__setattr__(self, "stop", (stop,))
         ids: object = self.stop_token_ids
@@ -57,7 +57,7 @@ class SamplingParams:
     @property
     def logit_bias_pairs(self) -> tuple[tuple[int, float], ...]:
         """(token id, bias), sorted by token."""
-        assert isinstance(self.logit_bias, tuple)  # since __post_init__
+        assert isinstance(self.logit_bias, tuple)  # after __post_init__
         return self.logit_bias
 
     @property
@@ -151,7 +151,7 @@ def _is_up_to(value: int | None, most: int) -> bool:
 
 
 def _check_type(name: str, value: object, kind: type, meaning: str) -> None:
-    # True is a number to Python, but not what a request means by one.
+    # To Python True is a number, but a request does not mean it as a number.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(f"{name} must be {meaning}, not {value!r}")
 

@@ -1,4 +1,4 @@
-"""What form an answer must have."""
+"""The form that an answer must have."""
 
 import json as json_text
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ MAX_CHOICES: Final = 1024
 
 @dataclass(frozen=True)
 class StructuredOutputs:
-    """Exactly one form: the others stay None. Names as in vLLM.
+    """Exactly one form; the other fields stay None. The names are vLLM's.
 
-    `json` takes a schema as a mapping too, and `choice` a list; both are kept hashable. Raises UserError for
-    none, for several, for another type or size. Whether a schema, an expression or a grammar can be used is
-    found when it is compiled.
+    `json` also takes a schema as a mapping, and `choice` a list; both are kept hashable. Raises UserError for
+    no form, for several, and for a wrong type or size. Whether a schema, an expression or a grammar is usable
+    is only known once it is compiled.
     """
 
     json: str | Mapping[str, object] | None = None  # a JSON schema, kept as text
-    json_object: bool | None = None  # True: any JSON object
+    json_object: bool | None = None  # True = any JSON object
     regex: str | None = None  # the whole answer matches it
     choice: tuple[str, ...] | None = None  # the answer is one of these
     grammar: str | None = None  # in Lark's EBNF
 
     def __post_init__(self) -> None:
-        choice: object = self.choice  # as given: what is annotated is what it becomes
+        choice: object = self.choice  # as passed; the annotation is for the value that is kept
         if isinstance(choice, list):
             object.__setattr__(self, "choice", tuple(choice))
         given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]

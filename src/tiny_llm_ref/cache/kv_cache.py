@@ -1,4 +1,4 @@
-"""Keys and values that are computed once: one request's cache, and a batch of them in place."""
+"""Stored keys and values: the cache of one request, and one cache for a batch of requests."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -18,23 +18,23 @@ class TinyKvFullCache:
     """The keys and values of one layer for rows that all hold `offset` tokens."""
 
     def __init__(self, ops: KernelOps | None = None) -> None:
-        """Start with offset = 0, and with keys and values of size 0. The first update allocates.
+        """Start with offset = 0, and with keys and values of size 0. The first update allocates storage.
 
-        From task 2.5.6 on: `ops`, where there are any, write and grow in place of `ARRAYS`.
+        From task 2.5.6 on: if there are `ops`, they write to storage and grow it instead of `ARRAYS`.
         """
         self.storage: KvStorage = ops or ARRAYS
         self.keys = self.values = _EMPTY
         self.offset = 0
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The tokens stored of each of `num_rows` rows: `offset` of each."""
+        """Returns how many tokens each of `num_rows` rows stores: `offset` for every row."""
         return [self.offset] * num_rows
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each, S = offset.
+        """Append key and value [B, G, L, D]; return all stored keys and values, [B, G, S, D], S = offset.
 
-        Storage grows by doubling, so that n tokens cost O(n) copying in all. Raises ValueError when
-        the shapes of `key` and `value` differ or do not continue what is stored.
+        Storage grows by doubling, so that storing n tokens copies O(n) in total. Raises ValueError if the
+        shapes of `key` and `value` differ or do not continue what is stored.
         """
         offsets, end = self.offsets(len(key)), self.offset + key.shape[2]
         self._reserve(key, value, end)
@@ -44,38 +44,38 @@ class TinyKvFullCache:
         return self.fetch()
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """Everything stored: keys and values [B, G, S, D]. Raises ValueError when empty."""
+        """Returns all stored keys and values, [B, G, S, D] each. Raises ValueError if the cache is empty."""
         if not self.keys.size:
             raise ValueError("the cache is empty")
         return self.keys[:, :, : self.offset], self.values[:, :, : self.offset]
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"] | None:
-        """The mask for tokens about to be appended: one token sees everything, several are causal."""
+        """Returns the mask for tokens about to be appended: one token sees everything, several are causal."""
         return None if num_new_tokens == 1 else "causal"
 
     def rewind(self, n: int) -> None:
-        """Forget the last `n` tokens. Raises ValueError when fewer are stored or n is negative."""
+        """Forget the last `n` tokens. Raises ValueError if fewer are stored or n is negative."""
         if not 0 <= n <= self.offset:
             raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
         self.offset -= n
 
     def materialize(self) -> None:
-        """Compute what is still lazy, so that no graph outlives the chunk that built it."""
+        """Compute what is still lazy, so that no graph lives longer than the chunk that built it."""
         if self.keys.size:
             mx.eval(self.keys, self.values)
 
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """Whether the storage is of `dtype` and has room for so many more tokens of `num_rows` rows."""
+        """Whether storage of `dtype` has `num_rows` rows, each with room for `num_new_tokens` more tokens."""
         keys, needed = self.keys, self.offset + num_new_tokens
         return len(keys) == num_rows and keys.dtype == dtype and needed <= keys.shape[2]
 
     def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """Take storage [B, G, room, D] that has so many more tokens of every row than this cache."""
+        """Take over storage [B, G, room, D] that has `num_new_tokens` more tokens a row than this cache."""
         self.keys, self.values = keys, values
         self.offset += num_new_tokens
 
     def release(self) -> None:
-        """Give the memory back; the cache is empty afterwards."""
+        """Free the memory and leave the cache empty."""
         self.keys = self.values = _EMPTY
         self.offset = 0
 
@@ -91,10 +91,10 @@ class TinyKvFullCache:
 
 
 class BatchingKvCache:
-    """The keys and values of one layer for up to `max_active_requests` requests of their own lengths.
+    """The keys and values of one layer for up to `max_active_requests` requests of different lengths.
 
-    Row i of the storage belongs to the i-th active request. Rows stay where they are while others
-    grow; a request that joins or leaves moves one row.
+    Row i of the storage belongs to the i-th active request. A row stays in place while others grow; when a
+    request joins or leaves, one row moves.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class BatchingKvCache:
         ops: KernelOps | None = None,
         headroom: int = 0,
     ) -> None:
-        """Start without requests: offset = [], the tokens stored by row. `ops` as above.
+        """Start without requests: offset = [], the number of tokens stored in each row. `ops` is as above.
 
-        A row never holds more than `max_seq_len` tokens (None = any).
-        From task 2.7.8 on: storage grows `headroom` tokens before it must: not all layers copy in one step.
+        A row never stores more than `max_seq_len` tokens (None = no limit).
+        From task 2.7.8 on: storage grows `headroom` tokens early, so that not all layers copy in one step.
         """
         self.storage: KvStorage = ops or ARRAYS
         self.headroom = headroom
@@ -116,9 +116,9 @@ class BatchingKvCache:
         self.offset: list[int] = []
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for one more row, and for `num_tokens` tokens a row; at most what the cache may hold.
+        """Make room for one more row and for `num_tokens` tokens a row, within the limits of the cache.
 
-        Stores nothing. Does nothing before the first request: the shapes are not known yet.
+        Stores nothing. Does nothing before the first request, because the shapes are not known yet.
         """
         if self.keys.size:
             self._grow(self.keys, self.values, num_tokens, len(self.offset) + 1)
@@ -127,7 +127,7 @@ class BatchingKvCache:
     def add_request(self, prefilled: RequestKvCache) -> int:
         """Copy a one-request cache into the next free row and return the row's number.
 
-        Raises ValueError when every row is taken, or when `prefilled` is empty or too long.
+        Raises ValueError if every row is taken, or if `prefilled` is empty or too long.
         """
         row = len(self.offset)
         if row == self.max_active_requests:
@@ -135,7 +135,7 @@ class BatchingKvCache:
         key, value = prefilled.fetch()
         length = key.shape[2]
         self._require_fit(length)
-        # With room for its next token: growing stops the whole batch, and would do so twice.
+        # Include room for its next token, because growing stops the whole batch and should happen once.
         self._grow(key, value, length + 1, row + 1)
         self.keys[row : row + 1, :, :length] = key
         self.values[row : row + 1, :, :length] = value
@@ -144,9 +144,9 @@ class BatchingKvCache:
         return row
 
     def remove_request(self, row: int) -> None:
-        """Free `row`; the last active row moves into it and takes its number.
+        """Free `row`. The last active row moves into it and takes its number.
 
-        Raises ValueError when there is no such row.
+        Raises ValueError if there is no such row.
         """
         if not 0 <= row < len(self.offset):
             raise ValueError(f"row {row} is not among the {len(self.offset)} active ones")
@@ -158,15 +158,16 @@ class BatchingKvCache:
         self.offset.pop()
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The tokens stored of each active row, whatever `num_rows` is."""
+        """Returns how many tokens each active row stores, whatever `num_rows` is."""
         return self.offset
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append L tokens to every active row: key, value [B, G, L, D] with B active requests.
+        """Append L tokens to every active row: key and value are [B, G, L, D] for B active requests.
 
-        Returns [B, G, S, D] each, with S the longest row; `attention_mask` hides what is beyond the end of a
-        shorter one, which may be any number or none. `offset` becomes a new list; the one before stays as it
-        was. Raises ValueError when B is not the number of active requests or a row would pass max_seq_len.
+        Returns keys and values [B, G, S, D], where S is the longest row. After the end of a shorter row there
+        may be any number, or NaN; `attention_mask` hides it. `offset` becomes a new list, and the old list
+        does not change. Raises ValueError if B is not the number of active requests, or if a row would exceed
+        max_seq_len.
         """
         batch, _, new, _ = key.shape
         if batch != len(self.offset):
@@ -180,23 +181,23 @@ class BatchingKvCache:
         return self.keys[:batch, :, :longest], self.values[:batch, :, :longest]
 
     def attention_mask(self, num_new_tokens: int) -> mx.array:
-        """A boolean mask [B, 1, L, S] for L tokens about to be appended to every row: True = may be seen."""
+        """Returns a boolean mask [B, 1, L, S], True = visible, for L tokens about to join every row."""
         seen = mx.array(self.offset)[:, None] + mx.arange(num_new_tokens)
         columns = mx.arange(max(self.offset) + num_new_tokens)
         return (columns <= seen[..., None])[:, None]
 
     def has_room(self, num_rows: int, num_new_tokens: int, dtype: mx.Dtype) -> bool:
-        """As in `TinyKvFullCache`; False unless `num_rows` requests are active."""
+        """Like `TinyKvFullCache.has_room`, and False unless `num_rows` requests are active."""
         keys, needed = self.keys, max(self.offset, default=0) + num_new_tokens
         return len(self.offset) == num_rows and keys.dtype == dtype and needed <= keys.shape[2]
 
     def adopt(self, keys: mx.array, values: mx.array, num_new_tokens: int) -> None:
-        """As in `TinyKvFullCache`. `offset` becomes a new list."""
+        """Like `TinyKvFullCache.adopt`. `offset` becomes a new list."""
         self.keys, self.values = keys, values
         self.offset = [stored + num_new_tokens for stored in self.offset]
 
     def release(self) -> None:
-        """Give the memory back and forget every request."""
+        """Free the memory and forget every request."""
         self.keys = self.values = _EMPTY
         self.offset = []
 
@@ -224,8 +225,8 @@ class BatchingKvCache:
 def reserve_ahead(layers: Sequence[BatchKvCache], num_tokens: int, num_computed_tokens: int) -> None:
     """Make room in a batch for a prompt of `num_tokens` tokens while it is computed, a few layers at a time.
 
-    To be called after every chunk: the share of `layers` that have room is then the share of the prompt that
-    is computed. When the prompt joins nothing has to grow, and no step before has grown all layers at once.
+    Call it after every chunk. The share of `layers` that have room then equals the share of the prompt that
+    is computed. When the prompt joins, nothing has to grow, and no earlier step grew all layers at once.
     """
     num_layers = -(-len(layers) * num_computed_tokens // num_tokens)
     for layer in layers[:num_layers]:
@@ -237,8 +238,8 @@ def _whole_steps(num_tokens: int) -> int:
 
 
 def _moved(stored: mx.array, source: int, target: int, used: int) -> mx.array:
-    """`stored` with the `used` tokens of one row copied over those of another, in place."""
-    # A gather owns its memory. A view would share the storage and force a copy of all of it.
+    """Copies the first `used` tokens of row `source` over row `target` in place, and returns `stored`."""
+    # A gather owns its memory. A view would share the storage, and all of it would be copied.
     row = stored[:, :, :used][mx.array([source])]
     mx.eval(row)
     stored[target : target + 1, :, :used] = row

@@ -1,4 +1,4 @@
-"""Keys and values of a layer that nothing reads for a while, in 8 bits."""
+"""A layer's keys and values in 8 bits, for a prompt that is paused."""
 
 import mlx.core as mx
 
@@ -11,18 +11,18 @@ _TOKENS, _DIMS = 2, 3  # axes of [1, G, S, D]
 class PackedKv:
     """What one layer's cache stored, as int8 numbers and float32 scales.
 
-    All tokens of a paused prompt are there, so a scale may span them. Keys have one scale for each head and
-    dimension: a few dimensions of keys are far larger than the others at every token. Values have one for
-    each head and token. (KIVI, arXiv 2402.02750.)
+    No token of a paused prompt is missing, so a scale may span all of them. Keys have one scale for each head
+    and dimension, because a few dimensions of keys are far larger than the others at every token. Values have
+    one scale for each head and token. (KIVI, arXiv 2402.02750.)
     """
 
     def __init__(self, layer: RequestKvCache) -> None:
-        """Pack what `layer` stores (keys and values [1, G, S, D]) and give the layer's memory back.
+        """Pack what `layer` stores (keys and values [1, G, S, D]) and free the layer's memory.
 
-        With scale = max |x| / 127 of the numbers that share it, each is stored as x / scale rounded to the
+        scale is max |x| / 127 of the numbers that share it. Each number is stored as x / scale rounded to the
         nearest integer, and is off by at most scale / 2. Numbers that are all 0 have scale 0 and stay 0.
-        Sets nbytes, what the packed form takes, and unpacked_nbytes, what the tokens took before.
-        Raises ValueError when the layer is empty.
+        Sets nbytes, the size of the packed form, and unpacked_nbytes, the size of the tokens before.
+        Raises ValueError if the layer is empty.
         """
         keys, values = layer.fetch()
         self._dtype = keys.dtype
@@ -33,7 +33,7 @@ class PackedKv:
         layer.release()
 
     def restore(self, layer: RequestKvCache) -> None:
-        """Append the keys and values to `layer`, which is empty, in the dtype they had; materialise it."""
+        """Append the keys and values, in their original dtype, to the empty `layer`; materialise it."""
         parts = [
             (numbers.astype(mx.float32) * scales).astype(self._dtype)
             for numbers, scales in (self._keys, self._values)
@@ -45,6 +45,6 @@ class PackedKv:
 def _packed(x: mx.array, axis: int) -> tuple[mx.array, mx.array]:
     x = x.astype(mx.float32)
     scales = mx.max(mx.abs(x), axis=axis, keepdims=True) / _LARGEST
-    # Nothing is divided by the scale of zeros.
+    # Never divide by a scale of 0.
     numbers = mx.round(x / mx.where(scales > 0, scales, mx.ones_like(scales)))
     return mx.clip(numbers, -_LARGEST, _LARGEST).astype(mx.int8), scales

@@ -1,4 +1,4 @@
-"""Attention over pages: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
+"""Paged attention: each request reads its own blocks of a pool (arXiv 2309.06180, section 4.1)."""
 
 import math
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from ..layers.attention import scaled_dot_product_attention_grouped
 from .kv_quantization import dequantize_rows
 from .storage import ARRAYS
 
-_Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if these are integers
+_Pool = tuple[mx.array, mx.array | None]  # with the scales of its rows if the pool is int8
 
 
 @dataclass(eq=False)
 class PagedAttention:
-    """Attention of the rows of one layout over pools of pages.
+    """Attention of the rows of one layout over pools of blocks.
 
-    All layers of a step use the same one: what follows from the layout alone is worked out once.
+    All layers of a step share one object, so what depends only on the layout is computed once.
     """
 
     layout: StepLayout
@@ -37,8 +37,8 @@ class PagedAttention:
         """q [T, H, 1, D] over keys and values [num_blocks, G, block_size, D] -> [T, 1, H * D] in q's dtype.
 
         A row attends to the stored tokens of its own request up to itself, and to nothing else in the
-        blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`,
-        those of the keys and those of the values [num_blocks, G, block_size] float32.
+        blocks. `scale` None means 1 / sqrt(D). Pools of int8 (from task 3.2.5 on) come with `kv_scales`:
+        the scales of the keys and the scales of the values, [num_blocks, G, block_size] float32 each.
         """
         pools = tuple(zip((keys, values), kv_scales or (None, None), strict=True))
         parts = [self._decodes(q, pools, scale)] if self._single else []
@@ -53,10 +53,10 @@ class PagedAttention:
         return out.transpose(0, 2, 1, 3).flatten(2)
 
     def _decodes(self, q: mx.array, pools: tuple[_Pool, ...], scale: float | None) -> mx.array:
-        """Requests with a single row, all in one product: [rows, H, 1, D]."""
+        """Returns the attention of all requests with a single row, in one product: [rows, H, 1, D]."""
         rows, tables, visible = self._padded
         k, v = (_gathered(*pool, tables, visible.shape[-1], q.dtype) for pool in pools)
-        # What lies behind a shorter request's end may be infinite, and 0 times infinity is no number.
+        # What follows a shorter request's end may be infinite, and 0 times infinity is not a number.
         v = mx.where(visible[:, None, :, None], v, mx.zeros((), v.dtype))
         return scaled_dot_product_attention_grouped(q[rows], k, v, scale, visible[:, None, None])
 
@@ -72,7 +72,7 @@ class PagedAttention:
 
     @cached_property
     def _padded(self) -> tuple[mx.array, mx.array, mx.array]:
-        """Of the requests with a single row: the rows, the tables, which stored tokens there are [R, S]."""
+        """For the R requests with a single row: their rows, tables, and visible stored tokens [R, S]."""
         single, layout = mx.array(self._single, mx.int32), self.layout
         lengths = [layout.lengths[r] for r in self._single]
         visible = mx.arange(max(lengths)) < mx.array(lengths)[:, None]
@@ -81,7 +81,7 @@ class PagedAttention:
 
     @cached_property
     def _back(self) -> mx.array:
-        """For each row its place among the results, where single rows come first."""
+        """For each row, its place among the results, in which single rows come first."""
         starts = self.layout.query_starts
         order = [row for r in (*self._single, *self._several) for row in range(starts[r], starts[r + 1])]
         return mx.array(sorted(range(len(order)), key=order.__getitem__), mx.int32)
@@ -89,7 +89,7 @@ class PagedAttention:
 
 @dataclass(eq=False)
 class OpsPagedAttention:
-    """What `PagedAttention` computes, by a model's operators."""
+    """Computes what `PagedAttention` computes, on a model's operators."""
 
     layout: StepLayout
     ops: KernelOps
@@ -102,7 +102,7 @@ class OpsPagedAttention:
         scale: float | None = None,
         kv_scales: tuple[mx.array, mx.array] | None = None,
     ) -> mx.array:
-        """As `PagedAttention`."""
+        """Like `PagedAttention`."""
         at, factor = self.layout, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         where = (at.query_starts, at.lengths, at.block_tables)
         return self.ops.paged_attention(q, keys, values, *where, factor, kv_scales)
@@ -119,17 +119,17 @@ class PagedLayer:
     storage: KvStorage = ARRAYS
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The positions [T] of the rows, whatever `num_rows` is."""
+        """Returns the positions [T] of the rows, whatever `num_rows` is."""
         return self.layout.positions
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """`attend` masks the tokens after a row's own."""
+        """Returns "causal": `attend` masks the tokens after a row's own."""
         return "causal"
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
         """Store k, v [T, G, 1, D] in the rows' slots, in place; attend with q [T, H, 1, D] -> [T, 1, H * D].
 
-        A row attends to the tokens of its own request up to itself. `scale` None means 1 / sqrt(D).
+        A row attends to its own request's tokens up to itself. `scale` None means 1 / sqrt(D).
         """
         cache, i = self.cache, self.index
         self._store(cache.keys, cache.key_scales, k)
@@ -151,7 +151,7 @@ class PagedLayer:
 def _gathered(
     pool: mx.array, scales: mx.array | None, tables: mx.array, length: int, dtype: mx.Dtype
 ) -> mx.array:
-    """The first `length` tokens of every table [B, blocks], one behind the other: [B, G, length, D]."""
+    """Returns the first `length` tokens of each table [B, blocks], one after another: [B, G, length, D]."""
     _, groups, size, dim = pool.shape
     used = tables[:, : -(-length // size)]
     blocks = pool[used] if scales is None else dequantize_rows(pool[used], scales[used], dtype)

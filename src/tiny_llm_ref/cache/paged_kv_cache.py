@@ -1,4 +1,4 @@
-"""Keys and values in pages, the blocks of a pool (PagedAttention, Kwon et al. 2023, arXiv 2309.06180)."""
+"""Keys and values in the blocks of a pool (PagedAttention, Kwon et al. 2023, arXiv 2309.06180)."""
 
 from functools import partial
 from typing import cast
@@ -15,7 +15,7 @@ from .storage import ARRAYS
 class PagedKvCache:
     """The keys and values of every layer, for all requests: two pools of blocks a layer, allocated once.
 
-    The layout of a step says where to write and what to read; holders of blocks are counted by `BlockPool`.
+    The layout of a step says where to write and what to read. `BlockPool` counts the holders of blocks.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class PagedKvCache:
         kv_bits: int | None = None,
         ops: KernelOps | None = None,
     ) -> None:
-        """keys[i] and values[i] of layer i: [num_blocks, G, block_size, D] of `dtype`, zeros.
+        """keys[i] and values[i] of layer i are [num_blocks, G, block_size, D] of `dtype`, all zeros.
 
         kv_bits=8 (from task 3.2.5 on) stores int8 instead, and key_scales[i] and value_scales[i] are
         [num_blocks, G, block_size] float32; with None both lists are empty. Raises UserError for other bits.
-        `ops` are the model's operators, which then store and attend.
+        If there are `ops`, the model's operators, they store and attend.
         """
         if kv_bits not in (None, 8):
             raise UserError(f"keys and values have 8 bits or, with None, those of the model: not {kv_bits}")
@@ -48,18 +48,18 @@ class PagedKvCache:
 
     @property
     def pools(self) -> list[mx.array]:
-        """All that is stored, of all layers: what has to be computed when a step ends."""
+        """The stored arrays of all layers, which must be computed when a step ends."""
         return [*self.keys, *self.values, *self.key_scales, *self.value_scales]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pools of all layers, scales included."""
+        """The size in bytes of the pools of all layers, scales included."""
         return sum(pool.nbytes for pool in self.pools)
 
     def begin_step(self, layout: StepLayout) -> list[PagedLayer]:
-        """One cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
+        """Returns one cache per layer for `model(tokens [T, 1], layout.positions, layers, rows=...)`.
 
-        Raises ValueError when the layout names a block or a slot that the pool does not have, and after
+        Raises ValueError if the layout names a block or a slot that the pool does not have, and after
         `release`.
         """
         self._require(layout)
@@ -67,11 +67,11 @@ class PagedKvCache:
         return [PagedLayer(self, i, layout, attention, self.storage) for i in range(len(self.keys))]
 
     def materialize(self) -> None:
-        """Compute what is still lazy, so that no graph outlives the step that built it."""
+        """Compute what is still lazy, so that no graph lives longer than the step that built it."""
         mx.eval(self.pools)
 
     def release(self) -> None:
-        """Give the memory back; no step can begin any more."""
+        """Free the memory. After this no step can begin."""
         self.keys, self.values, self.key_scales, self.value_scales = [], [], [], []
 
     def _require(self, layout: StepLayout) -> None:

@@ -1,4 +1,4 @@
-"""Which block already holds the keys and values of a prefix: full blocks, found by a chained hash."""
+"""Which block already stores the keys and values of a prefix: full blocks, found by a chained hash."""
 
 import hashlib
 from array import array
@@ -8,19 +8,20 @@ from .block_pool import BlockPool
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The SHA-256 digest (32 bytes) of a block: of its parent's digest, then its tokens as 64-bit integers.
+    """Returns a block's SHA-256 digest (32 bytes), over its parent's digest and then its tokens.
 
-    The integers have the byte order of the machine. The digest depends on every token from the first of the
-    prompt to the block's last. The parent of a first block is the digest of the model's name and settings.
+    Tokens are 64-bit integers in the machine's byte order. The digest depends on every token from the first
+    of the prompt to the last of the block. A first block's parent is the digest of the model's name and
+    settings.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
 class BlockKey:
-    """The tokens of a full block after those of its `parent`: equal keys mean equal prefixes.
+    """The tokens of a full block and, through `parent`, all tokens before it: equal keys are equal prefixes.
 
-    Equality compares the tokens themselves, back to the first block. Two keys with one parent object
-    compare in O(block_size); the digest only makes different keys differ quickly.
+    Equality compares the tokens themselves, back to the first block. Comparing two keys with the same parent
+    object takes O(block_size); the digest only makes different keys compare quickly.
     """
 
     __slots__ = ("digest", "parent", "token_ids")
@@ -49,15 +50,15 @@ class BlockKey:
 class PrefixCache:
     """Full blocks of computed tokens by their keys, until the pool evicts them.
 
-    Counts what admitted requests asked for and found, each request once: num_query_blocks and
-    num_query_tokens, num_hit_blocks and num_hit_tokens.
+    Counts what admitted requests asked for (num_query_blocks, num_query_tokens) and found (num_hit_blocks,
+    num_hit_tokens), each request once.
     """
 
     def __init__(self, pool: BlockPool, root: str = "") -> None:
-        """An empty cache on top of `pool`, whose `on_evict` becomes this cache's; the counters are 0.
+        """An empty cache on top of `pool`. Replaces the pool's `on_evict` by its own; the counters are 0.
 
-        `root` names everything but the tokens that keys and values depend on: model, dtype, settings.
-        Sets pool, and reservations = {}, which `PrefixMatch` fills: by key, the match that has reserved it.
+        `root` names everything that keys and values depend on besides the tokens: model, dtype, settings.
+        Sets pool, and reservations = {}, in which `PrefixMatch` stores, by key, the match that reserved it.
         """
         self.pool = pool
         self.reservations: dict[BlockKey, object] = {}
@@ -65,14 +66,14 @@ class PrefixCache:
         self.num_query_blocks = self.num_query_tokens = 0
         self.num_hit_blocks = self.num_hit_tokens = 0
         self._root = hashlib.sha256(root.encode()).digest()
-        # The stored key comes with its block, so that look-ups can go on from the very same object.
+        # Store the key with its block, so that look-ups can continue from that same object.
         self._stored: dict[BlockKey, tuple[BlockKey, int]] = {}
         self._key_of: dict[int, BlockKey] = {}
 
     def key(self, parent: BlockKey | None, token_ids: Sequence[int]) -> BlockKey:
-        """The key of a full block of `token_ids` that follows the block of `parent` (None = the first one).
+        """Returns the key of a full block of `token_ids` after the block of `parent` (None = first block).
 
-        Raises ValueError unless there are block_size tokens: only full blocks are cached.
+        Raises ValueError unless there are block_size tokens, because only full blocks are cached.
         """
         if len(token_ids) != self.pool.block_size:
             raise ValueError(f"a full block has {self.pool.block_size} tokens, not {len(token_ids)}")
@@ -80,10 +81,10 @@ class PrefixCache:
         return BlockKey(digest, tuple(token_ids), parent)
 
     def keys(self, token_ids: Sequence[int]) -> list[BlockKey]:
-        """The keys of the blocks of a prompt that may be found, in order.
+        """Returns the keys of the blocks of a prompt that may be found, in order.
 
-        Full blocks only, and never the whole prompt: its last token has to be computed to sample after it,
-        so floor((P - 1) / block_size) blocks of P tokens.
+        Only full blocks, and never the whole prompt, because its last token must be computed to sample after
+        it. A prompt of P tokens has floor((P - 1) / block_size) such blocks.
         """
         size = self.pool.block_size
         found: list[BlockKey] = []
@@ -92,29 +93,29 @@ class PrefixCache:
         return found
 
     def find(self, key: BlockKey) -> tuple[BlockKey, int] | None:
-        """The stored key that equals `key`, and its block; None when no block has these tokens."""
+        """Returns the stored key that equals `key`, and its block; None if no block has these tokens."""
         return self._stored.get(key)
 
     def insert(self, key: BlockKey, block: int) -> None:
         """Remember that `block`, which has a holder, stores the keys and values of `key`.
 
-        Does nothing when another block has them already: that one stays the one to share.
+        Does nothing if another block already has them; requests keep sharing that block.
         """
         if key not in self._stored:
-            # In this order an interrupt leaves at worst a block that is never found. One that could be found
-            # before it is marked would be allocated to another request and found all the same.
+            # In this order an interrupt leaves at worst a block that is never found. A block that can be
+            # found before it is marked would be allocated to another request and still be found.
             self.pool.mark_cached(block)
             self._key_of[block] = key
             self._stored[key] = (key, block)
 
     def clear(self) -> None:
-        """Forget every block and every reservation; the counters stay."""
+        """Forget every block and every reservation, and keep the counters."""
         self._stored.clear()
         self._key_of.clear()
         self.reservations.clear()
 
     def _evict(self, block: int) -> None:
-        # A block that is marked and has no key was cleared, or its insert was interrupted.
+        # A marked block without a key was cleared, or its insert was interrupted.
         if (key := self._key_of.get(block)) is None:
             return
         found = self._stored.get(key)

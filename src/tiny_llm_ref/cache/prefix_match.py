@@ -1,4 +1,4 @@
-"""A live request among the cached prefixes: blocks that it shares, waits for, computes and offers."""
+"""A live request and the prefix cache: the blocks it shares, waits for, computes and registers."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from .prefix_cache import BlockKey, PrefixCache
 
 
 class PrefixMatch:
-    """The full blocks of a request's tokens, of which the first `num_blocks` are acquired or registered.
+    """The full blocks of a request's tokens. The first `num_blocks` are acquired or registered.
 
-    A request acquires the blocks that are cached, waits for those that another live request has reserved,
-    reserves the rest and computes them: equal prefixes in flight are computed once. A request that reserved
-    a block can wait only for an earlier one, so that no two requests wait for each other.
+    A request acquires the blocks that are cached, waits for the blocks that another live request has
+    reserved, and reserves and computes the rest. Equal prefixes in flight are therefore computed once. A
+    request that reserved a block can only wait for an earlier block, so no two requests wait for each other.
     """
 
     def __init__(
@@ -20,12 +20,12 @@ class PrefixMatch:
         is_counted: bool = True,
         rank: int = 0,
     ) -> None:
-        """Start before the first block of `token_ids`, all tokens known now; acquire and reserve nothing.
+        """Start before the first block of `token_ids`, all tokens known now. Acquires and reserves nothing.
 
-        Sets num_blocks = 0 and rank, the number of the priority class, 0 the most urgent. With `is_counted`
-        the first `acquire` adds this request to the counters of `cache`: its tokens and the blocks that may
-        be found; every `acquire` adds what was found. A request of a lower rank does not wait for this one's
-        reservations: its `reserve` takes them over.
+        Sets num_blocks = 0 and rank, the number of the priority class (0 is the most urgent). With
+        `is_counted` the first `acquire` adds this request's tokens, and its blocks that may be found, to the
+        counters of `cache`, and every `acquire` adds what it found. A request of a lower rank does not wait
+        for this request's reservations: its `reserve` takes them over.
         """
         self.num_blocks = 0
         self.rank = rank
@@ -38,20 +38,20 @@ class PrefixMatch:
 
     @property
     def is_past_sharing(self) -> bool:
-        """Whether no further block can be acquired: this request computes all that follows."""
+        """Whether no further block can be acquired, so that this request computes everything that follows."""
         return self.num_blocks >= self._num_shareable
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the first block ahead that is not cached is reserved by another request."""
+        """Whether another request has reserved the next block that is not cached."""
         i = self.num_blocks + len(self.match())
         return i < self._num_shareable and self._is_reserved_by_another(self._keys[i])
 
     def match(self) -> list[int]:
-        """The cached blocks that come next, in order, up to the first that is not cached.
+        """Returns the cached blocks that come next, in order, up to the first block that is not cached.
 
-        Holds and counts nothing. Keys behind a found one compare in O(block_size): they continue the stored
-        key.
+        Holds and counts nothing. Once a key is found, comparing the next takes O(block_size), because it
+        continues the stored key.
         """
         blocks = []
         for i in range(self.num_blocks, self._num_shareable):
@@ -59,16 +59,16 @@ class PrefixMatch:
             if found is None:
                 break
             blocks.append(found[1])
-            # Later keys then have the very parent of the stored ones, and comparing stays short.
+            # Later keys then share their parent object with the stored keys, so comparing stays short.
             self._keys[i] = found[0]
             if i + 1 < self._num_shareable:
                 self._keys[i + 1].parent = found[0]
         return blocks
 
     def acquire(self) -> list[int]:
-        """The cached blocks that come next, held by this request from now on; num_blocks counts them.
+        """Returns the cached blocks that come next, now held by this request; adds them to num_blocks.
 
-        Each has one more holder, to be freed by the caller.
+        Each has one more holder, which the caller must free.
         """
         blocks = self.match()
         self._cache.pool.share(blocks)
@@ -80,15 +80,15 @@ class PrefixMatch:
             self._cache.num_hit_tokens += len(blocks) * self._cache.pool.block_size
         self._is_started = True
         for key in self._keys[self.num_blocks : self.num_blocks + len(blocks)]:
-            self._drop_reservation(key)  # another request, inside of that block, was faster
+            self._drop_reservation(key)  # another request that was inside this block was faster
         self.num_blocks += len(blocks)
         return blocks
 
     def reserve(self) -> None:
-        """Reserve the missing blocks ahead, which this request will compute, except those it would wait for.
+        """Reserve the missing blocks that this request will compute, except blocks it would wait for.
 
-        Only blocks that may be found are reserved, so never the one with the last token of all (see
-        `PrefixCache.keys`). Takes O(1) when this request has reserved the next block already.
+        Reserves only blocks that may be found, so never the block with the last token (see
+        `PrefixCache.keys`). Takes O(1) if this request has already reserved the next block.
         """
         rest = self._keys[self.num_blocks : self._num_shareable]
         if rest and self._cache.reservations.get(rest[0]) is not self:
@@ -97,10 +97,10 @@ class PrefixMatch:
                     self._cache.reservations[key] = self
 
     def register(self, token_ids: Sequence[int], block: int) -> None:
-        """The next block is computed: `block`, which the caller holds, has the full block of `token_ids`.
+        """Register the next computed block: `block`, which the caller holds, stores all of `token_ids`.
 
-        Other requests may acquire it from now on; its reservation ends. Blocks behind those of the prompt,
-        which hold tokens of the answer, are registered in the same way.
+        Other requests may now acquire it, and its reservation ends. Blocks after the prompt's, which store
+        tokens of the answer, are registered in the same way.
         """
         if self.num_blocks == len(self._keys):
             self._keys.append(self._cache.key(self._keys[-1] if self._keys else None, token_ids))
@@ -110,7 +110,7 @@ class PrefixMatch:
         self.num_blocks += 1
 
     def release(self) -> None:
-        """End this request's reservations: requests that waited for those blocks compute them instead."""
+        """End this request's reservations. Requests that waited for those blocks compute them instead."""
         for key in self._keys[self.num_blocks : self._num_shareable]:
             self._drop_reservation(key)
 

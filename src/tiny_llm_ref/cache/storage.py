@@ -1,4 +1,4 @@
-"""How keys and values get into storage: by assignment to plain arrays, or by a model's operators."""
+"""How keys and values are written to storage: with plain arrays here, or with a model's operators."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,15 +11,15 @@ from .kv_quantization import quantize_rows
 
 
 class ArrayStorage:
-    """`KvStorage` on plain arrays, which are written in place."""
+    """`KvStorage` on plain arrays, written in place."""
 
     has_free_rows = False
 
     def append(self, stored: mx.array, added: mx.array, offsets: Sequence[int]) -> mx.array:
-        """stored [R, G, room, D] with added [B, G, L, D] in its first B rows, from offsets[b] on.
+        """Write added [B, G, L, D] into the first B rows of stored [R, G, room, D], starting at offsets[b].
 
-        Writes into `stored` and returns it. All offsets are equal.
-        From task 2.6.1 on: every row has its own.
+        Writes in place and returns `stored`. All offsets are equal.
+        From task 2.6.1 on: every row has its own offset.
         """
         batch, _, new, _ = added.shape
         if min(offsets) == max(offsets):
@@ -31,9 +31,9 @@ class ArrayStorage:
         return stored
 
     def grow(self, stored: mx.array, rows: int, room: int, used: Sequence[int]) -> mx.array:
-        """New storage [rows, G, room, D] of stored's dtype, with the first used[b] tokens of its row b.
+        """Returns new storage [rows, G, room, D] of stored's dtype, with the first used[b] tokens of row b.
 
-        All numbers of `used` may be 0: then only the shape and dtype of `stored` count.
+        If all numbers in `used` are 0, only the shape and dtype of `stored` matter.
         """
         _, groups, _, dim = stored.shape
         grown = mx.zeros((rows, groups, room, dim), stored.dtype)
@@ -43,17 +43,17 @@ class ArrayStorage:
         return grown
 
     def append_rows(self, stored: mx.array, added: mx.array, slots: mx.array) -> mx.array:
-        """The pool stored [blocks, G, block_size, D] with row t of added [T, G, 1, D] in slots[t] (int32).
+        """Write row t of added [T, G, 1, D] into slot slots[t] (int32) of stored [blocks, G, block_size, D].
 
-        Slot block * block_size + place. Writes into `stored` and returns it.
-        From task 3.2.5 on: a pool of scales and its rows have no D.
+        A slot is block * block_size + place. Writes in place and returns `stored`.
+        From task 3.2.5 on: a pool of scales and its rows have no D axis.
         """
         blocks, places = mx.divmod(slots, stored.shape[2])
         stored[blocks, :, places] = added[:, :, 0]
         return stored
 
     def quantize_rows(self, x: mx.array) -> Sequence[mx.array]:
-        """As the function `quantize_rows`."""
+        """Like the function `quantize_rows`."""
         return quantize_rows(x)
 
 

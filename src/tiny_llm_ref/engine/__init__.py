@@ -1,1 +1,1 @@
-"""The engine of week 3: sequences, blocks, a token budget per step."""
+"""The engine of week 3: sequences, blocks, and a token budget for each step."""

@@ -16,7 +16,7 @@ from .step import InflightStep, launch
 
 
 class EngineCore:
-    """Requests on one model, a step at a time; not to be used from two threads at once."""
+    """Requests on one model, one step at a time. Don't use it from two threads at once."""
 
     def __init__(
         self,
@@ -26,12 +26,12 @@ class EngineCore:
     ) -> None:
         """Allocate the blocks for keys and values; no requests yet.
 
-        `EngineOptions` (tiny_llm_lab.types) says what its fields mean, and which of them are of later tasks.
-        types/scheduling/defaults.py has an object for each option that is left out; a proposer makes a
+        `EngineOptions` (tiny_llm_lab.types) says what its fields mean, and which of them belong to later
+        tasks. types/scheduling/defaults.py has a default object for each option. With a proposer there is a
         `Speculation`, whose gate is the draft_gate or `AllDrafts`. Sets model, config, options, scheduler,
         kv_cache, prefix_cache (or None), spec_stats (or None), async_scheduling (whether steps may be
-        launched early), and step_end_s, the time on the options' clock at which the tokens of the last step
-        were read (0.0 before the first). Raises UserError as `EngineOptions.require_chunks`.
+        launched early), and step_end_s, the time on the options' clock when the last step's tokens were read
+        (0.0 before the first). Raises UserError like `EngineOptions.require_chunks`.
         """
         options.require_chunks(config)
         self.model, self.config, self.options = model, config, options.for_model(model.config)
@@ -49,7 +49,7 @@ class EngineCore:
         self._lay_out()
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Schedule by `config` from the next step on; UserError as `Scheduler.reconfigure` and `__init__`."""
+        """Use `config` for the next steps. Raises UserError like `Scheduler.reconfigure` and `__init__`."""
         self.options.require_chunks(config)
         self.scheduler.reconfigure(config)
         self.config = config
@@ -60,15 +60,15 @@ class EngineCore:
         return bool(self._requests)
 
     def admit(self, request: RequestState) -> None:
-        """Queue a request. Raises UserError when it can never be served, or its id is in use."""
+        """Queue a request. Raises UserError if it can never be served, or if its id is in use."""
         self.scheduler.add(request.sequence)
         self._requests[request.sequence.request_id] = request
 
     def advance(self) -> list[RequestState]:
         """Compute one step, in one forward pass and one evaluation; return the requests it served, in order.
 
-        Returns [] without requests. When anything raises, all requests are dropped, empty blocks, prefix
-        cache and scheduler replace the old ones, and the error is raised again.
+        Returns [] if there are no requests. If anything raises, the core drops all requests, replaces the
+        blocks, prefix cache and scheduler by empty ones, and raises the error again.
         """
         if not self._requests:
             return []
@@ -85,7 +85,7 @@ class EngineCore:
             raise
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request, whatever its state, and free its blocks; False when there is none.
+        """Drop a request in any state and free its blocks. Returns False if there is no such request.
 
         An answer that has not ended ends with finish_reason "abort".
         """
@@ -103,17 +103,17 @@ class EngineCore:
 
     def abort_all(self) -> None:
         """Drop all requests."""
-        with ExitStack() as stack:  # all of them, even when dropping one raises
+        with ExitStack() as stack:  # all of them, even if dropping one raises
             for request_id in list(self._requests):
                 stack.callback(self.abort, request_id)
 
     def release(self) -> None:
-        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
+        """Drop all requests and free the memory. You can't use the engine afterwards."""
         self.abort_all()
         self.kv_cache.release()
 
     def _lay_out(self) -> None:
-        """Empty blocks, and a scheduler over them."""
+        """Create empty blocks, and a scheduler over them."""
         shape = self.options
         pool = BlockPool(shape.num_blocks, shape.block_size)
         self.prefix_cache = PrefixCache(pool) if shape.enable_prefix_caching else None
@@ -121,7 +121,7 @@ class EngineCore:
         self.kv_cache = self.model.create_paged_kv_cache(shape.num_blocks, shape.block_size, shape.kv_bits)
 
     def _fail(self) -> None:
-        """Drop all requests, and replace blocks that a step may have left half accounted for."""
+        """Drop all requests, and replace the blocks, because a failed step may have left wrong counts."""
         requests, self._requests, self._inflight = self._requests, {}, None
         self.kv_cache.release()
         self._lay_out()
@@ -139,7 +139,7 @@ class EngineCore:
         return launch(self.model, self.kv_cache, plan, requests, start_s)
 
     def _launch_next(self, step: InflightStep) -> InflightStep | None:
-        """Launch the next step, of the same requests, while `step` is running; None without room for it."""
+        """Launch the next step of the same requests while `step` runs. Returns None if there is no room."""
         plan = self.scheduler.schedule_next(step.plan)
         if not plan:
             return None
@@ -151,7 +151,7 @@ class EngineCore:
     def _commit(
         self, step: InflightStep, sampled: Mapping[RequestState, list[int]], end_s: float
     ) -> list[RequestState]:
-        """Record a step for all requests but those that were aborted while it was computed."""
+        """Record a step for its requests, except requests that were aborted while it was computed."""
         served = [each for each in step.requests if self._requests.get(each.sequence.request_id) is each]
         accepted = {}
         self._speculation.observe_step(step.plan, sampled.values(), end_s)

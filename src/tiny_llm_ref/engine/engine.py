@@ -1,4 +1,4 @@
-"""The engine: text and tokens in, text and events out, whatever else is served in the same steps."""
+"""The engine: text and tokens in, text and events out, for many requests in the same steps."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ from .sequence import TokenSequence
 
 
 class Engine:
-    """Takes prompts and returns text; its core computes."""
+    """Takes prompts and returns text. Its core computes."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Engine:
         config: SchedulerConfig = SchedulerConfig(),
         options: EngineOptions = EngineOptions(),
     ) -> None:
-        """No requests yet. Sets tokenizer and core, an `EngineCore` of the other arguments."""
+        """No requests yet. Sets tokenizer, and core, an `EngineCore` of the other arguments."""
         self.core = EngineCore(model, config, options)
         self.tokenizer = tokenizer
         self._num_added = 0
-        self._run: PromptRun | None = None  # of the call of `generate` that is under way
+        self._run: PromptRun | None = None  # of the current call of `generate`
 
     @property
     def has_requests(self) -> bool:
@@ -64,10 +64,10 @@ class Engine:
     ) -> None:
         """Queue a request.
 
-        A request of `priority_class` "batch" runs on spare capacity only. `arrival_s` None means now;
-        `prompt_idx` None, the number of requests added before. `processors` (from task 3.7.3 on) change the
-        logits of its tokens, in their order, behind its own `Penalties`. Raises UserError, and changes
-        nothing, for a request that can never be served, or whose id is in use.
+        A request of `priority_class` "batch" runs only on spare capacity. `arrival_s` None means now.
+        `prompt_idx` None means the number of requests added before. `processors` (from task 3.7.3 on) change
+        the logits of its tokens, in their order, after its own `Penalties`. Raises UserError, and changes
+        nothing, if the request can never be served or its id is in use.
         """
         tokens = prompt_token_ids(self.tokenizer, prompt, self.core.model.config)
         asked = Prompt(
@@ -101,18 +101,18 @@ class Engine:
     def step(self) -> list[EngineOutput]:
         """Compute one step, in one forward pass and one evaluation; return what is new.
 
-        All tokens of a step have one time, the core's `step_end_s`. There is an output for each request that
-        got a token; that of a request which has now ended, and has left the engine, has a completion. Returns
-        [] without requests. When anything raises, all requests are dropped, as in `EngineCore.advance`.
+        All tokens of a step have the same time, the core's `step_end_s`. Each request that got a token has an
+        output. If the request has ended it has left the engine, and its output has a completion. Returns []
+        if there are no requests. If anything raises, all requests are dropped, as in `EngineCore.advance`.
         """
         return [request.output() for request in self.core.advance() if request.has_output]
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request, whatever its state; False when there is none."""
+        """Drop a request in any state. Returns False if there is no such request."""
         return self.core.abort(request_id)
 
     def release(self) -> None:
-        """Drop all requests and give the memory back; the engine cannot be used afterwards."""
+        """Drop all requests and free the memory. You can't use the engine afterwards."""
         self.core.release()
 
     def generate(
@@ -120,13 +120,12 @@ class Engine:
     ) -> list[Completion]:
         """Answer every prompt (from 3.6.6 on); return one completion per prompt, in prompt order.
 
-        Each is added, with its index in `prompts` as request id, when its arrival_s after the call has
-        passed. `on_event` is called with every chunk, token and end, as in `batch_generate`. It may call
-        `add` and `abort`: an added request is served, and its events have a prompt_idx beyond those of
-        `prompts`; an aborted prompt ends with finish_reason "abort". A prompt that cannot be served becomes
-        a completion with finish_reason "error"; without `on_event` such prompts are reported on stderr.
-        The engine has no requests afterwards, also when an error is raised. Raises ValueError when it has
-        requests already.
+        A prompt is added, with its index in `prompts` as request id, once its arrival_s seconds have passed
+        since the call. `on_event` is called with every chunk, token and end, as in `batch_generate`. It may
+        call `add` and `abort`: an added request is served, and its events have a prompt_idx above those in
+        `prompts`; an aborted prompt ends with finish_reason "abort". A prompt that can't be served becomes a
+        completion with finish_reason "error"; without `on_event` such prompts are reported on stderr. The
+        engine has no requests afterwards, even after an error. Raises ValueError if it already has requests.
         """
         if self.has_requests:
             raise ValueError("the engine has requests already: step it until they end, or abort them")

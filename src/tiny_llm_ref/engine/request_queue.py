@@ -1,4 +1,4 @@
-"""Which sequences wait and which run, both in the order of a policy."""
+"""Which sequences wait and which run, in the order of a policy."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -7,18 +7,17 @@ from tiny_llm_lab.types import Policy
 
 from .sequence import TokenSequence
 
-# With policy "priority": after this many steps of waiting a sequence is the most urgent of its class.
+# With policy "priority", a sequence that waits more steps than this becomes the most urgent of its class.
 MAX_WAITING_STEPS = 256
 
 
 def order_key(
     policy: Policy, sequence: TokenSequence, num_added: int, is_aged: bool = False
 ) -> tuple[float, ...]:
-    """The key that sequences are sorted by, smallest first; `num_added` were added before this one.
+    """Returns the key to sort a sequence by, smallest first; `num_added` sequences were added before it.
 
     Five numbers: the rank of its priority class, 0 if it is aged or else 1, priority, arrival_s, num_added.
-    Only policy "priority" sorts by priority and arrival_s, and only sequences that are not aged: otherwise
-    both are 0.
+    Priority and arrival_s are 0 unless the policy is "priority" and the sequence is not aged.
     """
     if policy != "priority" or is_aged:
         return (sequence.rank, 0 if is_aged else 1, 0, 0.0, num_added)
@@ -26,43 +25,43 @@ def order_key(
 
 
 class RequestQueue:
-    """Waiting and running sequences, each list in the order of a policy; waiting is counted in steps."""
+    """Waiting and running sequences, each list in the order of a policy. Counts waiting in steps."""
 
     def __init__(self, policy: Policy) -> None:
-        """Sets policy, waiting = [] and running = [], which are always in order."""
+        """Sets policy, and waiting = [] and running = [], which are always in order."""
         self.policy = policy
         self.waiting: list[TokenSequence] = []
         self.running: list[TokenSequence] = []
-        # By `order`: an id may be used again as soon as its request has ended.
+        # Keyed by `order`, because an id may be used again as soon as its request has ended.
         self._waiting_since: dict[tuple[float, ...], int] = {}
-        # The same, oldest first; sequences that no longer wait are dropped when they come up.
+        # The same, oldest first. Sequences that no longer wait are dropped when they reach the front.
         self._queued: deque[tuple[int, TokenSequence]] = deque()
         self._num_added = self._num_steps = 0
 
     @property
     def ranks(self) -> range:
-        """The priority classes up to the least urgent one present, most urgent first."""
+        """The priority classes up to the least urgent class present, most urgent first."""
         return range(1 + max((part[-1].rank for part in (self.running, self.waiting) if part), default=-1))
 
     def add(self, sequence: TokenSequence) -> None:
-        """Let a new sequence wait, in its place in the order; sets its `order`."""
+        """Let a new sequence wait, at its place in the order. Sets its `order`."""
         sequence.order = order_key(self.policy, sequence, self._num_added)
         self._num_added += 1
         self._wait(sequence)
 
     def is_waiting(self, sequence: TokenSequence) -> bool:
-        """Whether a sequence of this queue waits; otherwise it runs."""
+        """Whether a sequence of this queue waits. If not, it runs."""
         return sequence.order in self._waiting_since
 
     def running_of(self, rank: int) -> list[TokenSequence]:
-        """The running sequences of one priority class, in order."""
+        """Returns the running sequences of one priority class, in order."""
         return _of_rank(self.running, rank)
 
     def candidates(self, rank: int, max_num_seqs: int) -> list[TokenSequence]:
-        """The waiting sequences of one priority class that find a slot, in order.
+        """Returns the waiting sequences of one priority class that fit into `max_num_seqs`, in order.
 
-        Slots of running sequences of less urgent classes count as free; waiting sequences of more urgent
-        classes take theirs first.
+        Running sequences of less urgent classes do not count. Waiting sequences of more urgent classes are
+        counted first.
         """
         num_running = _first_of(self.running, rank + 1)
         num_before = _first_of(self.waiting, rank)
@@ -70,14 +69,14 @@ class RequestQueue:
         return _of_rank(self.waiting, rank)[:num_slots]
 
     def admit(self) -> TokenSequence:
-        """Move the first waiting sequence to the running ones."""
+        """Move the first waiting sequence to the running sequences, and return it."""
         sequence = self.waiting.pop(0)
         del self._waiting_since[sequence.order]
         insort(self.running, sequence, key=_order)
         return sequence
 
     def preempt(self) -> TokenSequence:
-        """Move the last running sequence to the waiting ones, in its old place in the order."""
+        """Move the last running sequence back to its place among the waiting sequences, and return it."""
         sequence = self.running.pop()
         self._wait(sequence)
         return sequence
@@ -89,7 +88,7 @@ class RequestQueue:
         self._waiting_since.pop(sequence.order, None)
 
     def next_step(self) -> None:
-        """Count a step of policy "priority": a sequence that has waited more than MAX_WAITING_STEPS steps
+        """Count a step of policy "priority". A sequence that has waited more than MAX_WAITING_STEPS steps
         becomes the most urgent of its class."""
         self._num_steps += 1
         while self._queued and self._queued[0][0] + MAX_WAITING_STEPS < self._num_steps:
@@ -111,12 +110,12 @@ def _order(sequence: TokenSequence) -> tuple[float, ...]:
 
 
 def _of_rank(part: list[TokenSequence], rank: int) -> list[TokenSequence]:
-    # Most queues hold one class only, and are asked several times a step.
+    # Fast path: most queues have only one class, and a step asks several times.
     if part and part[0].rank == part[-1].rank == rank:
         return part[:]
     return part[_first_of(part, rank) : _first_of(part, rank + 1)]
 
 
 def _first_of(part: list[TokenSequence], rank: int) -> int:
-    """Where the sequences of a priority class begin, or would."""
+    """Returns the index at which the sequences of a priority class begin, or would begin."""
     return bisect_left(part, rank, key=lambda sequence: sequence.rank)

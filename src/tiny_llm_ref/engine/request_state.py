@@ -21,7 +21,7 @@ from .sequence import TokenSequence
 
 
 class RequestState:
-    """A sequence and its answer, side by side; keys and values lie in the engine's blocks."""
+    """A sequence and its answer. Its keys and values are in the engine's blocks."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class RequestState:
         """Sets sequence, answer, has_output = False (whether a token came since the last `output`), and
         sampler, the `Sampler` of the answer's sampling parameters on the model's operators `ops`.
 
-        Sets prompt_logprobs (from task 3.7.1 on), the `PromptLogprobs` of a request that asked for them or
-        None; and processors (from task 3.7.3 on): the request's `Penalties`, if its sampling parameters
-        change logits, and those given.
+        Sets prompt_logprobs (from task 3.7.1 on): the `PromptLogprobs` if the request asked for them, or
+        None. Sets processors (from task 3.7.3 on): the request's `Penalties`, if its sampling parameters
+        change logits, followed by the `processors` given.
         """
         self.sequence = sequence
         self.answer = answer
@@ -46,7 +46,7 @@ class RequestState:
         own = [Penalties(sampling, prompt, answer.end_token_ids)] if sampling.changes_logits else []
         self.processors: tuple[LogitsProcessor, ...] = (*own, *processors)
         self.has_output = False
-        self._num_prefilled = 0  # tokens of the prompt whose computation was reported
+        self._num_prefilled = 0  # tokens of the prompt that were reported as computed
         self._logprobs: list[TokenLogprobs] = []
 
     @property
@@ -55,15 +55,15 @@ class RequestState:
         return self.answer.sampling
 
     def score(self, logits: mx.array, drawn: mx.array) -> tuple[mx.array, ...]:
-        """The logprobs of the tokens `drawn` [n] from logits [n, V], as `score_tokens` returns them, lazily.
+        """Returns the logprobs of tokens `drawn` [n] from logits [n, V], lazily, as `score_tokens` does.
 
-        Empty unless the request asked for them (from task 3.7.1 on).
+        Returns () unless the request asked for them (from task 3.7.1 on).
         """
         num_top = self.sampling.logprobs
         return () if num_top is None else score_tokens(logits, drawn, num_top)
 
     def process(self, logits: mx.array) -> mx.array:
-        """What the processors (from task 3.7.3 on) make of logits [n, V], the rows of this step, lazily.
+        """Returns logits [n, V], the rows of this step, after the processors (from task 3.7.3 on), lazily.
 
         Row i follows the answer so far and the first i tokens of the draft.
         """
@@ -76,9 +76,9 @@ class RequestState:
         return mx.stack(rows)
 
     def accept(self, tokens: Sequence[int], scores: Sequence[mx.array] = ()) -> None:
-        """Append the tokens of one step to the answer, up to the one that ends it.
+        """Append the tokens of one step to the answer, up to the token that ends it.
 
-        `scores` (from 3.7.1 on) is what `score` returned for them. The sequence is not changed: the
+        `scores` (from 3.7.1 on) is what `score` returned for them. Does not change the sequence; the
         scheduler's `commit` does that.
         """
         num_before = len(self.answer.token_ids)
@@ -95,7 +95,7 @@ class RequestState:
         self._report_prefill(min(self.sequence.num_computed_tokens, len(self.sequence.prompt_token_ids)))
 
     def output(self) -> EngineOutput:
-        """What is new for the user since the last call: tokens, text, logprobs, events, the end."""
+        """Returns what is new for the user since the last call: tokens, text, logprobs, events, the end."""
         events = tuple(self.answer.take_events())
         token_events = [event for event in events if isinstance(event, TokenEvent)]
         logprobs, self._logprobs = tuple(self._logprobs), []
@@ -115,7 +115,7 @@ class RequestState:
         )
 
     def _report_prefill(self, num_computed: int) -> None:
-        # A preempted sequence computes some of its prompt again, which is no news.
+        # A preempted sequence computes part of its prompt again. That was reported before.
         if num_computed > self._num_prefilled:
             self._num_prefilled = num_computed
             self.answer.prefilled(num_computed)

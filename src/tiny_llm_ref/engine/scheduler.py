@@ -1,4 +1,4 @@
-"""Which tokens a step computes: one budget, sequences in order, one code path for prompts and answers."""
+"""Which tokens a step computes: one budget, sequences in order, the same code for prompts and answers."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,19 +18,19 @@ _Kind = Literal["mixed", "prefill", "decode"]
 
 
 class Scheduler:
-    """Running and waiting sequences, both in the order of the policy; it owns their blocks.
+    """Running and waiting sequences, each in the order of the policy. Owns their blocks.
 
-    A step is `schedule`, then a forward pass over what it planned, then `commit`. Between steps sequences
-    may be added, finished and aborted. No model and no arrays: tokens and blocks are numbers.
+    A step is `schedule`, then a forward pass over what it planned, then `commit`. Between steps you may add,
+    finish and abort sequences. There is no model and there are no arrays; tokens and blocks are numbers.
     """
 
     def __init__(
         self, config: SchedulerConfig, pool: BlockPool, prefix_cache: PrefixCache | None = None
     ) -> None:
         """No sequences yet. Sets config, pool, prefix_cache, which must belong to `pool`, and queue.
-        Sets max_num_tokens, the most tokens one sequence may have computed: max_model_len, or what all
-        blocks hold if that is less. The caller finishes a sequence that has reached it.
-        Raises UserError as `validate_chunk_grid` (from task 3.5.2 on).
+        Sets max_num_tokens, the most computed tokens a sequence may have: max_model_len, or what all blocks
+        hold if that is less. The caller must finish a sequence that has reached it.
+        Raises UserError like `validate_chunk_grid` (from task 3.5.2 on).
         """
         self.config, self.pool, self.prefix_cache = config, pool, prefix_cache
         self.max_num_tokens = min(config.max_model_len, pool.num_blocks * pool.block_size)
@@ -44,7 +44,7 @@ class Scheduler:
         self._must_wait: set[str] = set()  # in this step, for blocks that another sequence computes
 
     def reconfigure(self, config: SchedulerConfig) -> None:
-        """Plan by `config` from now on (from task 3.6.3 on); UserError as `validate_change`, `__init__`."""
+        """Use `config` now (from task 3.6.3 on). Raises UserError like `validate_change` and `__init__`."""
         self.config.validate_change(config)
         if config.chunk_grid:
             validate_chunk_grid(config)
@@ -52,20 +52,21 @@ class Scheduler:
 
     @property
     def waiting(self) -> Sequence[TokenSequence]:
-        """Sequences that hold no blocks, the next to be admitted first."""
+        """The sequences that hold no blocks, starting with the next to be admitted."""
         return tuple(self.queue.waiting)
 
     @property
     def running(self) -> Sequence[TokenSequence]:
-        """Admitted sequences in order: the last one is preempted first."""
+        """The admitted sequences, in order. The last sequence is preempted first."""
         return tuple(self.queue.running)
 
     def add(self, sequence: TokenSequence) -> None:
         """Let a new sequence wait to be admitted.
 
-        Raises UserError, whose message has the word in quotes, when it could never run: its prompt is
-        "empty", longer than "max_model_len" or than all "blocks" of the pool hold, or its id is in use
-        (`require_room` of tiny_llm_lab.types words two of them). Raises ValueError for one that is not new.
+        Raises UserError if it could never run: its prompt is "empty", longer than "max_model_len" or longer
+        than all "blocks" of the pool hold. The message has the word in quotes; `require_room` of
+        tiny_llm_lab.types words two of them. Raises UserError if its id is in use, and ValueError if the
+        sequence is not new.
         """
         length, limit = len(sequence.prompt_token_ids), self.max_num_tokens
         if length == 0:
@@ -82,20 +83,24 @@ class Scheduler:
     def schedule(self, token_budget: int | None = None) -> StepPlan:
         """Plan one step: give tokens to running sequences in order, then admit waiting ones in order.
 
-        A sequence gets what it has left to compute, draft included, up to max_num_tokens in all: cut by
-        long_prefill_token_threshold unless it decodes, by what is left of max_num_batched_tokens or of a
-        smaller `token_budget`, and by the rules of config. Where blocks run out, a sequence goes without its
-        draft; if that is not enough, the last one in order is preempted: its blocks go back, its computed
-        tokens and its draft are forgotten, and it waits again. A waiting sequence is admitted when a slot and
-        blocks for all its known tokens are free and it gets a token, waits for blocks that another computes,
-        or has a fair share that ends before the grid (from task 3.5.2 on). One that cannot be admitted holds
-        up all behind it. After a preemption a class admits only if all victims are of less urgent classes.
+        A sequence gets what it has left to compute, draft included, up to max_num_tokens in total. This is
+        limited by long_prefill_token_threshold unless the sequence decodes, by what is left of
+        max_num_batched_tokens or of a smaller `token_budget`, and by the rules of config. If blocks run out,
+        a sequence loses its draft. If that is not enough, the last sequence in order is preempted: its blocks
+        are freed, its computed tokens and its draft are forgotten, and it waits again.
 
-        Priority classes (from task 3.5.3 on) are served one after the other: batch sequences get tokens after
-        every interactive one, running or newly admitted, and lose slots and blocks as soon as an interactive
-        one needs them. Where steps alternate, a batch step may come between two interactive ones.
+        A waiting sequence is admitted if there is a free place (max_num_seqs) and there are free blocks for
+        all its known tokens, and if it gets a token, waits for blocks that another sequence computes, or has
+        a fair share that ends before the grid (from task 3.5.2 on). A sequence that can't be admitted blocks
+        all sequences after it. After a preemption a class admits only if all victims are of less urgent
+        classes.
 
-        Raises UserError for a token_budget below 1, ValueError when a sequence already has max_num_tokens.
+        Priority classes (from task 3.5.3 on) are served one after another. Batch sequences get tokens after
+        all interactive sequences, running or newly admitted, and lose places and blocks as soon as an
+        interactive sequence needs them. If steps alternate, a batch step may come between two interactive
+        steps.
+
+        Raises UserError for a token_budget below 1, and ValueError if a sequence already has max_num_tokens.
         """
         limit = self.config.max_num_batched_tokens
         budget = limit if token_budget is None else min(token_budget, limit)
@@ -115,10 +120,10 @@ class Scheduler:
         return StepPlan(step.assigned, tuple(victim.request_id for victim in self._preempted))
 
     def schedule_next(self, plan: StepPlan) -> StepPlan | None:
-        """Plan the step after `plan`, not committed yet, where it is certain (from task 3.7.2 on).
+        """Plan the step after `plan`, before `plan` is committed, if it is certain (from task 3.7.2 on).
 
-        The plan that `schedule` would make after `commit` if no request were added or ended, with its blocks
-        allocated; None, and nothing is changed, when it exceeds the budget or the free blocks.
+        Returns the plan that `schedule` would make after `commit` if no request were added or ended, and
+        allocates its blocks. Returns None and changes nothing if it exceeds the budget or the free blocks.
         """
         running = self.queue.running
         if len(running) > self.config.max_num_batched_tokens or not self._manager.extend(running):
@@ -129,12 +134,12 @@ class Scheduler:
         return StepPlan(dict.fromkeys(plan.num_scheduled_tokens, 1))
 
     def commit(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]]) -> None:
-        """Record a forward pass: the planned tokens are computed, and new ones were sampled.
+        """Record a forward pass: the planned tokens are computed, and new tokens were sampled.
 
-        A sequence whose known tokens are all computed now has its new tokens in `sampled`: the accepted
-        part of its draft, then one more. They join the answer; rejected draft tokens do not count as
-        computed, and the draft is used up. Blocks that became full can be found in the prefix
-        cache. Requests that ended since `schedule` are skipped. Raises ValueError as `TokenSequence.advance`.
+        A sequence whose known tokens are now all computed has its new tokens in `sampled`: the accepted part
+        of its draft, then one more token. They join the answer; rejected draft tokens do not count as
+        computed, and the draft is used up. Blocks that became full can be found in the prefix cache. Requests
+        that ended since `schedule` are skipped. Raises ValueError like `TokenSequence.advance`.
         """
         for request_id, num_new in plan.num_scheduled_tokens.items():
             sequence = self._sequences.get(request_id)
@@ -143,13 +148,13 @@ class Scheduler:
                 self._manager.register(sequence)
 
     def finish(self, request_id: str) -> None:
-        """End a running sequence and free its blocks. Raises ValueError when it does not run."""
+        """End a running sequence and free its blocks. Raises ValueError if it does not run."""
         if request_id not in self._sequences or self.queue.is_waiting(self._sequences[request_id]):
             raise ValueError(f"request {request_id!r} does not run")
         self.abort(request_id)
 
     def abort(self, request_id: str) -> bool:
-        """End a sequence, running or waiting, and free its blocks; False when there is none."""
+        """End a running or waiting sequence and free its blocks. Returns False if there is none."""
         if request_id not in self._sequences:
             return False
         sequence = self._sequences.pop(request_id)
@@ -158,17 +163,17 @@ class Scheduler:
         return True
 
     def check(self) -> None:
-        """Raise RuntimeError unless the blocks of all sequences are exactly those that the pool counts."""
+        """Raises RuntimeError unless the pool counts exactly the blocks that all sequences have."""
         self.pool.check(sequence.block_ids for sequence in self._sequences.values())
 
     def _kinds(self) -> tuple[_Kind, ...]:
-        """Kinds of step to try, in order: the first that has work is taken."""
+        """Returns the kinds of step to try, in order. The first kind with work is taken."""
         if self.config.step_mode == "mixed":
             return ("mixed",)
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
 
     def _serve(self, step: TokenBudget, kind: _Kind, rank: int) -> None:
-        """Tokens for one priority class: its running sequences, then those it admits."""
+        """Give tokens to one priority class: to its running sequences, then to the sequences it admits."""
         running = [
             sequence
             for sequence in self.queue.running_of(rank)
@@ -179,7 +184,7 @@ class Scheduler:
             step.set_shares(self._needs(running, rank))
         for sequence in running:
             if step.left == 0 or self.queue.is_waiting(sequence):
-                break  # the preempted one was last, and so are all behind it
+                break  # the preempted sequence was last, and all after it are preempted too
             num_new = step.num_new_tokens(sequence, sequence.num_computed_tokens, self._num_missing(sequence))
             if num_new > 0 and (num_new := self._make_room(sequence, num_new)) > 0:
                 step.assign(sequence, num_new)
@@ -193,7 +198,7 @@ class Scheduler:
         return num_missing
 
     def _make_room(self, sequence: TokenSequence, num_new: int) -> int:
-        """Allocate blocks for up to `num_new` more tokens, preempting if need be; for how many tokens."""
+        """Allocate blocks for up to `num_new` more tokens, preempt if needed, and return how many tokens."""
         while (needed := self._manager.num_blocks_needed(sequence, num_new)) > self.pool.num_free:
             num_known = sequence.num_tokens - sequence.num_computed_tokens
             if num_new > num_known:
@@ -216,12 +221,12 @@ class Scheduler:
         for sequence, num_cached, must_wait in self._admissible(rank):
             num_missing = sequence.num_tokens - num_cached
             num_new = 0 if must_wait else step.num_new_tokens(sequence, num_cached, num_missing)
-            # A fair share may not reach the grid: that must not hold up the sequences behind.
+            # A fair share may not reach the grid. That must not block the sequences after it.
             may_wait = must_wait or (self.config.policy == "fair" and self.config.chunk_grid > 0)
             if step.left == 0 or (num_new == 0 and not may_wait) or not self._num_prefill_slots():
                 break
             while len(self.queue.running) >= self.config.max_num_seqs:
-                self._preempt()  # of a less urgent class: candidates are counted that way
+                self._preempt()  # of a less urgent class, because of how candidates are counted
             self.queue.admit()
             self._manager.attach_cached(sequence)
             if num_new > 0:
@@ -232,14 +237,14 @@ class Scheduler:
         return max(0, limit - sum(not each.is_decoding for each in self.queue.running))
 
     def _admissible(self, rank: int) -> Iterator[tuple[TokenSequence, int, bool]]:
-        """Sequences that may be admitted: cached tokens, and whether each waits for another's block."""
-        # While a more urgent sequence waits, it is first in line for blocks.
+        """Returns the sequences that may be admitted, their cached tokens, and whether each would wait."""
+        # While a more urgent sequence waits, it gets blocks first.
         is_first = bool(self.queue.waiting) and self.queue.waiting[0].rank == rank
         candidates = self.queue.candidates(rank, self.config.max_num_seqs) if is_first else ()
         return self._manager.admissible(candidates, self.queue.running)
 
     def _needs(self, running: Sequence[TokenSequence], rank: int) -> list[tuple[TokenSequence, int, int]]:
-        """Sequences that could use tokens, admissible ones included; computed and missing tokens."""
+        """Returns the sequences that can use tokens, admissible ones included: computed, missing tokens."""
         needs = [(each, each.num_computed_tokens, self._num_missing(each)) for each in running]
         return needs + [
             (each, num_cached, each.num_tokens - num_cached)

@@ -1,4 +1,4 @@
-"""Speculation in the engine: which sequences get a draft, and what becomes of it."""
+"""Speculation in the engine: which sequences get a draft, and how much of it is accepted."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,18 +15,18 @@ class Speculation:
     def __init__(self, proposer: Proposer, gate: DraftGate, vocab_size: int, clock: Clock) -> None:
         """`proposer` drafts for a model of `vocab_size` tokens. Sets stats, a `SpecDecodeStats`.
 
-        `gate` (from task 3.9.7 on) chooses the drafts that are verified; it learns how long steps take, in
-        seconds on `clock`.
+        `gate` (from task 3.9.7 on) chooses the drafts to verify. It learns how long steps take, in seconds on
+        `clock`.
         """
         self.stats = SpecDecodeStats()
         self._proposer, self._gate, self._vocab_size, self._clock = proposer, gate, vocab_size, clock
         self._start_s = 0.0
 
     def draft(self, requests: Iterable[RequestState]) -> None:
-        """Give those of the running `requests` that decode their spec_token_ids, before the step is planned.
+        """Set spec_token_ids of the running `requests` that decode, before the step is planned.
 
-        A sequence that has some keeps them. Draft tokens that cannot become part of the answer are cut, and
-        those from the first outside the vocabulary on. None is made where the gate (from task 3.9.7
+        A sequence that already has some keeps them. A draft is cut at the first token outside the vocabulary,
+        and where its tokens can't become part of the answer. There is no draft if the gate (from task 3.9.7
         on) wants neither the shortest draft, of one token, nor the longest.
         """
         decoding = [each for each in requests if each.sequence.is_decoding]
@@ -36,7 +36,7 @@ class Speculation:
             sequence, most = request.sequence, request.answer.max_draft_tokens
             if sequence.spec_token_ids or most <= 0:
                 continue
-            # The verdict changes once at most as drafts grow, and making one takes time.
+            # As a draft grows, the gate changes its mind at most once, and making a draft takes time.
             if not any(self._gate.wants(sequence.request_id, length) for length in (1, most)):
                 continue
             drafter = Drafter(request.sampler)
@@ -46,7 +46,7 @@ class Speculation:
                 sequence.spec_token_ids = tokens
 
     def accepted(self, request: RequestState, sampled: Sequence[int]) -> list[int]:
-        """Count the draft; return the tokens of `sampled` that are certain, up to the first not drafted."""
+        """Count the draft. Returns the certain tokens of `sampled`, up to the first that was not drafted."""
         draft = request.sequence.spec_token_ids[: len(sampled) - 1]
         if not draft:
             return list(sampled)
@@ -56,15 +56,15 @@ class Speculation:
         return accepted
 
     def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], end_s: float) -> None:
-        """Tell the gate how long a step took since `draft`, if it held nothing but decodes and drafts.
+        """Tell the gate how long a step took since `draft`, if the step had only decodes and drafts.
 
-        `sampled` are the sampled tokens of each of its requests.
+        `sampled` has the sampled tokens of each of its requests.
         """
         num_rows = sum(map(len, sampled))
         if num_rows == plan.total_num_scheduled_tokens:
             self._gate.observe_step(num_rows, end_s - self._start_s)
 
     def forget(self, request_id: str) -> None:
-        """Drop what is remembered of a request; one that is not known is fine."""
+        """Forget a request. It may be unknown."""
         self._gate.forget(request_id)
         self._proposer.forget(request_id)

@@ -18,25 +18,25 @@ from .request_state import RequestState
 
 @dataclass(frozen=True, eq=False)
 class InflightStep:
-    """A step that was launched: the device computes it, whatever Python does meanwhile."""
+    """A launched step, which the device computes while Python does other work."""
 
     plan: StepPlan
     requests: Sequence[RequestState]  # in the order of the plan
     start_s: float
     slices: Sequence[Slice]  # what it computes of each request
     sampled: mx.array  # [n] uint32, lazily: the tokens of all sampled rows
-    # What `score_tokens` found, lazily, for requests that asked for logprobs (from task 3.7.1 on; {} before).
+    # What `score_tokens` returned, lazily, for requests that want logprobs (from task 3.7.1 on; {} before).
     scores: Mapping[RequestState, Sequence[mx.array]]
     _kv_cache: PagedCache
     _spans: Mapping[RequestState, slice]  # which of `sampled` are a request's, if any are
     _prompts: PromptRows
 
     def read(self) -> dict[RequestState, list[int]]:
-        """Wait for the step; return the sampled tokens of each request whose known tokens are computed now.
+        """Wait for the step; return the sampled tokens of each request whose known tokens are now computed.
 
-        These are one token more than the request has draft tokens in this step.
+        Each request has one sampled token more than draft tokens in this step.
         """
-        # A step that samples nothing still has keys and values to compute.
+        # A step that samples nothing must still compute keys and values.
         pools = [] if self._spans else self._kv_cache.pools
         mx.eval(self.sampled, list(self.scores.values()), self._prompts.scores, pools)
         self._prompts.read()
@@ -54,9 +54,9 @@ def launch(
 ) -> InflightStep:
     """Launch one forward pass over the tokens that `plan` has for `requests`, which are in its order.
 
-    Does not wait for the result; logits are computed only for rows that are sampled. These are drawn from
-    what the processors of a request (from task 3.7.3 on) make of them. `previous` (from task 3.7.2 on) is the
-    step before, which is still being computed: the input of each request is the token that it samples there.
+    Does not wait for the result. Computes logits only for rows that are sampled, and samples from them after
+    the request's processors (from task 3.7.3 on). `previous` (from task 3.7.2 on) is the step before, which
+    is still being computed: the input of each request is the token that it samples there.
     """
     launched = previous.plan.num_scheduled_tokens if previous else {}
     num_pending = int(bool(previous))  # tokens of each request that are not known yet
@@ -83,7 +83,7 @@ def launch(
         logits = logits[: len(rows)]
     sampled = _sample(logits, spans, num_pending)
     scores = {
-        # A slice costs its node in the graph even when it is never read.
+        # A slice costs a node in the graph even if it is never read.
         request: request.score(logits[span], sampled[span])
         for request, span in spans.items()
         if request.sampling.logprobs is not None
@@ -95,7 +95,7 @@ def launch(
 def _sampled_rows(
     requests: Sequence[RequestState], slices: Sequence[Slice], num_pending: int
 ) -> tuple[list[int], dict[RequestState, slice]]:
-    """The rows to sample from, of a request all those from its last known or pending token on; its span."""
+    """Returns the rows to sample: each request's last known or pending token and all after it; its span."""
     rows: list[int] = []
     spans: dict[RequestState, slice] = {}
     num_tokens = 0
@@ -116,7 +116,7 @@ def _known_tokens(requests: Sequence[RequestState], slices: Sequence[Slice]) -> 
 
 
 def _sample(logits: mx.array, spans: Mapping[RequestState, slice], num_pending: int) -> mx.array:
-    """What all requests sample from their rows of `logits` [n, V], processed, lazily."""
+    """Returns what all requests sample from their rows of `logits` [n, V], after processors, lazily."""
     counts = {request: span.stop - span.start for request, span in spans.items()}
     parts = [(r.sampler, r.sequence.num_tokens + num_pending, count) for r, count in counts.items()]
     changes = [(r.process if r.processors else None, count) for r, count in counts.items()]

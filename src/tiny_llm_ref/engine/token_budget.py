@@ -8,11 +8,11 @@ from .sequence import TokenSequence, clamp_new_tokens
 
 
 def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
-    """Divide `budget` tokens among `needs`: max-min fair shares, in the order of `needs`.
+    """Returns max-min fair shares of `budget` tokens, in the order of `needs`.
 
     No share exceeds its need, what one need leaves is divided among the rest, and no token stays unused
-    while a need is unmet. Shares below their needs differ by at most one token, and the earlier ones have
-    it: ([4096, 10, 300], 512) -> [251, 10, 251].
+    while a need is unmet. Shares below their needs differ by at most one token, which the earlier shares
+    get: ([4096, 10, 300], 512) -> [251, 10, 251].
     """
     shares = [0] * len(needs)
     left = max(0, budget)
@@ -20,7 +20,7 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
     for i, place in enumerate(by_need):
         level, num_extra = divmod(left, len(needs) - i)
         if needs[place] > level:
-            # All that remain need more than an equal part.
+            # Every remaining need is above an equal part.
             for number, other in enumerate(sorted(by_need[i:])):
                 shares[other] = level + (number < num_extra)
             break
@@ -30,10 +30,11 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
 
 
 def align_to_grid(start: int, num_new_tokens: int, num_missing_tokens: int, grid: int) -> int:
-    """Shorten a chunk so that it ends at a multiple of `grid` tokens of its sequence (0 = no grid).
+    """Returns the length of a chunk cut to end at a multiple of `grid` tokens of its sequence (0 = no grid).
 
-    The chunk has `num_new_tokens` from token `start` on, of `num_missing_tokens`; one that reaches the
-    last of these stays as it is. Returns the new length: 0 when no multiple lies within the chunk.
+    The chunk starts at token `start` and has `num_new_tokens` of the `num_missing_tokens` that follow. A
+    chunk that reaches the last missing token keeps its length. If no multiple is inside the chunk, the length
+    is 0.
     """
     if grid == 0 or num_new_tokens >= num_missing_tokens:
         return num_new_tokens
@@ -41,10 +42,10 @@ def align_to_grid(start: int, num_new_tokens: int, num_missing_tokens: int, grid
 
 
 def validate_chunk_grid(config: SchedulerConfig) -> None:
-    """Raise UserError when a prompt could never get enough tokens to reach the next multiple of chunk_grid.
+    """Raises UserError if a prompt could never get enough tokens to reach the next multiple of chunk_grid.
 
-    The threshold, if it is on, and what max_num_seqs - 1 decodes leave of the budget must reach from
-    one multiple to the next.
+    The threshold, if it is on, must be at least chunk_grid, and so must the tokens that max_num_seqs - 1
+    decodes leave of the budget.
     """
     grid, threshold = config.chunk_grid, config.long_prefill_token_threshold
     room = config.max_num_batched_tokens - config.max_num_seqs + 1
@@ -78,19 +79,19 @@ class TokenBudget:
     """The tokens of one step: how many are left, and how many each sequence got."""
 
     def __init__(self, config: SchedulerConfig, num_tokens: int) -> None:
-        """`num_tokens` are left. Sets left, and assigned = {} by request id, in order."""
+        """`num_tokens` are left. Sets left, and assigned = {}, which is by request id and in order."""
         self.config = config
         self.left = num_tokens
         self.assigned: dict[str, int] = {}
         self._shares: dict[str, int] = {}
 
     def set_shares(self, needs: Sequence[tuple[TokenSequence, int, int]]) -> None:
-        """Policy "fair": fair shares of what is left bound what `num_new_tokens` returns from now on.
+        """Policy "fair": limit what `num_new_tokens` returns next to fair shares of what is left.
 
         `needs` has all sequences that may get tokens, in order, each as in `num_new_tokens`. A prefill needs
-        no more than the threshold. With a chunk_grid, prefills whose share is below their need get, in order,
-        enough to reach the next multiple of the grid: from the shares of later such prefills, the first one
-        also from prefills whose need is met. Decodes keep their shares.
+        at most the threshold. With a chunk_grid, prefills whose share is below their need get, in order,
+        enough to reach the next multiple of the grid. The tokens come from the shares of later such prefills
+        and, for the first of them, also from prefills whose need is met. Decodes keep their shares.
         """
         threshold, grid = self.config.long_prefill_token_threshold, self.config.chunk_grid
         wanted = [num if s.is_decoding else clamp_new_tokens(num, threshold, num) for s, _, num in needs]
@@ -102,12 +103,12 @@ class TokenBudget:
         self._shares = {s.request_id: share for (s, _, _), share in zip(needs, shares, strict=True)}
 
     def num_new_tokens(self, sequence: TokenSequence, num_computed: int, num_missing: int) -> int:
-        """How many of its `num_missing` tokens a sequence may have; its first `num_computed` are computed.
+        """Returns how many of its `num_missing` tokens a sequence gets; `num_computed` are computed.
 
         A decode gets what it needs, draft included, as far as tokens are left. A prefill gets what
-        `clamp_new_tokens` and (from task 3.5.2 on) the grid leave. Without chunked prefill all or nothing,
-        whatever the threshold and its share; one that was begun before it was turned off (from task 3.6.3 on)
-        goes on with what is left.
+        `clamp_new_tokens` and (from task 3.5.2 on) the grid allow. Without chunked prefill a prompt gets all
+        its tokens or none, whatever the threshold and its share; if it began before chunked prefill was
+        turned off (from task 3.6.3 on), it continues with what is left.
         """
         left = min(self.left, self._shares.get(sequence.request_id, self.left))
         if sequence.is_decoding:

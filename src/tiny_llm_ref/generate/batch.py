@@ -1,4 +1,4 @@
-"""Continuous batching with chunked prefill: one chunk, one decode step, one move, over and over."""
+"""Continuous batching with chunked prefill: a loop of one chunk, one decode step and one move."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,15 +25,15 @@ def batch_generate(
 ) -> list[Completion]:
     """Answer every prompt; return one completion per prompt, in prompt order.
 
-    The keywords are the fields of `BatchSettings`, as in max_seq_len=512, batch_size=5, prefill_step=128.
+    The keywords are the fields of `BatchSettings`, such as max_seq_len=512, batch_size=5, prefill_step=128.
     Each iteration has three phases: one prefill chunk, one decode step for all active requests, and the move
-    of a finished prefill into a free slot. With fewer prompts than `batch_size`, their number (or 1) counts
-    in its place. Without `on_event`, `ReportRefused` reports refused prompts on stderr in one line.
+    of a finished prefill into a free row. If there are fewer prompts than `batch_size`, their number (or 1)
+    is used instead. Without `on_event`, `ReportRefused` reports refused prompts on stderr in one line.
 
-    `prompts` is not changed. A prompt that cannot be served (empty, longer than max_seq_len) becomes a
-    completion with finish_reason "error" and the number of its tokens; other prompts are not affected. All
-    cache memory is given back at the end, also after an exception. Raises UserError when a setting is out of
-    range or `prompts` is a string.
+    Does not change `prompts`. A prompt that can't be served (empty, longer than max_seq_len) becomes a
+    completion with finish_reason "error" and its number of tokens, and does not affect other prompts. All
+    cache memory is freed at the end, even after an exception. Raises UserError if a setting is out of range
+    or `prompts` is a string.
     """
     settings = BatchSettings(on_event=ReportRefused(len(prompts))).updated(**keywords)
     rows = min(settings.batch_size, max(1, len(prompts)))  # a row costs memory, used or not

@@ -1,4 +1,4 @@
-"""The state of one batch: prompts that wait, one in prefill, and those that decode together."""
+"""The state of one batch: prompts that wait, one prompt in prefill, and requests that decode together."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from .request import DecodeStep, Request
 
 
 class BatchGenerator:
-    """Up to `batch_size` requests at a time: at most one in prefill, the others decoding together."""
+    """Up to `batch_size` requests at a time: at most one is in prefill, the others decode together."""
 
     def __init__(
         self,
@@ -37,11 +37,10 @@ class BatchGenerator:
     ) -> None:
         """Queue the prompts by arrival and begin a run of settings.prefill_policy; compute nothing.
 
-        Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (None or
-        the one request in prefill), decode_requests (the active ones, in the order of the batch cache's rows)
-        and kv_cache (one BatchingKvCache per layer, as `batch_caches` makes it). Sets async_scheduling as
-        `is_async_scheduling` says.
-        Raises UserError as `BatchSettings.require_valid` does.
+        Sets settings, request_queue (the `Arrivals` that have not started), pending_prefill_request (the
+        request in prefill, or None), decode_requests (the active requests, in the order of the batch cache's
+        rows) and kv_cache (one BatchingKvCache per layer, made by `batch_caches`). Sets async_scheduling to
+        what `is_async_scheduling` returns. Raises UserError like `BatchSettings.require_valid`.
         """
         settings.require_valid(model.config)
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
@@ -55,16 +54,17 @@ class BatchGenerator:
         settings.prefill_policy.begin(settings.batch_size, settings.clock)
 
     def has_work_remaining(self) -> bool:
-        """True while any request waits, in the queue or with the policy, is in prefill or decodes."""
+        """Whether any request waits (in the queue or with the policy), is in prefill, or decodes."""
         waiting = self.request_queue or self.settings.prefill_policy.num_waiting
         return bool(waiting or self.pending_prefill_request or self.decode_requests)
 
     def handle_prefill_phase(self) -> bool:
-        """Compute one chunk of the prompt that the prefill policy selects; returns whether anything was done.
+        """Compute one chunk of the prompt that the prefill policy selects; return whether anything was done.
 
-        A policy is not asked while batch_size requests decode, so that a slot is free when a prompt is ready.
-        A prompt that cannot be served ends with a completion as `Arrival.refused` makes it. The size of the
-        chunk is `next_chunk_size`; 0 leaves it out. chunk_policy and metrics are told of it.
+        Does not ask the policy while batch_size requests decode, so that a row is free when a prompt is
+        ready. A prompt that can't be served ends with the completion that `Arrival.refused` returns. The size
+        of the chunk is `next_chunk_size`; 0 means no chunk. The chunk is reported to chunk_policy and
+        metrics.
         """
         settings, num_decoding = self.settings, len(self.decode_requests)
         if num_decoding == settings.batch_size:
@@ -75,7 +75,7 @@ class BatchGenerator:
         request = self._start(chosen) if isinstance(chosen, Arrival) else cast(Request | None, chosen)
         self.pending_prefill_request = request
         if request is None:
-            return chosen is not None  # a prompt that was refused is progress
+            return chosen is not None  # refusing a prompt is progress
         num_prompt_tokens = len(request.prefill_tokens)
         size = next_chunk_size(settings, self.model.config, num_prompt_tokens, num_decoding)
         if size == 0:
@@ -91,11 +91,11 @@ class BatchGenerator:
         return True
 
     def handle_decode_phase(self) -> bool:
-        """One token for every active request in one forward pass; those that end leave the batch.
+        """Compute one token for every active request in one forward pass. Ended requests leave the batch.
 
         Returns whether there was anything to decode.
-        From task 2.7.9 on: with async_scheduling the next step is launched before this one is read, if it is
-        certain to serve the same requests: not when a finished prefill is about to join.
+        From task 2.7.9 on: with async_scheduling the next step is launched before this step is read, if it is
+        certain to serve the same requests. It is not certain if a finished prefill is about to join.
         """
         if not self.decode_requests:
             return False
@@ -104,7 +104,7 @@ class BatchGenerator:
         self._inflight = self._launch_next(step)
         tokens = dict(zip(step.requests, step.read(), strict=True))
         self.settings.metrics.record_decode_step(self.settings.clock() - start_s)
-        for request in self.decode_requests:  # some may have left since the step was launched, or joined
+        for request in self.decode_requests:  # some may have left or joined since the launch
             if request in tokens:
                 request.decode_done(tokens[request])
                 self._publish(request.answer.take_events())
@@ -112,7 +112,7 @@ class BatchGenerator:
         return True
 
     def move_prefill_to_decode(self) -> bool:
-        """Give a request whose prompt is computed a row of the batch; returns whether one moved.
+        """Give a row of the batch to a request whose prompt is computed; return whether one moved.
 
         A request that ended with its first token leaves without taking a row.
         """
@@ -128,15 +128,15 @@ class BatchGenerator:
         return True
 
     def wait_for_arrival(self) -> None:
-        """Sleep a little when the next request has not arrived; call when no phase made progress."""
+        """Sleep a little if the next request has not arrived. Call it when no phase made progress."""
         self.request_queue.wait()
 
     def collect_results(self) -> list[Completion]:
-        """Every completion so far, in prompt order."""
+        """Returns all completions so far, in prompt order."""
         return sorted(self._completions, key=lambda completion: completion.prompt_idx)
 
     def release(self) -> None:
-        """Give all cache memory back, whatever state the run is in."""
+        """Free all cache memory, in any state of the run."""
         for layer in self.kv_cache:
             layer.release()
         if self.pending_prefill_request is not None:
@@ -161,7 +161,7 @@ class BatchGenerator:
         return step.launch_next(self.decode_requests) if self.async_scheduling and not joins else None
 
     def _remove_ended(self) -> None:
-        # From the last row down: the row that fills a gap has been looked at already.
+        # From the last row down, so that the row that fills a gap was already checked.
         for row in reversed(range(len(self.decode_requests))):
             if self.decode_requests[row].answer.is_done:
                 for layer in self.kv_cache:

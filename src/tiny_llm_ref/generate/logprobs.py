@@ -1,4 +1,4 @@
-"""How likely the tokens of an answer, and of a prompt, were."""
+"""How likely the tokens of an answer or of a prompt were."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import TokenLogprobs
 
-# Scoring makes several arrays as large as the logits: of so many rows at a time.
+# Scoring creates several arrays as large as the logits, so it takes this many rows at a time.
 _ROWS = 128
 
 
@@ -15,22 +15,22 @@ def score_tokens(logits: mx.array, tokens: mx.array, num_top: int) -> tuple[mx.a
     """logits [n, V], tokens [n] -> logprobs [n], top_tokens [n, num_top], top_logprobs [n, num_top], lazily.
 
     A logprob is the natural logarithm of the softmax of `logits`, in float32. top_tokens are the likeliest
-    of each row, in any order.
+    tokens of each row, in any order.
     """
     scores = logits.astype(mx.float32)
-    # Of numbers near 0 more digits stay.
+    # Numbers near 0 keep more digits.
     scores = scores - mx.max(scores, axis=-1, keepdims=True)
     scores = scores - mx.logsumexp(scores, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
     top = mx.zeros((len(tokens), 0), mx.uint32)
     if num_top > 0:
-        # Finding the few largest costs one walk over the vocabulary, sorting all of it many.
+        # Finding the few largest takes one pass over the vocabulary; sorting takes many.
         top = mx.argpartition(-scores, min(num_top, scores.shape[-1]) - 1, axis=-1)[:, :num_top]
     return chosen, top, mx.take_along_axis(scores, top, axis=-1)
 
 
 def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[TokenLogprobs, ...]:
-    """The logprobs of `tokens` from the first rows of `scores`, the arrays that `score_tokens` returned.
+    """Returns the logprobs of `tokens` from the first rows of `scores`, what `score_tokens` returned.
 
     Equally likely top tokens are in the order of their ids.
     """
@@ -42,20 +42,20 @@ def read_logprobs(tokens: Sequence[int], scores: Sequence[mx.array]) -> tuple[To
 
 
 class PromptLogprobs:
-    """How likely each token of a prompt was, given those before it: found chunk by chunk."""
+    """How likely each token of a prompt was, given the tokens before it. Found chunk by chunk."""
 
     def __init__(self, prompt: Sequence[int], num_top: int) -> None:
-        """Sets found = [None]: nothing can be said of the first token."""
+        """Sets found = [None], because the first token has no logprob."""
         self.found: list[TokenLogprobs | None] = [None]
         self._prompt, self._num_top = prompt, num_top
 
     def places(self, num_computed: int, num_new: int) -> range:
-        """Of `num_new` places of the prompt from `num_computed` on those whose next token is not scored."""
+        """Returns the places, of `num_new` starting at `num_computed`, whose next token is not scored yet."""
         first = max(num_computed, len(self.found) - 1)
         return range(first, max(first, min(num_computed + num_new, len(self._prompt) - 1)))
 
     def score(self, logits: mx.array) -> list[tuple[mx.array, ...]]:
-        """The scores of the next tokens from the logits [n, V] of their `places`, lazily, some at a time."""
+        """Returns the next tokens' scores from the logits [n, V] of their `places`, lazily, in parts."""
         first = len(self.found)
         tokens = mx.array(list(self._prompt[first : first + len(logits)]), mx.uint32)
         spans = [slice(i, i + _ROWS) for i in range(0, len(logits), _ROWS)]
@@ -69,12 +69,12 @@ class PromptLogprobs:
 
 
 class PromptRows:
-    """The rows of a step behind which tokens of prompts are scored."""
+    """The rows of a step after which tokens of prompts are scored."""
 
     def __init__(self, parts: Sequence[tuple[PromptLogprobs | None, int, int]]) -> None:
-        """`parts` are (what is to be found or None, num_computed_tokens, num_new_tokens) of each request.
+        """`parts` has (its `PromptLogprobs` or None, num_computed_tokens, num_new_tokens) of each request.
 
-        Sets rows, in the order of `parts`; and scores = [], which has to be evaluated before `read`.
+        Sets rows, in the order of `parts`, and scores = [], which you must evaluate before `read`.
         """
         self.rows: list[int] = []
         self.scores: list[list[tuple[mx.array, ...]]] = []
@@ -87,13 +87,13 @@ class PromptRows:
             first += num_new
 
     def score(self, logits: mx.array) -> None:
-        """Score what follows `rows`, of which `logits` [n, V] are, lazily."""
+        """Score the tokens that follow `rows`, from the rows' logits [n, V], lazily."""
         for prompt, num_rows in self._prompts:
             self.scores.append(prompt.score(logits[:num_rows]))
             logits = logits[num_rows:]
 
     def read(self) -> None:
-        """Append what was scored to what the prompts have `found`."""
+        """Append the scores to `found` of each prompt."""
         for (prompt, _), scores in zip(self._prompts, self.scores, strict=True):
             prompt.read(scores)
 

@@ -1,4 +1,4 @@
-"""Prompts that are paused between two chunks: how long they wait, in which form, and what they may hold."""
+"""Prompts paused between two chunks: how long they wait, in which form, and how much they may store."""
 
 import sys
 from collections import Counter
@@ -12,7 +12,7 @@ from .priority import MAX_WAIT_S, is_overdue, urgency
 
 @dataclass
 class PausedPrefill:
-    """One paused prompt; `packed` are its layers in 8 bits, none where they are as they were."""
+    """One paused prompt. `packed` has its layers in 8 bits, or is empty if they are not packed."""
 
     prefill: Prefill
     arrival: Arrival
@@ -20,14 +20,14 @@ class PausedPrefill:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the keys and values that it stores, room for more not counted."""
+        """The bytes of the keys and values that it stores, without spare room."""
         if self.packed or self.prefill.offset == 0:
             return sum(layer.nbytes for layer in self.packed)
         return sum(part.nbytes for layer in self.prefill.kv_cache for part in layer.fetch())
 
 
 class PausedPrefills:
-    """The prompts of a run that were begun and gave way to others."""
+    """The prompts of a run that were started and then paused for others."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class PausedPrefills:
         kv_bits: int | None = None,
         limit_bytes: int = sys.maxsize,
     ) -> None:
-        """Nothing is paused. Raises UserError when `kv_bits` is neither None nor 8.
+        """Nothing is paused. Raises UserError if `kv_bits` is neither None nor 8.
 
         A prompt gives way while more than `long_tokens` of its tokens are left, at most `max_pauses` times,
         and not once it is overdue by `max_wait_s`. `kv_bits` 8 (from task 2.8.4 on) packs the cache of a
-        paused prompt. `limit_bytes` (from task 2.8.5 on) bounds what all of them store.
-        Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most that was stored at a time.
+        paused prompt. `limit_bytes` (from task 2.8.5 on) limits how much all of them store.
+        Sets num_pauses, num_evictions and peak_bytes to 0; peak_bytes is the most bytes stored at one time.
         """
         if kv_bits not in (None, 8):
             raise UserError(f"paused keys and values have 8 bits or those of the model, not {kv_bits}")
@@ -52,22 +52,22 @@ class PausedPrefills:
         self.num_pauses = self.num_evictions = self.peak_bytes = 0
         self.entries: list[PausedPrefill] = []
         self._pauses_of: Counter[int] = Counter()
-        self._resumed_at: dict[int, int] = {}  # prompt_idx: the offset it had then
+        self._resumed_at: dict[int, int] = {}  # prompt_idx -> its offset when it resumed
 
     def __len__(self) -> int:
-        """How many prompts are paused."""
+        """The number of paused prompts."""
         return len(self.entries)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the keys and values that all paused prompts store."""
+        """The bytes of the keys and values that all paused prompts store."""
         return sum(entry.nbytes for entry in self.entries)
 
     def gives_way(self, prefill: Prefill, arrival: Arrival, now_s: float) -> bool:
         """Whether a running prefill, which arrived as `arrival`, may be paused at `now_s`.
 
-        It may when more than long_tokens of its tokens are left, it was paused fewer than max_pauses times,
-        it has computed a chunk since it began or went on, and it is not overdue.
+        It may if more than long_tokens of its tokens are left, it was paused fewer than max_pauses times, it
+        has computed a chunk since it started or resumed, and it is not overdue.
         """
         idx = prefill.prompt_idx
         return (
@@ -78,9 +78,9 @@ class PausedPrefills:
         )
 
     def add(self, prefill: Prefill, arrival: Arrival) -> None:
-        """Keep a prompt between two chunks; count the pause.
+        """Keep a prompt between two chunks, and count the pause.
 
-        Its cache stays with it: in 8 bits where kv_bits says so, and unless `evict` drops it.
+        It keeps its cache, in 8 bits if kv_bits is 8, unless `evict` drops it.
         """
         packed = [PackedKv(layer) for layer in prefill.kv_cache if self.kv_bits]
         self.entries.append(PausedPrefill(prefill, arrival, packed))
@@ -91,11 +91,13 @@ class PausedPrefills:
         self.peak_bytes = max(self.peak_bytes, self.nbytes)
 
     def peek(self, now_s: float) -> Arrival | None:
-        """The paused prompt that is the most urgent by `urgency`; None when none is paused."""
+        """Returns the most urgent paused prompt by `urgency`, or None if none is paused."""
         return next((entry.arrival for entry in self._by_urgency(now_s)), None)
 
     def resume(self, now_s: float) -> Prefill:
-        """Take the most urgent prompt out, ready for a chunk at its offset. Raises IndexError without one."""
+        """Remove the most urgent prompt and return it, ready for a chunk at its offset. Raises IndexError if
+        none is paused.
+        """
         entry = self._by_urgency(now_s)[0]
         self.entries.remove(entry)
         for packed, layer in zip(entry.packed, entry.prefill.kv_cache, strict=False):  # none or all
@@ -104,10 +106,11 @@ class PausedPrefills:
         return entry.prefill
 
     def evict(self) -> None:
-        """Drop caches until all paused prompts together store at most limit_bytes; count them.
+        """Drop caches until all paused prompts together store at most limit_bytes; count dropped caches.
 
-        First goes the one that is the cheapest to compute again, with the fewest tokens computed; of equal
-        ones the first arrival. A prompt that loses its cache stays paused and begins again at offset 0.
+        The cache that is cheapest to compute again, with the fewest computed tokens, is dropped first; if
+        several have equally few, the earliest arrival. A prompt that loses its cache stays paused and starts
+        again at offset 0.
         """
         while self.nbytes > self.limit_bytes:
             holding = [entry for entry in self.entries if entry.nbytes]
@@ -118,7 +121,7 @@ class PausedPrefills:
             self.num_evictions += 1
 
     def release(self) -> None:
-        """Give the memory of all paused prompts back and forget them."""
+        """Free the memory of all paused prompts and forget them."""
         for entry in self.entries:
             entry.prefill.release()
         self.entries.clear()

@@ -1,4 +1,4 @@
-"""Logits as the sampling parameters of a request change them: biases, penalties, a minimum length."""
+"""How a request's sampling parameters change logits: biases, penalties, a minimum length."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -7,8 +7,8 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import SamplingParams
 
-# Softmax makes 0 of it, and yet it is more than -inf: where a grammar leaves nothing but the end of an
-# answer, the answer ends too early.
+# Softmax turns this into 0, but it is above -inf. So if a grammar allows nothing but the end of the answer,
+# the answer ends too early.
 _BARRED = -1e30
 
 
@@ -18,7 +18,7 @@ class Penalties:
     def __init__(
         self, sampling: SamplingParams, prompt: Sequence[int], end_token_ids: Collection[int] = ()
     ) -> None:
-        """`end_token_ids` end the answer, and are barred before its min_tokens-th token."""
+        """`end_token_ids` end the answer, and are not allowed before its min_tokens-th token."""
         self.sampling = sampling
         self._ends = sorted(end_token_ids)
         self._prompt = frozenset(prompt) if sampling.repetition_penalty != 1 else frozenset()
@@ -28,11 +28,11 @@ class Penalties:
         self._biases = mx.array([bias for _, bias in pairs], mx.float32)
 
     def __call__(self, logits: mx.array, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
-        """logits [V] of the token behind `answer` -> [V] float32, lazily.
+        """logits [V] of the token after `answer` -> [V] float32, lazily.
 
-        A logit of a token of `prompt` or `answer` is divided by repetition_penalty where it is positive, and
-        multiplied where not. A token that occurs n times in `answer` loses presence_penalty and n times
-        frequency_penalty. Takes time for the tokens of `answer`, not for those of `prompt`.
+        The logit of a token in `prompt` or `answer` is divided by repetition_penalty if it is positive, and
+        otherwise multiplied by it. A token that occurs n times in `answer` loses presence_penalty plus n
+        times frequency_penalty. The time depends on the number of tokens of `answer`, not of `prompt`.
         """
         s = self.sampling
         logits = logits.astype(mx.float32)
@@ -58,9 +58,9 @@ class Penalties:
 def process_rows(
     logits: mx.array, parts: Sequence[tuple[Callable[[mx.array], mx.array] | None, int]]
 ) -> mx.array:
-    """logits [n, V] of several requests -> [n, V], lazily; the same array when none has processors.
+    """logits [n, V] of several requests -> [n, V], lazily; the same array if none has processors.
 
-    `parts` are (what changes its rows or None, number of rows), in the order of the rows.
+    `parts` has (function that changes the rows or None, number of rows), in the order of the rows.
     """
     changed: list[mx.array] = []
     done = first = 0

@@ -1,4 +1,4 @@
-"""Which prompt begins next: two classes, a limit on waiting, and rows that one class leaves free."""
+"""Which prompt starts next: two classes, a limit on waiting, and rows that one class leaves free."""
 
 from collections import deque
 from typing import Final
@@ -10,11 +10,11 @@ MAX_WAIT_S: Final = 10.0
 
 
 def urgency(arrival: Arrival, now_s: float, max_wait_s: float = MAX_WAIT_S) -> tuple[int, float, int]:
-    """A key to sort prompts by: the smallest is the most urgent.
+    """Returns a key to sort prompts by. The smallest key is the most urgent.
 
-    First come overdue prompts, which are of class "batch" and have waited longer than `max_wait_s` seconds at
-    `now_s`; then "interactive" ones, then other "batch" ones. Within each, the first arrival is first, and of
-    equal arrivals the smaller prompt_idx.
+    First come overdue prompts: class "batch", and at `now_s` they have waited longer than `max_wait_s`
+    seconds. Then come "interactive" prompts, then the other "batch" prompts. Within each group the earliest
+    arrival is first, and for equal arrivals the smaller prompt_idx.
     """
     if arrival.prompt.priority_class == "interactive":
         group = _INTERACTIVE
@@ -24,12 +24,12 @@ def urgency(arrival: Arrival, now_s: float, max_wait_s: float = MAX_WAIT_S) -> t
 
 
 def is_overdue(arrival: Arrival, now_s: float, max_wait_s: float = MAX_WAIT_S) -> bool:
-    """Whether a prompt is of class "batch" and has waited longer than `max_wait_s` seconds at `now_s`."""
+    """Whether a prompt has class "batch" and has waited longer than `max_wait_s` seconds at `now_s`."""
     return urgency(arrival, now_s, max_wait_s)[0] == _OVERDUE
 
 
 class PriorityScheduler:
-    """Prompts that have arrived and not begun: interactive before batch, each in order of arrival."""
+    """Prompts that have arrived but not started: interactive before batch, each in order of arrival."""
 
     def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
         """Nothing waits. A batch prompt that has waited longer than `max_wait_s` seconds goes first."""
@@ -37,20 +37,20 @@ class PriorityScheduler:
         self._queues: dict[PriorityClass, deque[Arrival]] = {"interactive": deque(), "batch": deque()}
 
     def __len__(self) -> int:
-        """How many prompts wait."""
+        """The number of waiting prompts."""
         return sum(map(len, self._queues.values()))
 
     def push(self, arrival: Arrival) -> None:
-        """A prompt has arrived; prompts are pushed in the order of their arrival."""
+        """Add a prompt that has arrived. Push prompts in the order of their arrival."""
         self._queues[arrival.prompt.priority_class].append(arrival)
 
     def peek(self, now_s: float) -> Arrival | None:
-        """The most urgent prompt by `urgency`, which `pop` would return; None when nothing waits."""
+        """Returns the most urgent prompt by `urgency`, which `pop` would return, or None if nothing waits."""
         heads = [queue[0] for queue in self._queues.values() if queue]
         return min(heads, key=lambda head: urgency(head, now_s, self.max_wait_s), default=None)
 
     def pop(self, now_s: float) -> Arrival | None:
-        """Take the most urgent prompt out; None when nothing waits. Takes the same time for any number."""
+        """Remove and return the most urgent prompt, or None if nothing waits. Takes O(1)."""
         head = self.peek(now_s)
         return head and self._queues[head.prompt.priority_class].popleft()
 
@@ -63,10 +63,11 @@ def may_start(
     reserved_rows: int = 0,
     is_overdue: bool = False,
 ) -> bool:
-    """Whether the prefill of a prompt of this class may begin or go on while `num_decoding` rows are taken.
+    """Whether a prefill of this class may start or continue while `num_decoding` rows are taken.
 
-    An interactive or overdue prompt needs one free row of `batch_size`. Any other leaves `reserved_rows` free
-    besides its own, so that an interactive one finds a row, unless nothing decodes: then it may start too.
+    An interactive or overdue prompt needs one free row of `batch_size`. Any other prompt must leave
+    `reserved_rows` free in addition to its own, so that an interactive prompt finds a row. If nothing
+    decodes, it may start anyway.
     """
     num_free = batch_size - num_decoding
     if priority_class == "interactive" or is_overdue:

@@ -1,4 +1,4 @@
-"""One request of week 2: its answer, and the KV cache in which its prompt is computed chunk by chunk."""
+"""One request of week 2: its answer, and its KV cache, which is filled chunk by chunk."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from .sampler import Sampler, sample_rows
 
 
 class Request:
-    """An answer and a KV cache of its own, in which `offset` tokens of prompt and answer are."""
+    """An answer, and its own KV cache, which stores `offset` tokens of prompt and answer."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class Request:
         max_seq_len: int | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """Tokenize `prompt` (token ids are taken as they are) and create an empty cache; compute nothing.
+        """Tokenize `prompt` (token ids are taken as they are) and create an empty cache. Computes nothing.
 
-        An `Arrival` as `prompt` brings its number, arrival and sampling parameters; otherwise the prompt is
+        An `Arrival` as `prompt` has its own number, arrival and sampling parameters; otherwise the prompt is
         number 0, arrives now and is answered greedily. `prefill_max_step` is the most tokens one
-        `try_prefill` computes, `max_seq_len` the most tokens the cache may hold (None = the model's own
+        `try_prefill` computes, `max_seq_len` the most tokens the cache may store (None = the model's own
         limit). Sets model, answer (its `Answer`), prompt_idx, prefill_tokens, prefill_max_step, kv_cache,
         offset = 0, and sample, its `Sampler`.
         Raises UserError for a prompt that is empty, longer than max_seq_len or has a token outside the
-        vocabulary, for a step below 1, and unless max_seq_len is 1 to the model's limit.
-        From task 3.7.3 on: UserError also for what `refuse_processors` leaves to the engine.
+        vocabulary, for a prefill_max_step below 1, and unless max_seq_len is 1 to the model's limit.
+        From task 3.7.3 on: raises UserError also for anything that `refuse_processors` leaves to the engine.
         """
         if prefill_max_step < 1:
             raise UserError(f"prefill_step must be 1 or more, not {prefill_max_step}")
@@ -77,15 +77,15 @@ class Request:
 
     @property
     def is_prefill_done(self) -> bool:
-        """True once every prompt token is in the cache."""
+        """Whether every prompt token is in the cache."""
         return self.offset >= len(self.prefill_tokens)
 
     def try_prefill(self) -> int:
-        """Compute one chunk of at most `prefill_max_step` prompt tokens; return how many.
+        """Compute one chunk of at most `prefill_max_step` prompt tokens, and return how many tokens it had.
 
-        Appends the chunk to the cache at `offset`, materialises the cache and advances `offset`. Only
-        the last chunk computes logits, for its last position alone, and samples the first token from
-        them, which the answer then accepts. Raises ValueError when the prompt is already computed.
+        Appends the chunk to the cache at `offset`, materialises the cache and advances `offset`. Only the
+        last chunk computes logits, and only for its last position. It samples the first token from them,
+        which the answer then accepts. Raises ValueError if the prompt is already computed.
         """
         if self.is_prefill_done:
             raise ValueError("the prompt is already computed")
@@ -94,11 +94,11 @@ class Request:
         is_last = end == num_tokens
         chunk = mx.array([self.prefill_tokens[start:end]])
         logits = self.model(chunk, start, self.kv_cache, wanted=Wanted(last=int(is_last)))
-        # MLX is lazy: without this the graphs of all chunks would pile up until the last one.
+        # MLX is lazy. Without this, the graphs of all chunks would pile up until the last chunk.
         for layer in self.kv_cache:
             layer.materialize()
         self.offset = end
-        # Before the event: reading the token is what computes the rest of the last chunk.
+        # Read the token before the event, because reading it computes the rest of the last chunk.
         token = cast(int, self.sample(logits[:, -1], end).item()) if is_last else None
         self.answer.prefilled(end)
         if token is not None:
@@ -106,22 +106,22 @@ class Request:
         return end - start
 
     def decode_done(self, token: int) -> None:
-        """Record a decode step: `next_token` is in the cache now and `token` was sampled after it.
+        """Record a decode step: `next_token` is now in the cache, and `token` was sampled after it.
 
-        Advances `offset` by one; the answer accepts the token.
+        Advances `offset` by one, and the answer accepts the token.
         """
         self.offset += 1
         self.answer.accept(token)
 
     def release(self) -> None:
-        """Give the cache's memory back; may be called twice."""
+        """Free the cache's memory. You may call it twice."""
         for layer in self.kv_cache:
             layer.release()
 
 
 @dataclass(frozen=True, eq=False)
 class DecodeStep:
-    """One token for each of several requests: launched, and read when it is needed."""
+    """One decode step of several requests, launched first and read later."""
 
     model: Model
     kv_cache: Sequence[KvCache]  # row i of every layer belongs to requests[i]
@@ -136,11 +136,11 @@ class DecodeStep:
         requests: Sequence[Request],
         previous: "DecodeStep | None" = None,
     ) -> "DecodeStep":
-        """Launch one forward pass over the newest token of every request; do not wait for it.
+        """Launch one forward pass over the newest token of every request, without waiting for it.
 
-        Row i of `kv_cache` belongs to requests[i]. The step holds a copy of `requests` and changes none.
-        From task 2.7.9 on: `previous` is the last step, of the same requests and still unread: each takes
-        the token that it samples there, one position further on.
+        Row i of `kv_cache` belongs to requests[i]. The step has a copy of the list and changes no request.
+        From task 2.7.9 on: `previous` is the last step, of the same requests and not read yet. The input of
+        each request is the token that it samples there, one position later.
         """
         known = [request.next_token for request in requests]
         tokens = mx.array(known) if previous is None else previous.sampled.astype(mx.int32)
@@ -153,15 +153,15 @@ class DecodeStep:
         return cls(model, kv_cache, list(requests), sampled)
 
     def read(self) -> list[int]:
-        """Wait for the step; the token of every request."""
+        """Wait for the step, and return the token of every request."""
         return cast(list[int], self.sampled.tolist())
 
     def launch_next(self, requests: Sequence[Request]) -> "DecodeStep | None":
-        """Launch the step that follows this one, which is not read yet; None when that is not certain.
+        """Launch the next step before this step is read. Returns None if the next step is not certain.
 
-        `requests` decode now. The next step is certain when they are those of this step, row by row, and no
-        limit makes the token that one of them samples here its last. A request that ends here with an end
-        token or a stop string still has a row in the next step; its token is discarded.
+        `requests` decode now. The next step is certain if they are this step's requests, row by row, and no
+        limit makes the token that a request samples here its last. A request that ends here with an end
+        token or a stop string still has a row in the next step, and its token there is discarded.
         """
         is_certain = self.requests == requests and all(r.answer.max_draft_tokens > 0 for r in requests)
         return self.launch(self.model, self.kv_cache, requests, self) if is_certain else None
@@ -179,9 +179,9 @@ def stream_generate(
 ) -> Iterator[Event]:
     """Answer one prompt with chunked prefill, yielding every event as it happens, DoneEvent last.
 
-    `async_scheduling` (from task 2.7.9 on) launches a decode step before the one in front is read; None
-    does so on a GPU. The events are the same. Raises UserError for a prompt or setting that cannot be
-    served. The cache is given back when the iterator ends or is closed.
+    `async_scheduling` (from task 2.7.9 on) launches a decode step before the previous step is read; None
+    means only on a GPU. The events are the same. Raises UserError for a prompt or setting that can't be
+    served. The cache's memory is freed when the iterator ends or is closed.
     """
     arrival = Arrival(0, Prompt(prompt, sampling), time.perf_counter())
     request = Request(model, tokenizer, arrival, prefill_step, max_seq_len=max_seq_len)

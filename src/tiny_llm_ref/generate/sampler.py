@@ -6,19 +6,19 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import KernelOps, SamplingParams
 
-# How many of the highest scores the kernels list: few enough to be found in one walk, and more than a nucleus
-# has, unless a distribution is nearly flat.
+# How many of the highest scores the kernels list. Few enough to find in one pass, and more than a nucleus has
+# unless the distribution is nearly flat.
 _LISTED = 1024
 
 
 class Sampler:
-    """Picks the tokens of one request: a draw depends on the logits, the seed and the position alone.
+    """Picks the tokens of one request. A draw depends only on the logits, the seed and the position.
 
-    So it does not matter in which step a token is drawn, in which company, or whether it was drafted.
+    So it does not matter in which step a token is drawn, with which other tokens, or whether it was drafted.
     """
 
     def __init__(self, sampling: SamplingParams = SamplingParams(), ops: KernelOps | None = None) -> None:
-        """Sets sampling, of which temperature, top_k, top_p, min_p and seed count.
+        """Sets sampling. Of its fields only temperature, top_k, top_p, min_p and seed are used.
 
         From task 2.5.6 on: `ops` are the model's operators, which find the likeliest tokens faster.
         """
@@ -27,40 +27,41 @@ class Sampler:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is always taken: temperature 0."""
+        """Whether the temperature is 0, so that the likeliest token is always picked."""
         return self.sampling.temperature == 0
 
     def __call__(self, logits: mx.array, position: int) -> mx.array:
         """Draw from logits [n, V] -> tokens [n] uint32, lazily; row i is for the token at `position` + i.
 
-        A token's position is the number of tokens before it, prompt included. Greedy: the likeliest tokens.
-        Otherwise row i is drawn from the softmax of `scores(logits)[i]` with `key(position + i)`.
+        A token's position is the number of tokens before it, prompt included. If greedy, returns the
+        likeliest tokens. Otherwise row i is drawn from the softmax of `scores(logits)[i]`, with the key
+        `key(position + i)`.
         """
         if self.is_greedy:
             return most_likely(logits, self.ops)
         scores = self.scores(logits)
-        # Row by row: a draw must not depend on how many rows are drawn with it.
+        # Row by row, because a draw must not depend on how many rows are drawn with it.
         rows = range(logits.shape[0])
         draws = [mx.random.categorical(scores[i : i + 1], key=self.key(position + i)) for i in rows]
         return mx.concatenate(draws) if draws else mx.zeros((0,), mx.uint32)
 
     def scores(self, logits: mx.array) -> mx.array:
-        """`truncated_logits` [..., V] of logits [..., V] by this request's settings.
+        """Returns `truncated_logits` [..., V] of logits [..., V] with this request's settings.
 
-        Raises ValueError when greedy.
+        Raises ValueError if greedy.
         """
         s = self.sampling
         return truncated_logits(logits, s.temperature, s.top_p, s.top_k, s.min_p, self.ops)
 
     def key(self, position: int) -> mx.array:
-        """The random key of one position: no two positions and, in practice, no two seeds share one."""
+        """Returns the random key of a position. No two positions and, in practice, no two seeds share one."""
         return mx.random.key((self._first_key + position) % 2**64)
 
 
 def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> mx.array:
     """Draw for several requests from their rows of logits [n, V] -> tokens [n] uint32, lazily.
 
-    `parts` are (sampler, position of its first row, number of rows), in the order of the rows. All greedy
+    `parts` has (sampler, position of its first row, number of rows), in the order of the rows. All greedy
     requests share one pass over the logits.
     """
     if not parts:
@@ -77,7 +78,7 @@ def sample_rows(logits: mx.array, parts: Sequence[tuple[Sampler, int, int]]) -> 
 
 
 def most_likely(logits: mx.array, ops: KernelOps | None = None) -> mx.array:
-    """The likeliest token of each row of logits [n, V] -> [n] uint32; of equal ones the lowest."""
+    """Returns the likeliest token of each row: logits [n, V] -> [n] uint32. For equal logits, the lowest."""
     return mx.argmax(logits, axis=-1) if ops is None else ops.argmax(logits)
 
 
@@ -89,9 +90,9 @@ def truncated_logits(
     min_p: float = 0.0,
     ops: KernelOps | None = None,
 ) -> mx.array:
-    """What a sampler draws from: logits [..., V] / temp -> scores [..., V] float32, -inf where cut.
+    """Returns what a sampler draws from: logits [..., V] / temp -> scores [..., V] float32, -inf where cut.
 
-    top-k comes first, then top-p, then min-p; each sees what those before it have left. The softmax of a
+    top-k comes first, then top-p, then min-p. Each sees what the previous steps have left. The softmax of a
     row is the distribution. Raises ValueError unless `temp` is positive.
     """
     if temp <= 0:
@@ -101,9 +102,9 @@ def truncated_logits(
 
 
 def apply_top_k(scores: mx.array, top_k: int, ops: KernelOps | None = None) -> mx.array:
-    """Keep the `top_k` highest scores [..., V] of each row, set the others to -inf; 0 keeps all.
+    """Returns `scores` [..., V] with all but the `top_k` highest of each row set to -inf; 0 keeps all.
 
-    Scores that tie with the k-th highest are kept as well.
+    Scores equal to the k-th highest are also kept.
     """
     vocab = scores.shape[-1]
     if not 0 < top_k < vocab:
@@ -114,10 +115,10 @@ def apply_top_k(scores: mx.array, top_k: int, ops: KernelOps | None = None) -> m
 
 
 def apply_top_p(scores: mx.array, top_p: float, ops: KernelOps | None = None) -> mx.array:
-    """Keep the smallest set of likeliest tokens whose probabilities reach `top_p`; others -inf.
+    """Returns `scores` with all but the likeliest tokens whose probabilities reach `top_p` set to -inf.
 
-    Nucleus sampling (arXiv 1904.09751, section 3.1): the token that crosses `top_p` is kept, so at
-    least one always is. `scores` [..., V] are logits; 1 keeps all.
+    This is nucleus sampling (arXiv 1904.09751, section 3.1): it keeps the smallest such set. The token that
+    crosses `top_p` is kept, so there is always at least one. `scores` [..., V] are logits; 1 keeps all.
     """
     if top_p >= 1:
         return scores
@@ -131,9 +132,9 @@ def apply_top_p(scores: mx.array, top_p: float, ops: KernelOps | None = None) ->
 
 
 def apply_min_p(scores: mx.array, min_p: float) -> mx.array:
-    """Keep tokens at least `min_p` times as likely as the likeliest one; others -inf; 0 keeps all.
+    """Returns `scores` with tokens less than `min_p` times as likely as the likeliest set to -inf.
 
-    `scores` [..., V] are logits (arXiv 2407.01082).
+    `scores` [..., V] are logits; 0 keeps all (arXiv 2407.01082).
     """
     if min_p <= 0:
         return scores
@@ -147,29 +148,29 @@ def _at_least(threshold: mx.array, scores: mx.array) -> mx.array:
 
 
 def _nucleus_end(scores: mx.array, top_p: float, ops: KernelOps | None) -> mx.array | None:
-    """The lowest score [..., 1] of each row's nucleus from its highest scores alone: no sort of all of them.
+    """Returns the lowest score [..., 1] of each row's nucleus, from its highest scores only, without a sort.
 
-    None unless `ops` list those, or when a nucleus is larger than that or ends within scores that tie, which
-    a threshold cannot part.
+    Returns None unless `ops` list the highest scores, or if a nucleus is larger than the list or ends within
+    equal scores, which a threshold can't separate.
     """
     if ops is None or not ops.lists_top_k or scores.dtype != mx.float32 or scores.shape[-1] <= _LISTED:
         return None
     highest = ops.top_k(scores, _LISTED)
     if mx.all(highest[..., -1] == -mx.inf).item():
-        probs = mx.softmax(highest, axis=-1)  # top-k has left nothing besides
+        probs = mx.softmax(highest, axis=-1)  # top-k has left nothing else
     else:
         probs = ops.top_k(mx.softmax(scores, axis=-1), _LISTED)
     size = mx.sum(mx.cumsum(probs, axis=-1) - probs < top_p, axis=-1, keepdims=True)
     last = mx.take_along_axis(highest, size - 1, axis=-1)
-    # Beyond the list stands its own last entry, which is not below itself.
+    # After the end of the list, compare the last entry with itself, which is never below itself.
     after = mx.take_along_axis(highest, mx.minimum(size, _LISTED - 1), axis=-1)
     return last if mx.all(after < last).item() else None
 
 
 def _mixed(seed: int) -> int:
-    """A 64-bit integer without visible relation to `seed` (the finaliser of SplitMix64).
+    """Returns a 64-bit integer without visible relation to `seed` (the finaliser of SplitMix64).
 
-    Positions count on from it: seeds 0 and 1 must not share all keys but one.
+    Positions are added to it, and seeds 0 and 1 must not share all keys but one.
     """
     value = (seed + 0x9E3779B97F4A7C15) % 2**64
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

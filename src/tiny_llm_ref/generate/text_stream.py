@@ -6,26 +6,26 @@ from tiny_llm_lab.types import Detokenizer
 
 
 class TextStream:
-    """Turns tokens into text that may be shown at once, and watches for stop strings."""
+    """Turns tokens into text that may be shown immediately, and looks for stop strings."""
 
     def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
-        """`detokenizer` is new; `stop` strings end the text just before the first of them to appear.
+        """`detokenizer` is new. The text ends just before the first of the `stop` strings to appear.
 
-        Sets text = "", all that was released so far, and stopped = False.
+        Sets text = "", the text released so far, and stopped = False.
         """
         self.text = ""
         self.stopped = False
         self._detokenizer = detokenizer
         self._stop = tuple(stop)
         self._held = ""
-        self._num_unsearched = 0  # the first letters of _held, which no stop string may end in
+        self._num_unsearched = 0  # the start of _held, in which no stop string may end
 
     def push(self, token: int, may_stop: bool = True) -> str:
-        """Add a token; return the text that is now certain to be part of the answer.
+        """Add a token, and return the text that is now certain to be part of the answer.
 
-        Text that could be the beginning of a stop string is held back until it is decided, also when
-        the string spreads over many tokens. After a stop string `stopped` is True and nothing follows.
-        From task 3.7.3 on: no stop string is looked for that ends in a token without `may_stop`.
+        Text that could be the start of a stop string is held back until that is decided, even if the string
+        spans many tokens. After a stop string `stopped` is True and nothing follows.
+        From task 3.7.3 on: a stop string that ends in a token without `may_stop` is ignored.
         """
         if self.stopped:
             return ""
@@ -36,7 +36,7 @@ class TextStream:
         return self._release(segment, final=False)
 
     def finish(self) -> str:
-        """The rest of the text, when no token follows: held-back text and unfinished characters."""
+        """Returns the rest of the text once no token follows: held-back text and unfinished characters."""
         if self.stopped:
             return ""
         self._detokenizer.finalize()
@@ -58,6 +58,6 @@ class TextStream:
         return piece
 
     def _undecided(self, pending: str) -> int:
-        """Length of the longest end of `pending` that begins a stop string."""
+        """Returns the length of the longest end of `pending` that starts a stop string."""
         lengths = (n for stop in self._stop for n in range(1, len(stop)) if pending.endswith(stop[:n]))
         return max(lengths, default=0)

@@ -1,1 +1,1 @@
-"""Kernels: C++ and Metal sources, and the Python that launches the Metal ones."""
+"""Kernels: C++ and Metal sources, and the Python that launches the Metal kernels."""

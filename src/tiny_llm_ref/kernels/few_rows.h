@@ -1,15 +1,15 @@
-// A few rows of x times a matrix: every weight is decoded in registers and used at once.
+// A few rows of x times a matrix: every weight is decoded in registers and used immediately.
 #pragma once
 
 #include "ahead.h"
 
 namespace tiny_llm::TINY_ISA {
 
-constexpr int kFewRows = 8;  // up to here decoding in registers is cheaper than a panel
+constexpr int kFewRows = 8;  // up to this many rows, decoding in registers is cheaper than a panel
 
-/// Add one span's products to the sums of M rows of x and N of the matrix: total += scale * sum(weight * x).
-/// The span of row m of x begins at x[m]. The sums of a vector are independent, so that an addition need not
-/// wait for the one before it.
+/// Adds one span's products to the sums of M rows of x and N rows of the matrix:
+/// total += scale * sum(weight * x). The span of row m of x begins at x[m]. The sums of a vector are
+/// independent, so that no addition waits for the previous addition.
 template <class Rows, int M, int N, class Span>
 [[gnu::always_inline]] inline void add_span(const Span* spans, const float* const* x, Vec (*total)[N]) {
   // BEGIN task 2.3.3
@@ -42,8 +42,8 @@ template <class Rows, int M, int N, class Span>
   // END task 2.3.3
 }
 
-/// The same for rows of x that are `stride` apart. GCC would keep their activations for the next columns, far
-/// beyond its registers, if it knew that it reads them again.
+/// The same for rows of x that are `stride` apart. If GCC knew that the next columns read the same
+/// activations, it would keep far more of them than it has registers.
 template <class Rows, int M, int N, class Span>
 [[gnu::always_inline]] inline void add_columns(const Span* spans, const float* x, int64_t stride,
                                                Vec (*total)[N]) {
@@ -56,24 +56,24 @@ template <class Rows, int M, int N, class Span>
   add_span<Rows, M, N>(spans, at, total);
 }
 
-/// `M` rows of x from `first_row` on times N rows of the matrix, decoded in registers: `column` of the tile
-/// and every `apart` columns from there. Each is then read on from where it stopped, which a hardware
-/// prefetcher follows best.
+/// Multiplies M rows of x, starting at `first_row`, by N rows of the matrix, decoded in registers: `column`
+/// of the tile and every `apart` columns after it. The next call continues each row's memory where this call
+/// stopped, which suits a hardware prefetcher best.
 template <class Rows, int M, int N>
 void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const ColumnTile& tile,
               int64_t column, int64_t apart, float (*lines)[kFewColumns]) {
   int64_t whole = rows.matrix.columns / Rows::kSpan, last = tile.count - 1, index[N];
   decltype(rows.row(0)) row[N];
   const float *scales[N], *biases[N], *values = x.values + first_row * x.stride;
-  // The first rows of x alone read the weights from memory.
+  // Only the first rows of x read the weights from memory.
   intptr_t ahead = first_row == 0 ? bytes_ahead(rows, tile, column, apart) : 0;
   for (int n = 0; n < N; ++n) {
-    index[n] = std::min(column + n * apart, last);  // beyond the end the last one is computed again
+    index[n] = std::min(column + n * apart, last);  // beyond the end, compute the last column again
     row[n] = rows.row(tile.first + index[n]);
     scales[n] = tile.scales + index[n] * x.groups;
     biases[n] = tile.biases + index[n] * x.groups;
   }
-  // Of many rows the parts of two columns at a time are all that the registers hold.
+  // With many rows, the registers hold the parts of only two columns at a time.
   constexpr int kAtOnce = M > 2 ? std::min(N, 2) : N;
   Vec total[N / kAtOnce][M][kAtOnce];
 #pragma GCC unroll 16
@@ -96,7 +96,7 @@ void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const C
       for (int i = 0; i < kAtOnce; ++i) spans[i] = rows.end(row[n + i], whole, scales[n + i]);
       add_columns<Rows, M, kAtOnce>(spans, values + whole * kPrepared<Rows>, x.stride, total[n / kAtOnce]);
     }
-  Vec kept[M * N];  // `total` would leave the registers if its address were taken
+  Vec kept[M * N];  // taking the address of `total` would move it to memory
 #pragma GCC unroll 16
   for (int i = 0; i < M * N; ++i) kept[i] = total[i % N / kAtOnce][i / N][i % kAtOnce];
   add_biases<M, N>(x.sums + first_row * x.groups, biases, x.groups, kept);
@@ -107,8 +107,8 @@ void few_rows(const Rows& rows, const Activations& x, int64_t first_row, const C
   }
 }
 
-/// All of a few rows of x times the columns of a tile: as many sums at a time as there are registers for.
-/// Eight rows are twice four, for which the second time the weights come from the cache.
+/// Multiplies a few rows of x by the columns of a tile, with as many sums at a time as there are registers
+/// for. Eight rows are four rows twice; the second time the weights come from the cache.
 template <class Rows>
 void few_rows_of(const Rows& rows, const Activations& x, const ColumnTile& tile) {
   float lines[kFewRows][kFewColumns];

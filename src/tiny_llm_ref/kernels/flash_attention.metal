@@ -3,9 +3,9 @@
 //   query, out [B, H, L, D]   key, value [B, G, S, D]   scale: one float32   out of type T
 //   grid: LANES x L x (B * H) threads. The LANES threads of one query row are a simdgroup.
 //
-// MLX writes the kernel's signature. It holds the four inputs, the output, the template values T, D and
-// CAUSAL, and of the rest (`query_shape`, `thread_position_in_grid`, ...) what the body mentions. Arrays of
-// fewer than 8 elements come in `constant` memory: index all under their names, without pointers of your own.
+// MLX writes the kernel's signature. It has the four inputs, the output, the template values T, D and CAUSAL,
+// and whatever else the body mentions (`query_shape`, `thread_position_in_grid`, ...). Arrays of fewer than 8
+// elements are in `constant` memory, so index all arrays by their names, without pointers of your own.
 
 // Every Apple GPU runs 32 threads in lockstep.
 static constant constexpr const uint LANES = 32;
@@ -14,16 +14,15 @@ static constant constexpr const uint LANES = 32;
 
 const uint lane = thread_index_in_simdgroup;
 const uint row = thread_position_in_grid.y;
-const uint head = thread_position_in_grid.z;  // counts on through the batch: b * H + h
+const uint head = thread_position_in_grid.z;  // counts through the whole batch: b * H + h
 const uint H = query_shape[1];
 const uint L = query_shape[2];
 const uint G = key_shape[1];
 const uint S = key_shape[2];
 
-// BEGIN task 2.5.2
-// Lane l owns the elements l, l + LANES, ... of the query and of the output. They stay in registers only if the
-// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane. Where LANES divides D,
-// all lanes own as many and the test falls away.
+// BEGIN task 2.5.2 Lane l owns the elements l, l + LANES, ... of the query and of the output. They stay in
+// registers only if the compiler unrolls the loops over them, so `i` counts to a constant, whatever the lane.
+// If LANES divides D, all lanes own equally many, and the compiler removes the test.
 constexpr uint OWNED = (D + LANES - 1) / LANES;
 float q[OWNED];
 float o[OWNED];
@@ -36,9 +35,9 @@ for (uint i = 0; i < OWNED; ++i) {
   }
 }
 
-// H / G heads in a row share a kv head. With b * H + h above the line, b * G + h / (H / G) comes out.
+// H / G consecutive heads share a kv head. For head = b * H + h, the division gives b * G + h / (H / G).
 const uint kv_start = head / (H / G) * S * D;
-// The new tokens are the last L of the S stored ones, so row 0 is token S - L and sees that many before it.
+// The new tokens are the last L of S stored tokens, so row 0 is token S - L and sees S - L tokens before it.
 const uint visible = CAUSAL ? S - L + row + 1 : S;
 
 float peak = -INFINITY;
@@ -53,7 +52,7 @@ for (uint s = 0; s < visible; ++s) {
     }
   }
   const float score = simd_sum(part);
-  // Every lane has the same score, hence the same peak and total, and no lane has to tell another.
+  // Every lane has the same score, so it has the same peak and total without another exchange.
   const float new_peak = max(peak, score);
   const float shrink = exp(peak - new_peak);  // exp(-inf) = 0 for the first token: MLX compiles with safe math
   const float weight = exp(score - new_peak);

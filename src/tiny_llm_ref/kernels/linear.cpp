@@ -1,9 +1,9 @@
-// x times the transpose of a matrix, dense or packed, for one row and for thousands.
+// x times the transpose of a matrix, dense or packed, for one row or for thousands.
 //
-// Few rows: every weight is decoded in registers and used at once; the memory is the limit. Many rows: a
-// panel of weights is decoded into the cache once and multiplied with all rows in tiles; arithmetic is the
-// limit. Both add the same numbers in the same order, so neither the number of rows nor their place shows in
-// a result.
+// Few rows are memory-bound: every weight is decoded in registers and used immediately. Many rows are
+// compute-bound: a panel of weights is decoded into the cache once and multiplied with all rows in tiles.
+// Both add the same numbers in the same order, so a result does not depend on the number of rows or their
+// place.
 #include <algorithm>
 
 #include "few_rows.h"
@@ -11,15 +11,15 @@
 namespace tiny_llm::TINY_ISA {
 
 constexpr int64_t kBlockRows = kSizes.block_rows;
-constexpr int64_t kBlockColumns = 32;  // of one item: a cache line of results in 16 bits
-// A panel is decoded just before all rows of a block go by, and stays in the nearest cache meanwhile.
+constexpr int64_t kBlockColumns = 32;  // of one item: a cache line of 16-bit results
+// A panel is decoded just before all rows of a block use it, and stays in the nearest cache meanwhile.
 constexpr int64_t kPanelColumns = 8, kPanelElements = 1024;
 template <class Rows>
 constexpr int64_t kPanelSpans = kPanelElements / Rows::kSpan;
 template <class Rows>
 constexpr int64_t kPanelStride = kPanelSpans<Rows> * kDecoded<Rows>;
 
-/// The same as add_span for M rows of x and kTileColumns rows of a panel, over `spans` spans.
+/// Does what add_span does for M rows of x and kTileColumns rows of a panel, over `spans` spans.
 template <class Rows, int M>
 [[gnu::always_inline]] inline void scaled_tile(const float* x, int64_t x_stride, const float* panel,
                                                int64_t spans, Vec* sums) {
@@ -61,7 +61,7 @@ template <class Rows, int M>
   // END task 2.3.4
 }
 
-/// What remains to be done with the sums of a tile after its last block.
+/// What turns the sums of a tile into results after its last block.
 struct Finish {
   const float* sums;                  // of the groups of the tile's rows of x
   const float* biases[kTileColumns];  // of the groups of its columns
@@ -69,8 +69,8 @@ struct Finish {
   float* results;  // [M, kBlockColumns]
 };
 
-/// A tile's part of one block: its sums begin as zeros, are kept in `sums` between blocks, and become results
-/// without leaving the registers after the last one, for which there is a `finish`.
+/// A tile's part of one block. Its sums begin as zeros and are kept in `sums` between blocks. The last block
+/// has a `finish`, which turns the sums into results while they are still in registers.
 template <class Rows, int M>
 [[gnu::noinline]] void block_tile(const float* x, int64_t x_stride, const float* panel, int64_t spans,
                                   bool is_first, const Finish* finish, Vec* sums) {
@@ -90,9 +90,9 @@ template <class Rows, int M>
   for (int m = 0; m < M; ++m) sum4(total + m * kTileColumns, finish->results + m * kBlockColumns);
 }
 
-/// Decode spans `first` to `first + count - 1` of up to kPanelColumns columns, from `column` of the tile on,
-/// into panel [kPanelColumns, kPanelStride]. For each whole span that of the next tile is prefetched
-/// (`prefetch_span`, `bytes_to_next`).
+/// Decodes spans `first` to `first + count - 1` of up to kPanelColumns columns, starting at `column` of the
+/// tile, into panel [kPanelColumns, kPanelStride]. For each whole span it prefetches the same span of the
+/// next tile (`prefetch_span`, `bytes_to_next`).
 template <class Rows>
 void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t column, int64_t groups, int64_t first,
                 int64_t count, float* panel) {
@@ -119,7 +119,7 @@ void fill_panel(const Rows& rows, const ColumnTile& tile, int64_t column, int64_
   // END task 2.3.4
 }
 
-/// Rows first_row to first_row + num_rows of x times the columns of a tile, by panels.
+/// Multiplies rows first_row to first_row + num_rows - 1 of x by the columns of a tile, panel by panel.
 template <class Rows>
 void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_t num_rows,
                const ColumnTile& tile, float* panel, Vec* sums) {
@@ -147,13 +147,13 @@ void many_rows(const Rows& rows, const Activations& x, int64_t first_row, int64_
     store_row(tile.product, first_row + m, tile.first, tile.count, lines[m]);
 }
 
-/// Columns of one product, from `first` on.
+/// The columns of one product, starting at `first`.
 struct Place {
   const Product* product;
   int64_t first;
 };
 
-/// All of x times `length` columns from `place` on; the thread probably goes on at `next`.
+/// Multiplies all of x by `length` columns, starting at `place`. The thread probably continues at `next`.
 template <class Rows>
 void compute(ThreadPool& threads, int id, const Activations& x, Place place, Place next, int64_t length) {
   const Matrix& w = place.product->matrix;
@@ -202,8 +202,8 @@ void packed(ThreadPool& threads, const Tensor& x, const Product* products, int c
   }
 }
 
-/// float32 activations use float arithmetic. bfloat16 ones are multiplied as they are where there is an
-/// instruction for it. Else 16-bit activations use products of 16-bit integers, whose error is below the
+/// float32 activations use float arithmetic. bfloat16 activations are multiplied directly if there is an
+/// instruction for it. Otherwise 16-bit activations use products of 16-bit integers, whose error is below the
 /// rounding of the output.
 template <int kBits>
 void packed(ThreadPool& threads, const Tensor& x, const Product* products, int count) {
@@ -226,7 +226,7 @@ void linear(ThreadPool& threads, const Tensor& x, const Product* products, int c
     case 4: return packed<4>(threads, x, products, count);
     case 8: return packed<8>(threads, x, products, count);
     default:
-      for (int first = 0, end; first < count; first = end) {  // those of one dtype together
+      for (int first = 0, end; first < count; first = end) {  // all of one dtype together
         DType dtype = products[first].matrix.dtype;
         for (end = first + 1; end < count && products[end].matrix.dtype == dtype;) ++end;
         visit(dtype, [&](auto* type) {

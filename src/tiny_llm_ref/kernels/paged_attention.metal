@@ -1,13 +1,13 @@
-// Attention over pages: the walk of flash_attention.metal, with the place of every token looked up.
+// Paged attention: the loop of flash_attention.metal, but it looks up the place of every token.
 //
 //   query [T, H, 1, D]   keys, values [blocks, G, block size, D]   tables [R, W]: each request's blocks, in order
 //   owners, visible [T or more]: a row's request, and how many stored tokens it sees   scale: one float32
 //   out [T, H, 1, D] of type T (template)
 //   grid: LANES x T x H threads. The LANES threads of one query row are a simdgroup.
 //
-// MLX writes the kernel's signature. It holds the inputs in this order, the output, the template values T and D, and of
-// the rest what the body mentions. Arrays of fewer than 8 elements come in `constant` memory: index all under their
-// names, without pointers of your own.
+// MLX writes the kernel's signature. It has the inputs in this order, the output, the template values T and D, and
+// whatever else the body mentions. Arrays of fewer than 8 elements are in `constant` memory, so index all arrays by
+// their names, without pointers of your own.
 
 // Every Apple GPU runs 32 threads in lockstep.
 static constant constexpr const uint LANES = 32;
@@ -24,8 +24,8 @@ const uint W = tables_shape[1];
 
 // BEGIN task 3.2.4
 // Lane l owns the elements l, l + LANES, ... of the query and of the output. They stay in registers only if the
-// compiler unrolls the loops over them: `i` counts to a constant, whatever the lane. Where LANES divides D,
-// all lanes own as many and the test falls away.
+// compiler unrolls the loops over them, so `i` counts to a constant, whatever the lane. If LANES divides D,
+// all lanes own equally many, and the compiler removes the test.
 constexpr uint OWNED = (D + LANES - 1) / LANES;
 float q[OWNED];
 float o[OWNED];
@@ -45,9 +45,9 @@ const uint end = uint(visible[row]);
 float peak = -INFINITY;
 float total = 0;
 for (uint s = 0; s < end; ++s) {
-  // All lanes look up the same block: one read for the simdgroup.
+  // All lanes look up the same block, so the simdgroup reads it once.
   const uint block = uint(tables[table + s / BLOCK]);
-  // A pool may hold more elements than 32 bits count.
+  // A pool may have more elements than 32 bits can count.
   const size_t token = ((size_t(block) * G + group) * BLOCK + s % BLOCK) * D;
   float part = 0;
   for (uint i = 0; i < OWNED; ++i) {

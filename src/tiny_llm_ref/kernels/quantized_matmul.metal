@@ -3,9 +3,9 @@
 //   x [M, K]   w [N, K * BITS / 32] uint32   scales, biases [N, K / GROUP]   out [M, N] of type T
 //   grid: LANES x N x M threads. The LANES threads of one (n, m) are a simdgroup and share one sum.
 //
-// MLX writes the kernel's signature. It holds the five arrays, the template values T, BITS and GROUP, and
-// of the rest (`x_shape`, `thread_position_in_grid`, ...) what the body mentions. Arrays of fewer than 8
-// elements come in `constant` memory, the others in `device` memory: index them under their names, since a
+// MLX writes the kernel's signature. It has the five arrays, the template values T, BITS and GROUP, and
+// whatever else the body mentions (`x_shape`, `thread_position_in_grid`, ...). Arrays of fewer than 8
+// elements are in `constant` memory, the others in `device` memory. Index them by their names, because a
 // pointer of your own would have to know which.
 
 // Every Apple GPU runs 32 threads in lockstep.
@@ -26,7 +26,7 @@ const uint words = K / PER_WORD;
 const uint groups = K / GROUP;
 
 float sum = 0;
-// Neighbouring lanes read neighbouring words, so that the hardware fetches one long piece of memory.
+// Neighbouring lanes read neighbouring words, so the hardware fetches one long piece of memory.
 for (uint word = lane; word < words; word += LANES) {
   const uint k = word * PER_WORD;
   uint packed = w[n * words + word];
@@ -38,13 +38,13 @@ for (uint word = lane; word < words; word += LANES) {
     total += value;
     packed >>= BITS;
   }
-  // A word never crosses a group, so its scale and bias can wait:
+  // A word never crosses a group, so scale and bias are applied once a word:
   // the sum of x * (scale * q + bias) is scale * (the sum of x * q) + bias * (the sum of x).
   const uint group = n * groups + k / GROUP;
   sum += float(scales[group]) * dot + float(biases[group]) * total;
 }
 
-// All lanes take part in the exchange and get the result; one of them is enough to write it.
+// All lanes take part in the exchange and get the result. One lane is enough to write it.
 sum = simd_sum(sum);
 if (lane == 0) {
   out[m * N + n] = T(sum);

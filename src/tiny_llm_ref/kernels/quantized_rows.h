@@ -1,11 +1,12 @@
-// Rows of keys and values in 8 bits, each with its own scale.
+// 8-bit rows of keys and values, each with its own scale.
 #pragma once
 
 #include "tiles.h"
 
 namespace tiny_llm::TINY_ISA {
 
-/// A line's scale, max |x| / 127, and its numbers x / scale, rounded to the nearest, halfway to the even one.
+/// Returns a line's scale, max |x| / 127, and writes its numbers x / scale, rounded to the nearest, half to
+/// even.
 inline float quantize_row(const float* line, int64_t count, int64_t padded, int8_t* out) {
   // BEGIN task 3.2.5
   Vec peak{}, nothing{};
@@ -16,8 +17,8 @@ inline float quantize_row(const float* line, int64_t count, int64_t padded, int8
   }
   float scale = highest(peak) / 127.0f + sum(nothing);
   for (int64_t i = 0; i < count; i += kWidth) {
-    // Adding 1.5 * 2^23 rounds to a whole number. The scale of subnormal numbers is coarse: 127 may be
-    // passed.
+    // Adding 1.5 * 2^23 rounds to a whole number. The scale of subnormal numbers is so coarse that a number
+    // may exceed 127.
     Vec whole = load(line + i) / set(scale > 0.0f ? scale : 1.0f) + set(12582912.0f) - set(12582912.0f);
     whole = max(whole, set(-127.0f));
     whole = whole < set(127.0f) ? whole : set(127.0f);
@@ -28,7 +29,7 @@ inline float quantize_row(const float* line, int64_t count, int64_t padded, int8
   // END task 3.2.5
 }
 
-/// A stored row of 8 bits as floats: `count` numbers times their scale, and zeros up to `padded`.
+/// Writes a stored 8-bit row as floats: `count` numbers times their scale, then zeros up to `padded`.
 inline void scale_row(const int8_t* row, float scale, int64_t count, int64_t padded, float* out) {
   // BEGIN task 3.2.5
   int64_t i = 0;

@@ -1,4 +1,4 @@
-"""The small functions that everything else is made of."""
+"""The small functions that the layers are built from."""
 
 import mlx.core as mx
 
@@ -8,10 +8,10 @@ from .quantize import quantized_linear
 
 
 def softmax(x: mx.array, axis: int = -1) -> mx.array:
-    """Normalise `x` to probabilities along `axis`; same shape and dtype as `x`.
+    """Returns `x` normalised to probabilities along `axis`, in the shape and dtype of `x`.
 
-    Exact for rows of any size (no overflow), accumulated in float32 even for 16-bit inputs.
-    A row of -inf alone has no softmax: the result is unspecified.
+    Exact for numbers of any size (no overflow), and accumulated in float32 even for 16-bit inputs. A row of
+    nothing but -inf has no softmax; its result is unspecified.
     """
     wide = x.astype(mx.float32)
     exps = mx.exp(wide - mx.max(wide, axis=axis, keepdims=True))
@@ -19,7 +19,7 @@ def softmax(x: mx.array, axis: int = -1) -> mx.array:
 
 
 def linear(x: mx.array, w: Weight, bias: mx.array | None = None) -> mx.array:
-    """Multiply x [..., I] by the transpose of w [O, I] and add bias [O] -> [..., O].
+    """Returns x [..., I] times the transpose of w [O, I], plus bias [O] -> [..., O].
 
     From task 2.3.1 on: `w` may also be `QuantizedWeights` of the same logical shape.
     """
@@ -30,9 +30,9 @@ def linear(x: mx.array, w: Weight, bias: mx.array | None = None) -> mx.array:
 
 
 def silu(x: mx.array) -> mx.array:
-    """x * sigmoid(x), elementwise, same shape and dtype (Elfwing et al. 2017, arXiv 1702.03118).
+    """Returns x * sigmoid(x), elementwise, in x's shape and dtype (Elfwing et al. 2017, arXiv 1702.03118).
 
-    Evaluated in float32 and rounded once: in float16, exp(12) is already infinite.
+    Computed in float32 and rounded once, because in float16 exp(12) is already infinite.
     """
     wide = x.astype(mx.float32)
     return (wide * mx.sigmoid(wide)).astype(x.dtype)

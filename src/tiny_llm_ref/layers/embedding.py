@@ -1,4 +1,4 @@
-"""Token embedding, which in small Qwen models is the output head as well."""
+"""Token embedding. In small Qwen models it is also the output head."""
 
 import mlx.core as mx
 
@@ -12,7 +12,7 @@ class Embedding:
     """A table with one row of `embedding_dim` numbers for each of `vocab_size` tokens."""
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: Weight) -> None:
-        """weight [vocab_size, embedding_dim].
+        """weight is [vocab_size, embedding_dim].
 
         From task 2.3.1 on: `weight` may be quantized.
         """
@@ -21,7 +21,7 @@ class Embedding:
         self.weight = weight
 
     def __call__(self, tokens: mx.array) -> mx.array:
-        """Look up tokens [B, L] integer -> [B, L, embedding_dim]."""
+        """Returns the rows of `tokens`: [B, L] integers -> [B, L, embedding_dim]."""
         w = self.weight
         if not isinstance(w, QuantizedWeights):
             return w[tokens]
@@ -32,5 +32,5 @@ class Embedding:
         return rows.reshape(*tokens.shape, self.embedding_dim)
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """Score x [..., embedding_dim] against every row -> logits [..., vocab_size] (tied head)."""
+        """Returns the logits of x, as the tied output head: [..., embedding_dim] -> [..., vocab_size]."""
         return linear(x, self.weight)

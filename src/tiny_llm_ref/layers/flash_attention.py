@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from .attention import Mask
 
-# Stored tokens that are looked at together.
+# Stored tokens in one block.
 _BLOCK = 64
 
 
@@ -17,13 +17,13 @@ def flash_attention(
     scale: float | None = None,
     mask: Mask = None,
 ) -> mx.array:
-    """The same result as `scaled_dot_product_attention_grouped`, one block of keys at a time.
+    """Returns what `scaled_dot_product_attention_grouped` returns, computed one block of keys at a time.
 
-    query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in the dtype of `query`; `mask` is
-    None, "causal" (bottom-right aligned), or an array broadcastable to [B, H, L, S], added to the scores
-    or boolean. Scores, and what is made of the mask, exist for [B, H, L, 64] at a time (algorithm 1: a
-    running maximum, a running sum and an output that is rescaled when the maximum moves). Accumulates in
-    float32. Every row must see at least one token. Raises ValueError unless G divides H, and for any
+    query [B, H, L, D], key and value [B, G, S, D] -> [B, H, L, D] in the dtype of `query`. `mask` is None,
+    "causal" (aligned at the bottom right) or an array that broadcasts to [B, H, L, S], boolean or added to
+    the scores. Scores, and any array made from the mask, are at most [B, H, L, 64] at a time (algorithm 1:
+    a running maximum, a running sum, and an output that is rescaled when the maximum changes). Accumulates
+    in float32. Every row must see at least one token. Raises ValueError unless G divides H, and for any
     other string.
     """
     batch, heads, _, dim = query.shape
@@ -34,7 +34,7 @@ def flash_attention(
         raise ValueError(f'{mask!r} is no mask: pass None, "causal" or an array')
     factor = 1 / math.sqrt(dim) if scale is None else scale
     rows = (query.astype(mx.float32) * factor).reshape(batch, groups, -1, dim)
-    # The paper's names: the running maximum m, the running sum l, and what the output so far is rescaled by.
+    # The paper's names: m is the running maximum, l the running sum, and alpha rescales the output so far.
     m = mx.full((*rows.shape[:3], 1), -mx.inf)
     l, out = mx.zeros(m.shape), mx.zeros(rows.shape)  # noqa: E741
     for first in range(0, stored, _BLOCK):
@@ -43,7 +43,7 @@ def flash_attention(
         if mask is not None:
             scores = scores + _additive(mask, query, stored, block).reshape(scores.shape)
         new_m = mx.maximum(m, mx.max(scores, axis=-1, keepdims=True))
-        # While a row has seen nothing its maximum is -inf, and -inf minus -inf is not a number.
+        # Until a row has seen a token its maximum is -inf, and -inf minus -inf is not a number.
         finite_m = mx.where(new_m == -mx.inf, 0.0, new_m)
         p, alpha = mx.exp(scores - finite_m), mx.exp(m - finite_m)
         l = l * alpha + mx.sum(p, axis=-1, keepdims=True)  # noqa: E741
@@ -53,7 +53,7 @@ def flash_attention(
 
 
 def _additive(mask: Mask, query: mx.array, stored: int, block: slice) -> mx.array:
-    """The mask of one block of stored tokens as float32 numbers to add, [B, H, L, S of the block]."""
+    """Returns the additive float32 mask of one block of stored tokens, [B, H, L, S of the block]."""
     batch, heads, length, _ = query.shape
     columns = mx.arange(*block.indices(stored))
     if isinstance(mask, mx.array):

@@ -1,4 +1,4 @@
-"""A mixture of experts: many feed-forward networks, of which every token uses a few."""
+"""A mixture of experts: many feed-forward networks, and each token uses a few of them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from tiny_llm_lab.types import KernelOps, LayerWeights, ModelConfig, QuantizedWe
 
 from .basics import linear, silu, softmax
 
-# From so many uses of an expert on, sorting costs less than reading a matrix more than once.
+# With this many uses or more, sorting them costs less than reading a matrix more than once.
 _SORT_FROM = 64
 
 
 def route(
     x: mx.array, gate: Weight, num_experts_per_tok: int, norm_topk_prob: bool
 ) -> tuple[mx.array, mx.array]:
-    """x [..., E], gate [N, E] -> the K experts of every token and their weights, [..., K] each.
+    """Returns the K experts of each token (uint32) and their weights (float32), [..., K] each.
 
-    Scores are gate's products with x, and a softmax over all N experts makes them probabilities, in
-    float32. The K largest are chosen, largest first; their numbers are the weights, float32, divided by
-    their sum if `norm_topk_prob` (Qwen3: yes). Experts are uint32.
+    x is [..., E], gate is [N, E]. An expert's score is the product of its row of gate with x; a float32
+    softmax over all N experts turns scores into probabilities. The K largest are chosen, largest first, and
+    these probabilities are the weights. With `norm_topk_prob` (Qwen3) they are divided by their sum.
     """
     return _largest(linear(x, gate), num_experts_per_tok, norm_topk_prob)
 
@@ -36,20 +36,20 @@ def _largest(scores: mx.array, num_experts: int, norm_topk_prob: bool) -> tuple[
 
 
 def group_by_expert(experts: mx.array) -> tuple[mx.array, mx.array]:
-    """The order that puts all uses of the same expert side by side: experts [T, K] -> (order, place).
+    """Returns (order, place), which group the uses of each expert: experts [T, K] -> [T * K] each.
 
-    Use t * K + k is token t's k-th expert. order [T * K]: the uses, sorted by expert. place
-    [T * K]: where each use went, so that `sorted[place]` undoes `unsorted[order]`.
+    Use t * K + k is token t's k-th expert. order lists the uses, sorted by expert. place says where each
+    use went, so that `sorted[place]` undoes `unsorted[order]`.
     """
     order = mx.argsort(experts.reshape(-1))
     return order, mx.argsort(order)
 
 
 def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = False) -> mx.array:
-    """Multiply row t of x [T, I] by the transpose of w[experts[t]] -> [T, O]; w is [N, O, I].
+    """Returns row t of x [T, I] times the transpose of w[experts[t]] -> [T, O]; w is [N, O, I].
 
-    `is_sorted` promises that equal experts are side by side, so that each matrix is read once; the result
-    of a broken promise is undefined. Takes x in float32, and on a GPU in any dtype.
+    With `is_sorted` you promise that equal experts are adjacent, so that each matrix is read once. If they
+    are not, the result is undefined. Takes x in float32, and on a GPU in any dtype.
     """
     rows = x[:, None]
     if not isinstance(w, QuantizedWeights):
@@ -70,13 +70,13 @@ def expert_linear(x: mx.array, w: Weight, experts: mx.array, is_sorted: bool = F
 
 
 class QwenMoE:
-    """The feed-forward of a Qwen3-MoE layer: a router, and N networks SwiGLU (Yang et al. 2025, 2505.09388).
+    """The feed-forward of a Qwen3-MoE layer: a router and N SwiGLU networks (Yang et al. 2025, 2505.09388).
 
     Sparse experts: Shazeer et al. 2017, arXiv 1701.06538, eq. 1.
     """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
-        """`weights` hold gate.weight [N, E], and stacked for all experts switch_mlp.gate_proj.weight and
+        """`weights` has gate.weight [N, E] and, stacked over all experts, switch_mlp.gate_proj.weight and
         switch_mlp.up_proj.weight [N, I, E] and switch_mlp.down_proj.weight [N, E, I].
         """
         self.config = config
@@ -86,9 +86,9 @@ class QwenMoE:
         )
 
     def __call__(self, x: mx.array) -> mx.array:
-        """x [..., E] -> [..., E]: the outputs of each token's experts, summed with the router's weights.
+        """Returns the sum of each token's expert outputs, weighted by the router: [..., E] -> [..., E].
 
-        Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is made in float32.
+        Expert n computes down_n(silu(gate_n(x)) * up_n(x)). The sum is computed in float32.
         """
         if x.size == 0:
             return x
@@ -99,7 +99,7 @@ class QwenMoE:
         return mx.sum(outputs * weights[..., None], axis=-2).astype(x.dtype).reshape(x.shape)
 
     def _gathered(self, x: mx.array, experts: mx.array) -> mx.array:
-        """The output of every use, [T * K, E], by operators that pick a matrix for each row."""
+        """Returns the output of every use, [T * K, E], with operators that pick a matrix for each row."""
         uses, per_token = experts.reshape(-1), experts.shape[-1]
         is_sorted = uses.size >= _SORT_FROM
         order, place = group_by_expert(experts) if is_sorted else (mx.arange(uses.size), None)
@@ -110,9 +110,9 @@ class QwenMoE:
         return out if place is None else out[place]
 
     def _one_by_one(self, x: mx.array, experts: mx.array) -> mx.array:
-        """The same, one expert after the other: on a CPU nothing gathers 16 bits.
+        """Returns the same, one expert at a time, because no CPU operator gathers 16-bit matrices.
 
-        Which experts are used must be known now, so this waits for the router.
+        It waits for the router, because it must know which experts are used.
         """
         order, place = group_by_expert(experts)
         rows, start, outputs = x[order // experts.shape[-1]], 0, []
@@ -128,14 +128,14 @@ class QwenMoE:
 
 
 class OpsMoE:
-    """What `QwenMoE` computes, by a model's operators."""
+    """Computes what `QwenMoE` computes, on a model's operators."""
 
     def __init__(self, config: ModelConfig, weights: LayerWeights, ops: KernelOps) -> None:
-        """`weights` are those of a layer with a router."""
+        """`weights` belong to a layer with a router."""
         self.config, self.weights, self.ops = config, weights, ops
 
     def __call__(self, x: mx.array) -> mx.array:
-        """As `QwenMoE`; the operators choose the dtype of the sum."""
+        """Like `QwenMoE`, except that the operators choose the dtype of the sum."""
         w, config = self.weights, self.config
         if x.size == 0 or w.router is None:
             return x
@@ -146,10 +146,10 @@ class OpsMoE:
 
 
 def _can_gather(dtype: mx.Dtype) -> bool:
-    # On its CPU backend MLX gathers dense matrices in float32 only, and packed ones exactly in float32 only.
+    # MLX's CPU backend gathers dense matrices only in float32, and packed ones are exact only in float32.
     return mx.default_device() == mx.gpu or dtype == mx.float32
 
 
 def _of(expert: int, w: Weight) -> Weight:
-    """One expert's matrix [O, I] of all experts' [N, O, I]."""
+    """Returns one expert's matrix [O, I] from the stack [N, O, I]."""
     return w.mapped(lambda part: part[expert]) if isinstance(w, QuantizedWeights) else w[expert]

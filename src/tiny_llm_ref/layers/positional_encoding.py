@@ -21,13 +21,14 @@ class RoPE:
         traditional: bool = False,
         scaling: RopeScaling | None = None,
     ) -> None:
-        """Pair i of `dims` dimensions, from 0, turns by base^(-2i / dims) radians per position (eq. 15).
+        """Pair i (from 0) of `dims` dimensions turns by base^(-2i / dims) radians a position (eq. 15).
 
-        Positions 0 to seq_len - 1 can be encoded. `traditional` pairs neighbours (0, 1), (2, 3), ...;
-        otherwise dimension i is paired with i + dims / 2, as Qwen does. With `scaling` the frequencies are
+        You can encode positions 0 to seq_len - 1. `traditional` pairs neighbours: (0, 1), (2, 3), ...
+        Otherwise dimension i is paired with i + dims / 2, as Qwen does. With `scaling` the frequencies are
         `scaling.scaled(frequencies, base)`, and all cosines and sines are multiplied by `scaling.magnitude`.
-        Sets what operators read: `periods` [dims / 2], 1 / frequency in float32; `magnitude`, that factor,
-        1.0 without scaling; and `base`, None with scaling. Raises ValueError for odd dims.
+        Sets what operators read: `periods` [dims / 2], 1 / frequency in float32; `magnitude`, the factor
+        of the cosines and sines, 1.0 without scaling; and `base`, None with scaling. Raises ValueError for
+        odd dims.
         """
         if dims % 2:
             raise ValueError(f"RoPE needs an even number of dimensions, not {dims}")
@@ -41,10 +42,10 @@ class RoPE:
         self._cos = self._sin = mx.zeros((0, dims // 2))
 
     def __call__(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
-        """Rotate x [B, L, H, D]; the first token of row b is at position offsets[b].
+        """Returns x [B, L, H, D] rotated; the first token of row b is at position offsets[b].
 
-        Same shape and dtype as `x`; angles and products in float32. Raises ValueError when there is not one
-        offset for each row, and when a position is negative or reaches seq_len.
+        The result has the shape and dtype of `x`; angles and products are computed in float32. Raises
+        ValueError unless there is one offset for each row, and if a position is negative or reaches seq_len.
         """
         batch, length = x.shape[:2]
         if len(offsets) != batch:
@@ -66,17 +67,17 @@ class RoPE:
         return out.astype(x.dtype)
 
     def tables(self, num_positions: int) -> tuple[mx.array, mx.array]:
-        """Cosines and sines [P, dims / 2] of positions 0 to P - 1, times `magnitude`, float32.
+        """Returns the cosines and sines [P, dims / 2] of positions 0 to P - 1, times `magnitude`, float32.
 
-        P is num_positions or more, but at most twice as many as were ever asked for, or 256: a model may know
-        a million positions and serve a thousand. What was asked for before changes no result.
-        Raises ValueError for more than seq_len.
+        P is at least num_positions and at most the larger of 256 and twice the most that was ever asked for,
+        because a model with a million positions may serve a thousand. Earlier calls change no result.
+        Raises ValueError if num_positions is above seq_len.
         """
         if num_positions > self.seq_len:
             raise ValueError(f"positions must lie in 0 to {self.seq_len - 1}")
         size = self._cos.shape[0]
         if num_positions > size:
-            # Always whole steps: the last few numbers of an array may be computed by other instructions.
+            # Always whole steps, because other instructions may compute the last few numbers of an array.
             size = -(-max(num_positions, min(2 * size, self.seq_len)) // _STEP) * _STEP
             angles = mx.arange(size, dtype=mx.float32)[:, None] * self._frequencies
             self._cos, self._sin = self.magnitude * mx.cos(angles), self.magnitude * mx.sin(angles)
@@ -85,7 +86,7 @@ class RoPE:
 
 
 def _at(offsets: Sequence[int], length: int, table: mx.array) -> mx.array:
-    """The rows [B, L, 1, D / 2] of a table at the positions of L tokens from each offset on."""
+    """Returns the rows [B, L, 1, D / 2] of a table for L positions, starting at each offset."""
     if len(offsets) == 1:
         return table[None, offsets[0] : offsets[0] + length, None]
     positions = mx.array(list(offsets), mx.int32)[:, None] + mx.arange(length)

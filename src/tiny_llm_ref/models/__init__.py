@@ -1,1 +1,1 @@
-"""Models: the layers of a checkpoint, put together."""
+"""Models: whole networks, built from the layers and a checkpoint's weights."""

@@ -1,4 +1,4 @@
-"""How a model computes is chosen here, once."""
+"""Chooses, once, how a model computes."""
 
 from tiny_llm_lab.runtime.native import kernels
 from tiny_llm_lab.types import Checkpoint, LayerStack
@@ -10,10 +10,10 @@ from .stack_model import StackModel
 
 
 def build_model(checkpoint: Checkpoint) -> QwenModel:
-    """The model of a loaded checkpoint.
+    """Returns the model of a loaded checkpoint.
 
-    From task 2.5.6 on: an `OpsModel` on the operators that `kernels` gives, if it gives any.
-    From task 3.2.6 on: a `StackModel` where the operators have a `LayerStack` for its layers.
+    From task 2.5.6 on: an `OpsModel` on the operators that `kernels` returns, if it returns any.
+    From task 3.2.6 on: a `StackModel` if the operators have a `LayerStack` for its layers.
     """
     config, weights = checkpoint.config, checkpoint.weights
     if config.hybrid is not None:

@@ -1,7 +1,7 @@
-"""A Qwen on a model's operators: the arithmetic of a layer in a few large pieces.
+"""A Qwen on a model's operators, which compute a layer in a few large pieces.
 
-An operator costs some microseconds to plan, to start and to end, whatever it computes. A step of one token
-through 28 layers of dozens of operators each loses more time that way than its attention takes.
+Every operator costs a few microseconds to plan, start and end, whatever it computes. In a step of one token
+through 28 layers with dozens of operators each, that takes longer than the attention.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ Rest = Callable[[mx.array, mx.array], mx.array]
 
 
 class OpsAttention:
-    """The mixer of a layer: its first norm and causal attention, without the projection back."""
+    """The mixer of a layer: its first norm and causal attention, without the output projection."""
 
     def __init__(self, ops: KernelOps, weights: LayerWeights, head_dim: int, rope: RoPE) -> None:
-        """`weights` are those of the layer; heads are `head_dim` wide."""
+        """`weights` belong to the layer; heads are `head_dim` wide."""
         self.ops, self.weights, self.scale, self.rope = ops, weights, head_dim**-0.5, rope
 
     def __call__(
@@ -38,9 +38,9 @@ class OpsAttention:
         mask: Mask = "causal",
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """x [B, L, E] at positions `offsets` -> [B, n, H * D], of the last n = `wanted.last` tokens.
+        """x [B, L, E] at positions `offsets` -> [B, n, H * D] for the last n = `wanted.last` tokens.
 
-        A row sees the tokens that its cache has of it: `mask` is not read.
+        A row sees the tokens that its cache stores for it, so `mask` is ignored.
         From task 3.2.2 on: a `PagedLayer` stores and attends by itself.
         """
         batch, length, _ = x.shape
@@ -52,15 +52,15 @@ class OpsAttention:
         return self.ops.attention(q, k, v, lengths, self.scale)
 
     def create_cache(self) -> TinyKvFullCache:
-        """An empty cache on the operators."""
+        """Returns an empty cache on the operators."""
         return TinyKvFullCache(self.ops)
 
 
 class OpsBlock:
-    """What `QwenTransformerBlock` computes with a causal mask, by operators."""
+    """Computes what `QwenTransformerBlock` computes with a causal mask, on operators."""
 
     def __init__(self, mixer: Mixer[Memory], rest: Rest) -> None:
-        """rest(x, attended): the layer from the projection back to its end, [..., E] -> [..., E]."""
+        """rest(x, attended) is the layer from the output projection to its end, [..., E] -> [..., E]."""
         self.mixer, self.rest = mixer, rest
 
     def __call__(
@@ -72,9 +72,9 @@ class OpsBlock:
         mask: Mask = "causal",
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """As `QwenTransformerBlock`.
+        """Like `QwenTransformerBlock`.
 
-        From task 3.2.2 on: only the rows `wanted.rows` go on.
+        From task 3.2.2 on: only the rows `wanted.rows` continue.
         """
         attended = self.mixer(x, offsets, cache, mask=mask, wanted=wanted)
         x = x if wanted.last >= x.shape[1] else x[:, x.shape[1] - wanted.last :]
@@ -85,17 +85,17 @@ class OpsBlock:
 
 
 class OpsModel(QwenModel):
-    """A `QwenModel` on operators, one layer after the other."""
+    """A `QwenModel` on operators, one layer at a time."""
 
     ops: KernelOps
 
     def __init__(
         self, config: ModelConfig, weights: Weights, ops: KernelOps, all_sum: AllSum | None = None
     ) -> None:
-        """As `QwenModel`. Sets `ops`, which model, caches and samplers run on.
+        """Like `QwenModel`. Sets `ops`, which the model, its caches and its samplers run on.
 
-        From task 3.10.2 on: a layer with mlp.gate.weight has experts, `OpsMoE`.
-        From task 3.10.4 on: `all_sum` as for `QwenModel`.
+        From task 3.10.2 on: a layer with mlp.gate.weight has experts, an `OpsMoE`.
+        From task 3.10.4 on: `all_sum` is as in `QwenModel`.
         """
         self.ops = ops
         super().__init__(config, weights, all_sum)
@@ -103,7 +103,7 @@ class OpsModel(QwenModel):
     def forward(
         self, tokens: mx.array, offsets: Sequence[int], cache: Sequence[Memory] = (), *, wanted: Wanted
     ) -> mx.array:
-        """As `QwenModel.forward`."""
+        """Like `QwenModel.forward`."""
         x = self.ops.embedding(tokens, self.embed_tokens.weight)
         return self._logits(self._layer_by_layer(x, offsets, cache, wanted))
 
@@ -114,7 +114,7 @@ class OpsModel(QwenModel):
         for i, (layer, memory) in enumerate(self._with_memory(cache)):
             x = layer(x, offsets, memory, wanted=wanted if i == last else Wanted())
             if self.ops.starts_early and i % 4 == 0 and i < last:
-                mx.async_eval(x)  # the operators begin while Python still plans the layers after them
+                mx.async_eval(x)  # operators start while Python still plans later layers
         return x
 
     def _logits(self, x: mx.array) -> mx.array:

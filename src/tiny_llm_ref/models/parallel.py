@@ -1,4 +1,4 @@
-"""Tensor parallelism: every rank computes with its part of each matrix (Shoeybi et al. 2019, 1909.08053)."""
+"""Tensor parallelism: each rank computes with its part of every matrix (Shoeybi et al. 2019, 1909.08053)."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,9 +15,9 @@ Span = tuple[int, int]
 
 
 def shard_rows(w: Weight, start: int, end: int) -> Weight:
-    """Outputs start to end of a layer: w [..., O, I] -> [..., end - start, I], a bias [O] -> [end - start].
+    """Returns a copy of outputs start to end of a layer: w [..., O, I] -> [..., end - start, I].
 
-    A copy, so that the whole matrix can go; packed weights stay packed.
+    A bias [O] becomes [end - start]. The copy lets the whole matrix be freed. Packed weights stay packed.
     """
     if isinstance(w, QuantizedWeights):
         return w.mapped(lambda part: mx.contiguous(part[..., start:end, :]))
@@ -25,9 +25,9 @@ def shard_rows(w: Weight, start: int, end: int) -> Weight:
 
 
 def shard_columns(w: Weight, start: int, end: int) -> Weight:
-    """Inputs start to end of a layer: w [..., O, I] -> [..., O, end - start], a copy.
+    """Returns a copy of inputs start to end of a layer: w [..., O, I] -> [..., O, end - start].
 
-    Packed weights stay packed. Raises ValueError when `start` or `end` would cut one of their groups.
+    Packed weights stay packed. Raises ValueError if `start` or `end` would cut one of their groups.
     """
     if not isinstance(w, QuantizedWeights):
         return mx.contiguous(w[..., start:end])
@@ -39,10 +39,11 @@ def shard_columns(w: Weight, start: int, end: int) -> Weight:
 
 
 def shard_heads(config: ModelConfig, rank: int, size: int) -> tuple[Span, Span]:
-    """The query heads and the kv heads of `rank` of `size` ranks: two spans (start, end).
+    """Returns two spans (start, end): the query heads and the kv heads of `rank` of `size` ranks.
 
-    Every rank has the same number of query heads, and all kv heads that these look at: its own if there
-    are enough, else one that it shares with other ranks. Raises UserError when heads cannot be split so.
+    Every rank has the same number of query heads, and all kv heads that they read. If there are enough kv
+    heads, a rank has its own; otherwise it shares one with other ranks. Raises UserError if the heads can't
+    be split this way.
     """
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % size or (kv_heads % size and size % kv_heads):
@@ -56,10 +57,10 @@ def shard_heads(config: ModelConfig, rank: int, size: int) -> tuple[Span, Span]:
 
 
 def shard_inner(width: int, group_size: int, rank: int, size: int) -> Span:
-    """The span of a feed-forward's `width` hidden numbers that `rank` computes, in whole groups.
+    """Returns the span of a feed-forward's `width` hidden numbers that `rank` computes, in whole groups.
 
-    Shares differ by at most one group; pass a group_size of 1 for weights that are not packed. Raises
-    UserError when there are fewer groups than ranks.
+    Shares differ by at most one group. For weights that are not packed, pass group_size 1. Raises UserError
+    if there are fewer groups than ranks.
     """
     groups = width // group_size
     if groups < size:
@@ -68,13 +69,13 @@ def shard_inner(width: int, group_size: int, rank: int, size: int) -> Span:
 
 
 def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint:
-    """What `rank` of `size` ranks needs of `checkpoint`: a checkpoint of a narrower model.
+    """Returns the part of `checkpoint` that `rank` of `size` ranks needs: a checkpoint of a narrower model.
 
-    Split by outputs: q, k and v (with their biases; by whole heads), gate and up. Split by inputs: o and
-    down. Experts are split like the dense feed-forward, each over all ranks. Embedding, norms, router and
+    q, k and v (with their biases, by whole heads), gate and up are split by outputs; o and down by inputs.
+    Experts are split like the dense feed-forward, each over all ranks. Embedding, norms, router and output
     head are whole on every rank. The configuration counts this rank's heads and hidden numbers;
-    config.hidden_size stays. Raises UserError when the model cannot be split so, ValueError for a rank
-    that is not in 0 to size - 1.
+    config.hidden_size stays the same. Raises UserError if the model can't be split this way, and ValueError
+    for a rank that is not in 0 to size - 1.
     """
     if not 0 <= rank < size:
         raise ValueError(f"there is no rank {rank} of {size}")
@@ -101,11 +102,11 @@ def shard_checkpoint(checkpoint: Checkpoint, rank: int, size: int) -> Checkpoint
 
 
 def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) -> QwenModel:
-    """The model of `checkpoint` on this rank of `group`; every rank calls it, and then calls the model alike.
+    """Returns this rank's model of `checkpoint`. Every rank of `group` calls this, then the model, alike.
 
-    Its logits are those of the whole model, the same on every rank, after two sums over all ranks a layer.
-    An `Engine` on top must plan the same steps on every rank, and so not by a clock: no latency SLO, and
-    all prompts there from the start.
+    Every rank gets the logits of the whole model, after two sums over all ranks in each layer. An `Engine`
+    on top must plan the same steps on every rank, so it can't plan by a clock: use no latency SLO, and
+    pass all prompts at the start.
     """
     part = shard_checkpoint(checkpoint, group.rank(), group.size())
     all_sum = None if group.size() == 1 else partial(_all_sum, group)
@@ -116,7 +117,7 @@ def build_parallel_model(checkpoint: Checkpoint, group: mx.distributed.Group) ->
 
 
 def _all_sum(group: mx.distributed.Group, x: mx.array) -> mx.array:
-    # Without tokens (`Wanted(last=0)`) there is nothing to send.
+    # If there are no tokens (`Wanted(last=0)`) there is nothing to send.
     return mx.distributed.all_sum(x, group=group) if x.size else x
 
 
@@ -138,7 +139,7 @@ def _inner(checkpoint: Checkpoint, ending: str, width: int, rank: int, size: int
 
 
 def _check_groups(checkpoint: Checkpoint, span: Span, size: int) -> None:
-    """A head may be narrower than a group, and then some numbers of ranks would cut one."""
+    """Raises UserError if `size` ranks would cut a group, as they may if a head is narrower than a group."""
     for name, w in checkpoint.weights.items():
         is_cut = isinstance(w, QuantizedWeights) and (span[1] - span[0]) % w.group_size
         if name.endswith("o_proj.weight") and is_cut:

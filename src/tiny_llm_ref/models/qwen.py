@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and Qwen3 as one model that reads its differences from the configuration."""
+"""Qwen2, Qwen2.5 and Qwen3 as one model; the configuration says where they differ."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
@@ -20,16 +20,16 @@ from ..layers.positional_encoding import RoPE
 
 Weights = Mapping[str, Weight]
 AllSum = Callable[[mx.array], mx.array]
-FeedForward = Callable[[mx.array], mx.array]  # of each token alone: [..., E] -> [..., E]
+FeedForward = Callable[[mx.array], mx.array]  # for each token separately: [..., E] -> [..., E]
 
 
 class QwenMultiHeadAttention:
-    """Grouped-query self-attention with rotary positions: QKV bias in Qwen2, QK norm in Qwen3."""
+    """Grouped-query self-attention with rotary positions. Qwen2 has a QKV bias, Qwen3 a QK norm."""
 
     def __init__(self, config: ModelConfig, weights: Weights, rope: RoPE) -> None:
-        """`weights` hold this block's parameters: q_proj.weight [H * D, E], k_proj.weight [G * D, E],
-        v_proj.weight [G * D, E], o_proj.weight [E, H * D]; with config.qkv_bias q_proj.bias, k_proj.bias
-        and v_proj.bias; with config.qk_norm q_norm.weight and k_norm.weight [D].
+        """`weights` has this block's parameters: q_proj.weight [H * D, E], k_proj.weight [G * D, E],
+        v_proj.weight [G * D, E] and o_proj.weight [E, H * D]. With config.qkv_bias it also has q_proj.bias,
+        k_proj.bias and v_proj.bias, and with config.qk_norm q_norm.weight and k_norm.weight [D].
         """
         self.config, self.weights, self.rope = config, weights, rope
         self.q_norm = self.k_norm = None
@@ -46,11 +46,11 @@ class QwenMultiHeadAttention:
         mask: Mask = "causal",
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, E], of its last n = `wanted.last` tokens.
+        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, E] for the last n = `wanted.last` tokens.
 
-        Per head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. All L tokens
-        have keys and values, only the last n have queries; with n of L or more all have.
-        From task 2.1.2 on: new keys and values are appended to `cache`, and all stored ones attended to.
+        For each head: project, normalise queries and keys (Qwen3), rotate them, attend, project back. All L
+        tokens have keys and values; only the last n have queries (all of them if n is L or more).
+        From task 2.1.2 on: appends the new keys and values to `cache` and attends to all that it stores.
         From task 3.2.2 on: the cache may be a `PagedLayer`, which stores and attends by itself.
         """
         start = max(0, x.shape[1] - wanted.last)
@@ -68,11 +68,11 @@ class QwenMultiHeadAttention:
         return linear(out.transpose(0, 2, 1, 3).flatten(2), self.weights["o_proj.weight"])
 
     def create_cache(self) -> RequestKvCache:
-        """An empty `TinyKvFullCache`."""
+        """Returns an empty `TinyKvFullCache`."""
         return TinyKvFullCache()
 
     def _project(self, name: str, x: mx.array) -> mx.array:
-        """[B, L, heads, D]"""
+        """Returns [B, L, heads, D]."""
         bias = _vector(self.weights, name, "bias") if self.config.qkv_bias else None
         out = linear(x, self.weights[f"{name}.weight"], bias)
         dim = self.config.head_dim
@@ -83,16 +83,16 @@ class QwenMLP:
     """The gated feed-forward network SwiGLU (Shazeer 2020, arXiv 2002.05202, eq. 6)."""
 
     def __init__(self, w_gate: Weight, w_up: Weight, w_down: Weight) -> None:
-        """w_gate and w_up [I, E], w_down [E, I], with I the intermediate size."""
+        """w_gate and w_up are [I, E] and w_down is [E, I], where I is the intermediate size."""
         self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
 
     def __call__(self, x: mx.array) -> mx.array:
-        """x [..., E] -> [..., E]: down(silu(gate(x)) * up(x))."""
+        """Returns down(silu(gate(x)) * up(x)): [..., E] -> [..., E]."""
         return linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
 
 
 class QwenTransformerBlock:
-    """One layer: a token mixer and a feed-forward, each with a norm before and a residual around it."""
+    """One layer: a token mixer and a feed-forward, each after a norm and inside a residual connection."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class QwenTransformerBlock:
         mlp: FeedForward,
         all_sum: AllSum | None = None,
     ) -> None:
-        """`weights` hold two norms [E]: input_layernorm.weight, post_attention_layernorm.weight.
+        """`weights` has two norms [E]: input_layernorm.weight and post_attention_layernorm.weight.
 
-        From task 3.10.4 on: `all_sum` adds up over all ranks what the mixer and the feed-forward give.
+        From task 3.10.4 on: `all_sum` adds the outputs of the mixer and of the feed-forward over all ranks.
         """
         size, eps = config.hidden_size, config.rms_norm_eps
         self.mixer, self.mlp, self.all_sum = mixer, mlp, all_sum or (lambda part: part)
@@ -122,9 +122,9 @@ class QwenTransformerBlock:
     ) -> mx.array:
         """x [B, L, E] at positions `offsets` -> [B, n, E]: x += mixer(norm(x)), then x += mlp(norm(x)).
 
-        Only the last n = `wanted.last` tokens go on after the mixer, or all L.
-        From task 2.1.2 on: the `cache` gets all L tokens.
-        From task 3.2.2 on: the cache may be paged; only the rows `wanted.rows` go on, in this order.
+        After the mixer only the last n = `wanted.last` tokens continue, or all L.
+        From task 2.1.2 on: `cache` stores all L tokens.
+        From task 3.2.2 on: the cache may be paged; only the rows `wanted.rows` continue, in this order.
         """
         out = self.all_sum(self.mixer(self.input_layernorm(x), offsets, cache, mask=mask, wanted=wanted))
         x = x[:, max(0, x.shape[1] - wanted.last) :]
@@ -141,16 +141,16 @@ class QwenModel:
     ops: KernelOps | None = None
 
     def __init__(self, config: ModelConfig, weights: Weights, all_sum: AllSum | None = None) -> None:
-        """`weights` hold the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so
-        on, model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. A layer has
+        """`weights` is the whole checkpoint: model.embed_tokens.weight [V, E], model.layers.0.* and so on,
+        model.norm.weight [E], and lm_head.weight [V, E] unless config.tie_word_embeddings. A layer has
         self_attn.*, mlp.{gate,up,down}_proj.weight and the norms of its block. Sets config.
 
-        From task 3.10.2 on: a layer with mlp.gate.weight has experts, and those of `QwenMoE` below mlp.
-        From task 3.10.4 on: with `all_sum` the layers hold one rank's part of their weights.
+        From task 3.10.2 on: a layer with mlp.gate.weight has experts, and `QwenMoE`'s weights are under mlp.
+        From task 3.10.4 on: with `all_sum` the layers have one rank's part of their weights.
         """
         self.config = config
         sizes, positions = (config.vocab_size, config.hidden_size), config.max_position_embeddings
-        # One table serves all layers: the angles depend on the position alone.
+        # All layers share one table, because the angles depend only on the position.
         rope = RoPE(config.head_dim, positions, config.rope_theta, scaling=config.rope_scaling)
         self.embed_tokens = Embedding(*sizes, weights["model.embed_tokens.weight"])
         blocks = [_below(f"model.layers.{i}.", weights) for i in range(config.num_hidden_layers)]
@@ -169,19 +169,19 @@ class QwenModel:
     ) -> mx.array:
         """tokens [B, L] int32 at positions `offset`, ... -> logits [B, L, V] in the checkpoint's dtype.
 
-        `offset` counts the tokens before these, of all rows or one number for each. With `wanted.last` = n
-        only the logits of the last n positions are computed, [B, n, V]; 0 is allowed, and so is more than L.
-        From task 2.1.2 on: `cache` holds one cache per layer and is extended; None computes from `tokens`
-        alone. Raises ValueError when `offset` is not what the cache holds.
+        `offset` is the number of tokens before these: one number for all rows, or one for each. With
+        `wanted.last` = n you get only the logits of the last n positions, [B, n, V]; n may be 0 or above L.
+        From task 2.1.2 on: `cache` has one cache per layer and is extended; with None the model computes from
+        `tokens` alone. Raises ValueError if `offset` does not match what the cache stores.
         From task 3.2.2 on: only the rows `wanted.rows` have logits, in this order, [rows, L, V]; the keys and
-        values of all are computed. An empty list is allowed. The caches may be paged.
+        values of all rows are computed. The list may be empty. The caches may be paged.
         """
         batch = len(tokens)
         offsets = [offset] * batch if isinstance(offset, int) else list(offset)
         if cache and cache[0].offsets(batch) != offsets:
             raise ValueError(f"offset {offset} does not match a cache of {cache[0].offsets(batch)} tokens")
         if wanted.rows is not None and list(wanted.rows) == list(range(batch)):
-            wanted = Wanted(wanted.last)  # to choose all of them would only copy
+            wanted = Wanted(wanted.last)  # choosing all rows would only copy
         return self.forward(tokens, offsets, cache or (), wanted=wanted)
 
     def forward(
@@ -189,24 +189,24 @@ class QwenModel:
     ) -> mx.array:
         """tokens [B, L] at positions offsets[b], ... -> the wanted logits: `__call__` without its checks.
 
-        From task 2.1.2 on: without caches in `cache` it computes from `tokens` alone.
+        From task 2.1.2 on: if `cache` is empty, the model computes from `tokens` alone.
         """
         mask: Mask = cache[0].attention_mask(tokens.shape[1]) if cache else "causal"
         x = self.embed_tokens(tokens)
         for i, (layer, memory) in enumerate(self._with_memory(cache)):
-            # A token without logits is needed for the last layer's keys and values only.
+            # The last layer needs a token without logits only for its keys and values.
             own = wanted if i == len(self.layers) - 1 else Wanted()
             x = layer(x, offsets, memory, mask=mask, wanted=own)
         return self.head.as_linear(self.norm(x))
 
     def create_kv_cache(self) -> list[RequestKvCache]:
-        """What each layer's mixer remembers of one request, empty."""
+        """Returns an empty cache of one request for each layer, as its mixer creates it."""
         return [layer.mixer.create_cache() for layer in self.layers]
 
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int = 16, kv_bits: int | None = None
     ) -> PagedKvCache:
-        """A `PagedKvCache` for this model's layers, of 8 bits or in its norms' dtype."""
+        """Returns a `PagedKvCache` for this model's layers, of 8 bits or in the dtype of its norms."""
         return PagedKvCache(self.config, num_blocks, block_size, self.norm.weight.dtype, kv_bits, self.ops)
 
     def _with_memory(self, cache: Sequence[Memory]) -> Iterable[tuple[Layer[Memory], Memory]]:
@@ -221,10 +221,10 @@ class QwenModel:
 
 
 def _vector(weights: Weights, module: str, kind: str = "weight") -> mx.array:
-    """A norm's weight or a projection's bias: never quantized."""
+    """Returns a norm's weight or a projection's bias, which are never quantized."""
     return cast(mx.array, weights[f"{module}.{kind}"])
 
 
 def _below(prefix: str, weights: Weights) -> Weights:
-    """The weights whose names start with `prefix`, without it."""
+    """Returns the weights whose names start with `prefix`, and removes it from their names."""
     return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}

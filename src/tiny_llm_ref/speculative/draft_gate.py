@@ -1,23 +1,23 @@
-"""Which drafts are verified: those that save more time than their rows take."""
+"""Which drafts are verified: drafts that save more time than their rows take."""
 
-# How far the newest measurement moves an average: of one request, of all, of the times of steps.
+# How far the newest measurement moves an average: of one request, of all requests, of step times.
 _OF_REQUEST, _OF_ALL, _OF_STEP = 1 / 4, 1 / 16, 1 / 32
-# A step may take this many times what is expected; what is longer was no work of ours.
+# A step counts as at most this many times the expected time. A longer time has another cause.
 _SLOWEST = 4.0
-# Looking a draft up takes time as well: it must save more than this part of a token.
+# Finding a draft takes time too, so it must save more than this part of a token.
 _LEAST_GAIN = 0.05
 
 
 class DraftGate:
-    """Decides for every draft whether it pays, from measured times of steps and from acceptance.
+    """Decides for every draft whether it pays, from measured step times and acceptance.
 
     A step of decodes with r rows takes a + b * r seconds. In a step of n requests without drafts a token
-    costs (a + b * n) / n seconds; a draft of k tokens adds b * k. It pays when the time that its accepted
-    tokens would have cost is more than what it adds, by a twentieth of a token or more.
+    costs (a + b * n) / n seconds; a draft of k tokens adds b * k seconds. The draft pays if its accepted
+    tokens would have cost more time than it adds, by a twentieth of a token or more.
     """
 
     def __init__(self, probe_every: int = 64) -> None:
-        """Nothing is known yet; one step in `probe_every` decides the other way, to learn what changes.
+        """Nothing is known yet. One step in `probe_every` decides the opposite, to learn what has changed.
 
         Raises ValueError for `probe_every` below 2.
         """
@@ -25,20 +25,20 @@ class DraftGate:
             raise ValueError(f"one step in {probe_every} cannot decide the other way: give 2 or more")
         self.probe_every = probe_every
         self._num_steps = self._num_requests = 0
-        self._typical: float | None = None  # accepted tokens of a draft, of any request
+        self._typical: float | None = None  # accepted tokens of a draft, over all requests
         self._accepted: dict[str, float] = {}
         self._moments: tuple[float, ...] = ()  # averages of r, t, r * r and r * t over steps
 
     def begin_step(self, num_requests: int) -> None:
-        """Begin to choose the drafts of a step, in which `num_requests` decode."""
+        """Start to choose the drafts of a step in which `num_requests` decode."""
         self._num_steps += 1
         self._num_requests = num_requests
 
     def wants(self, request_id: str, num_draft_tokens: int) -> bool:
-        """Whether a draft for this request is to be verified in the present step.
+        """Whether to verify a draft for this request in the current step.
 
-        As long as all steps had the same number of rows, every second step has drafts, the first included. A
-        request without a draft so far is taken to be like the others, and without others to accept all.
+        As long as all steps had the same number of rows, every second step has drafts, including the first. A
+        request that has had no draft is assumed to be like the others or, if there are none, to accept all.
         """
         line = self._line()
         if line is None:
@@ -51,7 +51,7 @@ class DraftGate:
         return pays != (self._num_steps % self.probe_every == 0)
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Learn how many tokens of a request's draft were accepted; an empty draft teaches nothing."""
+        """Learn how many tokens of a request's draft were accepted. An empty draft changes nothing."""
         if num_draft_tokens == 0:
             return
         typical = num_draft_tokens if self._typical is None else self._typical
@@ -60,9 +60,9 @@ class DraftGate:
         self._typical = typical + _OF_ALL * (num_accepted_tokens - typical)
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
-        """Learn how long a step took that held decodes and their drafts only, `num_rows` rows in all.
+        """Learn how long a step with only decodes and their drafts took, `num_rows` rows in total.
 
-        A step of more than four times the expected time counts as one of four times.
+        A step of more than four times the expected time counts as four times.
         """
         line = self._line()
         if line is not None:
@@ -72,11 +72,11 @@ class DraftGate:
         self._moments = tuple(was + _OF_STEP * (now - was) for was, now in zip(old, new, strict=True))
 
     def forget(self, request_id: str) -> None:
-        """Drop what is known of a request; one that is not known is fine."""
+        """Forget a request. It may be unknown."""
         self._accepted.pop(request_id, None)
 
     def _line(self) -> tuple[float, float] | None:
-        """a and b by least squares, neither below 0; None while all steps had one size."""
+        """Returns a and b by least squares, neither below 0, or None while all steps had the same size."""
         if not self._moments:
             return None
         rows, seconds, squares, products = self._moments

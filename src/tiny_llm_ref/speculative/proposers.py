@@ -1,4 +1,4 @@
-"""Drafting the next tokens cheaply: by looking them up in the text so far, or with a small model."""
+"""Cheap drafts of the next tokens: looked up in the text so far, or from a small model."""
 
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -7,14 +7,14 @@ import mlx.core as mx
 
 from tiny_llm_lab.types import Draft, DraftSampler, Model, RequestKvCache, UserError, Wanted
 
-# The most tokens that one pass of a draft model computes: a long prompt must not need a long row of scores.
+# The most tokens in one pass of a draft model, so that a long prompt does not need a long row of scores.
 _CHUNK = 512
-# Checkpoints of one family pad their vocabulary differently: fewer rows than this are padding.
+# Checkpoints of one family pad their vocabularies differently. A difference below this is padding.
 _MAX_PADDING = 1024
 
 
 class NgramProposer:
-    """Prompt lookup: drafts what followed the last tokens where they occurred before."""
+    """Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1, num_tokens: int = 4) -> None:
         """Look for the last `max_ngram` tokens, or fewer, down to `min_ngram`; draft `num_tokens`.
@@ -33,13 +33,13 @@ class NgramProposer:
         request_id: str | None = None,
         sampler: DraftSampler | None = None,
     ) -> Draft:
-        """Up to `num_tokens` tokens that followed an earlier occurrence of the n-gram at the end of the text.
+        """Returns up to `num_tokens` tokens that followed an earlier occurrence of the text's last n-gram.
 
-        The longest n-gram that occurs earlier counts, and of its occurrences the most recent one, which may
-        overlap with the end. The draft is empty when none of `min_ngram` tokens or more does, and has one
-        token when the n-gram has one. With a `request_id` an index of the text is kept: `token_ids` must
-        continue those of the request's previous call, which then takes time for the new tokens and for the
-        earlier places of the last one only. `sampler` is not used.
+        It uses the longest n-gram that occurs earlier, and its most recent earlier occurrence, which may
+        overlap with the end. The draft is empty if no n-gram of `min_ngram` tokens or more occurs earlier,
+        and has one token if the n-gram has one token. With a `request_id` an index of the text is kept:
+        `token_ids` must continue the tokens of the request's previous call, and a call takes time only for
+        the new tokens and for the earlier places of the last token. `sampler` is not used.
         """
         index = _Occurrences() if request_id is None else self._indexes.setdefault(request_id, _Occurrences())
         index.extend(token_ids)
@@ -52,23 +52,23 @@ class NgramProposer:
                 break
         if best < self.min_ngram:
             return Draft()
-        # One token says little of what follows: most of a long draft would be computed to be rejected.
+        # One token says little about what follows, so most of a long draft would be rejected.
         num_tokens = self.num_tokens if best > 1 else 1
         return Draft(tuple(token_ids[after : after + num_tokens]))
 
     def forget(self, request_id: str) -> None:
-        """Drop what is remembered of a request; one that is not known is fine."""
+        """Forget a request. It may be unknown."""
         self._indexes.pop(request_id, None)
 
 
 class DraftModelProposer:
-    """A small model drafts; it keeps a KV cache for every request."""
+    """Drafts with a small model, and keeps a KV cache for every request."""
 
     def __init__(self, model: Model, num_tokens: int = 4, vocab_size: int | None = None) -> None:
-        """Draft `num_tokens` with `model`; `vocab_size` is that of the model that verifies (None = the same).
+        """Draft `num_tokens` with `model`. `vocab_size` is the verifying model's (None = the same).
 
-        Vocabularies may differ by padding: logits are cut, or continued with -inf, to `vocab_size`. Raises
-        UserError for `num_tokens` below 1, and when the sizes differ by 1,024 or more.
+        Vocabularies may differ in padding: logits are cut, or padded with -inf, to `vocab_size`. Raises
+        UserError for `num_tokens` below 1, and if the sizes differ by 1,024 or more.
         """
         own = model.config.vocab_size
         self.vocab_size = own if vocab_size is None else vocab_size
@@ -87,11 +87,11 @@ class DraftModelProposer:
         request_id: str | None = None,
         sampler: DraftSampler | None = None,
     ) -> Draft:
-        """Up to `num_tokens` tokens, each drawn by `sampler.draft` from the draft model's logits.
+        """Returns up to `num_tokens` tokens, each drawn by `sampler.draft` from the draft model's logits.
 
-        Without a sampler the likeliest tokens. With a `request_id` the cache is kept: only tokens that it
-        does not hold are computed, and rejected tokens are rewound. The draft ends where the draft model's
-        max_position_embeddings end, and is empty for a text with a token outside its vocabulary. `probs`
+        Without a sampler the tokens are the likeliest. With a `request_id` the cache is kept: only tokens
+        that it does not store are computed, and rejected tokens are rewound. The draft ends at the draft
+        model's max_position_embeddings, and is empty for a text with a token outside its vocabulary. `probs`
         has the distributions that the sampler returns.
         """
         room = self.model.config.max_position_embeddings - len(token_ids) + 1
@@ -106,7 +106,7 @@ class DraftModelProposer:
         for position in range(len(token_ids), len(token_ids) + min(self.num_tokens, room)):
             if draft:
                 if draft[-1] >= self.model.config.vocab_size:
-                    break  # one of the rows that only the verifying model has
+                    break  # only the verifying model has this row
                 logits = computed.append(draft[-1:])
             fitted = self._fitted(logits)
             token, row = drawn_by.draft(fitted, position)
@@ -115,12 +115,12 @@ class DraftModelProposer:
         return Draft(tuple(draft), mx.stack(probs) if probs else None)
 
     def forget(self, request_id: str) -> None:
-        """Give a request's cache back; one that is not known is fine."""
+        """Free a request's cache. The request may be unknown."""
         if computed := self._computed.pop(request_id, None):
             computed.release()
 
     def _fitted(self, logits: mx.array) -> mx.array:
-        """logits [1, V of the draft model] -> [1, vocab_size]."""
+        """Returns logits [1, V of the draft model] as [1, vocab_size]."""
         missing = self.vocab_size - logits.shape[-1]
         if missing <= 0:
             return logits[:, : self.vocab_size]
@@ -128,7 +128,7 @@ class DraftModelProposer:
 
 
 class _Occurrences:
-    """The earlier places of each token of a text: every place is linked to the one before it."""
+    """The earlier places of each token of a text. Each place links to the token's previous place."""
 
     def __init__(self) -> None:
         self._last: dict[int, int] = {}
@@ -140,7 +140,7 @@ class _Occurrences:
             self._last[token_ids[place]] = place
 
     def before_last(self) -> Iterator[int]:
-        """The earlier places of the last token, the most recent first."""
+        """Yields the earlier places of the last token, the most recent first."""
         place = self._before[-1] if self._before else -1
         while place >= 0:
             yield place
@@ -156,7 +156,7 @@ class _Computed:
         self._tokens: list[int] = []
 
     def catch_up(self, token_ids: Sequence[int]) -> mx.array:
-        """Hold exactly `token_ids`; logits [1, V] after the last one, which is computed again if need be."""
+        """Store exactly `token_ids`; return logits [1, V] after the last token, computed again if needed."""
         known = min(len(self._tokens), len(token_ids) - 1)
         while self._tokens[:known] != list(token_ids[:known]):
             known -= 1
@@ -166,7 +166,7 @@ class _Computed:
         return self.append(token_ids[known:])
 
     def append(self, token_ids: Sequence[int]) -> mx.array:
-        """Compute more tokens; logits [1, V] after the last one."""
+        """Compute more tokens, and return the logits [1, V] after the last token."""
         for start in range(0, len(token_ids), _CHUNK):
             chunk = list(token_ids[start : start + _CHUNK])
             is_last = start + _CHUNK >= len(token_ids)
@@ -183,7 +183,7 @@ class _Computed:
 
 
 def _matching(token_ids: Sequence[int], place: int, most: int) -> int:
-    """How many tokens up to `place` are those at the end, `most` at most."""
+    """Returns how many tokens up to `place` equal the tokens at the end, at most `most`."""
     length = 0
     while length < most and length <= place and token_ids[place - length] == token_ids[-1 - length]:
         length += 1

@@ -1,4 +1,4 @@
-"""Which draft tokens are accepted, so that the answer keeps its distribution, and its seed."""
+"""Which draft tokens are accepted, so that drafts change neither the answer's distribution nor its seed."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -12,15 +12,15 @@ class Drafter:
     """Draws draft tokens from the logits of a draft model, for the request of one sampler."""
 
     def __init__(self, sampler: Sampler, coupled: bool = True) -> None:
-        """`coupled` says with which key a draft is drawn: the sampler's own for the position, or another."""
+        """`coupled`: draw a draft with the sampler's own key for the position; if False, with another key."""
         self.sampler = sampler
         self.coupled = coupled
 
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
-        """A draft token for `position` from the logits [1, V] of a draft model, cut as the model's are.
+        """Returns a draft token for `position` from a draft model's logits [1, V], cut like the model's.
 
-        Coupled, or greedy: what the sampler draws from these logits, and None. Otherwise drawn with a key
-        that nothing else uses, and the distribution [V] float32 that it was drawn from.
+        If coupled or greedy, returns what the sampler draws from these logits, and None. Otherwise the token
+        is drawn with a key that nothing else uses, and comes with its distribution [V] float32.
         """
         if self.coupled or self.sampler.is_greedy:
             return cast(int, self.sampler(logits, position).item()), None
@@ -30,21 +30,21 @@ class Drafter:
 
 
 def accept(logits: mx.array, draft: Sequence[int], sampler: Sampler, position: int) -> list[int]:
-    """Verify K draft tokens against logits [K + 1, V]; return the 1 to K + 1 tokens that are certain now.
+    """Verify K draft tokens against logits [K + 1, V]; return the 1 to K + 1 tokens that are now certain.
 
     Row i predicts `position` + i, for which draft[i] was drafted; the last row follows the last draft token.
-    Each token is the one that `sampler` draws there from its row, and they end with the first that differs
-    from its draft. So drafts change how many tokens a step brings, never which; a draft token d is accepted
-    with probability p(d). Raises ValueError unless there is one row more than draft tokens.
+    Each returned token is what `sampler` draws there from its row, up to and including the first token that
+    differs from its draft. So drafts change how many tokens a step adds, never which tokens. A draft token d
+    is accepted with probability p(d). Raises ValueError unless there is one row more than draft tokens.
     """
     _reject_shape(logits, draft)
     return accepted_tokens(cast(list[int], sampler(logits, position).tolist()), draft)
 
 
 def accepted_tokens(drawn: Sequence[int], draft: Sequence[int]) -> list[int]:
-    """The tokens of `drawn` up to and including the first that differs from its token in `draft`.
+    """Returns the tokens of `drawn` up to and including the first that differs from its token in `draft`.
 
-    One token more is drawn than was drafted: when all draft tokens are accepted, all of `drawn`.
+    One token more is drawn than was drafted. If all draft tokens are accepted, returns all of `drawn`.
     """
     num_accepted = 0
     while num_accepted < len(draft) and drawn[num_accepted] == draft[num_accepted]:
@@ -55,14 +55,13 @@ def accepted_tokens(drawn: Sequence[int], draft: Sequence[int]) -> list[int]:
 def accept_with_draft_probs(
     logits: mx.array, draft: Sequence[int], draft_probs: mx.array, sampler: Sampler, position: int
 ) -> list[int]:
-    """As `accept`, for tokens that were drafted from draft_probs [K, V] (Leviathan et al., arXiv 2211.17192).
+    """Like `accept`, for tokens drafted from draft_probs [K, V] (Leviathan et al., arXiv 2211.17192).
 
-    With p the distribution of the sampler and q that of the draft: a draft token d is accepted with
-    probability min(1, p(d) / q(d)); the first that is rejected is replaced by a draw from max(p - q, 0),
-    normalised, and ends the step; when all are accepted, the last row brings one more token. Every token
-    has distribution p, and more drafts are accepted than with `accept`; which token comes depends on the
-    draft. Greedy sampling needs no q. Raises ValueError unless draft_probs has a row per draft token and V
-    columns.
+    Let p be the sampler's distribution and q the draft's. A draft token d is accepted with probability
+    min(1, p(d) / q(d)). The first rejected token is replaced by a draw from max(p - q, 0), normalised, and
+    ends the step. If all are accepted, the last row adds one more token. Every token has distribution p, and
+    more drafts are accepted than with `accept`, but which token you get depends on the draft. Greedy sampling
+    needs no q. Raises ValueError unless draft_probs has a row per draft token and V columns.
     """
     _reject_shape(logits, draft)
     if draft_probs.shape != (len(draft), logits.shape[1]):
@@ -74,7 +73,7 @@ def accept_with_draft_probs(
     for i, token in enumerate(draft):
         p, q = mx.softmax(sampler.scores(logits[i]), axis=-1), draft_probs[i]
         verdict, replacement, _ = _keys(sampler, position + i)
-        # u < p / q, without a division that q = 0 would spoil.
+        # u < p / q, without dividing by a q that may be 0.
         if (mx.random.uniform(key=verdict) * q[token] < p[token]).item():
             continue
         return [*draft[:i], _drawn_from_residual(p, q, replacement)]
@@ -82,13 +81,13 @@ def accept_with_draft_probs(
 
 
 def _keys(sampler: Sampler, position: int) -> mx.array:
-    """Keys [3] of `position`: for the verdict on its draft, for what replaces it, and for the draft."""
+    """Returns three keys for `position`: to accept or reject its draft, to replace it, and to draw it."""
     return mx.random.split(sampler.key(position), 3)
 
 
 def _drawn_from_residual(p: mx.array, q: mx.array, key: mx.array) -> int:
     residual = mx.maximum(p - q, 0)
-    # When p equals q, rounding can reject a draft and leave no residual.
+    # If p equals q, rounding can reject a draft and leave no residual.
     residual = mx.where(mx.sum(residual) > 0, residual, p)
     return cast(int, mx.random.categorical(mx.log(residual), key=key).item())
 

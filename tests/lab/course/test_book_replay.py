@@ -13,13 +13,26 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "src" / "tiny_llm_lab" / "serving" / "server" / "page"
 
 
-def test_the_book_gets_the_drawings_of_the_page(tmp_path: Path) -> None:
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """The folder of the replay, with what is generated for it."""
     (tmp_path / "src").symlink_to(ROOT / "src")
-    live = tmp_path / "book/src/live"
-    live.mkdir(parents=True)
+    folder = tmp_path / "book/src/live"
+    folder.mkdir(parents=True)
     write_replay(tmp_path)
+    return folder
+
+
+def test_the_book_gets_the_drawings_of_the_page(live: Path) -> None:
     assert (live / "replay.js").read_text() == bundle([PAGE / f"{name}.js" for name in MODULES])
-    assert (live / "figures.css").read_text() == (PAGE / "figures.css").read_text()
+
+
+def test_the_replay_has_the_dark_colours_in_a_dark_theme_too(live: Path) -> None:
+    css, dark = (live / "figures.css").read_text(), r"{([^{}]*--text: #e8ecf3;[^{}]*)}"
+    (of_system,) = re.findall(rf"@media \(prefers-color-scheme: dark\) {{\s*:root:not\(.light\) {dark}", css)
+    (of_theme,) = re.findall(rf":root.dark {dark}", css)
+    (of_page,) = re.findall(dark, (PAGE / "figures.css").read_text())
+    assert of_system == of_theme == of_page
 
 
 def test_the_script_has_every_module_that_it_needs_and_in_order() -> None:

@@ -144,6 +144,18 @@ def test_a_chapter_shows_what_is_new(course_of: Faults, tmp_path: Path) -> None:
     assert 'def twice(x: int, *, of: int = 0) -> float:\n    """Twice x."""\n' in starter(course)["sums.py"]
 
 
+@pytest.mark.parametrize(("added", "is_folded"), [(20, False), (21, True)])
+def test_a_long_block_is_folded(course_of: Faults, tmp_path: Path, added: int, is_folded: bool) -> None:
+    """The block has 10 lines and what is added."""
+    says = "`n` times x." + "\n    A line." * added + "\n    "
+    assert course_of(("`n` times x.", says)) == []
+    shown = Signatures(course := load_course(tmp_path)).shown(course.day("2.1"))
+    before, code, after = shown.replace("```python", "```").split("```")
+    assert len(code.strip().splitlines()) == 10 + added
+    summary = f"<details><summary>What task 2.1.1 extends, {10 + added} lines</summary>"
+    assert (summary in before and after == "\n\n</details>\n") == is_folded
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_lab.course.checking.prose import complaints, turns
+from tiny_llm_lab.course.checking.prose import complaints, num_words, turns
 
 PATTERNS = {
     "stands": r"\bstands?\b",
@@ -20,10 +20,12 @@ Were it not so, it stands. They were the first.
 """
 
 
-def pages(root: Path, budget: str, text: str = PAGE) -> list[str]:
+def pages(root: Path, budget: str, text: str = PAGE, words: int = 100) -> list[str]:
     table = "".join(f"{name!r} = {pattern!r}\n" for name, pattern in PATTERNS.items())
     (root / "prose.toml").write_text(
-        f'pages = ["*.md"]\n[turns]\n{table}[budget]\n{budget}\n'.replace("\\\\", "\\")
+        f'pages = ["*.md"]\n[turns]\n{table}[words]\n"a*.md" = {words}\n[budget]\n{budget}\n'.replace(
+            "\\\\", "\\"
+        )
     )
     (root / "a.md").write_text(text)
     return list(complaints(root))
@@ -48,3 +50,41 @@ def test_code_links_and_comments_are_no_prose() -> None:
 )
 def test_a_budget_only_falls(tmp_path: Path, budget: str, says: list[str]) -> None:
     assert pages(tmp_path, budget) == says
+
+
+LONG = """# A heading
+
+Don't count 1,024 [links](to-a-page.md) as `two words`. <!-- four words of comment -->
+
+<details><summary>Answer</summary>
+
+It's six.
+</details>
+
+<!-- hours: 2.7 -->
+
+*About 6 hours: 183 lines to write.*
+<!-- end of hours -->
+
+| a table | has none |
+|---|---|
+
+$$a + b$$
+
+```text
+nor has code
+```
+"""
+
+
+def test_words_are_those_of_sentences() -> None:
+    assert num_words(LONG) == 12
+
+
+@pytest.mark.parametrize(
+    ("most", "says"),
+    [(12, []), (11, ["a.md: 12 words, at most 11: shorten it, or give a part its own page"])],
+)
+def test_a_page_has_no_more_words_than_it_may(tmp_path: Path, most: int, says: list[str]) -> None:
+    (tmp_path / "b.md").write_text(LONG)
+    assert pages(tmp_path, "", LONG, most) == says

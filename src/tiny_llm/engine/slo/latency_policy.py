@@ -10,17 +10,17 @@ from .step_time import StepTimeModel
 
 @dataclass(frozen=True)
 class DecodeWork:
-    """A running request that gets its next token: stored tokens, and the time of its last token."""
+    """A running request that gets its next token: its stored tokens, and the time of its last token."""
 
     num_computed: int
     last_token_s: float
     priority_class: PriorityClass = "interactive"  # tokens of "batch" requests have no deadline
-    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.9)
+    num_new: int = 1  # tokens that it takes in the step; more with a draft (day 3.9)
 
 
 @dataclass(frozen=True)
 class PrefillWork:
-    """A running or waiting prompt: stored tokens, the most it may take in this step, its arrival."""
+    """A running or waiting prompt: stored tokens, the most tokens it may take in this step, its arrival."""
 
     num_computed: int
     num_new: int
@@ -29,10 +29,10 @@ class PrefillWork:
 
 
 class LatencyPolicy:
-    """Turns a limit on the gap between two tokens into the token budget of the next step.
+    """Turns a limit on the inter-token latency (ITL) into the token budget of the next step.
 
-    With the model's margin the p99 of all gaps keeps the limit, not that of each request: a late step is late
-    for every request that decodes, and late steps come in a row.
+    With the model's margin the p99 over all requests' ITLs keeps the limit. A single request's p99 may not,
+    because a late step is late for every request that decodes, and late steps come in a row.
     """
 
     def __init__(
@@ -44,33 +44,33 @@ class LatencyPolicy:
         safety: float | None = None,
         min_prefill_tokens: int = 16,
     ) -> None:
-        """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
+        """`itl_slo_s` limits the time between two tokens, `ttft_slo_s` the time from arrival to first token.
 
-        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked
-        again for every budget. `min_prefill_tokens` is the progress floor: the number of prompt tokens that
-        fit in every step, however late the decodes are. Raises ValueError when an SLO is not above 0,
-        `safety` below 1 or the floor below 1.
+        `safety` multiplies every predicted time; with None it is the model's margin for 99 % of the steps,
+        read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in
+        every step, however late the decodes are. Raises ValueError unless each SLO is above 0 and `safety`
+        and the floor are at least 1.
         """
         raise NotImplementedError("task 3.8.2")
 
     def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
-        """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
+        """Returns the seconds until the first deadline, last token + ITL SLO; negative if it has passed.
 
-        Batch-class decodes have no deadline; without interactive ones the slack is infinite.
+        Batch-class decodes have no deadline. Without interactive decodes the slack is infinite.
         """
         raise NotImplementedError("task 3.8.2")
 
     def token_budget(
         self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> int | None:
-        """How many tokens the next step may hold, interactive decodes included; None = no limit.
+        """Returns how many tokens the next step may have, interactive decodes included; None = no limit.
 
         Every interactive decode takes its `num_new`. The rest goes to interactive prompts in the order of
-        `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest whose
-        step, in predicted seconds times `safety`, ends inside the slack; at least the progress floor (of
-        interactive prompts, if there are any), at most what all of these can take. Batch-class requests get
-        nothing before the interactive prompts have all that they can take; with a TTFT SLO, a step with
-        their tokens must also end before the first token of any of these prompts is due. None when no decode
-        has a deadline and no TTFT SLO limits batch-class requests.
+        `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest for
+        which the step ends inside the slack, in predicted seconds times `safety`. It is at least the progress
+        floor (of interactive prompts, if there are any) and at most what all of these can take. Batch-class
+        requests get nothing until the interactive prompts have all that they can take. With a TTFT SLO, a
+        step with batch-class tokens must also end before the first token of any interactive prompt is due.
+        Returns None if no decode has a deadline and no TTFT SLO limits batch-class requests.
         """
         raise NotImplementedError("task 3.8.2")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
+from tiny_llm_lab.course.book import edit_links
 from tiny_llm_lab.course.book.chapters import preprocessor
 from tiny_llm_lab.course.book.chapters.figures import draw_figures, figure_problems, image_problems
 from tiny_llm_lab.course.book.checks import command_problems, formula_problems, link_problems, name_problems
@@ -25,6 +25,9 @@ from tiny_llm_lab.types import UserError
 
 MODULES: Final = ("numbers", "engine_state", "theme", "words", "block_bar", "timeline", "view", "replay")
 _IMPORT: Final = re.compile(r"^import .*;\n", re.MULTILINE)
+_DARK: Final = re.compile(r"@media \(prefers-color-scheme: dark\) \{\n  :root (\{.*?\n  \})\n\}", re.DOTALL)
+# The theme of the book decides, and the system only before the theme is known.
+_OF_THEMES: Final = r"@media (prefers-color-scheme: dark) {\n  :root:not(.light) \1\n}\n\n:root.dark \1"
 _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 _TOP_NAME: Final = re.compile(r"^(?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 
@@ -33,7 +36,8 @@ def write_replay(root: Path) -> None:
     """Make the files of book/src/live that are in no commit."""
     page, live = root / "src" / "tiny_llm_lab" / "serving" / "server" / "page", root / "book" / "src" / "live"
     (live / "replay.js").write_text(bundle([page / f"{name}.js" for name in MODULES]), encoding="utf-8")
-    shutil.copyfile(page / "figures.css", live / "figures.css")
+    css = (page / "figures.css").read_text(encoding="utf-8")
+    (live / "figures.css").write_text(_DARK.sub(_OF_THEMES, css), encoding="utf-8")
 
 
 def bundle(paths: Sequence[Path]) -> str:
@@ -74,8 +78,9 @@ def run(args: Namespace) -> int:
     if error := draw_figures(course.root, book_folder(course) / "src" / "figures"):
         raise UserError(f"the figures cannot be drawn: {error}")
     write_replay(course.root)
-    arguments = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
-    code = subprocess.run([mdbook(), *arguments, str(book_folder(course))], env=_environment()).returncode
+    mode = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
+    command = [mdbook(), *mode, str(book_folder(course))]
+    code = subprocess.run(command, env=environment(course.root)).returncode
     if code == 0:
         print(f"the book: {book_folder(course) / 'output' / 'index.html'}", file=sys.stderr)
     return code
@@ -104,7 +109,7 @@ def page_problems(course: Course) -> list[str]:
         found += name_problems(page, course.root) if page.name == "structure.md" else []
     with tempfile.TemporaryDirectory() as folder:
         command = [mdbook(), "build", "--dest-dir", folder, str(book_folder(course))]
-        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(course.root))
         if done.returncode:
             return [*found, f"mdbook does not build the book: {_last_error(done.stderr)}"]
         return [*found, *link_problems(Path(folder))]
@@ -124,6 +129,11 @@ def mdbook() -> str:
     return found
 
 
+def environment(root: Path) -> dict[str, str]:
+    """What mdBook sees: links to the repository, unless this process's own variables name others."""
+    return edit_links.environment(root) | os.environ | preprocessor.environment()
+
+
 def _check(course: Course) -> int:
     found = problems(course)
     for problem in found:
@@ -131,10 +141,6 @@ def _check(course: Course) -> int:
     count = f"{len(found)} problem{'s' * (len(found) != 1)}"
     print(f"book: {count if found else f'{len(course.days)} days, nothing wrong'}", file=sys.stderr)
     return 1 if found else 0
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | preprocessor.environment()
 
 
 def _last_error(stderr: str) -> str:

@@ -19,7 +19,7 @@ from tiny_llm_lab.runtime.models.weights.parameters import parameter_shapes
 from tiny_llm_lab.runtime.models.weights.safetensors_file import ITEM_SIZES
 from tiny_llm_lab.types import ModelConfig, SchedulerConfig, UserError
 
-_MACS: Final = (8, 16, 24, 48, 128)  # GB
+_MACS: Final = (8, 16, 32, 64, 128)  # GB
 _MODELS: Final = ("0.6b", "1.7b", "4b", "8b", "14b", "32b")
 _BLOCK_SIZE: Final = 16
 

@@ -134,23 +134,23 @@ def days_table(course: Course) -> str:
 
 
 def missing_chapters(course: Course) -> list[str]:
-    """Days without a page, without a place in the table of contents, or whose page lacks the task table."""
+    """Days without a page, without a place in the table of contents, or whose pages lack the task table."""
     source, signatures = book_folder(course) / "src", Signatures(course)
     contents = (source / "SUMMARY.md").read_text(encoding="utf-8")
     found = []
     for day in course.days:
-        page = source / day.chapter
-        text = text_of(page)
-        if not text:
-            found.append(f"course.toml: day {day.id} has no chapter: book/src/{day.chapter} is missing")
+        texts = {name: text_of(source / name) for name in day.pages}
+        text = "".join(texts.values())
+        if missing := [name for name in day.pages if not texts[name]]:
+            found.append(f"course.toml: day {day.id} has no chapter: book/src/{missing[0]} is missing")
         elif f"<!-- tasks: {day.id} -->" not in text:
             marks = f"<!-- tasks: {day.id} --> and <!-- end of tasks -->"
             found.append(f"{day.chapter}: no task table: add the lines {marks}")
         elif signatures.is_needed(day) and f"<!-- signatures: {day.id} -->" not in text:
             marks = f"<!-- signatures: {day.id} --> and <!-- end of signatures -->"
             found.append(f"{day.chapter}: it does not show what it adds: add the lines {marks}")
-        if f"({day.chapter})" not in contents:
-            found.append(f"SUMMARY.md: day {day.id} is not listed: link to {day.chapter}")
+        unlisted = [name for name in day.pages if f"({name})" not in contents]
+        found += [f"SUMMARY.md: day {day.id} is not listed: link to {name}" for name in unlisted]
     return found
 
 

@@ -24,6 +24,8 @@ from tiny_llm_lab.course.manifest import Course, Day, Task
 from tiny_llm_lab.course.signature import Change, head_lines, parameters, returned
 from tiny_llm_lab.course.source import Function, Source
 
+_MOST_LINES_OPEN = 30  # a longer block is folded, so that the tasks are in sight
+
 
 @dataclass(frozen=True)
 class Signatures:
@@ -55,7 +57,7 @@ class Signatures:
                 files[file].append(f"class {owner}:\n{textwrap.indent(code, '    ')}" if owner else code)
             blocks = ["\n\n".join([f"# {name}", *filter(None, code)]) for name, code in files.items()]
             if blocks:
-                parts.append("\n".join([_sentence(task), "", "```python", "\n\n".join(blocks), "```", ""]))
+                parts.append("\n".join([_sentence(task), "", _block(task, "\n\n".join(blocks)), ""]))
         return "\n".join(parts)
 
     def _extended(self, task: Task) -> Iterator[tuple[str, str, list[Function]]]:
@@ -116,6 +118,14 @@ def _sentence(task: Task) -> str:
     if task.adds or task.widens:
         return f"{says}. Marked: what is new in their signatures, and what their docstrings say of it:"
     return f"{says}. Their signatures stay; this is what they do from now on:"
+
+
+def _block(task: Task, code: str) -> str:
+    """Code as a fenced block; a long one is folded."""
+    block, lines = f"```python\n{code}\n```", code.count("\n") + 1
+    if lines <= _MOST_LINES_OPEN:
+        return block
+    return f"<details><summary>What task {task.id} extends, {lines} lines</summary>\n\n{block}\n\n</details>"
 
 
 def _import_nodes(text: str) -> list[ast.ImportFrom]:

@@ -185,7 +185,7 @@ STEPS: dict[str, Step] = {
     ),
     "book": Step("links, commands, samples and figures of the book", lambda course, _: book.problems(course)),
     "prose": Step(
-        "pages have no more of the turns in prose.toml than they had",
+        "pages have no more of the turns in prose.toml than they had, and no more words than it allows",
         lambda course, _: prose.complaints(course.root),
     ),
     "spelling": Step("words of the pages and the code", lambda course, _: _tool(course, "codespell_lib")),

@@ -1,6 +1,6 @@
 """Does the course hold together? The starter must be all TODO, and no task may need a later one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tiny_llm_lab.course.checking.early_calls import with_early_calls
 from tiny_llm_lab.course.checking.mistakes import files_testing
@@ -12,14 +12,15 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.course.starter.stubs import starter
 
 _LIMIT_S = 600.0
-# What the reference calls from an earlier task of the same day whatever it is asked for, because it is the
-# final form. Without it every test of that task would fail, and a learner's first version does not need it.
-_ALWAYS_CALLED = (
-    *("BatchingKvCache.reserve", "reserve_ahead"),  # 2.7.8, from 2.7.4
-    *("KVCacheManager", "RequestQueue", "order_key", "TokenBudget"),  # 3.4.3 to 3.4.5, from 3.4.2
-    *("PromptRows.__init__", "PromptRows.read", "process_rows"),  # 3.7.1 and 3.7.3, from 3.6.2
-    "SpecDecodeStats",  # 3.9.5, from 3.9.4
-)
+# What the reference, in its final form, calls from an earlier task whatever it is asked for, with the
+# first task that calls it. A learner's first version of that task does not need it.
+_ALWAYS_CALLED = {
+    "BatchingKvCache.reserve": "2.7.4",
+    "reserve_ahead": "2.7.4",
+    **dict.fromkeys(("KVCacheManager", "RequestQueue", "order_key", "TokenBudget"), "3.4.2"),
+    **dict.fromkeys(("PromptRows.__init__", "PromptRows.read", "process_rows"), "3.6.2"),
+    "SpecDecodeStats": "3.9.4",
+}
 
 
 def starter_faults(course: Course) -> list[str]:
@@ -50,11 +51,12 @@ def _trial_without_later_tasks(course: Course, task: Task) -> Trial:
     order = [each.id for each in course.tasks]
     later = set(order[order.index(task.id) + 1 :])
     of_later_days = {each.id for each in course.tasks if course.is_later(each.day_id, task.day_id)}
+    stays = [symbol for symbol, first in _ALWAYS_CALLED.items() if first not in later]
     grown = [growth for growth in growths(course) if growth.task in later]
     changed = {}
     for name, source in reference_sources(course).items():
         ids = source.task_ids()
-        cut = {s: id_ for s, id_ in ids.items() if id_ in (of_later_days if _is_always_called(s) else later)}
+        cut = {symbol: id_ for symbol, id_ in ids.items() if id_ in later and not _is_one_of(symbol, stays)}
         there = [symbol for symbol, id_ in ids.items() if id_ not in later]
         changed[name] = with_early_calls(cut_bodies(source.text, cut), there, grown, course.root / "tests")
     # Those of the same day stay: each file that is cut in another way is compiled once more.
@@ -64,8 +66,9 @@ def _trial_without_later_tasks(course: Course, task: Task) -> Trial:
     return Trial(course.root, course.reference, course.reference.name, changed, args)
 
 
-def _is_always_called(symbol: str) -> bool:
-    return any(symbol == each or symbol.startswith(f"{each}.") for each in _ALWAYS_CALLED)
+def _is_one_of(symbol: str, names: Sequence[str]) -> bool:
+    """Whether a symbol is one of `names`, or a method of one."""
+    return any(symbol == each or symbol.startswith(f"{each}.") for each in names)
 
 
 def _failures(result: Result | TimeoutError) -> list[str]:

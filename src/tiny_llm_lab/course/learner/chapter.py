@@ -10,11 +10,13 @@ _PAGES = Path("book") / "src"
 
 
 def chapter_of(course: Course, task: Task) -> str:
-    """The page of a task's day from the root on, with the anchor of its section where it has one."""
-    page = _PAGES / course.day(task.day_id).chapter
+    """A page of a task's day from the root on, with the anchor of the task's section where one has it."""
+    pages = [_PAGES / name for name in course.day(task.day_id).pages]
     section = rf"^#+ +(Tasks? (?:[^:\n]* )?{re.escape(task.id)}\b.*)$"
-    match = re.search(section, text_of(course.root / page), re.MULTILINE)
-    return f"{page.as_posix()}#{_anchor(match[1])}" if match else page.as_posix()
+    for page in pages:
+        if match := re.search(section, text_of(course.root / page), re.MULTILINE):
+            return f"{page.as_posix()}#{_anchor(match[1])}"
+    return pages[0].as_posix()
 
 
 def end_of_week(course: Course, day: Day) -> str | None:

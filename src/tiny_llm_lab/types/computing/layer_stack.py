@@ -12,10 +12,10 @@ Stored = tuple[mx.array, list[mx.array], list[mx.array]]  # x, and the storage o
 
 
 class LayerStack(Protocol):
-    """A model's layers in one operator, with the bits that the operators for one layer give.
+    """A model's layers in one operator. The results are bit for bit what the single operators compute.
 
-    In the last layer only the rows and tokens of `wanted` go on, n tokens of each row. What was stored before
-    ends: only what is returned may be read.
+    In the last layer only the rows and tokens of `wanted` continue, n tokens of each row. Don't read the
+    storage that you passed after a call, only the storage that it returns.
     """
 
     def over_rows(
@@ -26,20 +26,20 @@ class LayerStack(Protocol):
         values: Sequence[mx.array],
         wanted: Wanted,
     ) -> Stored | None:
-        """x [B, L, E] behind the first offsets[b] tokens of the rows of storage [R, G, room, D], B <= R.
+        """x [B, L, E] after the first offsets[b] tokens of the rows of storage [R, G, room, D], B <= R.
 
-        Returns x [rows, n, E] and the storage with the new tokens; None while what is stored is still
-        being computed. Raises ValueError when a row has no room.
+        Returns x [rows, n, E] and the storage with the new tokens, or None while the storage is still being
+        computed. Raises ValueError if a row has no room.
         """
         ...
 
     def over_new_rows(self, x: mx.array, wanted: Wanted) -> Stored:
-        """x [B, L, E] without tokens before them -> x [rows, n, E] and new storage [B, G, room, D].
+        """x [B, L, E] with no earlier tokens -> x [rows, n, E] and new storage [B, G, room, D].
 
-        There is room for L tokens or more. What lies behind them may be any number.
+        There is room for L tokens or more. After them there may be any number.
         """
         ...
 
     def over_pages(self, x: mx.array, cache: PagedCache, layout: StepLayout, wanted: Wanted) -> mx.array:
-        """x [T, 1, E] of the packed rows of `layout` -> [rows, n, E]; `cache` gets new pools."""
+        """x [T, 1, E], the packed rows of `layout` -> [rows, n, E]; `cache` gets new pools."""
         ...

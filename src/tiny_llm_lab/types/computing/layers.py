@@ -1,4 +1,4 @@
-"""A layer, and the part of it in which tokens learn of each other."""
+"""A layer, and its mixer, the part that exchanges information between tokens."""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeVar
@@ -8,11 +8,11 @@ import mlx.core as mx
 from tiny_llm_lab.types.computing.model import RequestKvCache
 from tiny_llm_lab.types.computing.wanted import Wanted
 
-M = TypeVar("M", contravariant=True)  # what it may remember of the tokens before
+M = TypeVar("M", contravariant=True)  # what it may use to remember earlier tokens
 
 
 class Mixer(Protocol[M]):
-    """How the tokens of a layer learn of each other: attention, or anything else with a memory of its own."""
+    """How tokens exchange information in a layer: attention, or anything else with its own memory."""
 
     def __call__(
         self,
@@ -23,11 +23,11 @@ class Mixer(Protocol[M]):
         mask: mx.array | Literal["causal"] | None,
         wanted: Wanted,
     ) -> mx.array:
-        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, ...], of n = `wanted.last` tokens."""
+        """x [B, L, E], row b at positions offsets[b], ... -> [B, n, ...] for n = `wanted.last` tokens."""
         ...
 
     def create_cache(self) -> RequestKvCache:
-        """An empty memory for one request."""
+        """Returns an empty memory for one request."""
         ...
 
 
@@ -46,5 +46,5 @@ class Layer(Protocol[M]):
         mask: mx.array | Literal["causal"] | None = "causal",
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """x [B, L, E] -> [B, n, E], of the rows and tokens of `wanted`."""
+        """x [B, L, E] -> [B, n, E] for the rows and tokens of `wanted`."""
         ...

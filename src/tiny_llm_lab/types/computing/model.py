@@ -17,7 +17,7 @@ from tiny_llm_lab.types.computing.weight import Weight
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The architecture of one Qwen checkpoint, under the names of its `config.json`."""
+    """The architecture of one Qwen checkpoint, with the names of its `config.json`."""
 
     model_type: str
     vocab_size: int
@@ -29,17 +29,17 @@ class ModelConfig:
     intermediate_size: int
     rms_norm_eps: float
     rope_theta: float
-    max_position_embeddings: int  # the longest text that can be served, rope_scaling included
+    max_position_embeddings: int  # the longest text the model can serve, rope_scaling included
     tie_word_embeddings: bool
-    qkv_bias: bool  # Qwen2: q, k and v projections carry a bias
+    qkv_bias: bool  # Qwen2: q, k and v projections have a bias
     qk_norm: bool  # Qwen3: queries and keys are RMS-normalised per head
-    num_experts: int = 0  # of a mixture of experts; 0: every layer's feed-forward is dense
+    num_experts: int = 0  # of a mixture of experts; 0 = every layer's feed-forward is dense
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0  # of one expert; dense layers have intermediate_size
     norm_topk_prob: bool = False  # whether the weights of a token's experts sum to one
     decoder_sparse_step: int = 1  # every so many layers have experts
-    mlp_only_layers: tuple[int, ...] = ()  # these have none
-    rope_scaling: RopeScaling | None = None  # None: rotary positions as they are
+    mlp_only_layers: tuple[int, ...] = ()  # these have no experts
+    rope_scaling: RopeScaling | None = None  # None = no scaling
     hybrid: HybridConfig | None = None  # None: every layer has attention
 
     @property
@@ -59,7 +59,7 @@ class ModelConfig:
 
 
 class Detokenizer(Protocol):
-    """Turns token ids into text one at a time, holding back bytes that are not yet a character."""
+    """Turns token ids into text one at a time, and holds back bytes that are not yet a character."""
 
     def add_token(self, token: int) -> None: ...
     def finalize(self) -> None: ...
@@ -70,18 +70,18 @@ class Detokenizer(Protocol):
 
 
 class Tokenizer(Protocol):
-    """What a solution may ask of a tokenizer."""
+    """What a solution may call on a tokenizer."""
 
     def encode(self, text: str) -> list[int]: ...
     def decode(self, token_ids: Sequence[int]) -> str: ...
     @property
     def detokenizer(self) -> Detokenizer:
-        """A new detokenizer at every read."""
+        """A new detokenizer every time you read this property."""
         ...
 
     @property
     def eos_token_ids(self) -> set[int]:
-        """Every token that ends a text (Qwen declares two)."""
+        """All tokens that end a text (Qwen declares two)."""
         ...
 
 
@@ -105,32 +105,32 @@ class KvCache(Protocol):
     """
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The tokens stored of each of `num_rows` rows: those that a state has seen."""
+        """Returns how many tokens each of `num_rows` rows stores; of a state, how many it has seen."""
         ...
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """Append key, value [B, G, L, D]; return everything stored, [B, G, S, D] each.
+        """Append key and value [B, G, L, D]; return all stored keys and values, [B, G, S, D] each.
 
-        Of a state: the conv inputs [B, L, C] of L tokens, and the matrices after them; what is kept of both.
+        Of a state: the conv inputs [B, L, C] of L tokens and the matrices after them; returns what is kept.
         """
         ...
 
     def attention_mask(self, num_new_tokens: int) -> mx.array | Literal["causal"] | None:
-        """The mask for `num_new_tokens` tokens that are about to be appended."""
+        """Returns the mask for `num_new_tokens` tokens that are about to be appended."""
         ...
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         ...
 
 
 class RequestKvCache(KvCache, Protocol):
     """The cache of a single request."""
 
-    offset: int  # tokens stored
+    offset: int  # the number of stored tokens
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """Everything stored: keys and values [1, G, S, D], or the two arrays of a state."""
+        """Returns all stored keys and values, [1, G, S, D] each, or the two arrays of a state."""
         ...
 
     def materialize(self) -> None:
@@ -159,10 +159,10 @@ class BatchKvCache(KvCache, Protocol):
 
 
 class Model(Protocol):
-    """A language model behind the seam."""
+    """A language model, as the lab calls it."""
 
     config: ModelConfig
-    ops: KernelOps | None  # what it computes with, and what its caches and samplers use; None: plain arrays
+    ops: KernelOps | None  # what it, its caches and its samplers compute with; None = plain arrays
 
     def __call__(
         self,
@@ -172,16 +172,16 @@ class Model(Protocol):
         *,
         wanted: Wanted = Wanted(),
     ) -> mx.array:
-        """tokens [B, L] int32 after `offset` others -> logits [B, L, V], or of what is wanted."""
+        """tokens [B, L] int32 after `offset` earlier tokens -> logits [B, L, V], or only what is `wanted`."""
         ...
 
     def create_kv_cache(self) -> list[RequestKvCache]:
-        """One empty cache per layer, for one request."""
+        """Returns one empty cache per layer, for one request."""
         ...
 
 
 class PagedModel(Model, Protocol):
-    """A model that takes packed rows of many requests, whose keys and values lie in blocks (week 3)."""
+    """A model that takes packed rows of many requests, whose keys and values are in blocks (week 3)."""
 
     def __call__(
         self,
@@ -197,7 +197,7 @@ class PagedModel(Model, Protocol):
     def create_paged_kv_cache(
         self, num_blocks: int, block_size: int, kv_bits: int | None = None
     ) -> PagedCache:
-        """Storage for the keys and values of all layers in blocks of `block_size` tokens.
+        """Returns storage for the keys and values of all layers in blocks of `block_size` tokens.
 
         `kv_bits` 8 stores them in 8 bits, None in the model's dtype.
         """

@@ -11,19 +11,19 @@ class NoCache:
     """The `KvCache` of a layer that remembers nothing."""
 
     def offsets(self, num_rows: int) -> list[int]:
-        """0 for each of `num_rows` rows."""
+        """Returns 0 for each of `num_rows` rows."""
         return [0] * num_rows
 
     def update_and_fetch(self, key: mx.array, value: mx.array) -> tuple[mx.array, mx.array]:
-        """`key` and `value` themselves."""
+        """Returns `key` and `value` unchanged."""
         return key, value
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """Tokens see those before them in the same call."""
+        """Returns "causal": a token sees the earlier tokens of the same call."""
         return "causal"
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing, because there is nothing to free."""
 
 
 NO_CACHE: Final[KvCache] = NoCache()

@@ -1,4 +1,4 @@
-"""Keys and values in blocks: what a step of packed rows needs of them."""
+"""Keys and values in blocks: what a step of packed rows needs to know about them."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
@@ -7,9 +7,9 @@ import mlx.core as mx
 
 
 class Slice(NamedTuple):
-    """What a step computes of one request: `num_new` tokens behind the `num_computed` first ones."""
+    """What a step computes of one request: `num_new` tokens after its first `num_computed` tokens."""
 
-    block_ids: Sequence[int]  # where its keys and values are: those of token t in block t // block_size
+    block_ids: Sequence[int]  # where its keys and values are; token t is in block t // block_size
     num_computed: int
     num_new: int
     state_slot: int = 0  # where its states are, if the model has any
@@ -18,10 +18,10 @@ class Slice(NamedTuple):
 class StepLayout(Protocol):
     """Which of R requests each of a step's T rows belongs to, and where keys and values are stored.
 
-    positions [T]: tokens of the same request before the row. query_starts [R + 1]: the first row of each
-    request, and T. lengths [R]: stored tokens, those of this step included. slots [T] int32: block *
-    block_size + place in the block. block_tables [R, longest] int32: the blocks of each request.
-    state_slots [R]: which of the states of a hybrid model are a request's.
+    positions [T]: the number of tokens of the same request before the row. query_starts [R + 1]: the first
+    row of each request, and T. lengths [R]: the number of stored tokens, including this step's. slots [T]
+    int32: block * block_size + place in the block. block_tables [R, longest] int32: the blocks of each
+    request. state_slots [R]: which of a hybrid model's states are a request's.
     """
 
     @property
@@ -42,11 +42,11 @@ class PagedLayer(Protocol):
     """The blocks of one layer in one step."""
 
     def offsets(self, num_rows: int) -> list[int]:
-        """The positions [T] of the rows."""
+        """Returns the positions [T] of the rows."""
         ...
 
     def attention_mask(self, num_new_tokens: int) -> Literal["causal"]:
-        """The rows' mask, which `attend` applies."""
+        """Returns the rows' mask, which `attend` applies."""
         ...
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, scale: float | None = None) -> mx.array:
@@ -62,7 +62,7 @@ class PagedCache(Protocol):
 
     @property
     def keys(self) -> list[mx.array]:
-        """One a layer: [num_blocks, G, block_size, D]; so have the values."""
+        """One array per layer, [num_blocks, G, block_size, D], like the values."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class PagedCache(Protocol):
 
     @property
     def key_scales(self) -> list[mx.array]:
-        """Empty unless keys and values have 8 bits: [num_blocks, G, block_size]."""
+        """One array per layer, [num_blocks, G, block_size]; empty unless keys and values have 8 bits."""
         ...
 
     @property
@@ -78,16 +78,16 @@ class PagedCache(Protocol):
 
     @property
     def pools(self) -> list[mx.array]:
-        """All that is stored: what has to be computed when a step ends."""
+        """All stored arrays, which must be computed when a step ends."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pools."""
+        """The size in bytes of all pools."""
         ...
 
     def begin_step(self, layout: StepLayout) -> Sequence[PagedLayer]:
-        """One cache per layer for the forward pass over the rows of `layout`."""
+        """Returns one cache per layer for the forward pass over the rows of `layout`."""
         ...
 
     def materialize(self) -> None:
@@ -95,5 +95,5 @@ class PagedCache(Protocol):
         ...
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         ...

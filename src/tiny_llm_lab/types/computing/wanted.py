@@ -10,7 +10,7 @@ ALL: Final = sys.maxsize
 
 @dataclass(frozen=True)
 class Wanted:
-    """Those of the `last` tokens of each of these `rows` of the batch, in this order."""
+    """The logits of the `last` tokens of each of these `rows` of the batch, in this order."""
 
-    last: int = ALL  # or as many as a row has
-    rows: Sequence[int] | None = None  # None: all
+    last: int = ALL  # at most as many as a row has
+    rows: Sequence[int] | None = None  # None = all

@@ -13,11 +13,11 @@ QuantizationMode = Literal["affine", "mxfp4", "mxfp8", "nvfp4"]
 class QuantizedWeights:
     """An [O, I] matrix in one of MLX's packings, in groups of `group_size` numbers along I.
 
-    weight [O, I * bits / 32] uint32, lowest bits first; scales and biases [O, I / group_size]. In mode
-    "affine" a number is scale * q + bias with a whole q. In "mxfp4", "mxfp8" and "nvfp4" it is scale * q with
-    a small float q; the scales are floats of 8 bits in uint8, biases is None, and only MLX's operators read
-    it.
-    Those of N experts are stacked: all arrays have one more axis in front, [N, O, ...].
+    weight is [O, I * bits / 32] uint32, lowest bits first; scales and biases are [O, I / group_size]. In mode
+    "affine" a number is scale * q + bias with an integer q. In "mxfp4", "mxfp8" and "nvfp4" it is scale * q
+    with a small float q; the scales are 8-bit floats in uint8, biases is None, and only MLX's operators read
+    this packing.
+    The matrices of N experts are stacked: all arrays have one more axis in front, [N, O, ...].
     """
 
     weight: mx.array
@@ -26,28 +26,28 @@ class QuantizedWeights:
     group_size: int
     bits: int
     mode: QuantizationMode = "affine"
-    dtype: mx.Dtype | None = None  # of the decoded numbers; None: that of the scales (affine)
+    dtype: mx.Dtype | None = None  # of the decoded numbers; None = the scales' dtype (affine)
 
     def mapped(self, change: Callable[[mx.array], mx.array]) -> "QuantizedWeights":
-        """The same packing of `change(array)` for each of the arrays."""
+        """Returns the same packing with each array replaced by `change(array)`."""
         biases = None if self.biases is None else change(self.biases)
         return replace(self, weight=change(self.weight), scales=change(self.scales), biases=biases)
 
     def scales_for(self, dtype: mx.Dtype) -> tuple[mx.array, mx.array | None]:
-        """Scales and biases as MLX's operators take them beside activations of `dtype`."""
+        """Returns scales and biases as MLX's operators take them with activations of `dtype`."""
         if self.biases is None:
             return self.scales, None
         return self.scales.astype(dtype), self.biases.astype(dtype)
 
     def dequantized(self) -> mx.array:
-        """The numbers themselves, [O, I], by MLX's operator; of stacked experts [N, O, I]."""
+        """Returns the decoded numbers, by MLX's operator: [O, I], or [N, O, I] for stacked experts."""
         return mx.dequantize(
             self.weight, self.scales, self.biases, self.group_size, self.bits, self.mode, dtype=self.dtype
         )
 
     @property
     def nbytes(self) -> int:
-        """The size of all arrays."""
+        """The size of all arrays in bytes."""
         return self.weight.nbytes + self.scales.nbytes + (0 if self.biases is None else self.biases.nbytes)
 
 

@@ -10,20 +10,20 @@ from tiny_llm_lab.types.errors import UserError
 from tiny_llm_lab.types.request import Clock, Completion, Prompt, Timing
 from tiny_llm_lab.types.sampling import SamplingParams
 
-# Longest sleep while nothing has arrived, so that an interrupt is answered soon.
+# The longest sleep while nothing has arrived, so that an interrupt is handled soon.
 _LONGEST_SLEEP_S = 0.05
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A prompt that has arrived: its place in the caller's list, and its arrival on the run's clock."""
+    """A prompt that has arrived: its index in the caller's list, and its arrival on the run's clock."""
 
     prompt_idx: int
     prompt: Prompt
     arrival_s: float
 
     def refused(self, error: UserError, num_prompt_tokens: int = 0) -> Completion:
-        """The completion of a prompt that cannot be served."""
+        """Returns the completion of a prompt that can't be served."""
         timing = Timing(self.arrival_s)
         return Completion(self.prompt_idx, num_prompt_tokens, (), "", "error", timing, str(error))
 
@@ -37,9 +37,9 @@ class Arrivals:
         sampling: SamplingParams | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """Start the run's clock. `sampling` serves prompts that bring none of their own; None = greedy.
+        """Start the run's clock. `sampling` is for prompts that have none of their own; None = greedy.
 
-        Raises UserError when `prompts` is a string.
+        Raises UserError if `prompts` is a string.
         """
         if isinstance(prompts, str):
             raise UserError("prompts is one string: pass a list of prompts")
@@ -52,14 +52,14 @@ class Arrivals:
         return len(self._queue)
 
     def pop(self) -> Arrival | None:
-        """The next prompt that has arrived; None when there is none yet."""
+        """Remove and return the next prompt that has arrived, or None if there is none yet."""
         if not self._queue or self._due_s() > 0:
             return None
         prompt_idx, prompt = self._queue.popleft()
         return Arrival(prompt_idx, prompt, self._start_s + prompt.arrival_s)
 
     def wait(self) -> None:
-        """Sleep until the next arrival, for at most 50 ms; return at once when nothing is queued."""
+        """Sleep until the next arrival, for at most 50 ms. Returns immediately if nothing is queued."""
         if self._queue:
             time.sleep(min(max(self._due_s(), 0), _LONGEST_SLEEP_S))
 
@@ -68,9 +68,9 @@ class Arrivals:
 
 
 def report_refused(completions: list[Completion]) -> list[Completion]:
-    """Say on stderr in one line how many prompts were refused, and why the longest was; return all."""
+    """Print on stderr, in one line, how many prompts were refused and why the longest was; return all."""
     refused = [each for each in completions if each.finish_reason == "error"]
     if refused:
-        longest = max(refused, key=lambda each: each.num_prompt_tokens)  # its cure serves the others too
+        longest = max(refused, key=lambda each: each.num_prompt_tokens)  # what helps it also helps the others
         print(f"{len(refused)} of {len(completions)} prompts refused: {longest.error}", file=sys.stderr)
     return completions

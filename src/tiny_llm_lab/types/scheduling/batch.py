@@ -36,27 +36,27 @@ def ignore_event(event: Event) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSettings:
-    """How week 2's loop runs; each default does nothing special."""
+    """How week 2's loop runs. Each default does nothing special."""
 
-    max_seq_len: int = 512  # the most tokens that are stored for one request
+    max_seq_len: int = 512  # the most tokens stored for one request
     batch_size: int = 5  # the most requests that hold cache memory
-    prefill_step: int | None = 128  # tokens of a chunk; None: by `select_optimal_chunk_size`
-    prefill_memory: int = sys.maxsize  # bytes that a chunk may take, where prefill_step is None
+    prefill_step: int | None = 128  # tokens of a chunk; None = by `select_optimal_chunk_size`
+    prefill_memory: int = sys.maxsize  # bytes that a chunk may take if prefill_step is None
     chunk_policy: ChunkPolicy = field(default_factory=FixedChunks)  # may change the size of every chunk
     prefill_policy: PrefillPolicy = field(default_factory=FirstComeFirstServed)  # whose chunk is next
-    metrics: PrefillMetrics = field(default_factory=NoMetrics)  # is told of chunks and decode steps
-    sampling: SamplingParams = SamplingParams()  # of prompts that bring none of their own
-    on_event: EventCallback = ignore_event  # is called with every chunk, token and end as it happens
-    async_scheduling: bool | None = None  # launch a decode step before the last one is read; None: on a GPU
+    metrics: PrefillMetrics = field(default_factory=NoMetrics)  # counts chunks and decode steps
+    sampling: SamplingParams = SamplingParams()  # of prompts that have none of their own
+    on_event: EventCallback = ignore_event  # called with every chunk, token and end as it happens
+    async_scheduling: bool | None = None  # launch a decode step before the last is read; None = on a GPU
     clock: Clock = time.perf_counter
 
     def updated(self, **keywords: Unpack[BatchKeywords]) -> "BatchSettings":
-        """These settings with `keywords` in their place. None means what is here, except for prefill_step."""
+        """Returns these settings, changed by `keywords`. None keeps a setting, except for prefill_step."""
         given = {name: each for name, each in keywords.items() if each is not None or name == "prefill_step"}
         return BatchSettings(**{**vars(self), **given})
 
     def require_valid(self, config: ModelConfig) -> None:
-        """Raise UserError for a number that is out of range for a model of `config`."""
+        """Raises UserError for a number that is out of range for a model of `config`."""
         if self.batch_size < 1 or (self.prefill_step is not None and self.prefill_step < 1):
             raise UserError("prefill_step and batch_size must be 1 or more")
         limit = config.max_position_embeddings
@@ -65,7 +65,7 @@ class BatchSettings:
 
 
 class ReportRefused:
-    """An `on_event` that says on stderr, once the last of `num_prompts` has ended, how many were refused."""
+    """An `on_event` that says on stderr how many prompts were refused when the last of `num_prompts` ends."""
 
     def __init__(self, num_prompts: int) -> None:
         self._num_prompts = num_prompts

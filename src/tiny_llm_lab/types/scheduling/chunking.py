@@ -1,4 +1,4 @@
-"""What week 2's loop asks of a chunk policy, and tells a counter of chunks."""
+"""What week 2's loop calls on a chunk policy and on a counter of chunks."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ class ChunkPolicy(Protocol):
     """Chooses how many tokens the next prefill chunk may have."""
 
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
-        """The next size, given the configured one and the share of decode slots in use; 0 pauses."""
+        """Returns the next size, given the configured size and the share of rows that decode; 0 = a pause."""
         ...
 
     def record_chunk(self, chunk_size: int, chunk_time: float) -> None:
@@ -16,7 +16,7 @@ class ChunkPolicy(Protocol):
 
 
 class FixedChunks:
-    """The `ChunkPolicy` of a loop that is given none: every chunk has the configured size."""
+    """The default `ChunkPolicy` of a loop: every chunk has the configured size."""
 
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
         return base_chunk_size
@@ -26,7 +26,7 @@ class FixedChunks:
 
 
 class PrefillMetrics(Protocol):
-    """Counts chunks and decode steps; times are seconds."""
+    """Counts chunks and decode steps. Times are seconds."""
 
     def record_prefill_chunk(self, chunk_time: float, chunk_size: int) -> None: ...
     def record_decode_step(self, decode_time: float) -> None: ...
@@ -43,7 +43,7 @@ class NoMetrics:
 
 
 class PrefillCounts(PrefillMetrics, Protocol):
-    """The same, with what it has counted; a time or ratio is None while there is nothing to average."""
+    """The same, with the counts. A time or ratio is None while there is nothing to average."""
 
     prefill_chunks_processed: int
     prefill_tokens_processed: int

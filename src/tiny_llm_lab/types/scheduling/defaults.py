@@ -1,4 +1,4 @@
-"""What an engine calls in the place of an option that was left out, so that it need not ask for each."""
+"""What an engine calls in place of an option that was left out, so that it need not check each option."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -7,7 +7,7 @@ from tiny_llm_lab.types.scheduling.engine import StepPlan, StepStats
 
 
 class NoSpeculation:
-    """No request has a draft; the `Speculation` of task 3.9.6 has the same methods."""
+    """No request has a draft. The `Speculation` of task 3.9.6 has the same methods."""
 
     stats: None = None
 
@@ -15,31 +15,31 @@ class NoSpeculation:
         """Before a step is planned: the running `requests` may get drafts."""
 
     def observe_step(self, plan: StepPlan, sampled: Iterable[Sequence[int]], end_s: float) -> None:
-        """When a step was read, `sampled` being the tokens of each request: its time may be learnt."""
+        """After a step is read: its time may be learned. `sampled` has the tokens of each request."""
 
     def accepted(self, request: object, sampled: Sequence[int]) -> Sequence[int]:
-        """Then, for each of these requests: those of its `sampled` tokens that are certain."""
+        """Then, for each of these requests: returns which of its `sampled` tokens are certain."""
         return sampled
 
     def forget(self, request_id: str) -> None:
-        """When a request leaves: what is remembered of it is dropped."""
+        """When a request leaves: forget it."""
 
 
 class FixedBudget:
-    """Every step has max_num_batched_tokens; the `BudgetController` of task 3.8.3 has the same methods."""
+    """Every step has max_num_batched_tokens. The `BudgetController` of task 3.8.3 has the same methods."""
 
     def token_budget(
         self, now_s: float, scheduler: object, last_token_s: Callable[[str], float]
     ) -> int | None:
-        """Before a step is planned: the `token_budget` of `Scheduler.schedule`."""
+        """Before a step is planned: returns the `token_budget` of `Scheduler.schedule`."""
         return None
 
     def record(self, slices: Sequence[Slice], seconds: float) -> None:
-        """When a step was read: what it computed, and the seconds since its plan was begun."""
+        """After a step is read: what it computed, and the seconds since its planning started."""
 
 
 class AllDrafts:
-    """A `DraftGate` that lets every draft be verified."""
+    """A `DraftGate` that wants every draft."""
 
     def begin_step(self, num_requests: int) -> None:
         pass

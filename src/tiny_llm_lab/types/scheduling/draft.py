@@ -1,4 +1,4 @@
-"""What a step may compute ahead of the tokens that are certain."""
+"""Draft tokens, which a step may compute ahead of the certain tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ import mlx.core as mx
 
 @dataclass(frozen=True)
 class Draft:
-    """Draft tokens for the K positions that come next; `probs` [K, V] float32 is what each was drawn from.
+    """Draft tokens for the next K positions. `probs` [K, V] float32 has the distribution of each draw.
 
-    None stands for tokens without a distribution: looked up, the likeliest, or drawn with a shared key.
+    None means tokens without a distribution: looked up, the likeliest, or drawn with a shared key.
     """
 
     token_ids: tuple[int, ...] = ()
     probs: mx.array | None = None
 
     def cut(self, num_tokens: int) -> "Draft":
-        """The first `num_tokens` draft tokens, all when there are fewer."""
+        """Returns the first `num_tokens` draft tokens, or all if there are fewer."""
         if num_tokens >= len(self.token_ids):
             return self
         kept = max(0, num_tokens)
         return Draft(self.token_ids[:kept], None if self.probs is None else self.probs[:kept])
 
     def within(self, vocab_size: int) -> "Draft":
-        """The draft tokens before the first that is outside a vocabulary of `vocab_size` tokens."""
+        """Returns the draft tokens before the first token outside a vocabulary of `vocab_size` tokens."""
         outside = (i for i, token in enumerate(self.token_ids) if not 0 <= token < vocab_size)
         return self.cut(next(outside, len(self.token_ids)))
 
@@ -34,12 +34,12 @@ class DraftSampler(Protocol):
     """Draws the tokens of a draft model."""
 
     def draft(self, logits: mx.array, position: int) -> tuple[int, mx.array | None]:
-        """logits [1, V] of the draft model -> the token for `position`, and its distribution [V] or None."""
+        """Draft model's logits [1, V] -> the token for `position`, and its distribution [V] or None."""
         ...
 
 
 class Proposer(Protocol):
-    """Drafts how token sequences go on."""
+    """Drafts how token sequences continue."""
 
     def propose(
         self,
@@ -47,11 +47,11 @@ class Proposer(Protocol):
         request_id: str | None = None,
         sampler: DraftSampler | None = None,
     ) -> Draft:
-        """Draft tokens for what follows `token_ids`; an empty draft is a good answer too."""
+        """Returns a draft of what follows `token_ids`. It may be empty."""
         ...
 
     def forget(self, request_id: str) -> None:
-        """Drop what is remembered of a request; one that is not known is fine."""
+        """Forget a request. It may be unknown."""
         ...
 
 
@@ -59,11 +59,11 @@ class DraftGate(Protocol):
     """Chooses the drafts that are verified."""
 
     def begin_step(self, num_requests: int) -> None:
-        """Begin to choose the drafts of a step, in which `num_requests` decode."""
+        """Start to choose the drafts of a step in which `num_requests` decode."""
         ...
 
     def wants(self, request_id: str, num_draft_tokens: int) -> bool:
-        """Whether a draft of a request is to be verified in the present step."""
+        """Whether to verify a draft of a request in the current step."""
         ...
 
     def observe_draft(self, request_id: str, num_draft_tokens: int, num_accepted_tokens: int) -> None:
@@ -71,9 +71,9 @@ class DraftGate(Protocol):
         ...
 
     def observe_step(self, num_rows: int, seconds: float) -> None:
-        """Learn how long a step of decodes and drafts took, `num_rows` rows in all."""
+        """Learn how long a step of decodes and drafts took, `num_rows` rows in total."""
         ...
 
     def forget(self, request_id: str) -> None:
-        """Drop what is known of a request; one that is not known is fine."""
+        """Forget what is known about a request. It may be unknown."""
         ...

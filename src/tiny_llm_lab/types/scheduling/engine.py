@@ -1,4 +1,4 @@
-"""What week 3's scheduler and engine agree on with their users."""
+"""What week 3's scheduler and engine share with their users."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ StepMode = Literal["mixed", "alternate"]
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """How many tokens a step may take, and whose; the names are vLLM's where the thing is the same."""
+    """How many tokens a step may take, and whose. The names are vLLM's if vLLM has the same setting."""
 
-    max_num_batched_tokens: int = 2048  # one step's tokens, decodes included
+    max_num_batched_tokens: int = 2048  # tokens of a step, decodes included
     max_num_seqs: int = 64  # requests that run at a time
-    # Tokens of one request in the KV cache; its newest token is never stored. Positions cost nothing until
-    # they are used, but a prompt of 40960 tokens would take minutes on a CPU.
+    # Tokens of one request in the KV cache; its newest token is never stored. Unused positions cost nothing,
+    # but a prompt of 40960 tokens would take minutes on a CPU.
     max_model_len: int = 4096
-    long_prefill_token_threshold: int = 0  # one request's tokens in one step; 0 = off
+    long_prefill_token_threshold: int = 0  # tokens of one request in a step; 0 = off
     enable_chunked_prefill: bool = True
     policy: Policy = "fcfs"
-    step_mode: StepMode = "mixed"  # alternate: a step has prefill chunks or decodes, never both
+    step_mode: StepMode = "mixed"  # "alternate": a step has prefill chunks or decodes, never both
     chunk_grid: int = 0  # chunks end at multiples of this many tokens of their request; 0 = anywhere
-    max_num_partial_prefills: int = 0  # admitted requests that compute their prompts at a time; 0 = any
+    max_num_partial_prefills: int = 0  # admitted requests in prefill at the same time; 0 = any
 
     def __post_init__(self) -> None:
         budget, threshold = self.max_num_batched_tokens, self.long_prefill_token_threshold
@@ -53,17 +53,17 @@ class SchedulerConfig:
                 raise UserError(complaint)
 
     def validate_change(self, new: "SchedulerConfig") -> None:
-        """Raise UserError where `new` differs in what requests under way were accepted or ordered by."""
+        """Raises UserError if `new` changes what current requests were accepted or ordered by."""
         if (new.max_model_len, new.policy) != (self.max_model_len, self.policy):
             raise UserError("max_model_len and policy are fixed when the engine starts: start another one")
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What one step computes: how many tokens of which request, in the order of its rows."""
+    """What a step computes: how many tokens of which request, in the order of its rows."""
 
     num_scheduled_tokens: Mapping[str, int]  # by request id; running requests first
-    preempted: tuple[str, ...] = ()  # lost their blocks in this step and wait again
+    preempted: tuple[str, ...] = ()  # requests that lost their blocks in this step and wait again
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -74,12 +74,12 @@ class StepPlan:
 class StepStats:
     """When a step ran, and the engine's state after it."""
 
-    start_s: float  # planned and launched, on the engine's clock
-    end_s: float  # its tokens were read
-    num_prompt_tokens: int  # of its tokens, those of prompts; the rest are decodes and drafts
+    start_s: float  # when it was planned and launched, on the engine's clock
+    end_s: float  # when its tokens were read
+    num_prompt_tokens: int  # how many of its tokens are prompt tokens; the rest are decodes and drafts
     num_running: int
     num_waiting: int
-    num_free_blocks: int  # cached ones included
+    num_free_blocks: int  # cached blocks included
 
 
 OnStep = Callable[[StepPlan, StepStats], None]
@@ -87,9 +87,9 @@ OnStep = Callable[[StepPlan, StepStats], None]
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """How likely the model found a token: natural logarithms, of the model's own logits.
+    """How likely a token was: natural logarithms, from the model's own logits.
 
-    Temperature, cuts, penalties, biases and processors do not count (vLLM's raw_logprobs).
+    Temperature, truncation, penalties, biases and processors have no effect (vLLM's raw_logprobs).
     """
 
     token_id: int
@@ -103,10 +103,10 @@ class EngineOutput:
 
     request_id: str
     token_ids: tuple[int, ...]  # without the end-of-sequence token
-    text: str  # that is certain to be part of the answer now
+    text: str  # that is now certain to be part of the answer
     completion: Completion | None = None  # once the request has ended
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of token_ids, if the request asked for them
-    events: tuple[Event, ...] = ()  # the same as events, after those of its chunks; the DoneEvent last
-    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache
-    # With the first token, if the request asked for them: one for each token of the prompt, the first None.
+    events: tuple[Event, ...] = ()  # the same as events, after the chunks' events; DoneEvent last
+    num_cached_tokens: int = 0  # tokens of the prompt found in the prefix cache
+    # Comes with the first token if the request asked for it: one for each prompt token, the first is None.
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()

@@ -1,4 +1,4 @@
-"""What week 2's loop asks of a prefill policy: whose prompt is computed next."""
+"""What week 2's loop calls on a prefill policy, which chooses whose prompt is computed next."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,7 +9,7 @@ from tiny_llm_lab.types.scheduling.arrivals import Arrival, Arrivals
 
 
 class Prefill(Protocol):
-    """A prompt that is being computed: the first `offset` of its tokens are in its cache."""
+    """A prompt that is being computed. The first `offset` of its tokens are in its cache."""
 
     offset: int
 
@@ -27,29 +27,30 @@ class PrefillPolicy(Protocol):
 
     @property
     def num_waiting(self) -> int:
-        """Prompts that the policy has taken from the queue and that are not being computed."""
+        """How many prompts the policy has taken from the queue that are not being computed."""
         ...
 
     def begin(self, batch_size: int, clock: Clock) -> None:
-        """A run with `batch_size` rows begins; whatever was before is forgotten."""
+        """Start a run with `batch_size` rows, and forget everything from before."""
         ...
 
     def select_prefill(
         self, arrivals: Arrivals, running: Prefill | None, num_decoding: int
     ) -> Prefill | Arrival | None:
-        """Whose chunk is next, while `num_decoding` rows are taken.
+        """Returns whose chunk is next while `num_decoding` rows are taken.
 
-        `running`, another prefill that goes on, or a prompt that begins; None when no prompt may begin.
+        Returns `running`, another prefill that continues, or a prompt that starts; None if no prompt may
+        start.
         """
         ...
 
     def release(self) -> None:
-        """Give back the memory of every prefill that the policy keeps."""
+        """Free the memory of every prefill that the policy keeps."""
         ...
 
 
 class FirstComeFirstServed:
-    """The `PrefillPolicy` of a loop that is given none: one prompt after the other, in order of arrival."""
+    """The default `PrefillPolicy` of a loop: one prompt after another, in order of arrival."""
 
     num_waiting = 0
 
@@ -66,7 +67,7 @@ class FirstComeFirstServed:
 
 
 class PausedCounts(Protocol):
-    """How often prompts of a run were paused, and what their caches held."""
+    """How often prompts of a run were paused, and how much their caches stored."""
 
     num_pauses: int
     num_evictions: int
@@ -74,7 +75,7 @@ class PausedCounts(Protocol):
 
 
 class PausingPolicy(PrefillPolicy, Protocol):
-    """A policy that pauses prefills (day 2.8), with what it has counted."""
+    """A policy that pauses prefills (day 2.8), with its counts."""
 
     @property
     def paused(self) -> PausedCounts: ...

@@ -30,7 +30,7 @@ class BlockPool(Protocol):
 
 
 class TokenSequence(Protocol):
-    """What a scheduler knows of one request."""
+    """What a scheduler knows about one request."""
 
     request_id: str
     prompt_token_ids: Sequence[int]
@@ -46,7 +46,7 @@ class TokenSequence(Protocol):
 
 
 class SchedulerState(Protocol):
-    """The sequences of a scheduler, both lists in the order of its policy."""
+    """The sequences of a scheduler. Both lists are in the order of its policy."""
 
     @property
     def waiting(self) -> Sequence[TokenSequence]: ...
@@ -67,7 +67,7 @@ class Scheduler(SchedulerState, Protocol):
 
 
 class StepTimeModel(Protocol):
-    """Predicts how long a step takes; the three counts are those of a `StepSample`."""
+    """Predicts how long a step takes. The three counts are as in `StepSample`."""
 
     def predict(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int = 0) -> float: ...
     def record(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int, seconds: float) -> None: ...
@@ -75,7 +75,7 @@ class StepTimeModel(Protocol):
 
 
 class LatencyPolicy(Protocol):
-    """Turns a limit on the gap between two tokens into token budgets."""
+    """Turns a limit on the inter-token latency into token budgets."""
 
     model: StepTimeModel
 
@@ -139,7 +139,7 @@ class EngineCore(Protocol):
 
 
 class Engine(Protocol):
-    """Serves many requests on one model, a step at a time."""
+    """Serves many requests on one model, one step at a time."""
 
     @property
     def core(self) -> EngineCore: ...
@@ -170,24 +170,24 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What an engine is built from besides model, tokenizer and `SchedulerConfig`: fixed while it lives."""
+    """What an engine is built from besides model, tokenizer and `SchedulerConfig`. Fixed while it runs."""
 
     num_blocks: int = 512  # of the KV cache
     block_size: int = 16  # tokens of a block
-    kv_bits: int | None = None  # of a stored number: 8, or None for those of the model's dtype
+    kv_bits: int | None = None  # of a stored number: 8, or None for the model's dtype
     enable_prefix_caching: bool = True
-    proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None: nothing is
-    # Chooses the token budget of every step (from task 3.8.3 on); None: always max_num_batched_tokens.
+    proposer: Proposer | None = None  # drafts tokens for decodes (from task 3.9.6 on); None = no drafts
+    # Chooses the token budget of every step (from task 3.8.3 on); None = always max_num_batched_tokens.
     budget_controller: BudgetController | None = None
-    draft_gate: DraftGate | None = None  # chooses the drafts that are verified (task 3.9.7); None: all are
-    # A step of decodes is launched before the one in front is read (from task 3.7.2 on); None: on a GPU.
+    draft_gate: DraftGate | None = None  # chooses the drafts to verify (task 3.9.7); None = all drafts
+    # Launch a step of decodes before the previous step is read (from task 3.7.2 on); None = on a GPU.
     async_scheduling: bool | None = None
     on_step: OnStep | None = None  # called after every step with its plan and its `StepStats`
     clock: Clock = time.perf_counter
 
     @property
     def is_ahead(self) -> bool:
-        """Whether steps may be launched early: not with a proposer or a controller, which need tokens."""
+        """Whether steps may be launched early: not with a proposer or a controller, which need the tokens."""
         needs_tokens = self.proposer is not None or self.budget_controller is not None
         return is_async_scheduling(self.async_scheduling) and not needs_tokens
 
@@ -203,7 +203,7 @@ class EngineOptions:
         return replace(self, enable_prefix_caching=False)
 
     def require_chunks(self, config: SchedulerConfig) -> None:
-        """Raise UserError for a controller whose budget may be below every chunk that `config` allows."""
+        """Raises UserError for a controller whose budget may be below every chunk that `config` allows."""
         is_paced = self.budget_controller is not None
         if is_paced and (config.chunk_grid or not config.enable_chunked_prefill):
             raise UserError("a latency SLO sizes chunks: set chunk_grid to 0 and keep chunked prefill on")

@@ -12,13 +12,13 @@ class StepSample:
 
     num_tokens: int
     attention_tokens: int  # the sum of `attention_tokens` over the step's requests
-    kv_tokens_read: int  # stored tokens of these requests, each read once however many tokens attend to it
+    kv_tokens_read: int  # stored tokens of these requests, each read once, whatever attends to it
     seconds: float
 
 
 @dataclass(frozen=True)
 class StepTimeError:
-    """Relative errors |predicted - measured| / measured: how many, and nearest-rank percentiles."""
+    """Relative errors |predicted - measured| / measured: their number and nearest-rank percentiles."""
 
     count: int
     p50: float
@@ -26,8 +26,8 @@ class StepTimeError:
 
 
 def attention_tokens(num_computed: int, num_new: int) -> int:
-    """How many tokens `num_new` tokens behind `num_computed` attend to, summed over the new ones.
+    """Returns how many tokens `num_new` tokens after `num_computed` attend to, summed over the new tokens.
 
-    A token attends to those before it and to itself: (10, 1) -> 11, (10, 3) -> 11 + 12 + 13 = 36.
+    A token attends to all tokens before it and to itself: (10, 1) -> 11, (10, 3) -> 11 + 12 + 13 = 36.
     """
     return num_new * num_computed + num_new * (num_new + 1) // 2

@@ -1,4 +1,4 @@
-"""A robust fit of step times. Not part of `tiny_llm_lab.types`: that package must import without numpy."""
+"""A robust fit of step times. Not exported by `tiny_llm_lab.types`, which must import without numpy."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tiny_llm_lab.types.scheduling.step_time import StepCoefficients, StepSample
 
 _ROUNDS: Final = 20
-_MET: Final = 1e-3  # relative error below which errors are not told apart
+_MET: Final = 1e-3  # smaller relative errors all count the same
 _DEPENDENT: Final = 1e-6  # columns with a smaller ratio of singular values are linearly dependent
 _ROUNDING: Final = 1e-20  # of squared relative errors
 
@@ -18,13 +18,13 @@ _Array = npt.NDArray[np.float64]
 
 
 def fit_step_times(samples: Sequence[StepSample]) -> StepCoefficients:
-    """Nonnegative (a, b, c, d): a + b * num_tokens + c * attention_tokens + d * kv_tokens_read seconds.
+    """Returns (a, b, c, d) >= 0: a + b * num_tokens + c * attention_tokens + d * kv_tokens_read seconds.
 
     They minimise the sum of relative errors, so that a few samples that are wrong by any factor hardly
-    matter. In decodes alone attention_tokens equals kv_tokens_read: c is 0 then, and d takes all.
+    matter. If all samples are decodes, attention_tokens equals kv_tokens_read; then c is 0 and d takes all.
     """
-    # Divided by its measured time, every sample has the target 1, and its error is relative. Least squares
-    # alone would follow one wild sample: dividing each square by the error of the round before leaves the sum
+    # Divided by its measured time, every sample has the target 1, and its error is relative. Plain least
+    # squares would follow a single outlier. Dividing each square by the previous round's error leaves the sum
     # of plain errors. Of equal columns the first is used, so kv_tokens_read comes before attention_tokens.
     rows = np.array(
         [(1, each.num_tokens, each.kv_tokens_read, each.attention_tokens) for each in samples], dtype=float
@@ -42,10 +42,10 @@ def fit_step_times(samples: Sequence[StepSample]) -> StepCoefficients:
 
 
 def _nonnegative_least_squares(rows: _Array, weights: _Array) -> _Array:
-    """x >= 0 with the least sum of weights * (rows @ x - 1)^2.
+    """Returns the x >= 0 with the least sum of weights * (rows @ x - 1)^2.
 
-    Four columns have few enough sets of nonzero entries to try them all. Of sets that fit equally well
-    the smaller is taken, and of two as small the one with the earlier columns.
+    Four columns have few enough sets of nonzero entries to try all of them. If sets fit equally well, the
+    smaller set wins, and if they are equally small, the set with the earlier columns.
     """
     target = np.sqrt(weights)
     columns, size = rows * target[:, None], rows.shape[1]

@@ -1,1 +1,1 @@
-"""Latency: a token budget that keeps the gaps between tokens below a limit."""
+"""Latency: a token budget that keeps the inter-token latency below a limit."""

@@ -1,4 +1,4 @@
-"""The token budget of each step from a latency policy, and the step times it learns from."""
+"""The token budget of each step, from a latency policy, and the step times that the policy learns from."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from .latency_policy import DecodeWork, LatencyPolicy, PrefillWork
 
 
 class BudgetController:
-    """Asks a `LatencyPolicy` for the budget of every step, and records measured times in its model."""
+    """Asks a `LatencyPolicy` for the budget of each step, and records measured times in its model."""
 
     def __init__(self, policy: LatencyPolicy) -> None:
         """Sets policy."""
@@ -19,12 +19,12 @@ class BudgetController:
     def token_budget(
         self, now_s: float, scheduler: Scheduler, last_token_s: Callable[[str], float]
     ) -> int | None:
-        """The token budget of the scheduler's next step; None = no limit, or no prompt to compute.
+        """Returns the token budget of the scheduler's next step; None = no limit, or no prompt to compute.
 
-        The policy is asked about the sequences that can get tokens in this step, in the scheduler's order:
-        by priority class, running before waiting, the waiting ones up to the free slots and tokens
-        (max_num_seqs, max_num_batched_tokens). A decode takes one token and its draft, a prompt its missing
-        tokens up to long_prefill_token_threshold. `last_token_s` returns the time of a request's last token.
+        The policy gets the sequences that can get tokens in this step, in the scheduler's order: by priority
+        class, running before waiting, and waiting sequences only up to max_num_seqs and
+        max_num_batched_tokens. A decode takes one token and its draft; a prompt takes its missing tokens up
+        to long_prefill_token_threshold. `last_token_s` returns the time of a request's last token.
         """
         config, decodes, prefills = scheduler.config, list[DecodeWork](), list[PrefillWork]()
         threshold = config.long_prefill_token_threshold
@@ -42,11 +42,11 @@ class BudgetController:
         return self.policy.token_budget(now_s, decodes, prefills) if prefills else None
 
     def record(self, slices: Sequence[Slice], seconds: float) -> None:
-        """Record how long a step took that computed `slices`."""
+        """Record how many seconds a step with `slices` took."""
         num_tokens = sum(each.num_new for each in slices)
         attention = sum(attention_tokens(each.num_computed, each.num_new) for each in slices)
         kv_read = sum(each.num_computed + each.num_new for each in slices)
-        if num_tokens and seconds > 0:  # a coarse clock may not see a step
+        if num_tokens and seconds > 0:  # a coarse clock may measure 0
             self.policy.model.record(num_tokens, attention, kv_read, seconds)
 
 

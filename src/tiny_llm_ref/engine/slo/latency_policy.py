@@ -9,23 +9,23 @@ from tiny_llm_lab.types import PriorityClass, attention_tokens
 
 from .step_time import StepTimeModel
 
-# The share of the steps with prompt tokens that are to end inside the slack: SLOs speak of a p99.
+# The share of steps with prompt tokens that should end inside the slack, because SLOs limit a p99.
 _INSIDE = 0.99
 
 
 @dataclass(frozen=True)
 class DecodeWork:
-    """A running request that gets its next token: stored tokens, and the time of its last token."""
+    """A running request that gets its next token: its stored tokens, and the time of its last token."""
 
     num_computed: int
     last_token_s: float
     priority_class: PriorityClass = "interactive"  # tokens of "batch" requests have no deadline
-    num_new: int = 1  # tokens that it takes of the step: more with a draft (day 3.9)
+    num_new: int = 1  # tokens that it takes in the step; more with a draft (day 3.9)
 
 
 @dataclass(frozen=True)
 class PrefillWork:
-    """A running or waiting prompt: stored tokens, the most it may take in this step, its arrival."""
+    """A running or waiting prompt: stored tokens, the most tokens it may take in this step, its arrival."""
 
     num_computed: int
     num_new: int
@@ -37,10 +37,10 @@ _Work = TypeVar("_Work", DecodeWork, PrefillWork)
 
 
 class LatencyPolicy:
-    """Turns a limit on the gap between two tokens into the token budget of the next step.
+    """Turns a limit on the inter-token latency (ITL) into the token budget of the next step.
 
-    With the model's margin the p99 of all gaps keeps the limit, not that of each request: a late step is late
-    for every request that decodes, and late steps come in a row.
+    With the model's margin the p99 over all requests' ITLs keeps the limit. A single request's p99 may not,
+    because a late step is late for every request that decodes, and late steps come in a row.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class LatencyPolicy:
         safety: float | None = None,
         min_prefill_tokens: int = 16,
     ) -> None:
-        """`itl_slo_s`: the longest gap between two tokens; `ttft_slo_s`: from arrival to the first token.
+        """`itl_slo_s` limits the time between two tokens, `ttft_slo_s` the time from arrival to first token.
 
-        `safety` multiplies every predicted time; None: the model's margin for 99 % of the steps, asked
-        again for every budget. `min_prefill_tokens` is the progress floor: the number of prompt tokens that
-        fit in every step, however late the decodes are. Raises ValueError when an SLO is not above 0,
-        `safety` below 1 or the floor below 1.
+        `safety` multiplies every predicted time; with None it is the model's margin for 99 % of the steps,
+        read again for every budget. `min_prefill_tokens` is the progress floor: so many prompt tokens fit in
+        every step, however late the decodes are. Raises ValueError unless each SLO is above 0 and `safety`
+        and the floor are at least 1.
         """
         self.itl_slo_s = itl_slo_s
         self.ttft_slo_s = math.inf if ttft_slo_s is None else ttft_slo_s
@@ -72,9 +72,9 @@ class LatencyPolicy:
         self.min_prefill_tokens = min_prefill_tokens
 
     def slack_s(self, now_s: float, decodes: Sequence[DecodeWork]) -> float:
-        """Seconds until the first deadline, last token + ITL SLO; negative when it has passed.
+        """Returns the seconds until the first deadline, last token + ITL SLO; negative if it has passed.
 
-        Batch-class decodes have no deadline; without interactive ones the slack is infinite.
+        Batch-class decodes have no deadline. Without interactive decodes the slack is infinite.
         """
         interactive, _ = _by_class(decodes)
         return _slack_s(now_s, [each.last_token_s for each in interactive], self.itl_slo_s)
@@ -82,19 +82,19 @@ class LatencyPolicy:
     def token_budget(
         self, now_s: float, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> int | None:
-        """How many tokens the next step may hold, interactive decodes included; None = no limit.
+        """Returns how many tokens the next step may have, interactive decodes included; None = no limit.
 
         Every interactive decode takes its `num_new`. The rest goes to interactive prompts in the order of
-        `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest whose
-        step, in predicted seconds times `safety`, ends inside the slack; at least the progress floor (of
-        interactive prompts, if there are any), at most what all of these can take. Batch-class requests get
-        nothing before the interactive prompts have all that they can take; with a TTFT SLO, a step with
-        their tokens must also end before the first token of any of these prompts is due. None when no decode
-        has a deadline and no TTFT SLO limits batch-class requests.
+        `prefills`, then to batch-class decodes, then to batch-class prompts. The budget is the largest for
+        which the step ends inside the slack, in predicted seconds times `safety`. It is at least the progress
+        floor (of interactive prompts, if there are any) and at most what all of these can take. Batch-class
+        requests get nothing until the interactive prompts have all that they can take. With a TTFT SLO, a
+        step with batch-class tokens must also end before the first token of any interactive prompt is due.
+        Returns None if no decode has a deadline and no TTFT SLO limits batch-class requests.
         """
         decodes, batch_decodes = _by_class(decodes)
         prefills, batch_prefills = _by_class(prefills)
-        # In a step, a batch-class decode is what a short prompt is: it takes tokens when some are left.
+        # In a step, a batch-class decode is like a short prompt: it takes tokens if any are left.
         batch = [*(PrefillWork(each.num_computed, each.num_new) for each in batch_decodes), *batch_prefills]
         itl_slack_s = self.slack_s(now_s, decodes)
         arrivals_s = [each.arrival_s for each in prefills] if batch else []
@@ -115,7 +115,7 @@ class LatencyPolicy:
     def _predictor(
         self, decodes: Sequence[DecodeWork], prefills: Sequence[PrefillWork]
     ) -> Callable[[int], float]:
-        """The seconds, safety included, of a step by its number of tokens besides the decodes."""
+        """Returns a function from the number of tokens besides the decodes to seconds, safety included."""
         safety = self.model.margin(_INSIDE) if self.safety is None else self.safety
         num_decoded = _num_new(decodes)
         decode_attention = sum(attention_tokens(each.num_computed, each.num_new) for each in decodes)
@@ -137,12 +137,12 @@ class LatencyPolicy:
 
 
 def _slack_s(now_s: float, since_s: Sequence[float], slo_s: float) -> float:
-    """Seconds until `slo_s` have passed since the first of `since_s`; infinite without one."""
+    """Returns the seconds until `slo_s` have passed since the first of `since_s`; infinite if it is empty."""
     return min(since_s, default=math.inf) + slo_s - now_s
 
 
 def _by_class(works: Sequence[_Work]) -> tuple[list[_Work], list[_Work]]:
-    """The interactive ones and those of batch class, each in order."""
+    """Returns the interactive works and the batch-class works, each in order."""
     interactive = [each for each in works if each.priority_class != "batch"]
     return interactive, [each for each in works if each.priority_class == "batch"]
 
@@ -152,7 +152,7 @@ def _num_new(works: Sequence[DecodeWork] | Sequence[PrefillWork]) -> int:
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest count from 0 to `most` that fits; 0 also when nothing does."""
+    """Returns the largest count from 0 to `most` that fits, or 0 if none does."""
     fitting, too_many = 0, most + 1
     while too_many - fitting > 1:
         middle = (fitting + too_many) // 2

@@ -1,4 +1,4 @@
-"""How long a step of the engine will take, before it runs."""
+"""Predicts how long a step of the engine will take."""
 
 import math
 from collections import deque
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from tiny_llm_lab.types import StepCoefficients, StepSample, StepTimeError
 from tiny_llm_lab.types.scheduling.step_time_fit import fit_step_times
 
-# Where small steps may end, and below how many samples a regime is not fitted on its own.
+# Where small steps may end, and how many samples a regime needs to be fitted on its own.
 _SPLITS = (16, 32, 64, 128, 256, 512, 1024)
 _FEWEST = 6
-# How far one measurement may pull the correction or the margin, and how many steps are remembered.
+# How far one measurement may move the correction or the margin, and how many steps are remembered.
 _PULL, _WINDOW = 2.0, 256
 
 
 class StepTimeModel:
     """Predicts the seconds of a step: a + b * num_tokens + c * attention_tokens + d * kv_tokens_read.
 
-    There are two regimes with an (a, b, c, d) each. In a small step (up to `split_tokens` tokens) the time
-    goes into reading the weights, which costs the same for any number of tokens; in a large one it goes into
-    arithmetic, which costs the same for every token. Each regime has a correction, learnt while running.
+    There are two regimes, each with its own (a, b, c, d). A small step (up to `split_tokens` tokens) is
+    memory-bound: it reads the weights, which costs the same for any number of tokens. A large step is
+    compute-bound: every token costs the same. Each regime has a correction, learned while running.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class StepTimeModel:
         """Fit `small` and `large`, (a, b, c, d) each, to at least 3 measured samples.
 
         Each is `fit_step_times` (tiny_llm_lab.types.scheduling.step_time_fit) of the regime's samples, or of
-        all samples when the regime has fewer than 6. `split_tokens` None: the power of two from 16 to 1,024
-        with the smallest sum of relative errors. `newest` is the weight of the newest step in the corrections
-        (0 = never correct). Raises ValueError for too few samples, a time that is not above 0, or a weight
-        outside 0 to 1.
+        all samples if the regime has fewer than 6. `split_tokens` None means the power of two from 16 to
+        1,024 with the smallest sum of relative errors. `newest` is the weight of the newest step in the
+        corrections (0 = never correct). Raises ValueError for too few samples, a time that is not above 0, or
+        a weight outside 0 to 1.
         """
         if len(samples) < 3 or any(sample.seconds <= 0 for sample in samples) or not 0 <= newest <= 1:
             raise ValueError("a step-time model needs 3 samples of more than 0 s and a weight from 0 to 1")
@@ -49,10 +49,10 @@ class StepTimeModel:
         ]
 
     def predict(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int = 0) -> float:
-        """Seconds of a step, the correction of its regime included; the counts are those of a `StepSample`.
+        """Returns the seconds of a step, corrected for its regime. The counts are as in `StepSample`.
 
-        A larger count never makes the prediction smaller inside a regime. A large step takes at least as
-        long as a small one of `split_tokens` tokens with the same kv_tokens_read and no attention tokens.
+        Inside a regime a larger count never makes the prediction smaller. A large step takes at least as long
+        as a small step of `split_tokens` tokens with the same kv_tokens_read and no attention tokens.
         """
         if num_tokens <= self.split_tokens:
             return self.small_correction * _seconds(self.small, num_tokens, attention_tokens, kv_tokens_read)
@@ -61,12 +61,12 @@ class StepTimeModel:
         return max(least_s, large_s)
 
     def record(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int, seconds: float) -> None:
-        """Learn from a step that took `seconds`: moves `small_correction` or `large_correction`.
+        """Learn from a step that took `seconds`: update `small_correction` or `large_correction`.
 
         The correction becomes (1 - newest) times its value plus `newest` times measured / fitted seconds.
-        One measurement counts at most as twice and at least as half the correction so far, so that a hiccup
+        One measurement counts as at most twice and at least half the correction so far, so that a hiccup
         does not look like a slower machine. The error of the prediction before this step is remembered for
-        `error` and `margin`. Raises ValueError when `seconds` is not above 0.
+        `error` and `margin`. Raises ValueError if `seconds` is not above 0.
         """
         if seconds <= 0:
             raise ValueError(f"a step cannot take {seconds} s")
@@ -84,22 +84,23 @@ class StepTimeModel:
             self.large_correction = correction
 
     def error(self) -> StepTimeError:
-        """The errors of the predictions of the last 256 steps, or those of the fit while there are none."""
+        """Returns the prediction errors of the last 256 steps, or the errors of the fit before any step."""
         errors = self._errors or self._fit_errors
         return StepTimeError(len(errors), _nearest_rank(errors, 0.5), _nearest_rank(errors, 0.9))
 
     def margin(self, share: float) -> float:
-        """The factor, 1 to 2, by which predictions are multiplied to cover a `share` (0 to 1) of the steps.
+        """Returns the factor, 1 to 2, that makes predictions cover a `share` (0 to 1) of the steps.
 
-        The nearest-rank percentile of measured / predicted seconds of the last 256 steps, the fitted
-        samples counted as the first ones. A step of decodes alone (attention_tokens == kv_tokens_read, one
-        token each) does not count: no budget changes how long it takes.
+        You multiply predictions by it. It is the nearest-rank percentile of measured / predicted seconds over
+        the last 256 steps; the fitted samples count as the first steps. A step with only decodes
+        (attention_tokens == kv_tokens_read, one token each) does not count, because no budget changes how
+        long it takes.
         """
         wanted = _nearest_rank(self._ratios, share) if self._ratios else 1.0
         return min(max(wanted, 1.0), _PULL)
 
     def _compare(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int, seconds: float) -> float:
-        """The relative error of the prediction, after the ratio is remembered."""
+        """Remember the ratio, and return the relative error of the prediction."""
         predicted_s = self.predict(num_tokens, attention_tokens, kv_tokens_read)
         if attention_tokens > kv_tokens_read and predicted_s > 0:
             self._ratios.append(seconds / predicted_s)

@@ -83,6 +83,14 @@ def test_every_task_of_the_course_fits_80_columns() -> None:
         assert all(len(line) <= 80 for line in lines if "read:" not in line), task.id
 
 
+def test_a_section_on_the_second_page_of_a_day_is_found(clone: Path) -> None:
+    edit(clone, "course.toml", 'chapter = "two.md"', 'chapter = "two.md"\nmore = ["more.md"]')
+    (clone / "book/src/more.md").write_text("## Task 1.2.2: twice\n")
+    course = load_course(clone)
+    assert chapter_of(course, course.task("1.2.2")) == "book/src/more.md#task-122-twice"
+    assert chapter_of(course, course.task("1.2.1")) == "book/src/two.md"
+
+
 def test_a_section_for_two_tasks_is_found(clone: Path) -> None:
     course = load_course(clone)
     (clone / "book/src/two.md").write_text("## Tasks 1.2.1 and 1.2.2: both\n")

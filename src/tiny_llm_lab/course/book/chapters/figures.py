@@ -59,7 +59,7 @@ def is_same_drawing(one: str, other: str) -> bool:
 
 
 def _stale(kept: Path, drawn: Path) -> Iterator[str]:
-    names = {path.name for folder in (kept, drawn) for path in folder.glob("*.svg")}
+    names = {path.name for folder in (kept, drawn) for path in folder.iterdir()}
     for name in sorted(names):
         if not (drawn / name).exists():
             yield f"book/src/figures/{name}: no script of book/figures draws it"
@@ -70,7 +70,7 @@ def _stale(kept: Path, drawn: Path) -> Iterator[str]:
 def _unused(kept: Path, pages: Sequence[Page]) -> Iterator[str]:
     shown = "\n".join(page.text for page in pages)
     for path in sorted(kept.iterdir()):
-        if f"figures/{path.name})" not in shown:
+        if path.suffix != ".js" and f"figures/{path.name})" not in shown:
             yield f"book/src/figures/{path.name}: no page shows it"
         elif path.suffix == ".svg" and "<title>" not in _text(path):
             yield f"book/src/figures/{path.name}: it has no <title>, which is read to those who do not see it"

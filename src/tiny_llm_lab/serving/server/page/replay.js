@@ -42,6 +42,12 @@ function start(events) {
   return steps;
 }
 
+// The page around the frame says whether its theme is light or dark; before that the system's choice counts.
+addEventListener("message", ({ data }) => {
+  document.documentElement.className = data;
+  view.restyle();
+});
+
 document.getElementById("play-off").addEventListener("click", () => play(off));
 document.getElementById("play-on").addEventListener("click", () => play(on));
 show("on", on);

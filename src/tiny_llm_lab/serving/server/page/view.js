@@ -20,13 +20,14 @@ export class View {
     this.blocks = document.getElementById("blocks");
     this.theme = readTheme();
     this._summaryAt = 0;
-    const restyle = () => {
-      this.theme = readTheme();
-      this.draw();
-    };
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
     new ResizeObserver(() => this.draw()).observe(this.timeline);
     this._listen();
+  }
+
+  restyle() {
+    this.theme = readTheme();
+    this.draw();
   }
 
   get isHeld() {
