@@ -35,7 +35,9 @@ REFUSED = {
         "--stop ''": "a stop string must not be empty",
         "--max-tokens 0": "--max-tokens: must be 1 or more",
         "--top-p 0": "top_p must be above 0",
-        "--loop cached --no-async-scheduling": "--async-scheduling is not for --loop cached: choose --loop",
+        "--loop cached --no-async-scheduling": (
+            "--async-scheduling does not work with --loop cached: choose --loop"
+        ),
         "--solution mlx-lm --async-scheduling": "mlx-lm always begins a step ahead: leave out",
         "--solution mine": "there is no tiny_llm_that_is_not_there in this checkout: choose another",
         **{f"--threads {n}": f"error: --threads must be 1 to 256, not {n}" for n in (0, -1, 100000)},
@@ -61,7 +63,7 @@ REFUSED = {
         "--scheduling priority -tp 2": "each rank has its own",
     },
     "batch-main --engine": {
-        "--prefill-step=64": "--prefill-step is not for the engine: leave it out",
+        "--prefill-step=64": "--prefill-step does not work with --engine",
         "--max-num-batched-tokens 8": "(8) must be at least max_num_seqs (64)",
         "--max-num-seqs 0": "--max-num-seqs/--batch-size: must be 1 or more, not 0",
         "--speculate draft:": "must be off, ngram or draft:MODEL, not 'draft:'",

@@ -35,7 +35,7 @@ def load_and_build(
 
     Raises UserError for a model or a setting that cannot be served.
     """
-    llm = load_serving(settings.solution)  # a solution without an engine costs no download
+    llm = load_serving(settings.solution)  # before anything is downloaded: a solution may have no engine
     loaded, draft = load(settings), None
     if settings.engine.draft_model is not None:
         draft = load(replace(settings, model=settings.engine.draft_model, threads=None)).model
