@@ -168,5 +168,5 @@ def test_an_interrupted_run_keeps_what_came() -> None:
 
 @pytest.mark.parametrize("url", ["fake", "ftp://fake", "http://", "http://[::1"])
 def test_a_bad_url_is_named(url: str) -> None:
-    with pytest.raises(UserError, match="is no URL"):
+    with pytest.raises(UserError, match="is not a URL"):
         run_virtual(run_load(url, "m", requests(0.0)))

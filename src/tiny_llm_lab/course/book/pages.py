@@ -43,7 +43,7 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
         values = "" if action.nargs == 0 or not flags else f" {_values(action)}"
         text = (action.help or "") % {**vars(action), "prog": parser.prog}
         if "--threads" in action.option_strings:  # the one default that is another on every machine
-            text = text.replace(f"default: {action.default})", "default: one a core)")
+            text = text.replace(f"default: {action.default})", "default: one per core)")
         yield f"| {names}{values} | {text.replace('|', chr(92) + '|')} |"
 
 

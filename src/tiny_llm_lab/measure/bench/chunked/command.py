@@ -92,7 +92,7 @@ def run(args: Namespace) -> int:
 
 def _schedules(args: Namespace) -> list[Schedule]:
     if args.chunk_policies and args.solution == "mlx-lm":
-        raise UserError("mlx-lm has no such policies: choose --solution ref or mine")
+        raise UserError("mlx-lm cannot use these policies: choose --solution ref or mine")
     schedules = [Schedule(step) for step in args.prefill_steps]
     schedules += [_with_policy(policy, args.chunk_target_ms) for policy in args.chunk_policies]
     if len(set(schedules)) < len(schedules):
