@@ -45,8 +45,8 @@ REFUSED = {
     "batch-main": {
         "--no-enable-chunked": "error: unrecognized arguments: --no-enable-chunked: ",
         "--prefill-step 0": "--prefill-step: must be 1 or more, not 0",
-        f"--prefill-step {'9' * 23}": "must be 2147483647 at most, not a number of 23 digits",
-        f"--max-tokens 1{'0' * 400}": "must be 2147483647 at most, not a number of 401 digits",
+        f"--prefill-step {'9' * 23}": "must be at most 2147483647, not a number of 23 digits",
+        f"--max-tokens 1{'0' * 400}": "must be at most 2147483647, not a number of 401 digits",
         "--batch-size 0": "--batch-size: must be 1 or more, not 0",
         "--max-seq-len 0": "--max-seq-len: must be 1 or more, not 0",
         "--solution mlx-lm --async-scheduling": "mlx-lm always launches a step ahead: leave out",
@@ -74,7 +74,7 @@ REFUSED = {
         SHORT_STEPS: "raise max_num_batched_tokens (512)",
         "--chunk-grid 4096": "chunk_grid (4096) must be at most max_num_batched_tokens",
         "--block-size 0": "--block-size: must be 1 or more, not 0",
-        "--kv-cache-memory lots": "'lots' is no amount of memory: write 512M",
+        "--kv-cache-memory lots": "'lots' is not an amount of memory: write 512M",
         "--itl-slo-ms 0": "--itl-slo-ms must be above 0, not 0",
         "--solution mine": "tiny_llm_that_is_not_there is not in this checkout",
         "--solution mlx-lm": "has no Engine: choose --solution ref or mine",
@@ -91,8 +91,8 @@ REFUSED = {
         "--repeats 0": "--repeats: must be 1 or more",
         "--threads -1": "--threads: must be 1 or more",
         "--prefill-step 0": "--prefill-step: must be 1 or more",
-        "--batch 8 --output-len 13": "take 14 or more",
-        "--baselines vllm": "unknown baseline 'vllm': choose of mlx-lm, llama.cpp, torch",
+        "--batch 8 --output-len 13": "choose 14 or more",
+        "--baselines vllm": "unknown baseline 'vllm': choose from mlx-lm, llama.cpp, torch",
         "--baseline-output-len 3": f"must be {MIN_STEPS + 3} or more",
         "--model random:qwen9": "unknown model",
     },
@@ -107,18 +107,18 @@ REFUSED = {
     },
     "bench-engine": {
         "--rounds 0": "--rounds: must be 1 or more",
-        "--experiment peers --calibration-out x": "goes with --experiment chunk-position",
+        "--experiment peers --calibration-out x": "needs --experiment chunk-position",
         "--solution mlx-lm": "mlx-lm has no Engine",
     },
     "bench-kernels": dict.fromkeys(
-        ("--rows=", "--rows=0", "--rows=1,x", "--rows=-1"), "--rows takes numbers"
+        ("--rows=", "--rows=0", "--rows=1,x", "--rows=-1"), "--rows must be numbers"
     ),
     "bench-serve --tokenizer none": {
         "--goodput wait:5": "--goodput wait:5",
         "--metric-percentiles 99,101": "--metric-percentiles must be",
-        "--percentile-metrics ttft,wait": "no metric 'wait'",
+        "--percentile-metrics ttft,wait": "unknown metric 'wait'",
         "--extra-body [1]": "--extra-body must be a JSON object",
-        "--header nonsense": "--header takes NAME=VALUE",
+        "--header nonsense": "--header must be NAME=VALUE",
         "--num-warmups -1": "--num-warmups must be 0 or more",
         "--request-timeout 0": "must be above 0 s",
         "--base-url nonsense": "is not a URL",
@@ -141,7 +141,7 @@ REFUSED = {
         "--request a:0:0:1": "1 or more",
         "--request a:-1:1:1": "ARRIVAL_STEP must be",
         "--request a:0:4000:98": "4096 positions",
-        "--request a:0:1:1 --request a:1:1:1": "given twice",
+        "--request a:0:1:1 --request a:1:1:1": "two requests have this name",
         "--request a:0:1:1 --preset storm": "its own requests",
         "--budget 0": "--budget: must be 1 or more",
         "--threshold -1": "long_prefill",
@@ -153,7 +153,7 @@ REFUSED = {
         "--requests 0": "--requests",
         "--rate 0": "--rate",
         "--rate inf": "--rate",
-        "--budget x": "budget is",
+        "--budget x": "budget must be",
         "--budget 8": "max_num_batched_tokens (8)",
         "--solution mlx-lm": "has no BlockPool",
         "--shape gpt": "unknown model",
@@ -178,6 +178,6 @@ def test_bad_usage_is_one_line(
         monkeypatch.setattr(model_options, "load_checkpoint", lambda *_: pytest.fail("a model was loaded"))
     assert cli.main(shlex.split(words)) == 2
     out, err = capsys.readouterr()
-    lines = [line for line in err.splitlines() if not line.startswith("step times are assumed")]
+    lines = [line for line in err.splitlines() if not line.startswith("step times are estimated")]
     assert out == "" and lines[-1].startswith("error: ") and said in lines[-1]
     assert len(lines) == 1, "nothing was said or done before"

@@ -44,7 +44,7 @@ def test_late_prompts_arrive_while_an_unchunked_long_prompt_would_be_in_prefill(
 
 
 def test_long_prompts_must_be_longer_than_short_ones() -> None:
-    with pytest.raises(UserError, match="--long-tokens must be more than --short-tokens"):
+    with pytest.raises(UserError, match="--long-tokens must be above --short-tokens"):
         replace(WORKLOAD, long_tokens=6)
 
 
@@ -150,7 +150,7 @@ def test_medians_spreads_and_ratios() -> None:
             "out tok/s, prefill_step 25 / unchunked": 11 / 5,
         }
     )
-    assert together.notes[-1] == "The shortest total has prefill_step 25."
+    assert together.notes[-1] == "prefill_step 25 has the shortest total."
     assert [row.name for row in classes.rows[:2]] == ["prefill_step 25, short", "prefill_step 25, long"]
     short, long = classes.rows[:2]
     # Pooled in each run: gaps of the early and the late request, and of the long one.

@@ -34,8 +34,8 @@ def exercises(course: Course) -> dict[str, Source]:
         for name, function in source.functions.items():
             if function.is_public and name not in source.task_of:
                 raise UserError(
-                    f"{Path(path).name}: {name} belongs to no task of course.toml: move it to tiny_llm_lab, "
-                    "give it to a task, or start its name with an underscore"
+                    f"{Path(path).name}: {name} does not belong to a task of course.toml: move it to "
+                    "tiny_llm_lab, give it to a task, or start its name with an underscore"
                 )
     return sources
 

@@ -163,7 +163,7 @@ def parsed(name: str, text: str) -> Source:
         source.tree  # noqa: B018 - an error is told here
     except SyntaxError as error:
         raise UserError(
-            f"src/tiny_llm/{name}:{error.lineno} is not Python ({error.msg}): mend that line first"
+            f"src/tiny_llm/{name}:{error.lineno} is not valid Python ({error.msg}): fix that line first"
         ) from None
     return source
 

@@ -84,4 +84,4 @@ class PagedKvCache:
             ("blocks", blocks, self.num_blocks),
         ):
             if numbers and not 0 <= min(numbers) <= max(numbers) < count:
-                raise ValueError(f"{what} lie in 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")
+                raise ValueError(f"{what} must be 0 to {count - 1}, not {min(numbers)} to {max(numbers)}")

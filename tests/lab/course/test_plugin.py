@@ -88,7 +88,7 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     said = grade("--task", "1.1.1").stdout
     assert "mistake of the course" not in said
     assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which yours " in said
-    assert "does not have yet (task 1.2.1): add it, and ignore it until then." in said
+    assert "does not have yet (task 1.2.1): add the parameter, and ignore it until then." in said
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_long_test_runs_when_asked_for(grade: Run, tree: Path) -> None:
     edit(tree, "tests/test_sums.py", "def test_counter", "@pytest.mark.long\ndef test_counter")
     done = grade("--solution", "ref")
     assert "2 passed, 1 deselected" in done.stdout
-    assert "\n1 tests that take long were left out: --full runs them\n" in done.stdout
+    assert "\nskipped 1 long tests: --full runs them\n" in done.stdout
     assert "3 passed" in grade("--solution", "ref", "--full").stdout
     assert "1 passed" in grade("--solution", "ref", "--task", "1.2.1").stdout
 

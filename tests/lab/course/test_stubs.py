@@ -161,7 +161,7 @@ def test_check_lists_what_is_stale(repository: Path, capsys: pytest.CaptureFixtu
     assert run(check=True) == 0
     edit(repository, "src/tiny_llm_ref/sums.py", "def twice(x):", "def twice(x, y=1):")
     assert run(check=True) == 1
-    assert "stale: src/tiny_llm/sums.py" in capsys.readouterr().err
+    assert "src/tiny_llm/sums.py is stale" in capsys.readouterr().err
     assert run() == 0
     assert run(check=True) == 0
 

@@ -97,7 +97,7 @@ def test_the_chosen_budget_has_the_lowest_ttft_inside_the_slo(slo_s: float, name
     best = sweep.chosen(sweep_rows(), slo_s)
     assert (best.name if best else None) == name
     said = sweep.finding(sweep_rows(), slo_s, None).conclusion[0]
-    assert f"choose {name}:" in said if name else "No budget keeps" in said
+    assert f"choose {name}:" in said if name else "No budget meets" in said
 
 
 @pytest.mark.parametrize(

@@ -127,13 +127,16 @@ ERROR = {"error": {"message": "the engine\nfailed", "type": "server_error"}}
         ([text_chunk("a"), sse(ERROR)], "the engine failed"),
         ([text_chunk("a")], "the stream ended before the answer did"),
         ([], "the stream ended before the answer did"),
-        ([b"data: {broken\n\n"], "an event that is no chunk of an answer: {broken"),
-        ([b"data: [1]\n\n"], "an event that is no chunk of an answer: [1]"),
-        ([b'data: {"usage": {"completion_tokens": Infinity}}\n\n'], "an event that is no chunk of an answer"),
-        ([b"data: " + b"[" * 100_000 + b"\n\n"], "an event that is no chunk of an answer"),
-        ([b'data: {"choices": 3}\n\n'], "an event that is no chunk of an answer"),
+        ([b"data: {broken\n\n"], "the server sent an event that is not a chunk of an answer: {broken"),
+        ([b"data: [1]\n\n"], "the server sent an event that is not a chunk of an answer: [1]"),
+        (
+            [b'data: {"usage": {"completion_tokens": Infinity}}\n\n'],
+            "the server sent an event that is not a chunk of an answer",
+        ),
+        ([b"data: " + b"[" * 100_000 + b"\n\n"], "the server sent an event that is not a chunk of an answer"),
+        ([b'data: {"choices": 3}\n\n'], "the server sent an event that is not a chunk of an answer"),
         ([b"data: " + b"x" * (5 * 2**20)], "the server sent an event of more than 4 MB"),
-        ([text_chunk("a"), 1e4, DONE], "no end after 600 s"),
+        ([text_chunk("a"), 1e4, DONE], "the answer did not end within 600 s"),
     ],
 )
 def test_a_bad_answer_is_a_record_with_an_error(steps: list[Step], message: str) -> None:

@@ -39,7 +39,7 @@ def command_problems(page: Page) -> list[str]:
 def formula_problems(page: Page) -> list[str]:
     """Formulas that cannot be shown, and LaTeX outside of dollars, which the book would show as it is."""
     found = [
-        f"{page.name}:{formula.line}: ${formula.latex.strip()}$ cannot be shown: {complaint}"
+        f"{page.name}:{formula.line}: cannot show ${formula.latex.strip()}$: {complaint}"
         for formula in formulas(page.text)
         if (complaint := _formula_complaint(formula))
     ]
@@ -88,7 +88,7 @@ def _complaint(words: list[str]) -> str | None:
     if words[2:3] == ["python"]:
         return None  # PDM runs any program
     if len(words) < 3 or words[2] not in COMMANDS:
-        return f"no such command: choose one of {', '.join(COMMANDS)}"
+        return f"this command does not exist: choose one of {', '.join(COMMANDS)}"
     parser = command_parser(words[2])
     # What stands behind `--` is pytest's; a book writes the dashes, so that its typos are found.
     hands_on = parser.get_default("handed_on") is not None and "--" in words

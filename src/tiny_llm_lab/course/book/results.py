@@ -63,7 +63,7 @@ def asked_table(results: dict[str, Result], asked: str) -> str:
     """
     name, *columns = [part.strip() for part in asked.split(";")]
     if name not in results:
-        raise UserError(f"no such result: {name}: the pages may use {', '.join(results)}")
+        raise UserError(f"there is no result {name}: choose one of {', '.join(results)}")
     return results_table(results[name], columns, has_spread=False)
 
 
@@ -89,7 +89,7 @@ def _read(path: Path) -> Result:
         return Result(path.stem, figures=figures, **row)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"results/{path.name} is no result: {error}: take a file beside it as a model"
+            f"results/{path.name} is not a result: {error}: copy the form of another file there"
         ) from error
 
 

@@ -118,12 +118,12 @@ class Grader:
 def _blame(task: Task, todo: Todo) -> str:
     if isinstance(todo, MissingParameter):
         return (
-            f"A given answer passes {todo.where}, which yours does not have yet (task {todo.task}): "
-            "add it, and ignore it until then."
+            f"A given answer passes {todo.where}, which your function does not have yet (task {todo.task}): "
+            "add the parameter, and ignore it until then."
         )
     return (
         f"This test of task {task.id} needs task {todo.task}, which comes later: "
-        f"a mistake of the course, not yours.\n{todo}"
+        f"that is the course's mistake, not yours.\n{todo}"
     )
 
 

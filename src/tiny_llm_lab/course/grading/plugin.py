@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help=f"seconds for each test of mine, as --timeout of pytest-timeout: {_LIMIT_S:.0f}, 0 = none",
+        help=f"most seconds for a test of mine; 0 is no limit (default: {_LIMIT_S:.0f})",
     )
 
 
@@ -102,7 +102,7 @@ def _imported(name: str) -> TaskNames:
     except (SyntaxError, ImportError, NameError) as error:
         # Every test would fail in the same way: say it once.
         last = "".join(traceback.format_exception(error, limit=-1))
-        pytest.exit(f"{PACKAGES[name]} cannot be imported\n{last}", returncode=1)
+        pytest.exit(f"cannot import {PACKAGES[name]}\n{last}", returncode=1)
 
 
 class Interrupt:

@@ -11,18 +11,18 @@ from tiny_llm_lab.course.manifest import Course, Task, load_course
 from tiny_llm_lab.types import UserError
 
 FLAGS: dict[str, dict[str, Any]] = {
-    "--week": {"type": int, "help": "only the tests of this week"},
-    "--day": {"help": "only the tests of this day: --week 2 --day 7, or --day 2.7"},
-    "--task": {"help": "only the tests of this task, as in --task 2.7.3"},
+    "--week": {"type": int, "help": "run only the tests of this week"},
+    "--day": {"help": "run only the tests of this day: --week 2 --day 7 or --day 2.7"},
+    "--task": {"help": "run only the tests of this task, such as --task 2.7.3"},
     "--kernels": {
         "choices": ("off", "cpp", "mlx"),
-        "help": "what models compute with, unless a test chooses (default: TINY_LLM_KERNELS, or else off)",
+        "help": "operators of the models, unless a test chooses (default: TINY_LLM_KERNELS, or off)",
     },
-    "--full": {"action": "store_true", "help": "also the tests that take minutes"},
+    "--full": {"action": "store_true", "help": "also run the tests that take minutes"},
 }
 
 
-HELP = "Grade src/tiny_llm (test) or the reference (test-ref): one week, one day, or all of it."
+HELP = "Grade src/tiny_llm (test) or the reference (test-ref): a week, a day, a task or everything."
 
 # pytest's own options that need all tests in one process, or say how many there are.
 _SAYS_PROCESSES = ("-n", "--numprocesses", "--dist", "--pdb", "--trace", "-s", "--capture=no")
@@ -36,8 +36,8 @@ IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--kernels SET] [--full] [pytest arguments]"
     parser.epilog = (
-        f"All other arguments are pytest's, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
-        "chunk. Several days run in several processes; -n0 runs them in one."
+        f"All other arguments go to pytest, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
+        "chunk. Several days run in parallel; -n0 runs them in one process."
     )
     for flag, settings in FLAGS.items():
         parser.add_argument(flag, **settings)
@@ -59,7 +59,7 @@ def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     wanted = course.select(args.week, args.day, args.task)  # tells what does not exist before pytest starts
     own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
     if any(arg.partition("=")[0] == "--borrow" for arg in own):
-        raise UserError("tests grade your own files: leave out --borrow, or run `stubs --fill-before W.D`")
+        raise UserError("test grades your own files: leave out --borrow, or run `stubs --fill-before W.D`")
     command = pytest_command("ref" if args.command == "test-ref" else "mine")
     for option in ("week", "day", "task", "kernels"):
         value = getattr(args, option)

@@ -9,7 +9,7 @@ from tiny_llm_lab.course.manifest import Course, Task
 from tiny_llm_lab.types import UserError
 
 TASK = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
-LONG = "long: takes seconds or minutes; runs with --full, or when its week, day or task is asked for"
+LONG = "long: takes seconds or minutes; runs with --full, or if you ask for its week, day or task"
 _COUNTS = "tiny_llm_left_out"  # what a worker of pytest-xdist tells the process that reports
 
 
@@ -32,7 +32,7 @@ class Selection:
         if marker is None:
             return None
         if len(marker.args) != 1 or marker.kwargs:
-            raise pytest.UsageError(f"{item.nodeid}: a task marker takes one id, as in task('2.7.3')")
+            raise pytest.UsageError(f"{item.nodeid}: a task marker takes one id, such as task('2.7.3')")
         try:
             return self.course.task(marker.args[0])
         except UserError as error:
@@ -79,6 +79,6 @@ class Selection:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.num_unmarked and self.wanted is None:
-            terminalreporter.line(f"{self.num_unmarked} tests of the lab need --solution ref")
+            terminalreporter.line(f"skipped {self.num_unmarked} tests of the lab, which need --solution ref")
         if self.num_long:
-            terminalreporter.line(f"{self.num_long} tests that take long were left out: --full runs them")
+            terminalreporter.line(f"skipped {self.num_long} long tests: --full runs them")

@@ -48,7 +48,10 @@ def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]
     """For each task that failed, its hint and its chapter; then the command that looks for the mistake."""
     for task_id in failed:
         yield f"task {task_id}: {program} hint {task_id} · {chapter_of(course, course.task(task_id))}"
-    yield f"{program} explain {failed[0]} tries the known mistakes of that task, and names one that fails so"
+    yield (
+        f"{program} explain {failed[0]} tries the task's known mistakes, and names one that fails the same "
+        "tests"
+    )
 
 
 def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
@@ -60,14 +63,14 @@ def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
         yield f"the week is done: {end} shows what you have built"
     task = now.next_task
     if task is None:
-        yield f"next: nothing, all of the Python is written; {program} status"
+        yield f"next: nothing, you have written all of the Python; {program} status"
     else:
         yield f"next: {task.id} {task.title}, {desk.where(task)}"
     passed = [each for each in graded if now.state(each) is State.PASSED]
     if passed:
         # Of a whole day, its comparison; of one task, its own.
         name = day.id if len(graded) > 1 else passed[-1].id
-        yield f"yours beside the reference: {program} diff {name}"
+        yield f"compare with the reference: {program} diff {name}"
 
 
 class Repeated:

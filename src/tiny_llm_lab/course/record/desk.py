@@ -33,7 +33,7 @@ class Desk:
         if name is not None:
             return named_task(self.course, name)
         if self.standing.next_task is None:
-            raise UserError(f"all that is Python has passed: name one, as in {program()} {example}")
+            raise UserError(f"all Python tasks have passed: name a task, such as {program()} {example}")
         return self.standing.next_task
 
 

@@ -76,7 +76,7 @@ def load_record(root: Path) -> tuple[Record, str]:
     except FileNotFoundError:
         return Record(), ""
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return Record(), f"{RECORD} cannot be read: a new record begins"
+        return Record(), f"cannot read {RECORD}: starting a new record"
     return Record(outcomes, hints, given), ""
 
 

@@ -51,7 +51,7 @@ class Recorder:
             try:
                 save_record(root, record.with_outcomes(outcomes))
             except OSError as error:
-                self._complaint = f"what was graded is not noted: {error}"
+                self._complaint = f"cannot record the results: {error}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._complaint:

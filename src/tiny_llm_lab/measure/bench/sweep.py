@@ -58,7 +58,10 @@ class Sweep:
     def _leave_out(self, spec: Spec, error: Exception) -> None:
         if spec in self._required:
             if isinstance(error, CrashError):
-                said = f"{error}\nerror: the measuring process of solution {spec.solution} crashed, see above"
+                said = (
+                    f"{error}\nerror: the measuring process of solution {spec.solution} crashed: see the "
+                    "message above"
+                )
                 raise CrashError(said) from None
             raise error
         del self.runs[spec]

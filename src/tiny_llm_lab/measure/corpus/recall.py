@@ -57,5 +57,5 @@ def _one_question(
             return RecallQuestion(user, question.answer, tokens, len(notes.facts))
         overhead += tokens - context_tokens
     raise ValueError(
-        f"a prompt of {context_tokens} tokens cannot hold a fact and a question; ask for 64 or more"
+        f"a prompt of {context_tokens} tokens is too short for a fact and a question: choose 64 or more"
     )

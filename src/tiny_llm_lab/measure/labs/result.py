@@ -1,4 +1,4 @@
-"""What a lab found: samples, a conclusion made from them, and claims of others beside it."""
+"""What a lab found: samples, our conclusion from them, and what others claim."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ def judged(text: str, holds: bool | None, measured: str) -> Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the samples say: sentences, and claims with verdicts. `problem` says why they say nothing."""
+    """What the samples show: sentences, and claims with verdicts. `problem` says why they show nothing."""
 
     conclusion: Sequence[str]
     claims: Sequence[Claim] = ()

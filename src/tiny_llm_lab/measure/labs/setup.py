@@ -1,4 +1,4 @@
-"""What every lab is given: servers, sizes, and a way to run requests on several variants in turns."""
+"""The input of every lab: servers, sizes, and a way to run requests on several variants in turns."""
 
 import asyncio
 import random
@@ -100,7 +100,7 @@ class LabSetup:
         if self.servers.is_own:
             return list(variants), []
         skipped = [f"{each.name} ({' '.join(each.flags)})" for each in variants if each.flags]
-        return [Variant("this server")], [f"{each}: needs a server of its own" for each in skipped]
+        return [Variant("this server")], [f"{each}: needs its own server" for each in skipped]
 
     def prompt(self, num_tokens: int, seed: int) -> str | tuple[int, ...]:
         """A prompt of random tokens; for a server that is not ours, a text of about as many words."""
@@ -121,7 +121,7 @@ class LabSetup:
     def send(
         self, variant: Variant, requests: Sequence[LoadRequest], options: LoadOptions | None = None
     ) -> LoadRun:
-        """One run. Raises UserError when a request fails: nothing could be concluded from the rest."""
+        """One run. Raises UserError if a request fails, because the others would then show nothing."""
         url = self.servers.url(variant)
         run = self.send_load(url, self.model, requests, options or self.options)
         if run.failed:

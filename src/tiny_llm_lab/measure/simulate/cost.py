@@ -1,4 +1,4 @@
-"""How long a step takes: from assumed bandwidth and arithmetic, or as measured on another machine."""
+"""The time of a step, estimated from bandwidth and arithmetic or measured on another machine."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time that bytes and operations take, plus a fixed overhead. An assumption, not a measurement.
+    """The least time that bytes and operations take, plus a fixed overhead. An estimate, not a measurement.
 
     Linear layers take the longer of reading all weights once and computing with them for every token;
     attention takes the longer of the same two for keys and values. Attention comes after the linear layers.

@@ -56,7 +56,7 @@ def timeline_lines(timeline: Timeline, title: str, width: int) -> Iterator[Text]
         f"{plural(len(timeline.steps), 'step')} · {plural(sum(timeline.totals))} computed · "
         f"largest step {max(timeline.totals)} of {timeline.budget}"
     )
-    yield Text("TTFT in steps · cost = all tokens of a step that brings a token after the first", "dim")
+    yield Text("TTFT in steps · cost = all tokens of a step that returns a token after the first", "dim")
 
 
 def request_rows(timeline: Timeline) -> list[list[str]]:
@@ -111,5 +111,5 @@ def _legend(timeline: Timeline) -> Text:
     names = {"prefill": f"prefill, █ = {timeline.largest_chunk}", "decode": "decode", "waiting": "waiting"}
     parts = [Text.assemble((signs[kind], _STYLES[kind]), f" {name}") for kind, name in names.items()]
     if not timeline.shows_budget:
-        parts.append(Text(f"budget {timeline.budget} is above the picture"))
+        parts.append(Text(f"the budget {timeline.budget} is above the picture"))
     return Text("   ").join(parts)

@@ -48,7 +48,7 @@ class Texts:
             if excess == 0:
                 return text
             pieces = pieces[: max(0, len(pieces) - excess)] if excess > 0 else pieces + self._draw(-excess)
-        raise UserError(f"no text of exactly {num_tokens} tokens was found: choose another length")
+        raise UserError(f"cannot make a text of exactly {num_tokens} tokens: choose another length")
 
     def _draw(self, count: int) -> list[str]:
         return self.rng.choices(self._pieces, k=max(0, count))

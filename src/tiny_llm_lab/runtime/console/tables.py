@@ -31,7 +31,7 @@ KEEP: Final = 100
 _GAP: Final = 2
 _BETWEEN: Final = " · "
 _LEAST_TEXT: Final = 16
-_PIPE_WIDTH: Final = 240  # for those who print with rich: wide enough that no row breaks
+_PIPE_WIDTH: Final = 240  # for printing with rich: wide enough that no row breaks
 
 
 @dataclass(frozen=True)

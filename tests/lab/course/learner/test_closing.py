@@ -15,8 +15,8 @@ SUMS = "src/tiny_llm/sums.py"
 def test_after_green_what_is_next_and_how_to_compare(grade: Grade, written: Path) -> None:
     out = grade("--task", "1.1.1", "tests")
     assert "\nnext: 1.2.1 the counter, src/tiny_llm/counter.py:4\n" in out
-    assert "\nyours beside the reference: ./pdmw run diff 1.1.1\n" in out
-    assert "\nyours beside the reference: ./pdmw run diff 1.1\n" in grade("--day", "1.1", "tests")
+    assert "\ncompare with the reference: ./pdmw run diff 1.1.1\n" in out
+    assert "\ncompare with the reference: ./pdmw run diff 1.1\n" in grade("--day", "1.1", "tests")
 
 
 def test_a_green_part_of_a_task_is_not_to_be_compared(grade: Grade, written: Path) -> None:

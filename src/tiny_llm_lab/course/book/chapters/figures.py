@@ -21,7 +21,7 @@ _RELATIVE, _ABSOLUTE = 0.01, 0.021
 def image_problems(page: Page) -> list[str]:
     """Images without words for those who do not see them."""
     return [
-        f"{page.name}: {match['path']} has no alternative text: say what there is to see, in a sentence"
+        f"{page.name}: {match['path']} needs alternative text: describe the figure in a sentence"
         for match in _IMAGE.finditer(page.text)
         if len(match["text"]) < _SHORTEST_TEXT
     ]
@@ -33,7 +33,7 @@ def figure_problems(root: Path, pages: Sequence[Page]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         error = draw_figures(root, Path(folder))
         if error:
-            return [f"the figures cannot be drawn: {error}"]
+            return [f"cannot draw the figures: {error}"]
         return [*_stale(kept, Path(folder)), *_unused(kept, pages)]
 
 
@@ -62,18 +62,18 @@ def _stale(kept: Path, drawn: Path) -> Iterator[str]:
     names = {path.name for folder in (kept, drawn) for path in folder.glob("*.svg")}
     for name in sorted(names):
         if not (drawn / name).exists():
-            yield f"book/src/figures/{name}: no script of book/figures draws it"
+            yield f"book/src/figures/{name}: no script in book/figures draws it: delete it"
         elif not (kept / name).exists() or not is_same_drawing(_text(kept / name), _text(drawn / name)):
-            yield f"book/src/figures/{name}: the figure is stale: `./pdmw run book` draws it anew"
+            yield f"book/src/figures/{name}: the figure is stale: run ./pdmw run book"
 
 
 def _unused(kept: Path, pages: Sequence[Page]) -> Iterator[str]:
     shown = "\n".join(page.text for page in pages)
     for path in sorted(kept.iterdir()):
         if f"figures/{path.name})" not in shown:
-            yield f"book/src/figures/{path.name}: no page shows it"
+            yield f"book/src/figures/{path.name}: no page shows it: use it or delete it"
         elif path.suffix == ".svg" and "<title>" not in _text(path):
-            yield f"book/src/figures/{path.name}: it has no <title>, which is read to those who do not see it"
+            yield f"book/src/figures/{path.name}: add a <title>, which screen readers read out"
 
 
 def _text(path: Path) -> str:

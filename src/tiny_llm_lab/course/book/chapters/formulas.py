@@ -126,7 +126,7 @@ def _converter() -> Callable[..., str]:
     try:
         return import_module("latex2mathml.converter").convert
     except ImportError as error:
-        raise UserError("latex2mathml is not installed: `./pdmw install` brings it") from error
+        raise UserError("latex2mathml is not installed: run ./pdmw install") from error
 
 
 def _latex(match: re.Match[str]) -> str | None:
@@ -160,7 +160,7 @@ def _check(math: str) -> None:
     try:
         elements = list(ElementTree.fromstring(math).iter())
     except ElementTree.ParseError as error:
-        raise FormulaError("a sign of HTML, such as <, stands in a text") from error
+        raise FormulaError("a text has a character of HTML, such as <") from error
     for element in elements:
         name = element.tag.rpartition("}")[2]
         if len(element) != _NUM_CHILDREN.get(name, len(element)):

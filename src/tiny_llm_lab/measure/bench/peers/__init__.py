@@ -1,4 +1,4 @@
-"""Other engines, measured beside ours on random weights of the same shape."""
+"""Other engines, compared with ours on random weights of the same shape."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ class Peer:
         absent = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if not absent:
             return None
-        return f"{' and '.join(absent)} not installed: pip install {self.packages} (see CONTRIBUTING.md)"
+        return f"{' and '.join(absent)} not installed: run pip install {self.packages} (see CONTRIBUTING.md)"
 
 
 def _formats(bits: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`hol`: many answers are being written when one long prompt comes, without and with chunks."""
+"""`hol`: one long prompt arrives while many answers are running, without and with chunks."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -96,7 +96,7 @@ def _steps(measured: Measured) -> list[int]:
 
 LAB: Final = Lab(
     name="hol",
-    question="What does one long prompt do to answers that are being written?",
+    question="What does one long prompt do to running answers?",
     columns=_COLUMNS,
     title="{streams} answers, and one prompt of {long_tokens} tokens",
     requests=lambda setup, pace, number: contention(setup, pace, 1, number),

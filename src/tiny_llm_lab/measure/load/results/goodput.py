@@ -29,7 +29,7 @@ class Goodput:
                 targets[name] = 0.0
             if name not in names or not targets[name] > 0:
                 raise UserError(
-                    f"--goodput {text}: write {', '.join(names)} with milliseconds, as in ttft:500"
+                    f"--goodput {text}: write {', '.join(names)} with milliseconds, such as ttft:500"
                 )
         return cls(**targets)
 

@@ -1,4 +1,4 @@
-"""The shipped model's tokenizer without transformers, whose import takes longer than an answer."""
+"""The shipped model's tokenizer, without transformers, whose import takes longer than an answer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,7 +47,9 @@ class PlainTokenizer:
         Raises ValueError for both ways to go on at once.
         """
         if continue_final_message and add_generation_prompt:
-            raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+            raise ValueError(
+                "continue_final_message and add_generation_prompt do not work together: set one to false"
+            )
         text = self._template.render(
             variables | {"messages": conversation, "add_generation_prompt": add_generation_prompt}
         )
