@@ -84,7 +84,7 @@ def test_times_count_from_the_start_of_the_run_and_answers_must_be_whole() -> No
     requests = (Request("early", 3, 2, 1.0),)
     done = Completion(0, 3, (7, 7), "", "length", Timing(101.0, (102.0, 103.0)))
     assert timings_of(requests, [done]) == (Timing(1.0, (2.0, 3.0)),)
-    with pytest.raises(UserError, match="request 0 of the benchmark: answered 1 tokens instead of 2"):
+    with pytest.raises(UserError, match="request 0 of the benchmark: has an answer of 1 tokens instead of 2"):
         timings_of(requests, [replace(done, timing=Timing(101.0, (102.0,)))])
     with pytest.raises(UserError, match="request 0 of the benchmark: too long"):
         timings_of(requests, [replace(done, error="too long")])

@@ -148,11 +148,11 @@ def test_an_answer_that_is_not_the_known_one(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_kernels_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
-        raise CrashError("the measuring process ended without a result: it may have run out of memory")
+        raise CrashError("the process ended without a result: it may have run out of memory")
 
     monkeypatch.setattr(command, "run_fresh", crash)
     [found] = command._computed()
-    assert not found.is_right and "native, which is made again" in found.cure
+    assert not found.is_right and "native, and we compile it again" in found.cure
 
 
 def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:

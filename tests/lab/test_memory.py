@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyP
     require_fit("the blocks", free, MAC_8["max_buffer_length"], "take less")
     with pytest.raises(UserError, match=r"^the blocks need 4.3 GiB and 4.3 GiB are free: take less$"):
         require_fit("the blocks", free + 1, 1, "take less")
-    with pytest.raises(UserError, match=r"one array of 4.0 GiB, and this GPU takes 4.0 GiB at most"):
+    with pytest.raises(UserError, match=r"need an array of 4.0 GiB and this GPU takes at most 4.0 GiB"):
         require_fit("the blocks", free, MAC_8["max_buffer_length"] + 1, "take less")
 
 

@@ -1,4 +1,4 @@
-"""Files of the reference in the learner's package: assembled on import, nothing is written.
+"""Puts files of the reference into the learner's package on import; writes nothing.
 
 A borrowed file is executed under the learner's name for it, so its relative imports are of the learner's
 package, and every class is there once.

@@ -1,4 +1,4 @@
-"""From answer to exercise: bodies become one `raise`, and what only the answer needs goes."""
+"""Turns an answer into an exercise: bodies become one `raise`, and what only the answer needs is removed."""
 
 import ast
 import re
@@ -87,7 +87,7 @@ def import_lines(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> l
 
 
 def kernel_answer(source: str, task_id: str) -> str | None:
-    """What cutting takes out of a C++ or Metal file for one task; None when that is nothing."""
+    """The part that cutting removes from a C++ or Metal file for a task; None if there is none."""
     found = [match["answer"] for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
     return "".join(found) if found else None
 
@@ -113,7 +113,7 @@ def _private(source: str) -> Iterator[Cut]:
 
 
 def _unmentioned(source: str) -> Iterator[Cut]:
-    """Private definitions that only mention themselves."""
+    """Private definitions that only refer to themselves."""
     definitions = Source(source).definitions.values()
     for own in definitions:
         others = (each for each in definitions if each is not own and each.owner != own.name)

@@ -1,4 +1,4 @@
-"""The reference as exercises: whose each of its public functions is."""
+"""The reference as exercises: which task owns each of its public functions."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -63,7 +63,7 @@ Item = TypeVar("Item", Task, Day)
 
 @dataclass(frozen=True)
 class Course:
-    """A repository's manifest and the places that it speaks of."""
+    """A repository's manifest and the paths in it."""
 
     root: Path
     days: tuple[Day, ...]
@@ -137,7 +137,7 @@ def _with_this_id(items: Sequence[Item], id_: str, what: str) -> Item:
     span = f"the course has {items[0].id} to {items[-1].id}" if items else "the course has none"
     raise UserError(
         f"there is no {what} {id_!r}: {did_you_mean(id_, by_id, span, cutoff=0.7)}"
-    )  # 9.9.9 is near to no id
+    )  # 9.9.9 is not similar to any id
 
 
 def _day_id(week: int | None, day: str) -> str:

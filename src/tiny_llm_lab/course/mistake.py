@@ -1,4 +1,4 @@
-"""Known mistakes: wrong versions of source files, each with what it says of itself."""
+"""Known mistakes: wrong versions of source files, each with a description."""
 
 import re
 from collections.abc import Iterator, Mapping

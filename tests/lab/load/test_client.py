@@ -85,7 +85,7 @@ def test_a_chat_sends_messages() -> None:
         [{"role": "user", "content": "once upon"}],
         [{"role": "system", "content": "be brief"}],
     ]
-    with pytest.raises(UserError, match="a chat takes text"):
+    with pytest.raises(UserError, match="a chat needs text"):
         load(server, [LoadRequest((1, 2), 2, 4)], endpoint="chat")
 
 

@@ -131,7 +131,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_sent(
 ) -> None:
     server = served.server = FakeOpenAI(lambda _: steady(1, 0.0, 0.0))
     assert bench("--save-result", "--result-dir", "/nowhere") == 2
-    assert "no such folder" in capsys.readouterr().err and not server.bodies
+    assert "is not a folder" in capsys.readouterr().err and not server.bodies
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What can be wrong in a page: a dead link, a command line that its parser rejects, a formula not shown."""
+"""Finds mistakes in a page: dead links, command lines that the parser rejects, broken formulas."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ _DERIVED = {"print.html", "toc.html", "404.html"}
 
 
 def command_problems(page: Page) -> list[str]:
-    """Command lines in the shell blocks of a page that name no command, or that its parser rejects."""
+    """Command lines in a page's shell blocks with an unknown command, or that the parser rejects."""
     return [
         f"{page.name}:{number}: `{shlex.join(words)}`: {complaint}"
         for block in page.blocks()
@@ -51,7 +51,7 @@ def formula_problems(page: Page) -> list[str]:
 
 
 def link_problems(built: Path) -> list[str]:
-    """Links, anchors and images of the built book that lead nowhere; other sites are not asked."""
+    """Dead links, anchors and images in the built book; we don't check other sites."""
     pages: dict[str, _Targets] = {}
     for path in sorted(built.rglob("*.html")):
         if path.name not in _DERIVED:

@@ -1,4 +1,4 @@
-"""`book`: keep the generated parts of the pages right, build the book, and check both."""
+"""`book`: update the generated parts of the pages, build the book, and check both."""
 
 import os
 import re
@@ -30,7 +30,7 @@ _TOP_NAME: Final = re.compile(r"^(?:async )?(?:function|class|const|let) (\w+)",
 
 
 def write_replay(root: Path) -> None:
-    """Make the files of book/src/live that are in no commit."""
+    """Make the files of book/src/live that are not in git."""
     page, live = root / "src" / "tiny_llm_lab" / "serving" / "server" / "page", root / "book" / "src" / "live"
     (live / "replay.js").write_text(bundle([page / f"{name}.js" for name in MODULES]), encoding="utf-8")
     shutil.copyfile(page / "figures.css", live / "figures.css")
@@ -93,7 +93,7 @@ def problems(course: Course) -> list[str]:
 
 
 def page_problems(course: Course) -> list[str]:
-    """What can be found wrong with the pages without running what they show."""
+    """What is wrong with the pages, as far as we can tell without running their commands."""
     results = read_results(course.root)
     found = [
         f"{path.relative_to(course.root)}: a generated part is stale: run ./pdmw run book"

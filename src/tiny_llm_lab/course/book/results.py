@@ -1,4 +1,4 @@
-"""Measurements that are worth keeping: `results/*.json`, one file per claim, and tables made of them."""
+"""Measurements that we keep: `results/*.json`, one file per claim, and tables made from them."""
 
 import json
 import re
@@ -15,7 +15,7 @@ SCHEMA = 1
 _INTRODUCTION = """# Results
 
 One file for each claim, with its command, machine, date and the commit that recorded it. This page is
-generated: `./pdmw run book` writes it from the JSON files beside it, and `book --check` refuses a stale one.
+generated: `./pdmw run book` writes it from the JSON files here, and `book --check` refuses a stale one.
 The numbers in parentheses are the lowest and the highest value, where a figure was measured more than once.
 The machines were shared, so ratios say more than seconds.
 """

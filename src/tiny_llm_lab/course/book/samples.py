@@ -69,7 +69,7 @@ def mark_problems(page: Page, results: Collection[str]) -> Iterator[str]:
 
 
 def sample_problems(page: Page, root: Path, run: Run | None = None) -> Iterator[str]:
-    """Samples that are not what their command prints; runs the commands in `root`."""
+    """Samples that differ from their command's output; runs the commands in `root`."""
     run = run or partial(_run, root)
     for sample in samples(page):
         if sample.kind == "output of" and not occurs(sample.text, run(_command(sample))):

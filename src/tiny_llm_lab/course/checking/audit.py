@@ -1,4 +1,4 @@
-"""Is the manifest complete and true? What a teacher forgets, found by reading."""
+"""Checks that the manifest is complete and true, without running anything."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from tiny_llm_lab.course.source import Function, Source, last_line
 from tiny_llm_lab.runtime.checkout import text_of
 from tiny_llm_lab.types import UserError
 
-# `lines` is a size to expect, not a count: it is wrong when it misleads.
+# `lines` is an expected size, not a count, so we complain only if it is misleading.
 _MISLEADING_FACTOR, _MISLEADING_LINES = 1.5, 5
-# One wrong turn of each kind: a wrong value, a wrong place, a case left out. Fewer hardly try a task's tests.
+# A wrong value, a wrong place, a missing case. With fewer we hardly test a task's tests.
 _MIN_MISTAKES = 3
 
 
@@ -113,7 +113,7 @@ def _mistake_faults(course: Course, mistake: Mistake) -> Iterator[str]:
 
 def _size(function: Function, source: Source) -> int:
     body = source.text.splitlines()[function.first_body_line - 1 : last_line(function.node)]
-    # A helper's signature is the learner's to write as well.
+    # The learner writes a helper's signature too.
     return _num_code_lines(body) + (not function.is_public)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 MAX_FILE_LINES = 200
 MAX_FUNCTION_LINES = 40
 _BUDGET = "budget.toml"
-_SLACK = 0.01  # a part that shrank by more than this gets a smaller budget
+_SLACK = 0.01  # if a part shrank by more than this, its budget falls
 _SUFFIXES = {".py", ".cpp", ".h", ".metal"}
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

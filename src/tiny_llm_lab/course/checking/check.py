@@ -1,4 +1,4 @@
-"""`check`: all that CI runs, every step to the end, one line each. What takes long runs with --full."""
+"""`check`: everything that CI runs, every step to the end, one line each. Slow steps need --full."""
 
 import argparse
 import importlib.util
@@ -26,8 +26,8 @@ HELP = (
 
 PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
 _PYTHON = ("src", "tests", "recipes")
-_SHOWN_LINES = 60  # of the output of a tool that failed
-# Tried once more on a machine that says it has a GPU: what switches kernels on, and what asks for the device.
+_SHOWN_LINES = 60  # last lines of a failed tool's output
+# We run these again on a machine that says it has a GPU: they switch kernels on, or ask for the device.
 _ON_A_GPU = (
     *("tests/kernels", "tests/week_2", "tests/test_default_engine.py"),
     # Where a CPU computes in 32 bits a GPU's own operator is exact enough, and here that operator is a CPU's.
@@ -40,7 +40,7 @@ _THREADS = ("--isa", "plain", "--sanitizer", "thread", "--calls", "100")
 
 @dataclass(frozen=True)
 class Step:
-    """A part of `check`: what holds when it passes, and what finds out."""
+    """A step of `check`: what is true if it passes, and the function that finds out."""
 
     says: str
     complaints: Callable[[Course, argparse.Namespace], Iterable[str]]
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the steps; a step passes when it has nothing to complain about."""
+    """Run the steps; a step without complaints passes."""
     course = load_course()
     if args.task is not None:
         course.task(args.task)
@@ -112,7 +112,7 @@ def _survivors(findings: Iterable[Finding], shows_all: bool = False) -> Iterable
         if finding.verdict is not Verdict.CAUGHT:
             yield str(finding)
         elif shows_all or finding.by == TIME_LIMIT:
-            # Told, because it costs time and a slow machine might be the reason.
+            # We say so, because it costs time and a slow machine may be the reason.
             print(finding)
     print(", ".join(f"{num} {verdict}" for verdict, num in counts.items()) or "no known mistakes")
 

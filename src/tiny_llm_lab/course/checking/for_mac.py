@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def complaints(folder: Path) -> Iterator[str]:
-    """What does not compile for a Mac, or would not be found there."""
+    """What does not compile for a Mac, or would not load there."""
     folder.mkdir(parents=True, exist_ok=True)
     cxx = folder / "c++"
     program = zig(folder)

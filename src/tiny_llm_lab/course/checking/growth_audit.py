@@ -1,4 +1,4 @@
-"""Does the starter show each function as its own week needs it, and is it true what course.toml says?"""
+"""Checks that the starter shows each function as its own week needs it, and that course.toml is right."""
 
 import ast
 import builtins

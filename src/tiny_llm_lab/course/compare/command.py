@@ -55,7 +55,7 @@ class _Watcher:
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         for plugin in config.pluginmanager.get_plugins():
-            if isinstance(plugin, GradingRecord):  # this run grades nothing
+            if isinstance(plugin, GradingRecord):  # this run does not grade
                 config.pluginmanager.unregister(plugin)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

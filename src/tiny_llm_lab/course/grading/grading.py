@@ -1,4 +1,4 @@
-"""How a test that runs into unwritten code is reported: as an outcome of its own."""
+"""Reports a test that runs into unwritten code as its own outcome."""
 
 import importlib.util
 import os
@@ -74,7 +74,7 @@ class Grader:
     def pytest_report_teststatus(
         self, report: pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        # The report stays a failure, so that the exit code is 1; only its category is another.
+        # The report stays a failure, so that the exit code is 1; only its category changes.
         if hasattr(report, "compiler_said"):
             return ("not compiled", "C", ("NOT COMPILED", {"red": True}))
         return ("todo", "○", ("TODO", {"yellow": True})) if hasattr(report, "todo") else None

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> NoReturn:
 
 def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     """pytest on what `args` ask for. Raises UserError for a week, day or task that does not exist."""
-    wanted = course.select(args.week, args.day, args.task)  # tells what does not exist before pytest starts
+    wanted = course.select(args.week, args.day, args.task)  # reports what does not exist before pytest starts
     own = [arg for i, arg in enumerate(args.handed_on) if arg != "--" or "--" in args.handed_on[:i]]
     if any(arg.partition("=")[0] == "--borrow" for arg in own):
         raise UserError("test grades your own files: leave out --borrow, or run `stubs --fill-before W.D`")
@@ -69,14 +69,14 @@ def graded_command(course: Course, args: argparse.Namespace) -> list[str]:
     processes = parallel(wanted, own)
     files = [] if _names_tests(course, own) else _files(course, args.command, wanted)
     command += processes
-    # What a day's tests do not use takes longer to import than most of them run.
+    # Importing what a day's tests do not use takes longer than running most of them.
     command += _WITHOUT_XDIST if not processes and not any(arg.startswith(_OF_XDIST) for arg in own) else ()
     command += _WITHOUT_HYPOTHESIS if wanted is not None and files else ()
     return command + own + files
 
 
 def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str]:
-    """pytest's arguments for several processes, which take a second to start: not for one day or task."""
+    """pytest's arguments for several processes, none for one day or task: they take a second to start."""
     num_days = 2 if wanted is None else len({task.day_id for task in wanted})
     is_said = any(arg.startswith(_SAYS_PROCESSES) for arg in own)
     names_file = any(path.suffix == ".py" for path in map(_path, own) if path is not None)
@@ -84,7 +84,7 @@ def parallel(wanted: frozenset[Task] | None, own: Sequence[str]) -> Sequence[str
 
 
 def _files(course: Course, command: str, wanted: frozenset[Task] | None) -> list[str]:
-    """What pytest collects: a day's tests stand in its own files, and those of the lab belong to no task."""
+    """What pytest collects: a day's tests are in its own files, and the lab's tests belong to no task."""
     if wanted is not None:
         return [path.relative_to(course.root).as_posix() for path in course.test_files(wanted)]
     return ["--ignore", "tests/lab", "--ignore", "tests/kernels"] if command == "test" else []
@@ -95,14 +95,14 @@ def _names_tests(course: Course, own: Sequence[str]) -> bool:
 
 
 def _path(arg: str) -> Path | None:
-    """What looks like a test file or folder, and not like the word behind a -k."""
+    """Whether this looks like a test file or folder, and not like the word after a -k."""
     path = Path(arg.partition("::")[0])
     return path if path.suffix == ".py" or (len(path.parts) > 1 and not arg.startswith("-")) else None
 
 
 def pytest_command(solution: str) -> list[str]:
     """pytest on the repository's tests; naming the plugin twice (pyproject.toml does too) is harmless."""
-    # A loop in C++ does not come back to Python, where --time-limit would end it: then the process ends.
+    # A loop in C++ does not return to Python, where --time-limit would end it, so the process ends.
     last = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
     plugins = ("-p", "timeout", "-p", "tiny_llm_lab.course.grading.plugin")
     limits = last if solution == "mine" else ()
@@ -110,7 +110,7 @@ def pytest_command(solution: str) -> list[str]:
 
 
 def environment(source: Path = _SOURCE) -> dict[str, str]:
-    """Of a process that runs tests: it finds the packages in `source`, and orders sets alike every time."""
+    """A test process's environment: it finds packages in `source`, and always orders sets the same way."""
     # The packages are found whether or not the project is installed, and from any directory.
     paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}

@@ -1,4 +1,4 @@
-"""Which tests run: those of the tasks asked for, and the long ones only when asked for."""
+"""Which tests run: the ones for your tasks, and long ones only if you ask for them."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from tiny_llm_lab.types import UserError
 
 TASK = 'task(id): the exercise of course.toml that a test belongs to, as in task("2.7.3")'
 LONG = "long: takes seconds or minutes; runs with --full, or if you ask for its week, day or task"
-_COUNTS = "tiny_llm_left_out"  # what a worker of pytest-xdist tells the process that reports
+_COUNTS = "tiny_llm_left_out"  # what a worker of pytest-xdist sends to the reporting process
 
 
 class Selection:
@@ -72,7 +72,7 @@ class Selection:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
         """Called where pytest-xdist reports, with each worker that has ended."""
-        output = getattr(node, "workeroutput", {})  # not there when the worker crashed
+        output = getattr(node, "workeroutput", {})  # missing if the worker crashed
         if _COUNTS in output:
             self.num_unmarked, self.num_long, num_tests = output[_COUNTS]
             self.num_tests = Counter(num_tests)

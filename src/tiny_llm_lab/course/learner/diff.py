@@ -1,4 +1,4 @@
-"""`diff`: a learner's answer beside the reference's, once it passes."""
+"""`diff`: a learner's answer next to the reference's, once it passes."""
 
 import difflib
 import textwrap
@@ -26,7 +26,7 @@ from tiny_llm_lab.types import UserError
 
 @dataclass(frozen=True)
 class Answer:
-    """A task's part of one file, or a private helper that it calls: mine beside the reference's.
+    """A task's part of one file, or a private helper that it calls: mine and the reference's.
 
     "" stands for what a side does not have.
     """
@@ -75,7 +75,7 @@ EXAMPLES = (
     ("1.3.2 --peek", "show it before it passes; that spoils the task"),
 )
 _SIDES: Final = ("mine", "reference")
-_PIPE_WIDTH: Final = 110  # where there is no terminal: no line of code breaks
+_PIPE_WIDTH: Final = 110  # without a terminal no line of code breaks
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -129,7 +129,7 @@ def show(console: Console, desk: Desk, task: Task) -> None:
 
 
 def closing_lines(desk: Desk, task: Task, parts: Sequence[Answer]) -> Iterator[str]:
-    """What is said below the code."""
+    """The lines below the code."""
     tasks = desk.course.tasks
     if task.grows and (task.symbols or task.kernel):
         owners = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""`explain`: which known mistake of a task do its failing tests look like?"""
+"""`explain`: which known mistake of a task fails the same tests?"""
 
 import argparse
 import re
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explanation(course: Course, task: Task) -> Iterator[str]:
-    """What the tests of a task say of src/tiny_llm, and which of its known mistakes fail alike.
+    """The results of a task's tests on src/tiny_llm, and the known mistakes that fail the same way.
 
     Nothing is recorded. Raises UserError when a known mistake no longer fits the reference.
     """
@@ -98,7 +98,7 @@ class _Fit:
 def _tried(
     course: Course, mistakes: Sequence[Mistake], wanted: Mapping[str, str], passed: Sequence[str]
 ) -> list[_Fit]:
-    """What is to be said of each mistake, the best fit first."""
+    """How well each mistake fits, the best first."""
     fits = []
     for mistake, said in zip(mistakes, _failures(course, mistakes, list(wanted)), strict=True):
         count = num_alike(wanted, said)
@@ -112,7 +112,7 @@ def _tried(
 
 
 def _failures(course: Course, mistakes: Sequence[Mistake], tests: Sequence[str]) -> list[dict[str, str]]:
-    """Of each mistake, how these tests fail, by test."""
+    """How these tests fail with each mistake, by test."""
     trials = [mistake_trial(course, mistake, tests) for mistake in mistakes]
     return [{} if isinstance(result, TimeoutError) else failures(result) for result in run_trials(trials)]
 
@@ -146,6 +146,6 @@ def num_alike(wanted: Mapping[str, str], found: Mapping[str, str]) -> int:
 
 
 def comparable(message: str) -> str:
-    """A message without what differs between two packages or two runs: names, paths, addresses."""
+    """A message without the names, paths and addresses that differ between packages or runs."""
     values = [line for line in message.splitlines() if not re.match(r"\s*\+\s+where ", line)]
     return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(values).replace(PACKAGES["ref"], PACKAGES["mine"]))

@@ -1,4 +1,4 @@
-"""`next`: the first task that has not passed, where it stands, and how it is tested."""
+"""`next`: the first task that has not passed, where to write it, and how to test it."""
 
 import argparse
 import textwrap
@@ -20,7 +20,7 @@ _WIDTH: Final = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """It takes no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

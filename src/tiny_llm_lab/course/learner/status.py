@@ -27,7 +27,7 @@ _ARROW: Final = ("→", ">")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """It takes no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

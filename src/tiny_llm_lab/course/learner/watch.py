@@ -18,7 +18,7 @@ EXAMPLES = (
     ("2.7", "grade day 2.7"),
     ("2.7.1", "grade one task of it"),
 )
-# How often the source of changes looks whether it is asked to end; a save is heard at once.
+# How often we check whether to stop; we notice a save at once.
 _LOOK_MS = 200
 
 
@@ -78,7 +78,7 @@ def saves(course: Course) -> Iterator[Sized]:
 
 
 def _is_source(change: object, path: str) -> bool:
-    # Editors write files of other names beside it, and Python its caches.
+    # Editors write other files next to it, and Python writes caches.
     return Path(path).suffix in (".py", ".cpp", ".h", ".metal")
 
 

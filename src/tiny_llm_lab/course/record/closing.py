@@ -1,4 +1,4 @@
-"""What a graded run says last: one error once; after green what is next, after red where help is."""
+"""The end of a graded run: each error once, then the next task, or where to get help."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tiny_llm_lab.runtime.console.tables import part_lines
 
 
 class Closing:
-    """A pytest plugin that speaks when a day or task of the learner's package was graded."""
+    """A pytest plugin that prints the end after grading a day or task of the learner's package."""
 
     def __init__(self, selection: Selection, program: str) -> None:
         self._selection, self._program = selection, program
@@ -55,7 +55,7 @@ def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]
 
 
 def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:
-    """What comes next, and how to compare what passed with the reference."""
+    """The next task, and how to compare passed ones with the reference."""
     course, now = desk.course, desk.standing
     day = course.day(graded[-1].day_id)
     end = end_of_week(course, day)
@@ -86,7 +86,7 @@ class Repeated:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Behind the explainer, which reads the failures in full, and before they are shown."""
+        """After the explainer, which reads the full failures, and before pytest shows them."""
         first: dict[str, str] = {}  # by what was raised where, the test that is shown in full
         for report in self._failures:
             raised = self._raised(report)
@@ -94,7 +94,7 @@ class Repeated:
                 report.longrepr = f"{raised}\n  as in {first[raised]}"
 
     def _raised(self, report: pytest.TestReport) -> str:
-        """The place in the learner's code and the error; "" where a test itself complains."""
+        """The place in the learner's code and the error; "" if the test itself complains."""
         crash = getattr(report.longrepr, "reprcrash", None)  # where the innermost error was raised
         if crash is None or not Path(crash.path).is_relative_to(self._starter):
             return ""

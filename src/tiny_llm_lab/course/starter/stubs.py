@@ -79,7 +79,7 @@ def _fill_before(course: Course, day: str) -> int:
     early, wanted = tasks_before(course, day), starter(course)
     written, texts = written_tasks(course), given_files(course, day, wanted)
     current = {name: text for name in texts if (text := text_of(course.starter / name))}
-    # A file without a stub of these days is left as it is, whoever wrote it.
+    # We leave a file without a stub of these days alone, whoever wrote it.
     for name, text in current.items():
         if not any(f'"task {task.id}"' in text for task in early):
             del texts[name]
@@ -123,11 +123,11 @@ def starter(course: Course) -> dict[str, str]:
 
 
 def stale_files(course: Course) -> list[str]:
-    """Files of src/tiny_llm that generating would write or take away."""
+    """Files of src/tiny_llm that generating would write or remove."""
     wanted = starter(course)
     changed = [name for name, text in wanted.items() if text_of(course.starter / name) != text]
     present = list(modules(course.starter))
-    # A file that the reference no longer has goes, unless a learner made it.
+    # We remove a file that is no longer in the reference, unless a learner made it.
     left_over = [name for name in present if name not in wanted and is_untouched(course.starter / name)]
     return changed + left_over
 

@@ -34,9 +34,7 @@ def run_fresh(function: Callable[[Asked], Answer], asked: Asked, threads: int = 
                 begun = pool.submit(_answer, function, asked)
             return begun.result()
         except BrokenProcessPool:
-            raise CrashError(
-                "the measuring process ended without a result: it may have run out of memory"
-            ) from None
+            raise CrashError("the process ended without a result: it may have run out of memory") from None
 
 
 @contextmanager

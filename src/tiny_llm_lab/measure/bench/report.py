@@ -117,7 +117,7 @@ class Ratio:
         return f"{self.name}: {self.value:.3f}{spread}{aim}"
 
     def to_json(self) -> dict[str, Any]:
-        """Flat, the aims beside the numbers."""
+        """Flat, the aims next to the numbers."""
         numbers = {"name": self.name, "value": self.value, "low": self.low, "high": self.high}
         return numbers | asdict(self.aim) | {"is_met": self.is_met}
 

@@ -157,7 +157,7 @@ def config_of(spec: Spec) -> SchedulerConfig:
 
 
 def weights_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes of weights that a decode step reads: all of them, except that it reads only rows of an untied embedding."""
+    """Bytes of weights that a decode step reads: all, but only rows of an untied embedding."""
     skipped = "" if checkpoint.config.tie_word_embeddings else f"{EMBEDDING}.weight"
     return sum(_num_bytes(weight) for name, weight in checkpoint.weights.items() if name != skipped)
 

@@ -8,7 +8,7 @@ from tiny_llm_lab.types import Tokenizer, UserError
 
 @runtime_checkable
 class ChatTemplate(Protocol):
-    """What a tokenizer with a chat template has beside the methods of `Tokenizer`."""
+    """A tokenizer with a chat template: the methods it has besides `Tokenizer`'s."""
 
     @property
     def has_chat_template(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Figures of the book: drawn by book/figures, shown by a page, and told to those who do not see them."""
+"""Figures of the book: book/figures draws them, a page shows them, and a text describes them."""
 
 import os
 import re
@@ -14,12 +14,12 @@ from tiny_llm_lab.course.book.page import Page
 _IMAGE: Final = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<path>[^)\s]+)\)")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _SHORTEST_TEXT: Final = 20
-# Machines round differently, and a figure shows two digits.
+# Machines round differently, and a figure shows only two digits.
 _RELATIVE, _ABSOLUTE = 0.01, 0.021
 
 
 def image_problems(page: Page) -> list[str]:
-    """Images without words for those who do not see them."""
+    """Images without alternative text."""
     return [
         f"{page.name}: {match['path']} needs alternative text: describe the figure in a sentence"
         for match in _IMAGE.finditer(page.text)
@@ -51,7 +51,7 @@ def draw_figures(root: Path, folder: Path) -> str | None:
 
 
 def is_same_drawing(one: str, other: str) -> bool:
-    """Whether two SVG files are the same but for rounding."""
+    """Whether two SVG files are the same except for rounding."""
     if _NUMBER.sub("#", one) != _NUMBER.sub("#", other):
         return False
     pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)

@@ -90,7 +90,7 @@ def _kind(path: Path, name: str, part: Mapping[str, Any]) -> str:
 
 def _yarn(path: Path, part: Mapping[str, Any], original: int) -> RopeScaling:
     factor = _factor(path, part)
-    # As transformers reads them: mscale counts only beside mscale_all_dim.
+    # As transformers reads them: mscale counts only together with mscale_all_dim.
     magnitude = yarn_magnitude(factor)
     if part.get("mscale") and part.get("mscale_all_dim"):
         weights = (number_of(path, part, key) for key in ("mscale", "mscale_all_dim"))

@@ -40,7 +40,7 @@ class Answers:
     ) -> Self:
         """Ask the engine for `n` choices of each prompt, whose seeds follow each other; for all or none.
 
-        Their ids are `request_id`-0, -1 and so on. A form of the answer is compiled once, beside the event
+        Their ids are `request_id`-0, -1 and so on. A form of the answer is compiled once, outside the event
         loop. The caller must `close` the result. Raises ApiError 429 when the queue is full, UserError for
         what can never be served.
         """
