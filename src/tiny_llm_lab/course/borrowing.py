@@ -23,7 +23,7 @@ def borrow_files(files: Sequence[str], solution: str) -> None:
     """Make `import tiny_llm` take these files, such as "layers/attention.py", from the reference.
 
     A file of the learner's without a stub is left in use, and said so. Raises UserError for another solution,
-    and for what is no Python file of the reference.
+    and for anything but a Python file of the reference.
     """
     if solution != "mine":
         raise UserError(f"--borrow completes your own package: use --solution mine, not {solution}")

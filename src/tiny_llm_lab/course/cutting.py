@@ -15,7 +15,7 @@ _KERNEL_PART = re.compile(
     r"(?P<answer>.*?)(?P<end>^[ \t]*//[ \t]*END task (?P=task)\b)",
     flags=re.MULTILINE | re.DOTALL,
 )
-# A signature begins a line: `template <...>` stands above it, and what follows the braces is indented.
+# A signature begins a line; `template <...>` is above it, and the lines inside the braces are indented.
 _CPP_FUNCTION = re.compile(
     r"^(?!//|#|template|constexpr)(?:(?:__attribute__\(\(\w+\)\)|\[\[[\w:]+\]\]) +)?"
     r"(?:[\w:<>*&]+ +)+(?P<name>\w+)\(",
@@ -60,7 +60,7 @@ def cut_kernels(folder: Path, cut: Callable[[str], bool] = lambda task: True) ->
 
 
 def cut_kernel(source: str, is_metal: bool, cut: Callable[[str], bool] = lambda task: True) -> str:
-    """A C++ or Metal file without what stands between `BEGIN task X` and `END task X` comments.
+    """A C++ or Metal file without the lines between `BEGIN task X` and `END task X` comments.
 
     C++ throws instead; Metal, which cannot, does not compile: both errors name the task.
     """
@@ -93,7 +93,7 @@ def kernel_answer(source: str, task_id: str) -> str | None:
 
 
 def kernel_names(source: str, task_id: str) -> list[str]:
-    """The C++ functions that a task's parts stand in, in order."""
+    """The C++ functions that contain a task's parts, in order."""
     parts = [match.start() for match in _KERNEL_PART.finditer(source) if match["task"] == task_id]
     heads = [(match.start(), match["name"]) for match in _CPP_FUNCTION.finditer(source)]
     return [[name for start, name in heads if start < part][-1] for part in parts]

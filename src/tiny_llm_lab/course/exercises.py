@@ -12,7 +12,7 @@ from tiny_llm_lab.types import UserError
 def reference_sources(course: Course) -> dict[str, Source]:
     """Each file of the reference, by its path in the package, with the tasks of its public functions.
 
-    A class in `symbols` stands for its public methods, except for those that another task names. Raises
+    A class in `symbols` means its public methods, except those that another task names. Raises
     UserError where course.toml does not fit.
     """
     found: dict[str, Source] = {}

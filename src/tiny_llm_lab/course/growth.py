@@ -1,6 +1,6 @@
 """What later tasks add to the functions of earlier ones, and a file before they do.
 
-course.toml lists the parameters, `adds` and `widens` of a task. What they mean stands in the docstring of the
+course.toml lists the parameters, `adds` and `widens` of a task. Their meaning is in the docstring of the
 reference, behind the words "From task W.D.N on": the rest of that paragraph belongs to the task.
 """
 

@@ -26,5 +26,5 @@ def has_checkout() -> bool:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file; "" where there is none."""
+    """The text of a file; "" if it does not exist."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""

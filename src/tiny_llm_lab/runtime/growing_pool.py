@@ -2,7 +2,7 @@
 
 The scheduler plans with all blocks from the start. It takes free ones in the order of their numbers, those
 that were never used before those that are cached. So nothing is stored after the highest slot of all steps,
-and memory there can wait for the step that writes it. Plans and answers are those of a whole pool.
+and memory there can wait for the step that writes it. Plans and answers do not change.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ import mlx.core as mx
 from tiny_llm_lab.runtime.memory import DeviceMemory, device_memory, readable, require_fit
 from tiny_llm_lab.types import ModelConfig, SchedulerConfig, UserError
 
-AUTO: Final = "auto"  # half of what is free; on a CPU 1 GiB at most, on Metal as below
+AUTO: Final = "auto"  # half of the free memory; at most 1 GiB on a CPU, on Metal as below
 _AUTO_SHARE: Final = 0.5
 _MOST_ON_CPU: Final = 2**30
 # All programs share a Mac's memory, and few of its requests are long, so we take the smaller of both.
@@ -62,7 +62,7 @@ def engine_num_blocks(
     """How many blocks an engine gets: those that its requests can fill, and that `kv_cache_memory` holds.
 
     Requests: those that run at a time, or `num_requests` when there will never be more. To be called when the
-    weights are loaded; `memory` None is that of MLX's device. Raises UserError for a pool that cannot be
+    weights are loaded; `memory` None is MLX's device's. Raises UserError for a pool that cannot be
     allocated.
     """
     here = memory or device_memory()

@@ -16,7 +16,7 @@ _CACHE_SHARE: Final = 8
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes. `usable` is what a GPU uses without slowing down, `free` what is left of it now.
+    """Bytes. A GPU can use `usable` without slowing down, and `free` of it now.
 
     `largest_array` is the limit of one array, None without one; `can_be_wired` is true on Metal.
     """

@@ -83,6 +83,6 @@ class AsyncLLM:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End what is under way and give the memory back."""
+        """End all running requests and free the memory."""
         running, self._model = self._running, None
         await running.engine.stop()

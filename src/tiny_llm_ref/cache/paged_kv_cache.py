@@ -34,7 +34,7 @@ class PagedKvCache:
         `ops` are the model's operators, which then store and attend.
         """
         if kv_bits not in (None, 8):
-            raise UserError(f"keys and values have 8 bits or, with None, those of the model: not {kv_bits}")
+            raise UserError(f"kv_bits must be 8, or None for the model's own dtype, not {kv_bits}")
         self.num_blocks, self.block_size = num_blocks, block_size
         self.storage = ops or ARRAYS
         self._attention_over = partial(OpsPagedAttention, ops=ops) if ops else PagedAttention

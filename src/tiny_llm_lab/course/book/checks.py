@@ -90,7 +90,7 @@ def _complaint(words: list[str]) -> str | None:
     if len(words) < 3 or words[2] not in COMMANDS:
         return f"this command does not exist: choose one of {', '.join(COMMANDS)}"
     parser = command_parser(words[2])
-    # What stands behind `--` is pytest's; a book writes the dashes, so that its typos are found.
+    # Arguments after `--` are pytest's; the book writes the dashes, so that we find its typos.
     hands_on = parser.get_default("handed_on") is not None and "--" in words
     own = words[3 : words.index("--")] if hands_on else words[3:]
     try:
@@ -166,7 +166,7 @@ def name_problems(page: Page, root: Path) -> list[str]:
 
 def _missing(line: str, names: set[str], root: Path) -> Iterator[str]:
     file: Path | None = None
-    folders: list[Path] = []  # a file's name may stand alone behind its folder's
+    folders: list[Path] = []  # a file's name may follow its folder's
     for match in _CODE.finditer(line):
         word = match[1]
         if _is_file(word):

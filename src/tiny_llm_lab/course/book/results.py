@@ -127,7 +127,7 @@ _UNIT: Final = re.compile(
 
 
 def measured_problems(page: Page) -> Iterator[str]:
-    """Tables with a time or a rate in their header that stand outside of every mark."""
+    """Tables with a time or a rate in their header that are outside of every mark."""
     text = without_generated(page.text)
     for match in _HEADER.finditer(text):
         cells = [cell.strip() for cell in match["cells"].strip("|").split("|")]

@@ -153,7 +153,7 @@ def report(
     differing: Sequence[tuple[str, Found]],
     root: Path,
 ) -> Iterator[str]:
-    """What is said of two recordings, both by test, and of what differs in them."""
+    """The lines about two recordings, both by test, and their differences."""
     written = [test for test in reference if not any(map(is_unwritten, mine[test].calls))]
     todo = (
         f", {len(reference) - len(written)} of them not written yet" if len(written) < len(reference) else ""

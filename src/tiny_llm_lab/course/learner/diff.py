@@ -28,7 +28,7 @@ from tiny_llm_lab.types import UserError
 class Answer:
     """A task's part of one file, or a private helper that it calls: mine and the reference's.
 
-    "" stands for what a side does not have.
+    "" if a side does not have it.
     """
 
     name: str

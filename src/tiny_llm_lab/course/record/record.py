@@ -13,7 +13,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run of a task's tests ended: counts of tests, and what was graded when."""
+    """How one run of a task's tests ended: counts of tests, and the code and time of the run."""
 
     passed: int
     failed: int

@@ -19,7 +19,7 @@ from tiny_llm_lab.runtime.checkout import text_of
 
 @dataclass(frozen=True)
 class Place:
-    """A function of a task in a learner's file; `line` is where a stub's body stands."""
+    """A function of a task in a learner's file; `line` is where a stub's body is."""
 
     path: Path
     line: int

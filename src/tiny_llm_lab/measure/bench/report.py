@@ -165,7 +165,7 @@ class Report:
         self._is_json, self._sections = is_json, list[Section]()
 
     def add(self, section: Section) -> None:
-        """Print a section, unless there is to be JSON."""
+        """Print a section, unless the output is JSON."""
         self._sections.append(section)
         if not self._is_json:
             console = tables.stdout_console()

@@ -16,7 +16,7 @@ from tiny_llm_lab.types import UserError
 
 
 class Sweep:
-    """`runs` has what was measured so far of every spec, also after an interrupt.
+    """`runs` has the runs of every spec so far, also after an interrupt.
 
     A spec behind the first `num_required` that fails is left out; `failures` has the reason by its title.
     """

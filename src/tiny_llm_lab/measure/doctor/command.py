@@ -51,7 +51,7 @@ def is_right(found: Sequence[Finding]) -> bool:
 
 
 def lines_of(finding: Finding, width: int) -> list[str]:
-    """Mark, name and what was found; below it the cure, if one is needed."""
+    """The mark, the name and the finding; below it the cure, if there is one."""
     head = f"{'✓' if finding.is_right else '✗'} {finding.name}".ljust(_NAMES) + " "
     lines = textwrap.wrap(head + finding.says, width, subsequent_indent=" " * len(head))
     if finding.cure and not finding.is_right:

@@ -15,7 +15,7 @@ Draw = Callable[[Figure], None]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement that the lab was to examine, and what was measured about it."""
+    """A statement that the lab tests, and its measurement."""
 
     text: str
     verdict: Verdict

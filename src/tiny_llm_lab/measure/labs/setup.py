@@ -96,7 +96,7 @@ class LabSetup:
         return Variant(str(budget), flags)
 
     def usable(self, variants: Sequence[Variant]) -> tuple[list[Variant], list[str]]:
-        """The variants that can run, and what is left out: a server that is not ours takes no flags."""
+        """The variants that can run, and the others: a server that is not ours takes no flags."""
         if self.servers.is_own:
             return list(variants), []
         skipped = [f"{each.name} ({' '.join(each.flags)})" for each in variants if each.flags]
@@ -115,7 +115,7 @@ class LabSetup:
     def request(
         self, num_tokens: int, max_tokens: int, kind: str, arrival_s: float, seed: int
     ) -> LoadRequest:
-        """A request whose prompt shares no beginning with that of another seed."""
+        """A request whose prompt shares no beginning with another seed's."""
         return LoadRequest(self.prompt(num_tokens, seed), num_tokens, max_tokens, kind, max(0.0, arrival_s))
 
     def send(

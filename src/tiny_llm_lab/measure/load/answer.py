@@ -38,7 +38,7 @@ class Answer:
         return "".join(chunk.text for chunk in self.chunks)
 
     def add(self, data: bytes, time_s: float) -> None:
-        """Take the data of one event; raises ServerError for an error, or for what is no chunk."""
+        """Take the data of one event; raises ServerError for an error, or for data that is not a chunk."""
         if data.strip() == DONE:
             self.is_done = True
             return

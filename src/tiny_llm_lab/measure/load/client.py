@@ -25,7 +25,7 @@ class LoadOptions:
     """How requests are sent; `body` holds more fields for every request's JSON, such as temperature."""
 
     endpoint: Endpoint = "completions"
-    path: str | None = None  # None: that of the endpoint
+    path: str | None = None  # None: the endpoint's
     api_key: str | None = None
     max_concurrency: int | None = None  # None: as many as arrive
     ignore_eos: bool = False

@@ -1,4 +1,4 @@
-"""The flags of `bench-serve`: those of `vllm bench serve`, for what is here."""
+"""The flags of `bench-serve`, named as in `vllm bench serve`."""
 
 import json
 import math
@@ -80,7 +80,7 @@ def add_server_flags(parser: ArgumentParser) -> None:
 
 
 def add_load_flags(parser: ArgumentParser) -> None:
-    """What is sent, and when."""
+    """The requests, and when to send them."""
     add_field_flags(parser.add_argument_group("requests"), DatasetSettings)
     group = parser.add_argument_group("arrivals")
     add_field_flags(group, ArrivalSettings)
@@ -90,7 +90,7 @@ def add_load_flags(parser: ArgumentParser) -> None:
 
 
 def add_result_flags(parser: ArgumentParser) -> None:
-    """What is told and kept."""
+    """What to print and to keep."""
     add = parser.add_argument_group("result").add_argument
     add(
         "--goodput",

@@ -15,7 +15,7 @@ class StepCost(Protocol):
     """The true time of a step, as far as the simulation is concerned."""
 
     def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
-        """Seconds of a step; the counts are those of a `StepSample`."""
+        """Seconds of a step; the counts are a `StepSample`'s."""
         ...
 
 
@@ -31,7 +31,7 @@ class Roofline:
     weight_s: float  # to read all weights once
     token_s: float  # arithmetic of one token in the linear layers
     attended_s: float  # arithmetic of one token attending to one stored token
-    stored_s: float  # to read what is stored of one token
+    stored_s: float  # to read one token's keys and values
 
     def seconds(self, num_tokens: int, attention_tokens: int, kv_tokens_read: int) -> float:
         linear_s = max(self.weight_s, self.token_s * num_tokens)

@@ -68,7 +68,7 @@ def trace_run(
     solution: str = "ref",
     checkpoint: Checkpoint | None = None,
 ) -> list[dict[str, int]]:
-    """`schedule_trace` with a whole configuration, and with the default model or that of `checkpoint`."""
+    """`schedule_trace` with a whole configuration, and with the default model or `checkpoint`'s."""
     if any(request.arrival_step < 0 for request in requests):
         raise UserError("an arrival step must be 0 or more")
     checkpoint, llm = checkpoint or _default_checkpoint(), load_solution(solution)

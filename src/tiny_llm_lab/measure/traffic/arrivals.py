@@ -13,7 +13,7 @@ from tiny_llm_lab.types import UserError
 
 @dataclass(frozen=True)
 class ArrivalSettings:
-    """The rate of arrivals and how even they are; the names are those of `vllm bench serve`."""
+    """The rate of arrivals and how even they are; named as in `vllm bench serve`."""
 
     request_rate: float = flag(
         math.inf, "requests that arrive per second; inf sends all at once", metavar="RPS"

@@ -57,7 +57,7 @@ class Texts:
 def tokenizer_for(name: str | None, model: str) -> CheckpointTokenizer | None:
     """The tokenizer called `name`, a model's or "none".
 
-    None as a name is that of `model`, if it is on this machine: nothing is downloaded unasked.
+    None is `model`'s, if it is on this machine, because we download nothing unasked.
     """
     if name == NO_TOKENIZER:
         return None

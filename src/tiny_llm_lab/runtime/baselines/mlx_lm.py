@@ -86,7 +86,7 @@ def batch_generate(
     """Answer every prompt with mlx-lm's `BatchGenerator`; one completion per prompt, in prompt order.
 
     It computes several prompts at once, each at most `prefill_step` tokens further between two decode
-    steps. Limits, errors and events are those of the seam; see `batch_generate` of the reference.
+    steps. Limits, errors and events are a solution's; see `batch_generate` of the reference.
     `async_scheduling` changes nothing: mlx-lm always launches a step before it reads the last one. Raises
     UserError for policies and metrics: mlx-lm can't use them.
     """

@@ -100,7 +100,7 @@ def build_model(checkpoint: Checkpoint) -> MlxLmModel:
 
 
 def _rope_scaling(checkpoint: Checkpoint) -> dict[str, float | str] | None:
-    """`rope_scaling` in the keys that mlx-lm reads; it knows no attention_factor, so mscale stands for it."""
+    """`rope_scaling` in the keys that mlx-lm reads; it does not know attention_factor, so we pass mscale."""
     scaling = checkpoint.config.rope_scaling
     if scaling is None:
         return None

@@ -9,7 +9,7 @@ from tiny_llm_lab.types import Checkpoint, Model, UserError
 def require_numbers(model: Model, checkpoint: Checkpoint, solution: str) -> None:
     """Raise UserError if a logit after one token is NaN or infinite. Computes one step.
 
-    The largest activations of a model are those of a text's first token, whichever it is.
+    A model has its largest activations at a text's first token, whichever it is.
     """
     if mx.all(mx.isfinite(model(mx.array([[0]], mx.int32)))).item():
         return

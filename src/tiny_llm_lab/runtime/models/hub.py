@@ -11,7 +11,7 @@ _INSTEAD = "use a local folder, default or random:qwen3-0.6b"
 
 
 def download(repo: str) -> Path:
-    """The local copy of the hub repository `repo`; what is in the cache already needs no network."""
+    """The local copy of the hub repository `repo`; a cached one needs no network."""
     # Imported here, because a local checkpoint needs no HTTP client.
     from huggingface_hub import errors, snapshot_download
 

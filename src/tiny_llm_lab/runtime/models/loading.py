@@ -27,7 +27,7 @@ def load_checkpoint(
     `device` "cpu" or "gpu" becomes MLX's default device; None leaves it alone. `dtype` None means as
     stored, but float32 on a CPU without the C++ kernels: MLX's own 16-bit arithmetic there is slow and
     inaccurate.
-    Packed weights stay packed: for them `dtype` is that of scales, biases and activations.
+    Packed weights stay packed: for them `dtype` applies to scales, biases and activations.
     """
     set_buffer_limits()
     _select_device(device)

@@ -51,7 +51,7 @@ class ComposedOps:
 
 
 def furthest(offsets: Offsets, length: int) -> int:
-    """The number of positions that `length` tokens behind `offsets` reach."""
+    """The number of positions that `length` tokens after `offsets` reach."""
     return max(offsets, default=0) + length
 
 

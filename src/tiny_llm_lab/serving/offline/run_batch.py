@@ -70,7 +70,7 @@ class AppClient:
     async def answer(self, request: BatchRequest) -> Record:
         """The record of a request, whether it succeeded or not. Waits while the application's queue is full.
 
-        Raises StoppedError if the application has stopped: what is not answered can be asked again.
+        Raises StoppedError if the application has stopped: then you can run the unanswered lines again.
         """
         content = json.dumps(request.body)  # ASCII, so that lone surrogates survive
         headers = {"content-type": "application/json"}

@@ -109,7 +109,7 @@ class EngineKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model is served, by which engine; the names are those of the flags."""
+    """The model and its engine; named like the flags."""
 
     model: str = "default"
     solution: str = "ref"

@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they stand for."""
+"""Flags that several commands share, and their meaning."""
 
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import dataclass

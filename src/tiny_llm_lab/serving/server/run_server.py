@@ -46,7 +46,7 @@ async def run_server(start: Callable[[], Awaitable[ServedModel]], settings: Serv
 
 
 def configure_logging(enable_log_requests: bool) -> None:
-    """Lines on stderr: those of the server, and uvicorn's warnings."""
+    """Lines on stderr: the server's, and uvicorn's warnings."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.WARNING,

@@ -1,4 +1,4 @@
-"""The flags of the server itself and of its chats; those of the engine are in options/engine_options.py."""
+"""The flags of the server itself and of its chats; the engine's flags are in options/engine_options.py."""
 
 import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
@@ -38,7 +38,7 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where the server listens, who may use it, and how it ends; the names are those of the flags."""
+    """Where the server listens, who may use it, and how it ends; named like the flags."""
 
     host: str = flag(
         "127.0.0.1",

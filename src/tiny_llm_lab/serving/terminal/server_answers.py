@@ -29,7 +29,7 @@ class ServerAnswers:
     def __init__(
         self, url: str, model: str | None = None, transport: httpx2.MockTransport | None = None
     ) -> None:
-        """`model` None is the first that the server lists. The key is that of OPENAI_API_KEY.
+        """`model` None is the first that the server lists. The key comes from OPENAI_API_KEY.
 
         Raises UserError for a server that does not answer.
         """

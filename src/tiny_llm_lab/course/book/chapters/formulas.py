@@ -1,6 +1,6 @@
 """Formulas of the pages: LaTeX between dollars, turned into MathML, which browsers show without a script.
 
-`$…$` stands in a line and `$$…$$` is a paragraph. Code, comments and tags are left alone, `\\$` is a dollar,
+`$…$` is part of a line and `$$…$$` is a paragraph. Code, comments and tags are left alone, `\\$` is a dollar,
 and "$5 or $6" is no formula: a closing dollar has no blank before it and no digit behind it.
 """
 

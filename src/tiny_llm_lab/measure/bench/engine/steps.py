@@ -14,7 +14,7 @@ from tiny_llm_lab.measure.bench.report import Aim, Column, Ratio, Row, Section
 from tiny_llm_lab.runtime.steps.shapes import chunk, decodes
 from tiny_llm_lab.types import BatchSettings, Prompt, SchedulerConfig
 
-# Aims of a mixed step over its chunk alone, and of the engine's speed over that of dense rows.
+# Aims of a mixed step relative to its chunk alone, and of the engine's speed relative to dense rows.
 _MIXED_AIM, _PAGED_AIM = Aim(at_most=1.15), Aim(at_least=0.95)
 _PREFILL_STEP: Final = 512
 _WARM_UPS: Final = 2

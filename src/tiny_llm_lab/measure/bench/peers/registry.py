@@ -20,7 +20,7 @@ class Peer:
     variants: Callable[[int], tuple[str, ...]]
 
     def missing(self) -> str | None:
-        """What is not installed, with the cure; None when everything is."""
+        """The missing packages, with the cure; None if there are none."""
         absent = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if not absent:
             return None

@@ -29,8 +29,8 @@ METRICS: Final = (
     "peak_bytes",
 )
 _ABOUT: Final = (
-    "Arrivals fit the speed of each engine. ITL is that of the requests which decode while a long prompt "
-    "is in prefill, TTFT short that of the late prompts. Peak memory is above the weights."
+    "Arrivals fit the speed of each engine. ITL is for the requests that decode while a long prompt "
+    "is in prefill, TTFT short is for the late prompts. Peak memory is above the weights."
 )
 
 

@@ -10,7 +10,7 @@ from tiny_llm_lab.types import Timing, UserError
 
 @dataclass(frozen=True)
 class Goodput:
-    """Targets in milliseconds; that of ITL allows one late gap in a hundred, as `Slo` does."""
+    """Targets in milliseconds; the ITL target allows one late gap in a hundred, like `Slo`."""
 
     ttft: float = math.inf
     tpot: float = math.inf

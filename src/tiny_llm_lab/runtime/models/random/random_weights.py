@@ -26,7 +26,7 @@ _GAIN = 2.0
 
 
 def tensor_shapes(shape: Shape, name: str, size: ParameterShape) -> dict[str, TensorShape]:
-    """The tensors that stand for parameter `name` of logical `size`, in the order they are made."""
+    """The tensors of parameter `name` of logical `size`, in the order in which we make them."""
     dense = "F32" if shape.bits == 32 else "BF16"
     if len(size) == 1 or shape.bits in DTYPES:
         return {name: (dense, size)}

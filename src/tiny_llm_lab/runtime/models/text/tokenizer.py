@@ -79,7 +79,7 @@ class CheckpointTokenizer:
 
     @cached_property
     def longest_token(self) -> int:
-        """The most characters that one token stands for."""
+        """The most characters in one token."""
         return max(map(len, self._library.backend_tokenizer.get_vocab()))
 
     @property

@@ -27,7 +27,7 @@ Plan = Mapping[str, Storage | None]
 def load_weights(
     folder: Path, config: ModelConfig, quantization: Quantization | None, dtype: mx.Dtype | None
 ) -> tuple[dict[str, Weight], mx.Dtype]:
-    """The model's weights in `dtype`, or in that of the stored embedding when None; and that dtype.
+    """The model's weights in `dtype`, or if None in the stored embedding's dtype, and that dtype.
 
     Names are the checkpoint's own, but experts are stacked however they are stored, as in `parameters`.
     The header of every tensor is checked before the first is read. Raises UserError for a tensor that is

@@ -20,7 +20,7 @@ _MOST: Final = 3
 class _Error:
     text: list[str]
     is_own: bool
-    used_at: str | None = None  # the place of the learner's code that led to an error in what is given
+    used_at: str | None = None  # the place in the learner's code that led to an error in given code
 
 
 def errors_in(said: str, folder: Path, most: int = _MOST) -> str:

@@ -73,7 +73,7 @@ class DeviceTests:
         return [fused_checks.judged(check)]
 
     def _decodes(self, package: str) -> Sequence[tuple[Verdict, Decodes]]:
-        """On the package's kernel, if it has one, and on the given one; none where there is no Metal."""
+        """On the package's kernel, if it has one, and on the given one; empty without Metal."""
         if not mx.metal.is_available():
             return []
         folder = kernels_folder(package) or Path("kernels")

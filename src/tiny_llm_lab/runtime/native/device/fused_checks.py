@@ -16,7 +16,7 @@ CAUSAL: Final = 'mx.fast.scaled_dot_product_attention with "causal"'
 _ALLOWED: Final = 1 / 32
 _DTYPES: Final = (mx.float16, mx.bfloat16)
 
-Cases = Iterator[tuple[mx.array, mx.array, str]]  # what is computed, what it should be, the shape in words
+Cases = Iterator[tuple[mx.array, mx.array, str]]  # the result, the right result, the shape in words
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ PARTITION: Final = 512
 _BODY_MARK: Final = "// --- body ---"
 _LANES: Final = 32
 _MOST_SIMDGROUPS: Final = 8  # in a threadgroup
-_PEAK_AND_TOTAL: Final = 4  # numbers behind those of a partition, two of them to keep 16 bytes together
+_PEAK_AND_TOTAL: Final = 4  # numbers after a partition's own, two of them to align to 16 bytes
 
 
 def partitioned_attention(

@@ -22,8 +22,8 @@ class Verdict:
 
     subject: str
     is_right: bool
-    says: str  # what was found and what follows
-    ratios: tuple[float, ...] = ()  # of a right kernel, for each of CELLS: its time over that of gathering
+    says: str  # the result and its consequence
+    ratios: tuple[float, ...] = ()  # for a right kernel, in each of CELLS: its time divided by gathering's
 
     def __str__(self) -> str:
         return f"{mx.device_info()['device_name']}: {self.subject}: {self.says}"

@@ -9,7 +9,7 @@ _REAL_LEAST: Final = (26, 2)  # for the macOS 26 build, whose name can't say it
 
 
 def metal_wheel() -> str:
-    """The platform of the installed mlx-metal, such as macosx_26_0_arm64; empty where there is none."""
+    """The platform of the installed mlx-metal, such as macosx_26_0_arm64; empty if it is not installed."""
     try:
         said = importlib.metadata.distribution("mlx-metal").read_text("WHEEL") or ""
     except importlib.metadata.PackageNotFoundError:

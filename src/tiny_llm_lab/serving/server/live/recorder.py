@@ -137,7 +137,7 @@ class LiveControls:
         enable_chunked_prefill: bool | None = None,
         max_num_batched_tokens: int | None = None,
     ) -> SchedulerConfig:
-        """Schedule by what is given from the next step on; None leaves it as it is.
+        """Change the given settings, starting with the next step; None leaves one as it is.
 
         Without chunked prefill a prompt takes one step, so the budget is max_model_len at least; the budget
         asked for counts again when it is on. Raises UserError for a budget that the engine cannot take.

@@ -71,7 +71,7 @@ class ResponsesRequest(SamplingFields):
         return structured_outputs(self.structured_outputs, given, {}) or self._form()
 
     def functions(self) -> list[Function]:
-        """The functions among the tools, those of a namespace too.
+        """The functions among the tools, including those in a namespace.
 
         Tools that OpenAI runs itself are left out. Raises ApiError for anything else.
         """
