@@ -71,7 +71,7 @@ def test_what_is_loaded_already_is_not_borrowed_silently(tmp_path: Path) -> None
         ),
         (["--solution", "mine", "--borrow", "layers/basic.py"], "did you mean layers/basics.py?"),
         (["--solution", "mine", "--borrow", "x"], "choose one such as layers/attention.py"),
-        (["--solution", "mine", "--borrow", "kernels/linear.cpp"], "C++ and Metal are compiled from one"),
+        (["--solution", "mine", "--borrow", "kernels/linear.cpp"], "all C++ and Metal compiles from one"),
         (["--solution", "mine", "--borrow", "layers/__init__.py"], "the reference does not have this file"),
     ],
 )
@@ -87,7 +87,7 @@ def test_tests_grade_nothing_that_is_borrowed(
 ) -> None:
     monkeypatch.delattr(os, "fork")  # or a wrong version would become pytest here
     assert main(["test", "--day", "1.1", *given]) == 2
-    assert "tests grade your own files: leave out --borrow" in capsys.readouterr().err
+    assert "test grades your own files: leave out --borrow" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["main", "batch-main", "trace", "chat", "serve", "simulate"])

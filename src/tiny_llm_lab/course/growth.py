@@ -123,5 +123,5 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 def _match(pattern: re.Pattern[str], task: Task, key: str, listed: str, form: str) -> re.Match[str]:
     match = pattern.fullmatch(listed)
     if match is None:
-        raise UserError(f'course.toml: task {task.id}: {key} {listed!r} is not of the form "{form}"')
+        raise UserError(f'course.toml: task {task.id}: {key} {listed!r} does not have the form "{form}"')
     return match

@@ -138,5 +138,5 @@ def test_a_task_may_be_a_kernel_alone(tree: Path) -> None:
     own = [fault for fault in complaints(load_course(tree)) if "1.1.1" in fault]
     assert not any("symbols" in fault or "lines" in fault for fault in own)
     kernel.write_text(KERNEL.replace("float thrice(", "float four_times("))
-    fault = "task 1.1.1: its symbols are ['twice', 'thrice'], but the marks in kernels/twice.cpp stand in "
+    fault = "task 1.1.1: its symbols are ['twice', 'thrice'], but the marks in kernels/twice.cpp are in "
     assert f"{fault}['twice', 'four_times']" in complaints(load_course(tree))

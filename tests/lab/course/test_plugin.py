@@ -87,7 +87,10 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "from tiny_llm.sums import four; four(2)")
     said = grade("--task", "1.1.1").stdout
     assert "mistake of the course" not in said
-    assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which yours " in said
+    assert (
+        "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which your function "
+        in said
+    )
     assert "does not have yet (task 1.2.1): add the parameter, and ignore it until then." in said
 
 
@@ -96,7 +99,7 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     [
         (["--week", "9"], "there is no week 9: the course has 1"),
         (["--week", "1", "--day", "9"], "there is no day '1.9': the course has 1.1 to 1.2"),
-        (["--day", "2"], "Say --week 2 --day 2"),
+        (["--day", "2"], "write --week 2 --day 2"),
     ],
 )
 def test_what_does_not_exist_is_one_line(grade: Run, options: list[str], says: str) -> None:
@@ -110,7 +113,7 @@ def test_a_package_that_cannot_be_imported_is_told_once(grade: Run, tree: Path) 
     (tree / "src/tiny_llm/sums.py").write_text("def twice(x:\n")
     done = grade()
     assert done.returncode == 1
-    assert "tiny_llm cannot be imported" in done.stdout + done.stderr
+    assert "cannot import tiny_llm" in done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("SyntaxError") == 1
 
 

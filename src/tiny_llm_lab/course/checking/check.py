@@ -20,9 +20,7 @@ from tiny_llm_lab.course.manifest import Course, load_course
 from tiny_llm_lab.course.starter.stubs import stale_files
 from tiny_llm_lab.types import UserError
 
-HELP = (
-    "Run everything that CI runs: lint, types, starter, tests, book, line budget; --full adds the slow steps."
-)
+HELP = "Run everything that CI runs: lint, types, starter, tests, book, sizes; --full adds the slow steps."
 
 PACKAGES = ("src/tiny_llm_ref", "src/tiny_llm_lab")
 _PYTHON = ("src", "tests", "recipes")
@@ -203,11 +201,12 @@ STEPS: dict[str, Step] = {
     ),
     "mistakes": Step("the tests catch each known mistake of the course", _mistakes),
     "lab-mistakes": Step(
-        "and each of the lab",
+        "the lab's tests catch each known mistake of the lab",
         lambda course, _: _survivors(try_lab_mistakes(course.root, lab_mistakes(course.root))),
     ),
     "kernel-mistakes": Step(
-        "and each of the C++ kernels", lambda course, _: _program(course, "tests/kernels/mistakes.py")
+        "the tests catch each known mistake of the C++ kernels",
+        lambda course, _: _program(course, "tests/kernels/mistakes.py"),
     ),
     "for-mac": Step(
         "the Mac's C++ compiles and links; needs the package registry",

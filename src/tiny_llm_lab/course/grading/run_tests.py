@@ -36,8 +36,9 @@ IN_PARALLEL = ("-n", "auto", "--dist", "worksteal")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [--week W] [--day D] [--task T] [--kernels SET] [--full] [pytest arguments]"
     parser.epilog = (
-        f"All other arguments go to pytest, with or without `--` before them: {parser.prog} --day 2.7 -x -k "
-        "chunk. Several days run in parallel; -n0 runs them in one process."
+        "All other arguments go to pytest, with or without `--` before them:\n"
+        f"  {parser.prog} --day 2.7 -x -k chunk\n"
+        "Several days run in parallel; -n0 runs them in one process."
     )
     for flag, settings in FLAGS.items():
         parser.add_argument(flag, **settings)

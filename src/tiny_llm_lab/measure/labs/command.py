@@ -85,7 +85,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--itl-slo-ms", type=above_zero, metavar="MS", help=about)
     about = "run one server at a time, for models that fit into memory only once"
     parser.add_argument("--one-at-a-time", action="store_true", help=about)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the requests (default: %(default)s)"
+    )
     about = "folder for the results; an existing one gets a number (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=Path("lab-results"), help=about)
 

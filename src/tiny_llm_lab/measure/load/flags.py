@@ -85,7 +85,11 @@ def add_load_flags(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("arrivals")
     add_field_flags(group, ArrivalSettings)
     group.add_argument(
-        "--num-warmups", type=int, default=0, metavar="N", help="number of warm-up requests, not measured"
+        "--num-warmups",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of warm-up requests, not measured (default: 0)",
     )
 
 
@@ -113,7 +117,7 @@ def add_result_flags(parser: ArgumentParser) -> None:
     )
     add("--save-result", action="store_true", help="write the result to a JSON file")
     add("--save-detailed", action="store_true", help="with --save-result, also write every request and token")
-    add("--result-dir", metavar="DIR", help="folder for the result file (default: this one)")
+    add("--result-dir", metavar="DIR", help="folder for the result file (default: the current one)")
     add(
         "--result-filename",
         metavar="FILE",

@@ -46,7 +46,7 @@ class Setting:
     tflop_s: float = flag(180.0, "arithmetic of the machine, in TFLOP/s", above_zero)
     overhead_ms: float = flag(1.0, "fixed time of a step, in ms", zero_or_more)
     noise: float = flag(0.0, "standard deviation of the logarithm of a step's time", zero_or_more)
-    policy: Policy = flag("fcfs", "order of requests")
+    policy: Policy = flag("fcfs", "which requests are scheduled first")
     lengths: str = flag(
         "sharegpt", f"lengths in tokens: {', '.join(LENGTHS)} or fixed:PROMPT:OUTPUT", metavar="KIND"
     )

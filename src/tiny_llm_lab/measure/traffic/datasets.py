@@ -42,10 +42,10 @@ class DatasetSettings:
     prefix_repetition_output_len: int = flag(128, "prefix_repetition: tokens in an answer")
     mixed_long_prompts: int = flag(20, "mixed: number of long requests")
     mixed_long_len: int = flag(3000, "mixed: tokens in a long prompt")
-    mixed_long_output_len: int = flag(64, "mixed: tokens of its answer")
+    mixed_long_output_len: int = flag(64, "mixed: tokens in its answer")
     mixed_short_prompts: int = flag(80, "mixed: number of short requests")
     mixed_short_len: int = flag(50, "mixed: tokens in a short prompt")
-    mixed_short_output_len: int = flag(128, "mixed: tokens of its answer")
+    mixed_short_output_len: int = flag(128, "mixed: tokens in its answer")
     seed: int = flag(0, "seed of prompts, lengths and arrivals")
 
     def __post_init__(self) -> None:

@@ -62,7 +62,7 @@ def test_a_figure_without_a_script_a_page_or_a_title_is_found(root: Path) -> Non
 def test_an_image_needs_words() -> None:
     assert image_problems(SHOWN) == []
     (found,) = image_problems(Page(Path("one.md"), "![bars](figures/bars.svg)"))
-    assert found.startswith("one.md: figures/bars.svg has no alternative text")
+    assert found.startswith("one.md: figures/bars.svg needs alternative text")
 
 
 TABLE = "| rows | {} |\n| --- | --: |\n| 1 | 3.2 |\n"

@@ -68,7 +68,7 @@ def test_upright_letters_are_one_word_and_a_limit_stands_below() -> None:
         (r"\left( a", "extra left or missing right"),
         (r"a \\ b", r"needs an environment"),
         ("a & b", "unknown: &"),
-        (r"\text{a<b}", "a sign of HTML"),
+        (r"\text{a<b}", "a character of HTML"),
         (" ", "no available tokens"),
     ],
 )

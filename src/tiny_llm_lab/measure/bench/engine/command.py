@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--calibration-out",
         type=Path,
-        help="write the step times of chunk-position to FILE, for `simulate --calibration`",
+        help="write the step times of chunk-position to this file, for `simulate --calibration`",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the result as the last line of stdout, in JSON"

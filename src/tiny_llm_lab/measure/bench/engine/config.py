@@ -37,7 +37,7 @@ class BenchConfig:
     rounds: int = flag(9, "number of rounds of interleaved steps", at_least_one)
     repeats: int = flag(1, "number of rounds of interleaved runs under load", at_least_one)
     context: int = flag(512, "stored tokens of a request that decodes", at_least_one)
-    streams: int = flag(8, "decodes", at_least_one)
+    streams: int = flag(8, "number of requests that decode", at_least_one)
     chunk: int = flag(128, "tokens in a chunk", at_least_one)
     memory_tokens: int = flag(
         16_384, "tokens in the prompt for the memory experiment; fewer if they don't fit", at_least_one

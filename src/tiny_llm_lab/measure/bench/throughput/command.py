@@ -45,9 +45,7 @@ SLOW_PROMPT_LEN: Final = 16
 SLOW_OUTPUT_LEN: Final = 8
 # What a peer needs: its first token, a step that is left out, and enough to measure.
 _MIN_PEER_OUTPUT: Final = MIN_STEPS + 3
-_AS_OURS: Final = (
-    "tokens in an answer of a baseline (default: --output-len, but at most {} for mlx-lm on a CPU)"
-)
+_AS_OURS: Final = "tokens in every baseline's {} (default: ours, but at most {} for mlx-lm on a CPU)"
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,10 @@ class Sizes:
     repeats: int = flag(3, "number of fresh processes for each engine", at_least_one)
     threads: int = flag(usable_cores(), "threads of every engine", at_least_one)
     prefill_step: int | None = flag(None, "most tokens in a chunk (default: the whole prompt)", at_least_one)
-    baseline_prompt_len: int | None = flag(None, _AS_OURS.format(SLOW_PROMPT_LEN), at_least_one)
-    baseline_output_len: int | None = flag(None, _AS_OURS.format(SLOW_OUTPUT_LEN), at_least(_MIN_PEER_OUTPUT))
+    baseline_prompt_len: int | None = flag(None, _AS_OURS.format("prompt", SLOW_PROMPT_LEN), at_least_one)
+    baseline_output_len: int | None = flag(
+        None, _AS_OURS.format("answer", SLOW_OUTPUT_LEN), at_least(_MIN_PEER_OUTPUT)
+    )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -73,7 +73,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="",
         help=f"engines to compare with, separated by commas: {', '.join(BASELINES)}",
     )
-    parser.add_argument("--json", action="store_true", help="the last line of stdout is the result")
+    parser.add_argument(
+        "--json", action="store_true", help="print the result as the last line of stdout, in JSON"
+    )
 
 
 def run(args: Namespace) -> int:
