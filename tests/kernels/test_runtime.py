@@ -124,9 +124,7 @@ def test_without_its_variable_the_mode_is_auto(monkeypatch):
 def test_a_mode_that_does_not_exist(said, wanted, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, said)
     for ask in (wanted.can_run, lambda: wanted.kernels("tiny_llm_ref", {})):
-        with pytest.raises(
-            UserError, match=f"^TINY_LLM_KERNELS={said} is not a mode: choose auto, cpp, mlx or off$"
-        ):
+        with pytest.raises(UserError, match=f"^TINY_LLM_KERNELS={said} is not a mode: choose auto"):
             ask()
 
 
@@ -154,7 +152,7 @@ def test_which_weights_the_kernels_read():
 @pytest.mark.parametrize("said", ["abc", "0", "-1", "100000", "2.5", "٣"])
 def test_a_number_of_threads_that_cannot_be(said, wanted, monkeypatch):
     monkeypatch.setenv(native.THREADS_VARIABLE, said)
-    message = f"^TINY_LLM_THREADS={said} is not a count: write a whole number from 1 to {MAX_THREADS}$"
+    message = f"^TINY_LLM_THREADS={said} is not a count: write 1 to {MAX_THREADS}$"
     for ask in (wanted.binding, wanted.can_run, lambda: wanted.kernels("tiny_llm_ref", {})):
         with pytest.raises(UserError, match=message):
             ask()

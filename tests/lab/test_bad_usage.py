@@ -35,9 +35,7 @@ REFUSED = {
         "--stop ''": "a stop string must not be empty",
         "--max-tokens 0": "--max-tokens: must be 1 or more",
         "--top-p 0": "top_p must be above 0",
-        "--loop cached --no-async-scheduling": (
-            "--async-scheduling does not work with --loop cached: choose --loop"
-        ),
+        "--loop cached --no-async-scheduling": "--async-scheduling does not work with --loop cached",
         "--solution mlx-lm --async-scheduling": "mlx-lm always launches a step ahead: leave out",
         "--solution mine": "tiny_llm_that_is_not_there is not in this checkout: choose another",
         **{f"--threads {n}": f"error: --threads must be 1 to 256, not {n}" for n in (0, -1, 100000)},
@@ -116,7 +114,7 @@ REFUSED = {
     "bench-serve --tokenizer none": {
         "--goodput wait:5": "--goodput wait:5",
         "--metric-percentiles 99,101": "--metric-percentiles must be",
-        "--percentile-metrics ttft,wait": "unknown metric 'wait'",
+        "--percentile-metrics ttft,wait": "unknown 'wait'",
         "--extra-body [1]": "--extra-body must be a JSON object",
         "--header nonsense": "--header must be NAME=VALUE",
         "--num-warmups -1": "--num-warmups must be 0 or more",

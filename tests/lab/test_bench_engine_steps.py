@@ -186,7 +186,5 @@ def test_a_prompt_in_chunks_and_what_they_read_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_that_is_too_long_is_named() -> None:
-    with pytest.raises(
-        UserError, match="with --context and --chunk a request has 5000 tokens and the model takes 4096"
-    ):
+    with pytest.raises(UserError, match="--context and --chunk: 5000 tokens are more than the model's 4096"):
         config().require_room(5000, "--context and --chunk")

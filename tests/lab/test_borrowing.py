@@ -65,10 +65,7 @@ def test_what_is_loaded_already_is_not_borrowed_silently(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (
-            ["--borrow", "layers/basics.py"],
-            "--borrow completes your own package: use --solution mine, not ref",
-        ),
+        (["--borrow", "layers/basics.py"], "--borrow completes your own package: use --solution"),
         (["--solution", "mine", "--borrow", "layers/basic.py"], "did you mean layers/basics.py?"),
         (["--solution", "mine", "--borrow", "x"], "choose one such as layers/attention.py"),
         (["--solution", "mine", "--borrow", "kernels/linear.cpp"], "all C++ and Metal compiles from one"),

@@ -28,12 +28,7 @@ STAND_INS: dict[str, tuple[Callable[[SomeGpu], Kernel], bool, str, Sequence[Cell
         r"0.50 0.50 0.50 with 1, .* with 64 rows; used where it is the fastest$",
         CELLS,
     ),
-    "slow": (
-        lambda gpu: gpu.kernel(lambda rows, tokens: 2),
-        True,
-        "tokens: 2.00 .* 64 rows; not used$",
-        NONE,
-    ),
+    "slow": (lambda gpu: gpu.kernel(lambda rows, tokens: 2), True, ": 2.00 .* 64 rows; not used$", NONE),
     "as fast": (lambda gpu: gpu.kernel(lambda rows, tokens: 1), True, "1.00 .* 64 rows; not used$", NONE),
     "fast with few and short ones": (
         lambda gpu: gpu.kernel(lambda rows, tokens: rows * tokens / 100),

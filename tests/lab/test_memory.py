@@ -85,9 +85,7 @@ def test_loading_a_model_sets_the_limits_once_the_weights_fit(
     assert set(limits) == {"wired", "cache"}
     limits.clear()
     pretend(monkeypatch, MAC_16 | {"max_recommended_working_set_size": 2**20})
-    with pytest.raises(
-        UserError, match=r"weights of default need 8.3 MiB and 1.0 MiB are free: .* a 4-bit one"
-    ):
+    with pytest.raises(UserError, match=r"of default need 8.3 MiB and 1.0 MiB are free: .* a 4-bit"):
         load_checkpoint()
     assert limits == {}
 
@@ -155,9 +153,7 @@ def test_a_pool_above_the_largest_buffer_is_made_smaller_or_refused(monkeypatch:
     assert engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY) == 1000
     one = block_bytes(QWEN3, mx.bfloat16, 16)
     assert engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY, str(1000 * one)) == 1000
-    with pytest.raises(
-        UserError, match=r"^1001 blocks of 16 tokens need an array of 1.5 MiB.*--kv-cache-dtype"
-    ):
+    with pytest.raises(UserError, match=r"^1001 blocks of 16 tokens need an array of 1.5 MiB.*-dtype"):
         engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY, str(1001 * one))
     assert engine_num_blocks(QWEN3, mx.bfloat16, 16, MANY, str(1001 * one), kv_bits=8) == 1716
 

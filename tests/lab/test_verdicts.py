@@ -131,7 +131,7 @@ def test_a_test_that_ended_its_process_is_not_made_again(tmp_path: Path) -> None
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env) for _ in "12"
     ]
     assert [run.returncode for run in runs] == [9, 0], runs[1].stderr
-    assert runs[1].stdout.startswith("crashed the process that tested it; to test it again, remove /")
+    assert runs[1].stdout.startswith("crashed its test's process; to test it again, remove /")
     Path(runs[1].stdout.split()[-1]).unlink()
 
 

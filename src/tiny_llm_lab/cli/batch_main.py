@@ -53,11 +53,8 @@ from tiny_llm_lab.types import EventCallback, Model, Prompt, SamplingParams, Tok
 
 HELP = "Answer many prompts at once, with a live view and a table of latencies at the end."
 EXAMPLES = (
-    ("--prefill-step 999999", "compute each prompt in one piece, and watch the gaps between tokens grow"),
-    (
-        "--engine --max-num-batched-tokens 256 --prompts FILE",
-        "answer your prompts with the engine, at most 256 tokens a step",
-    ),
+    ("--prefill-step 999999", "compute prompts in one piece, and watch the gaps between tokens grow"),
+    ("--engine --max-num-batched-tokens 256 --prompts FILE", "your prompts, with at most 256 tokens a step"),
 )
 
 
@@ -66,14 +63,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_borrow(parser)
     add_kernel_arguments(parser)
     add_parallel_argument(parser)
-    parser.add_argument(
-        "--prompts",
-        metavar="FILE",
-        help="prompts: one a line, a .json list or .jsonl; - reads stdin (default: a mixed set)",
-    )
-    parser.add_argument(
-        "--raw", action="store_true", help="send the prompts as they are, without the chat template"
-    )
+    about = "prompts: one a line, a .json list or .jsonl; - reads stdin (default: a mixed set)"
+    parser.add_argument("--prompts", metavar="FILE", help=about)
+    parser.add_argument("--raw", action="store_true", help="send prompts as they are, without chat template")
     add_prefill_step(parser)
     add_loop_arguments(parser)
     add_sampling_arguments(parser, max_tokens=128)
@@ -156,8 +148,7 @@ def serve(loaded: Loaded, prompts: list[Prompt], settings: dict[str, Any], loop:
         checkpoint.dtype,
         num_rows,
         max((_num_stored(each, checkpoint.tokenizer, limit) for each in prompts), default=0),
-        "choose a smaller --batch-size or --max-seq-len, or use --engine, which makes its cache fit the "
-        "memory",
+        "choose a smaller --batch-size or --max-seq-len, or use --engine, whose cache fits the memory",
     )
     generate = partial(
         loaded.solution.batch_generate,

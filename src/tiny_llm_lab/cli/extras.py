@@ -18,6 +18,4 @@ def missing_extra(error: ModuleNotFoundError) -> UserError | None:
     extra = next((name for name, libraries in _EXTRAS.items() if library in libraries), None)
     if extra is None:
         return None
-    return UserError(
-        f"{library} is not installed: run pip install 'WHEEL[{extra}]', with the file name of your wheel"
-    )
+    return UserError(f"{library} is not installed: run pip install 'WHEEL[{extra}]', with its file name")

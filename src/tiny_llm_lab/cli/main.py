@@ -38,12 +38,9 @@ HELP = "Stream one answer."
 EXAMPLES = (
     (
         '--prompt "Who are you?" --temperature 0.7 --seed 1',
-        "sample an answer; the same seed gives the same answer",
+        "sample an answer; the same seed gives the same one",
     ),
-    (
-        "--model qwen3-0.6b --prompt -",
-        "read the prompt from stdin, and answer with a model from the hub (downloaded once)",
-    ),
+    ("--model qwen3-0.6b --prompt -", "answer stdin with a model from the hub, downloaded once"),
 )
 # In the order in which you build them: no cache, a cache, then the prompt in chunks.
 LOOPS = {"simple": "simple_generate", "cached": "simple_generate_with_kv_cache", "chunked": "stream_generate"}
@@ -57,15 +54,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--prompt", metavar="TEXT", help="what to ask; - reads stdin (default: a question about some notes)"
     )
-    parser.add_argument(
-        "--raw", action="store_true", help="send the prompt as it is, without the chat template"
-    )
-    parser.add_argument(
-        "--loop",
-        choices=list(LOOPS),
-        default="chunked",
-        help="without a cache, with one, or with the prompt in chunks too (default: %(default)s)",
-    )
+    parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without chat template")
+    about = "no cache, a cache, or also chunks (default: %(default)s)"
+    parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help=about)
     add_sampling_arguments(parser, max_tokens=256)
     add_prefill_step(parser)
     add_async_scheduling(parser)
@@ -105,9 +96,7 @@ def _profiled(args: Namespace) -> AbstractContextManager[list[Note]]:
     if not args.profile:
         return nullcontext([])
     if not native.can_run():
-        raise UserError(
-            "--profile times the C++ kernels, and this run uses none: run on a CPU with a C++ compiler"
-        )
+        raise UserError("--profile times C++ kernels, and this run uses none: use a CPU and a C++ compiler")
     return profile()
 
 

@@ -9,10 +9,7 @@ def repository() -> Path:
     """The root of the clone. Raises UserError for an installed package, which has no course."""
     root = Path(__file__).resolve().parents[3]
     if not (root / "course.toml").exists():
-        raise UserError(
-            f"the course needs a clone of the project, and {root} has no course.toml: clone it and run the "
-            "command there"
-        )
+        raise UserError(f"the course needs a clone, and {root} has no course.toml: clone the project")
     return root
 
 

@@ -91,9 +91,7 @@ class SamplingParams:
             f"stop may have at most {MAX_STOPS} strings": len(self.stop) <= MAX_STOPS,
             f"a stop string may have at most {MAX_STOP_CHARS} characters": longest <= MAX_STOP_CHARS,
             f"stop_token_ids may have at most {MAX_STOPS} tokens": len(self.stop_token_ids) <= MAX_STOPS,
-            "a token id in stop_token_ids must be 0 or more": all(
-                0 <= token < 2**31 for token in self.stop_token_ids
-            ),
+            "stop_token_ids must be 0 or more": all(0 <= token < 2**31 for token in self.stop_token_ids),
         }
 
     def _logit_checks(self) -> dict[str, bool]:

@@ -73,6 +73,4 @@ def _check_choice(choice: object) -> None:
 
 def _check_length(name: str, num_chars: int) -> None:
     if num_chars > MAX_GRAMMAR_CHARS:
-        raise UserError(
-            f"{name} has {num_chars} characters and we compile at most {MAX_GRAMMAR_CHARS}: shorten it"
-        )
+        raise UserError(f"{name} has {num_chars} characters, more than {MAX_GRAMMAR_CHARS}: shorten it")

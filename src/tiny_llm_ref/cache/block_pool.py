@@ -56,9 +56,7 @@ class BlockPool:
         if count < 0:
             raise ValueError(f"cannot allocate {count} blocks")
         if count > len(self._free):
-            raise OutOfBlocksError(
-                f"cannot allocate {count} blocks: {len(self._free)} of {self.num_blocks} are free"
-            )
+            raise OutOfBlocksError(f"{count} blocks needed, {len(self._free)} of {self.num_blocks} are free")
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._ref_counts[block] = 1
@@ -122,9 +120,7 @@ class BlockPool:
         """
         held = Counter(block for table in tables for block in table)
         if strange := [block for block in held if not 0 <= block < self.num_blocks]:
-            raise RuntimeError(
-                f"a table has block {strange[0]}, which is not in the pool of {self.num_blocks} blocks"
-            )
+            raise RuntimeError(f"a table has block {strange[0]}, not in the pool of {self.num_blocks}")
         for block, count in enumerate(self._ref_counts):
             if count != held[block]:
                 raise RuntimeError(f"block {block} counts {count} holders, but {held[block]} tables have it")

@@ -190,8 +190,7 @@ class Scheduler:
         num_missing = min(sequence.num_tokens_with_spec, self.max_num_tokens) - sequence.num_computed_tokens
         if num_missing == 0:
             raise ValueError(
-                f"request {sequence.request_id!r} has all {self.max_num_tokens} tokens that it may have: "
-                "finish it"
+                f"request {sequence.request_id!r} has all its {self.max_num_tokens} tokens: finish it"
             )
         return num_missing
 

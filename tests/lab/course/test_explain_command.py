@@ -73,7 +73,7 @@ def test_failures_like_none_name_what_to_do_next(tree: Path) -> None:
 
 def test_without_a_failure_the_tests_are_counted(tree: Path) -> None:
     with_mistakes(tree, (ONE_ADDED, "2 * x + 1"))
-    unwritten = "3 tests reached code that you have not written yet: ./pdmw run next says where"
+    unwritten = "3 tests reached code that is still to write: ./pdmw run next says where"
     assert said(tree, STUB) == [unwritten]
     assert said(tree, "return x + x") == ["3 tests passed: there is nothing to explain"]
 

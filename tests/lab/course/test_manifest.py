@@ -69,9 +69,8 @@ def test_what_is_missing_or_untrue_is_complained_of(tree: Path) -> None:
 
 def test_a_misleading_number_of_lines_is_complained_of(tree: Path) -> None:
     edit(tree, "course.toml", 'symbols = ["twice"]', 'symbols = ["twice"]\nlines = 30')
-    assert "task 1.1.1: lines = 30, but the reference's answer has 1: correct it" in complaints(
-        load_course(tree)
-    )
+    fault = "task 1.1.1: lines = 30, but the reference's answer has 1: correct it"
+    assert fault in complaints(load_course(tree))
 
 
 def test_a_task_of_fewer_than_three_known_mistakes_is_complained_of(tree: Path) -> None:
@@ -95,10 +94,7 @@ def test_a_kernel_counts_as_part_of_the_answer_and_must_have_one(tree: Path) -> 
         'symbols = ["twice"]',
         'symbols = ["twice"]\nkernel = "kernels/twice.metal"\nlines = 3',
     )
-    fault = (
-        "task 1.1.1: kernels/twice.metal is empty between `BEGIN task 1.1.1` and `END task 1.1.1`: write "
-        "the answer there"
-    )
+    fault = "task 1.1.1: kernels/twice.metal has an empty part `BEGIN task 1.1.1`: write the answer there"
     assert fault in complaints(load_course(tree))
     kernel = tree / "src/tiny_llm_ref/kernels/twice.metal"
     kernel.parent.mkdir()

@@ -87,10 +87,7 @@ def test_a_given_answer_that_passes_a_later_parameter_is_no_mistake_of_the_cours
     edit(tree, "tests/test_sums.py", "assert llm.twice(2) == 4", "from tiny_llm.sums import four; four(2)")
     said = grade("--task", "1.1.1").stdout
     assert "mistake of the course" not in said
-    assert (
-        "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which your function "
-        in said
-    )
+    assert "A given answer passes the parameter `n` of src/tiny_llm/sums.py:1 twice, which your" in said
     assert "does not have yet (task 1.2.1): add the parameter, and ignore it until then." in said
 
 

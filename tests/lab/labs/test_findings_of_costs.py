@@ -22,7 +22,7 @@ def test_hurts_has_a_sentence_for_each_workload() -> None:
         "Not measurable here: prompts below 100 tokens.",
     ]
     calm = hurts.finding([row(names[0])], effects[1:2])
-    assert calm.conclusion[-1] == "Chunks do not hurt in any of the three."
+    assert calm.conclusion[-1] == "Chunks hurt none of the three."
 
 
 def test_capacity_is_found_by_bisection() -> None:

@@ -138,10 +138,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_sent(
     ("server", "message"),
     [
         (Refusing(), "cannot reach a server at http://127.0.0.1:8000 (connection refused): start one with"),
-        (
-            Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})),
-            "no key): set its key in",
-        ),
+        (Refusing(httpx2.Response(401, json={"error": {"message": "no key"}})), "no key): set its key in"),
         (Refusing(httpx2.Response(404, text="what?")), "name one with --model"),
         (Refusing(httpx2.Response(200, json={"data": []})), "does not list a model: name one with --model"),
         (Refusing(httpx2.Response(200, text="<html>")), "does not list a model: name one with --model"),

@@ -161,7 +161,7 @@ def test_notes_say_what_a_reader_must_know(capsys: pytest.CaptureFixture[str]) -
         "first error of 1: HTTP 500: no",
     ]
     together = LoadRun([record(0.0, 0.0, 1.0, 1.0, 2.0)])
-    note = "3 tokens came in 2 deliveries, and ITL is the gap between two deliveries"
+    note = "3 tokens came in 2 deliveries; ITL is the gap between two"
     assert note in note_lines(summarize(together, [99]), together)
     print_kinds(RUN)
     title, long, short = capsys.readouterr().out.splitlines()

@@ -114,7 +114,7 @@ def test_a_checkpoint_without_a_template_takes_the_text(copy: Copy) -> None:
 
 def test_a_text_that_is_not_unicode_is_one_line() -> None:
     tokenizer: Any = load_checkpoint("random:qwen3-shrunk").tokenizer
-    with pytest.raises(UserError, match=r"the text is not valid Unicode .*: convert it to UTF-8"):
+    with pytest.raises(UserError, match=r"the text is not valid Unicode .*: use UTF-8"):
         tokenizer.encode("a\ud800b")
     with pytest.raises(UserError, match="is not valid Unicode"):
         tokenizer.encode(as_chat(tokenizer, "a\ud800b"))

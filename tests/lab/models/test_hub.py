@@ -107,9 +107,7 @@ INSTEAD = "use a local folder, default or random:qwen3-0.6b"
 NO_NETWORK = f"cannot reach the hub (Got: ConnectError: Name not known): check your network, or {INSTEAD}"
 UNKNOWN = "is neither a folder here nor a repository on the hub: check the name"
 TERMS = "accept its terms on the hub first, then run hf auth login"
-FULL = (
-    f"the download failed ([Errno 28] No space left on device): run the command again to resume, or {INSTEAD}"
-)
+FULL = f"the download failed ([Errno 28] No space left on device): run it again, or {INSTEAD}"
 
 
 @pytest.mark.parametrize(

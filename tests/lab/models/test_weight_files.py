@@ -48,7 +48,7 @@ def test_a_tensor_in_two_files_is_refused(copy: Copy) -> None:
     write_zeros(folder, "model_old.safetensors")
     said = complaint(folder)
     assert said.startswith(f"{folder}/model_old.safetensors: tensor model.")
-    assert said.endswith(" is also in model.safetensors: remove the file that does not belong to the model")
+    assert said.endswith(" is also in model.safetensors: remove the wrong file")
 
 
 def test_with_an_index_no_other_file_is_read(copy: Copy) -> None:
@@ -83,8 +83,7 @@ def test_a_tensor_that_the_model_has_not_is_refused(copy: Copy, name: str, tenso
     edit_tensors(folder, {tensor: mx.zeros(size)})
     kind = "qwen2" if name == QWEN2 else "qwen3"
     assert complaint(folder) == (
-        f"{folder}/model.safetensors: tensor {tensor} does not belong to the {kind} model in config.json: "
-        + BELONGING
+        f"{folder}/model.safetensors: tensor {tensor} is not in the {kind} model of config.json: " + BELONGING
     )
 
 
@@ -92,7 +91,7 @@ def test_an_adapter_is_to_be_fused(copy: Copy) -> None:
     folder = copy(QWEN3)
     edit_tensors(folder, {f"{Q_PROJ}.lora_a": mx.zeros((64, 8))})
     assert complaint(folder).endswith(
-        f"tensor {Q_PROJ}.lora_a does not belong to the qwen3 model in config.json: "
+        f"tensor {Q_PROJ}.lora_a is not in the qwen3 model of config.json: "
         "fuse the adapter into the weights first"
     )
 

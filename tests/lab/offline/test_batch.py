@@ -131,10 +131,7 @@ def test_what_is_no_batch_is_refused_before_anything_is_asked(
     paths: tuple[Path, Path], app: EchoApp, batch: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     twice, no_request = [line("a"), line("b"), line("a")], ["", "Who are you?", "{}"]
-    for lines, said in (
-        (twice, ":3: line 1 has the same custom_id"),
-        (no_request, ":2: the line is not JSON"),
-    ):
+    for lines, said in ((twice, ":3: line 1 has the same"), (no_request, ":2: the line is not JSON")):
         paths[0].write_text("\n".join(lines))
         assert batch() == 2 and said in capfd.readouterr().err and not app.life
 

@@ -60,10 +60,7 @@ def _faults(course: Course, task: Task, measured: int) -> Iterator[str]:
     if not task.symbols and not task.grows:
         yield "it needs symbols or grows: add one"
     if task.kernel and kernel_answer(text_of(course.reference / task.kernel), task.id) is None:
-        yield (
-            f"{task.kernel} is empty between `BEGIN task {task.id}` and `END task {task.id}`: write the "
-            "answer there"
-        )
+        yield (f"{task.kernel} has an empty part `BEGIN task {task.id}`: write the answer there")
     elif not task.file and (names := kernel_names(text_of(course.reference / task.kernel), task.id)) != list(
         task.symbols
     ):

@@ -47,17 +47,11 @@ class Step:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps = "; ".join(f"{name}: {step.says}" for name, step in STEPS.items())
     parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=steps)
-    parser.add_argument(
-        "--full", action="store_true", help=f"run all tests, and also {', '.join(LONG_STEPS)}"
-    )
-    parser.add_argument(
-        "--no-tests", action="store_true", help="skip the quick tests, if you have just run test-ref"
-    )
+    parser.add_argument("--full", action="store_true", help=f"all tests, and also {', '.join(LONG_STEPS)}")
+    parser.add_argument("--no-tests", action="store_true", help="skip the quick tests, after test-ref")
     parser.add_argument("--task", help="try only this task's known mistakes, and list them all")
     parser.add_argument(
-        "--rebase",
-        action="store_true",
-        help="run nothing; fix known mistakes whose code has moved",
+        "--rebase", action="store_true", help="run nothing; fix known mistakes whose code has moved"
     )
 
 
@@ -192,9 +186,7 @@ STEPS: dict[str, Step] = {
         "no page has more of the turns in prose.toml than before",
         lambda course, _: prose.complaints(course.root),
     ),
-    "spelling": Step(
-        "the spelling of the pages and the code", lambda course, _: _tool(course, "codespell_lib")
-    ),
+    "spelling": Step("spelling of the pages and the code", lambda course, _: _tool(course, "codespell_lib")),
     "lines": Step(
         "files and functions are small, and the project stays in its budget",
         lambda course, _: budget.over_budget(course.root),

@@ -120,9 +120,7 @@ def pip(*arguments: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = re.findall(r"ERROR: (.*)", done.stderr) or done.stderr.strip().splitlines() or ["nothing"]
-        raise RuntimeError(
-            f"cannot build for a Mac: pip {arguments[0]} failed, check the package registry: {said[-1]}"
-        )
+        raise RuntimeError(f"cannot build for a Mac: pip {arguments[0]} needs a registry: {said[-1]}")
 
 
 if __name__ == "__main__":

@@ -109,9 +109,7 @@ _COLUMN: Final = " " * 17  # below the words behind "another result:"
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="W.D", help="day W.D or task W.D.N to compare")
-    parser.add_argument(
-        "-k", dest="keyword", metavar="WORD", help="use only tests with this text in their name"
-    )
+    parser.add_argument("-k", dest="keyword", metavar="WORD", help="only tests with this in their name")
 
 
 def run(args: Namespace) -> int:

@@ -147,10 +147,7 @@ def _hint(wanted: Call, got: Call) -> str:
             return f"the reference calls {name} {_times(count)} in it, yours {_times(mine[name])}"
     for one, other in pairs:
         if _came_in(one, other) == 0 and distance(one.result, other.result) > _NO_ROUNDING:
-            return (
-                f"it begins in {_named(one)}, which gets the same input and returns a slightly different "
-                "result"
-            )
+            return f"it begins in {_named(one)}, which gets the same input and returns slightly other numbers"
     return ""
 
 

@@ -81,7 +81,7 @@ _PIPE_WIDTH: Final = 110  # without a terminal no line of code breaks
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="TASK|W.D", help="a task such as 1.1.1, or a day such as 2.7")
     parser.add_argument(
-        "--peek", action="store_true", help="also show tasks that do not pass yet, which spoils them"
+        "--peek", action="store_true", help="also show tasks that do not pass yet; spoils them"
     )
 
 
@@ -91,10 +91,7 @@ def run(args: Namespace) -> int:
     is_passed = passes_now(desk)
     shown, left_out = chosen(tasks, is_passed, args.peek)
     if args.peek and not all(map(is_passed, shown)):
-        log(
-            "--peek shows the answer to a task that does not pass yet, so there is nothing left for you to "
-            "find"
-        )
+        log("--peek: this task does not pass yet, and its answer leaves you nothing to find")
     width = terminal_width()
     console = Console(width=width or _PIPE_WIDTH, highlight=False, soft_wrap=width is None)
     for task in shown:

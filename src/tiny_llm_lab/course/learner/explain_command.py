@@ -76,10 +76,7 @@ def _without_failures(result: Result) -> str:
     if result.error is not None:
         return f"cannot run its tests: {result.error}"
     if todo := result.having("todo"):
-        return (
-            f"{plural(len(todo), 'test')} reached code that you have not written yet: {program()} next says "
-            "where"
-        )
+        return f"{plural(len(todo), 'test')} reached code that is still to write: {program()} next says where"
     if passed := result.having("passed"):
         return f"{plural(len(passed), 'test')} passed: there is nothing to explain"
     return "none of its tests can run on this machine"

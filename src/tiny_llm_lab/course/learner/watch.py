@@ -25,9 +25,7 @@ _LOOK_MS = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a day or task, such as 2.7 or 2.7.1 (default: the day of the next task)"
     parser.add_argument("day", nargs="?", metavar="W.D", help=what)
-    parser.add_argument(
-        "--day", dest="day_flag", metavar="W.D", help="the same, in the form that `test` takes"
-    )
+    parser.add_argument("--day", dest="day_flag", metavar="W.D", help="the same, as for `test`")
     parser.add_argument("--task", metavar="T", help="only this task, such as --task 2.7.3")
 
 
@@ -44,11 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     def grade() -> int:
         code = subprocess.run(command, cwd=course.root, env=environment()).returncode
-        log(
-            f"waiting for you to save a file in {course.starter.relative_to(course.root)}; Ctrl-C ends"
-            if code
-            else ""
-        )
+        log(f"save in {course.starter.relative_to(course.root)} to grade again; Ctrl-C ends" if code else "")
         return code
 
     return watch_until_green(saves(course), grade, _clear)

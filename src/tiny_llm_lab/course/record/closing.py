@@ -48,10 +48,7 @@ def help_lines(course: Course, failed: list[str], program: str) -> Iterator[str]
     """For each task that failed, its hint and its chapter; then the command that looks for the mistake."""
     for task_id in failed:
         yield f"task {task_id}: {program} hint {task_id} · {chapter_of(course, course.task(task_id))}"
-    yield (
-        f"{program} explain {failed[0]} tries the task's known mistakes, and names one that fails the same "
-        "tests"
-    )
+    yield (f"{program} explain {failed[0]} names a known mistake that fails the same tests, if one does")
 
 
 def green_lines(desk: Desk, graded: list[Task], program: str) -> Iterator[str]:

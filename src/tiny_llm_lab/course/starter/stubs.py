@@ -42,9 +42,7 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
-    modes.add_argument(
-        "--force", action="store_true", help="also replace files that you edited; keeps a *.backup1 of each"
-    )
+    modes.add_argument("--force", action="store_true", help="also replace edited files; keeps *.backup1")
     what = "write the answers of all earlier days; refuses files that you edited"
     modes.add_argument("--fill-before", metavar="W.D", help=what)
 

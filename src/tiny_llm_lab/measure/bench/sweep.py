@@ -58,10 +58,7 @@ class Sweep:
     def _leave_out(self, spec: Spec, error: Exception) -> None:
         if spec in self._required:
             if isinstance(error, CrashError):
-                said = (
-                    f"{error}\nerror: the measuring process of solution {spec.solution} crashed: see the "
-                    "message above"
-                )
+                said = f"{error}\nerror: the process of solution {spec.solution} crashed: see above"
                 raise CrashError(said) from None
             raise error
         del self.runs[spec]

@@ -39,9 +39,7 @@ def _computed() -> Iterator[Finding]:
         yield from run_fresh(computing.examine, None)
     except CrashError as error:
         says = f"the process that tried them crashed ({str(error).splitlines()[-1]})"
-        cure = (
-            f"delete {cache_folder() / 'native'}, and we compile it again; if it still crashes, open an issue"
-        )
+        cure = f"delete {cache_folder() / 'native'}, then try again; if it still crashes, open an issue"
         yield Finding("kernels", False, without_home(says), without_home(cure))
 
 

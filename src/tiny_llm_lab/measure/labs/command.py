@@ -69,11 +69,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "lab", choices=[*LABS, _ALL], metavar="LAB", help=f"{', '.join(LABS)}, or all of them"
     )
     add_model_arguments(parser)
-    parser.add_argument(
-        "--server",
-        metavar="URL",
-        help="measure this server, with its own name in --model, and skip variants that need flags",
-    )
+    about = "measure this server, with its own name in --model, and skip variants that need flags"
+    parser.add_argument("--server", metavar="URL", help=about)
     parser.add_argument(
         "--quick", action="store_true", help="small sizes and 3 rounds; a lab takes one to three minutes"
     )

@@ -51,9 +51,7 @@ class Answer:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
             self.usage = _usage_of(event.get("usage")) or self.usage
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
-            raise ServerError(
-                f"the server sent an event that is not a chunk of an answer: {_shown(data)}"
-            ) from None
+            raise ServerError(f"the server sent an event that is not a chunk: {_shown(data)}") from None
 
     def require_end(self) -> None:
         """Raise ServerError for a stream that ended before its answer did."""

@@ -27,55 +27,27 @@ def add_server_flags(parser: ArgumentParser) -> None:
     """Which server, and how it is asked."""
     add = parser.add_argument_group("server").add_argument
     backends = ("openai", "vllm", "openai-chat")
-    add(
-        "--backend",
-        choices=backends,
-        default="openai",
-        help="API to use: completions or chat (default: %(default)s)",
-    )
+    about = "API to use: completions or chat (default: %(default)s)"
+    add("--backend", choices=backends, default="openai", help=about)
     add("--base-url", metavar="URL", help="address of the server (default: http://HOST:PORT)")
     add("--host", default="127.0.0.1", help="host of the server (default: %(default)s)")
     add("--port", type=int, default=8000, metavar="N", help="port of the server (default: %(default)s)")
-    add(
-        "--endpoint",
-        metavar="PATH",
-        help="path of the route (default: /v1/completions or /v1/chat/completions, by --backend)",
-    )
+    about = "path of the route (default: /v1/completions or /v1/chat/completions, by --backend)"
+    add("--endpoint", metavar="PATH", help=about)
     add("--model", metavar="NAME", help="model to ask (default: the first that the server lists)")
-    add(
-        "--tokenizer",
-        metavar="MODEL",
-        help="tokenizer to count with; none counts words (default: the model's, if it is on this machine)",
-    )
+    about = "tokenizer to count with; none counts words (default: the model's, if it is on this machine)"
+    add("--tokenizer", metavar="MODEL", help=about)
     add("--api-key", metavar="KEY", help="API key to send (default: OPENAI_API_KEY from the environment)")
-    add(
-        "--header",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="HTTP header to send with every request; may be repeated",
-    )
-    add(
-        "--request-timeout",
-        metavar="S",
-        type=float,
-        default=600.0,
-        help="most seconds for a request (default: %(default)g)",
-    )
-    add(
-        "--max-concurrency",
-        type=at_least_one,
-        metavar="N",
-        help="most requests in flight at a time (default: no limit)",
-    )
+    about = "HTTP header to send with every request; may be repeated"
+    add("--header", metavar="NAME=VALUE", action="append", default=[], help=about)
+    about = "most seconds for a request (default: %(default)g)"
+    add("--request-timeout", metavar="S", type=float, default=600.0, help=about)
+    about = "most requests in flight at a time (default: no limit)"
+    add("--max-concurrency", type=at_least_one, metavar="N", help=about)
     add("--ignore-eos", action="store_true", help="ask for answers of full length, if the server supports it")
     for name, kind in _SAMPLING.items():
-        add(
-            f"--{name.replace('_', '-')}",
-            type=kind,
-            metavar="X",
-            help="sampling parameter to send (default: the server's)",
-        )
+        about = "sampling parameter to send (default: the server's)"
+        add(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=about)
     add("--extra-body", metavar="JSON", help="JSON object with more fields for every request")
 
 
@@ -84,45 +56,25 @@ def add_load_flags(parser: ArgumentParser) -> None:
     add_field_flags(parser.add_argument_group("requests"), DatasetSettings)
     group = parser.add_argument_group("arrivals")
     add_field_flags(group, ArrivalSettings)
-    group.add_argument(
-        "--num-warmups",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of warm-up requests, not measured (default: 0)",
-    )
+    about = "number of warm-up requests, not measured (default: 0)"
+    group.add_argument("--num-warmups", type=int, default=0, metavar="N", help=about)
 
 
 def add_result_flags(parser: ArgumentParser) -> None:
     """What to print and to keep."""
     add = parser.add_argument_group("result").add_argument
-    add(
-        "--goodput",
-        nargs="+",
-        metavar="NAME:MS",
-        help="latency targets in ms that make a request good, such as ttft:500 itl:50",
-    )
+    about = "latency targets in ms that make a request good, such as ttft:500 itl:50"
+    add("--goodput", nargs="+", metavar="NAME:MS", help=about)
     every = ",".join(METRICS)
-    add(
-        "--percentile-metrics",
-        default=every,
-        metavar="NAMES",
-        help="latencies to show, separated by commas (default: %(default)s)",
-    )
-    add(
-        "--metric-percentiles",
-        default="99",
-        metavar="LIST",
-        help="percentiles to show, separated by commas (default: %(default)s)",
-    )
+    about = "latencies to show, separated by commas (default: %(default)s)"
+    add("--percentile-metrics", default=every, metavar="NAMES", help=about)
+    about = "percentiles to show, separated by commas (default: %(default)s)"
+    add("--metric-percentiles", default="99", metavar="LIST", help=about)
     add("--save-result", action="store_true", help="write the result to a JSON file")
     add("--save-detailed", action="store_true", help="with --save-result, also write every request and token")
     add("--result-dir", metavar="DIR", help="folder for the result file (default: the current one)")
-    add(
-        "--result-filename",
-        metavar="FILE",
-        help="name of the result file (default: made from label, rate, model and time)",
-    )
+    about = "name of the result file (default: made from label, rate, model and time)"
+    add("--result-filename", metavar="FILE", help=about)
     add("--label", help="label in the name of the result file (default: the backend)")
     add("--metadata", nargs="*", metavar="KEY=VALUE", default=[], help="facts to keep in the JSON file")
     add("--plot", metavar="FILE", help="draw TTFT, ITL, and ITL over time into this PNG file")
@@ -160,9 +112,7 @@ def metrics_of(text: str) -> list[str]:
     """--percentile-metrics as names."""
     names = text.split(",")
     if unknown := [name for name in names if name not in METRICS]:
-        raise UserError(
-            f"--percentile-metrics: unknown metric {unknown[0]!r}: choose from {','.join(METRICS)}"
-        )
+        raise UserError(f"--percentile-metrics: unknown {unknown[0]!r}: choose from {','.join(METRICS)}")
     return names
 
 

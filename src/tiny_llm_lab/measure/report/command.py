@@ -34,9 +34,7 @@ def run(args: Namespace) -> int:
     plan, found = Plan(args.model, folder, args.quick), list[Outcome]()
     for outcome in outcomes(list(plan.parts()), 60.0 * args.minutes):
         found.append(outcome)
-        files = _write(
-            folder, facts, shown_model(args.model), found
-        )  # write now, because the next part may crash the machine
+        files = _write(folder, facts, shown_model(args.model), found)  # now: the next part may crash
     log(f"wrote {' and '.join(map(str, files))}: attach them to an issue")
     return 0 if all(outcome.status == "done" or outcome.part.lacks for outcome in found) else EXIT_FAILED
 

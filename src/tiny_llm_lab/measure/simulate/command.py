@@ -55,12 +55,8 @@ def outcome_row(setting: Setting, outcome: Outcome) -> list[str]:
 def add_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, Setting)
     add = parser.add_argument
-    add(
-        "--solution",
-        default="ref",
-        choices=list(PACKAGES),
-        help="whose scheduler to use: yours or the reference's (default: %(default)s)",
-    )
+    about = "whose scheduler to use: yours or the reference's (default: %(default)s)"
+    add("--solution", default="ref", choices=list(PACKAGES), help=about)
     add_borrow(parser)
     add("--sweep", nargs="+", default=[], help="show a row for each of these budgets and for slo")
     add("--json", action="store_true", help="print one JSON document instead of the table")

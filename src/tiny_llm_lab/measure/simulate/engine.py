@@ -79,9 +79,7 @@ class SimulatedEngine:
         plan = self._scheduler.schedule(self._budget())
         num_tokens, attention, kv_read, sampled = plan.total_num_scheduled_tokens, 0, 0, {}
         if num_tokens == 0 and not plan.preempted:
-            raise RuntimeError(
-                "the scheduler planned an empty step although requests wait: check its schedule()"
-            )
+            raise RuntimeError("schedule() planned an empty step although requests wait")
         for request_id, num_new in plan.num_scheduled_tokens.items():
             sequence = self._unfinished[request_id].sequence
             attention += attention_tokens(sequence.num_computed_tokens, num_new)

@@ -27,9 +27,7 @@ class Setting:
 
     requests: int = flag(1000, "number of requests", at_least_one)
     rate: float = flag(2.0, "requests per second", above_zero)
-    burstiness: float = flag(
-        1.0, "shape of the gamma intervals: 1 is Poisson, below 1 makes bursts", above_zero
-    )
+    burstiness: float = flag(1.0, "shape of the gamma intervals: 1 is Poisson, less is bursts", above_zero)
     seed: int = flag(0, "seed of arrivals, lengths and noise")
     threshold: int = flag(
         0, "most prompt tokens of a request in a step; 0 is off", alias="--long-prefill-token-threshold"
@@ -47,9 +45,7 @@ class Setting:
     overhead_ms: float = flag(1.0, "fixed time of a step, in ms", zero_or_more)
     noise: float = flag(0.0, "standard deviation of the logarithm of a step's time", zero_or_more)
     policy: Policy = flag("fcfs", "which requests are scheduled first")
-    lengths: str = flag(
-        "sharegpt", f"lengths in tokens: {', '.join(LENGTHS)} or fixed:PROMPT:OUTPUT", metavar="KIND"
-    )
+    lengths: str = flag("sharegpt", f"tokens: {', '.join(LENGTHS)} or fixed:PROMPT:OUTPUT", metavar="KIND")
     budget: str = flag(
         "512",
         "token budget of a step, or slo to let the latency policy choose",

@@ -37,18 +37,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     names = ("--long-prefill-token-threshold", "--threshold")
     add(*names, dest="threshold", type=int, metavar="TOKENS", help=what)
     add("--max-num-seqs", type=at_least_one, help=f"most requests that run at a time (default: {_NUM_SEQS})")
-    add(
-        "--policy",
-        default="fcfs",
-        choices=get_args(Policy),
-        help="which requests are scheduled first (default: %(default)s)",
-    )
-    add(
-        "--solution",
-        default="ref",
-        choices=list(PACKAGES),
-        help="whose engine to run: yours or the reference's (default: %(default)s)",
-    )
+    what = "which requests are scheduled first (default: %(default)s)"
+    add("--policy", default="fcfs", choices=get_args(Policy), help=what)
+    what = "whose engine to run: yours or the reference's (default: %(default)s)"
+    add("--solution", default="ref", choices=list(PACKAGES), help=what)
     add_borrow(parser)
     add("--svg", type=Path, metavar="FILE", help="also draw the run into this SVG file")
     add("--json", action="store_true", help="print one JSON document instead of the picture")

@@ -29,8 +29,7 @@ def parse_request(text: str) -> TraceRequest:
     are_numbers = all(re.fullmatch(r"\s*[+-]?[0-9]+\s*", number) for number in numbers)
     if len(numbers) not in (3, 4) or not are_numbers or not name.strip() or not name.isprintable():
         raise UserError(
-            f"--request must be {FORM}, in numbers except for the name, with :PRIORITY if you like, not "
-            f"{text!r}"
+            f"--request must be {FORM}, in numbers after the name, perhaps with :PRIORITY, not {text!r}"
         )
     return TraceRequest(name.strip(), *map(int, numbers))
 

@@ -15,13 +15,9 @@ from tiny_llm_lab.types import UserError
 class ArrivalSettings:
     """The rate of arrivals and how even they are; named as in `vllm bench serve`."""
 
-    request_rate: float = flag(
-        math.inf, "requests that arrive per second; inf sends all at once", metavar="RPS"
-    )
+    request_rate: float = flag(math.inf, "requests per second; inf sends all at once", metavar="RPS")
     burstiness: float = flag(
-        1.0,
-        "shape of the gamma gaps between arrivals: 1 is Poisson, below 1 makes bursts, inf is even",
-        metavar="X",
+        1.0, "shape of the gamma gaps: 1 is Poisson, less is bursts, inf is even", metavar="X"
     )
     ramp_up_strategy: Literal["off", "linear", "exponential"] = flag(
         "off", "raise the rate from the first request to the last, linearly or exponentially"

@@ -26,9 +26,7 @@ def download(repo: str) -> Path:
         reason = error.__cause__ or error
         complaint = f"{repo}: cannot reach the hub ({one_line(reason)}): check your network, or {_INSTEAD}"
     except Exception as error:  # a lost connection, a full disk: every transport raises its own
-        complaint = (
-            f"{repo}: the download failed ({one_line(error)}): run the command again to resume, or {_INSTEAD}"
-        )
+        complaint = f"{repo}: the download failed ({one_line(error)}): run it again, or {_INSTEAD}"
     raise UserError(complaint)
 
 

@@ -161,7 +161,7 @@ class Runtime:
             wrong = first_wrong(made)
             if wrong is not None:
                 print(
-                    f"{package}: {wrong} of the {isa_name} kernels gives wrong results, so we use others",
+                    f"{package}: {wrong} of the {isa_name} kernels is wrong, so we use others",
                     file=sys.stderr,
                 )
                 return None

@@ -30,7 +30,5 @@ def num_threads_wanted() -> int | None:
     if not said:
         return None
     if not said.isascii() or not said.isdigit() or not 1 <= int(said) <= MAX_THREADS:
-        raise UserError(
-            f"{THREADS_VARIABLE}={said} is not a count: write a whole number from 1 to {MAX_THREADS}"
-        )
+        raise UserError(f"{THREADS_VARIABLE}={said} is not a count: write 1 to {MAX_THREADS}")
     return int(said)

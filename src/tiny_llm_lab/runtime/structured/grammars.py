@@ -73,9 +73,7 @@ def _grammar(form: StructuredOutputs) -> str:
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, form.choice)))
     if form.grammar is not None:
         if (num_rules := len(_RULE.findall(form.grammar))) > _MAX_RULES:
-            raise UserError(
-                f"the grammar has {num_rules} rules, and we compile at most {_MAX_RULES}: simplify it"
-            )
+            raise UserError(f"the grammar has {num_rules} rules, more than {_MAX_RULES}: simplify it")
         return LLMatcher.grammar_from_lark(form.grammar)
     return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON)
 
@@ -87,10 +85,9 @@ def _library_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
         return LLTokenizer(
             tokenizer.definition, n_vocab=vocab_size, eos_token=sorted(tokenizer.eos_token_ids)
         )
-    except Exception as error:  # the library raises whatever its parser raises
+    except Exception as error:  # whatever the parser raises
         raise UserError(
-            f"structured outputs do not work with this tokenizer ({_first_line(str(error))}): choose "
-            "another model"
+            f"structured outputs do not take this tokenizer ({_first_line(str(error))}): choose another model"
         ) from None
 
 

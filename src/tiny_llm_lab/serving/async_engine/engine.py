@@ -46,9 +46,7 @@ class AsyncEngine:
         self._thread = EngineThread(make_engine, self, listeners, idle)
         self._numbers = itertools.count()
         self._is_closing = False
-        self._waiting_calls: deque[Callable[[], None]] = (
-            deque()
-        )  # calls that the engine's thread leaves for the loop
+        self._waiting_calls: deque[Callable[[], None]] = deque()  # calls for the loop
         self._is_wake_due = False
         self._last_call_s = 0.0
         self._idle = asyncio.Event()

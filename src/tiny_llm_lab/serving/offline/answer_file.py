@@ -99,9 +99,7 @@ class AnswerFile:
 
     def _lock(self) -> None:
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            raise UserError(
-                f"{self._path} is not a regular file, and a batch needs one to resume: choose another"
-            )
+            raise UserError(f"{self._path} is not a regular file, which a batch needs: choose another")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -109,9 +109,7 @@ def index_input(path: Path) -> InputIndex:
                 "give each line its own custom_id"
             )
     if isinstance(first_line, BadLine) and not has_request:
-        raise UserError(
-            f"{path}:{first_line.line}: {first_line.reason}, and the file has no valid request: {_FORM}"
-        )
+        raise UserError(f"{path}:{first_line.line}: {first_line.reason}, and no line is a request: {_FORM}")
     return index
 
 

@@ -33,34 +33,21 @@ from tiny_llm_lab.types import UserError
 
 HELP = "Answer a file of requests in OpenAI's batch format; run the same command again to resume it."
 EXAMPLES: Final = (
-    ("--input prompts.jsonl --output answers.jsonl", "answer every line that does not have an answer yet"),
-    (
-        "--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4",
-        "do the same with four engines on Ray",
-    ),
+    ("--input prompts.jsonl --output answers.jsonl", "answer the lines that have no answer yet"),
+    ("--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4", "with four engines"),
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        required=True,
-        metavar="FILE",
-        help='requests, one a line: {"custom_id", "method": "POST", "url", "body"}',
-    )
+    about = 'requests, one a line: {"custom_id", "method": "POST", "url", "body"}'
+    parser.add_argument("--input", required=True, metavar="FILE", help=about)
     parser.add_argument("--output", required=True, metavar="FILE", help="file to which answers are appended")
-    parser.add_argument(
-        "--max-concurrency",
-        type=at_least_one,
-        metavar="N",
-        help="requests sent to each engine at a time (default: twice --max-num-seqs)",
-    )
+    about = "requests sent to each engine at a time (default: twice --max-num-seqs)"
+    parser.add_argument("--max-concurrency", type=at_least_one, metavar="N", help=about)
     parser.add_argument("--ray", action="store_true", help="run on Ray Data (needs the optional group ray)")
+    parser.add_argument("--address", metavar="A", help="of a Ray cluster, with --ray (default: a local one)")
     parser.add_argument(
-        "--address", metavar="A", help="address of a Ray cluster, with --ray (default: start a local one)"
-    )
-    parser.add_argument(
-        "--num-replicas", type=at_least_one, metavar="N", help="number of engines, with --ray (default: 1)"
+        "--num-replicas", type=at_least_one, metavar="N", help="engines, with --ray (default: 1)"
     )
     add_served_model(parser)
 

@@ -26,9 +26,7 @@ from tiny_llm_lab.types import SchedulerConfig, UserError
 
 LOOP_NUM_SEQS: Final = 5  # without the engine, where each request has its own cache row
 _MOST_SEQS: Final = f"most requests that run at a time (default: {LOOP_NUM_SEQS}, with --engine 64)"
-_LONGEST: Final = (
-    f"most tokens of a prompt and its answer (default: the model's limit, at most {LONGEST_DEFAULT})"
-)
+_LONGEST: Final = f"most tokens of prompt and answer (default: the model's, at most {LONGEST_DEFAULT})"
 # A CPU reaches its full speed at about 256 tokens; larger steps only make other requests wait longer.
 CPU_BUDGET: Final = 256
 _SERVER_BUDGET: Final = (
@@ -61,9 +59,7 @@ def add_engine_arguments(parser: ArgumentParser) -> None:
     add_field_flags(parser, SchedulerConfig, _SHARED_FLAGS)
     add_async_scheduling(parser)
     group = parser.add_argument_group("week 3's engine")
-    group.add_argument(
-        "--engine", action="store_true", help="answer with the engine; the flags below belong to it"
-    )
+    group.add_argument("--engine", action="store_true", help="use the engine; the flags below are its own")
     add_field_flags(group, SchedulerConfig, _SCHEDULER_FLAGS)
     add_field_flags(group, EngineSettings)
 
@@ -99,9 +95,7 @@ def check_fitting(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Raise UserError for given fields of SchedulerConfig and EngineSettings that do not fit together."""
     slo_ms = own.get("itl_slo_ms")
     if own.get("async_scheduling") and (slo_ms is not None or own.get("speculate", "off") != "off"):
-        raise UserError(
-            "--async-scheduling plans before it knows the tokens: leave out --itl-slo-ms and --speculate"
-        )
+        raise UserError("--async-scheduling plans without tokens: leave out --itl-slo-ms and --speculate")
     if slo_ms is not None and not slo_ms > 0:
         raise UserError(f"--itl-slo-ms must be above 0, not {slo_ms:g}")
     if slo_ms is not None and (config.get("chunk_grid") or not config.get("enable_chunked_prefill", True)):

@@ -39,9 +39,7 @@ class EngineSettings:
         f"{RANK_MEMORY} for each of several ranks)",
         metavar="SIZE",
     )
-    kv_cache_dtype: Literal["auto", "int8"] = flag(
-        "auto", "dtype of stored keys and values; auto is the model's"
-    )
+    kv_cache_dtype: Literal["auto", "int8"] = flag("auto", "dtype of keys and values; auto is the model's")
     enable_prefix_caching: bool = flag(True, "compute the common beginning of prompts only once")
     async_scheduling: bool | None = None
     itl_slo_ms: float | None = flag(None, "size chunks so that the inter-token latency stays below N ms")
@@ -53,8 +51,7 @@ class EngineSettings:
     )
     num_speculative_tokens: int | None = flag(
         None,
-        f"draft tokens a request gets in a step (default: {LOOKED_UP} with ngram, {DRAFTED} with "
-        "draft:MODEL)",
+        f"draft tokens of a request in a step (default: ngram {LOOKED_UP}, draft:MODEL {DRAFTED})",
         at_least_one,
     )
     draft_gate: bool = flag(True, "skip drafts that cost more time than they save, by measurement")

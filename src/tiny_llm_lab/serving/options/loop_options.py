@@ -25,10 +25,7 @@ _PAUSED_ONLY: Final = ("paused_kv_bits", "paused_kv_limit")
 def add_loop_arguments(parser: ArgumentParser) -> None:
     """--chunk-policy, --scheduling and the flags that go with them."""
     group = parser.add_argument_group("week 2's loop")
-    about = (
-        "size of a chunk: --prefill-step (fixed), a rule of thumb (table), or from recent chunk times "
-        "(adaptive)"
-    )
+    about = "chunk size: --prefill-step, by a rule of thumb (table), or by recent chunk times (adaptive)"
     group.add_argument(
         "--chunk-policy", choices=CHUNK_POLICIES, default="fixed", help=f"{about} (default: fixed)"
     )
@@ -38,16 +35,11 @@ def add_loop_arguments(parser: ArgumentParser) -> None:
     group.add_argument("--scheduling", choices=("fifo", "priority"), default="fifo", help=about)
     about = "rows kept free for interactive prompts, with --scheduling priority (default: 0)"
     group.add_argument("--reserved-slots", type=int, default=0, metavar="N", help=about)
-    about = (
-        "let an interactive prompt pause one with more than N tokens left (default without N: "
-        f"{_LONG_TOKENS})"
-    )
+    about = f"let interactive prompts pause one with more than N tokens left (default N: {_LONG_TOKENS})"
     group.add_argument(
         "--preempt-prefill", type=at_least_one, nargs="?", const=_LONG_TOKENS, metavar="N", help=about
     )
-    group.add_argument(
-        "--paused-kv-bits", type=int, choices=(8,), help="store the caches of paused prompts in 8 bits"
-    )
+    group.add_argument("--paused-kv-bits", type=int, choices=(8,), help="store paused caches in 8 bits")
     about = "most bytes of paused caches; more are dropped and computed again (default: no limit)"
     group.add_argument("--paused-kv-limit", type=int, metavar="BYTES", help=about)
 
@@ -112,8 +104,7 @@ def check_loop_flags(args: Namespace) -> None:
         raise UserError("--chunk-policy table sets the chunk size itself: leave out --prefill-step")
     if args.tensor_parallel_size > 1 and (args.chunk_policy == "adaptive" or args.scheduling == "priority"):
         raise UserError(
-            "--chunk-policy adaptive and --scheduling priority follow a clock, and each rank has its own: "
-            "leave them out with --tensor-parallel-size"
+            "--chunk-policy adaptive and --scheduling priority need one clock, and each rank has its own"
         )
 
 

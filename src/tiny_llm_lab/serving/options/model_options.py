@@ -29,31 +29,17 @@ class Loaded:
 
 def add_model_arguments(parser: ArgumentParser, random_bits: int = 16) -> None:
     """--model, --bits, --solution, --device and --dtype; `random_bits` is the default in --bits's help."""
-    parser.add_argument(
-        "--model",
-        default="default",
-        help="default (small, shipped), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME",
-    )
-    parser.add_argument(
-        "--bits",
-        type=int,
-        choices=(4, 8, 16),
-        help=f"bits of the weights of a random: model (default: {random_bits})",
-    )
-    parser.add_argument(
-        "--solution",
-        default="ref",
-        choices=list(PACKAGES),
-        help="whose code to run: yours, the reference's or mlx-lm's (default: %(default)s)",
-    )
+    about = "default (small, shipped), a name such as qwen3-0.6b, a hub id, a folder, or random:NAME"
+    parser.add_argument("--model", default="default", help=about)
+    about = f"bits of the weights of a random: model (default: {random_bits})"
+    parser.add_argument("--bits", type=int, choices=(4, 8, 16), help=about)
+    about = "whose code to run: yours, the reference's or mlx-lm's (default: %(default)s)"
+    parser.add_argument("--solution", default="ref", choices=list(PACKAGES), help=about)
     parser.add_argument(
         "--device", choices=["gpu", "cpu"], help="where to compute (default: the GPU if MLX has one)"
     )
-    parser.add_argument(
-        "--dtype",
-        choices=list(DTYPES),
-        help="dtype to compute in (default: as stored; float32 on a CPU without the C++ kernels)",
-    )
+    about = "dtype to compute in (default: as stored; float32 on a CPU without the C++ kernels)"
+    parser.add_argument("--dtype", choices=list(DTYPES), help=about)
 
 
 def add_kernel_arguments(parser: ArgumentParser) -> None:
@@ -65,23 +51,14 @@ def add_kernel_arguments(parser: ArgumentParser) -> None:
 
 def add_prefill_step(parser: ArgumentParser, default: int = 128) -> None:
     """--prefill-step."""
-    parser.add_argument(
-        "--prefill-step",
-        type=at_least_one,
-        default=default,
-        metavar="N",
-        help="most prompt tokens in a prefill chunk (default: %(default)s)",
-    )
+    about = "most prompt tokens in a prefill chunk (default: %(default)s)"
+    parser.add_argument("--prefill-step", type=at_least_one, default=default, metavar="N", help=about)
 
 
 def add_async_scheduling(parser: ArgumentParser) -> None:
     """--async-scheduling and --no-async-scheduling; not given, they leave no attribute."""
-    parser.add_argument(
-        "--async-scheduling",
-        action=BooleanOptionalAction,
-        default=SUPPRESS,
-        help="launch a decode step before reading the tokens of the last one (default: on with a GPU)",
-    )
+    about = "launch a decode step before reading the tokens of the last one (default: on with a GPU)"
+    parser.add_argument("--async-scheduling", action=BooleanOptionalAction, default=SUPPRESS, help=about)
 
 
 def async_scheduling(args: Namespace) -> bool | None:
@@ -98,9 +75,7 @@ def model_name(args: Namespace) -> str:
     if args.bits is None:
         return name
     if not name.startswith("random:"):
-        raise UserError(
-            f"--bits is for a random: model, and {name} has the bits it was saved with: leave it out"
-        )
+        raise UserError(f"--bits is for a random: model, and {name} has its own: leave it out")
     return f"{name},bits={args.bits}"
 
 

@@ -33,22 +33,15 @@ from tiny_llm_lab.types import UserError
 HELP = "Serve a model on a Ray cluster: many engines behind one address (needs the optional group ray)."
 EXAMPLES: Final = (
     ("--num-replicas 2 --threads 1", "run two engines on this machine until Ctrl-C"),
-    (
-        "--address auto --num-replicas 4",
-        "deploy four engines on this machine's cluster, or update the deployment",
-    ),
+    ("--address auto --num-replicas 4", "deploy four engines on this machine's cluster"),
     ("--min-replicas 1 --max-replicas 8", "add and remove engines with the queue"),
     ("--address auto --shutdown", "remove the application from the cluster"),
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--address", metavar="A", help="address of a Ray cluster, or auto (default: start a local one)"
-    )
-    parser.add_argument(
-        "--shutdown", action="store_true", help="remove the application from the cluster, and end"
-    )
+    parser.add_argument("--address", metavar="A", help="of a Ray cluster, or auto (default: a local one)")
+    parser.add_argument("--shutdown", action="store_true", help="remove the application from the cluster")
     add_field_flags(parser, ReplicaSettings)
     add_served_model(parser)
     add_server_flags(parser)
@@ -105,9 +98,7 @@ def _deploy(make_app: partial[FastAPI], server: ServerSettings, replicas: Replic
     try:
         serve.run(bound_application(make_app, replicas), name=APP_NAME, logging_config=quiet)
     except RuntimeError as error:
-        raise CrashError(
-            f"error: {error} Look above or in Ray's logs for the replicas' own messages."
-        ) from None
+        raise CrashError(f"error: {error} Ray's logs have the replicas' messages.") from None
     scale = plural(replicas.num_replicas, "replica")
     if replicas.max_replicas is not None:
         scale = f"{replicas.min_replicas} to {replicas.max_replicas} replicas"

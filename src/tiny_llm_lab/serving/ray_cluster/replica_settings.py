@@ -25,9 +25,7 @@ class ReplicaSettings:
         1000, "most requests waiting for an engine; more get status 429", at_least_one
     )
     num_ingress: int = flag(1, "number of processes that route requests to engines", at_least_one)
-    by_prefix: bool = flag(
-        True, "send prompts with the same beginning to the same engine, unless it is overloaded"
-    )
+    by_prefix: bool = flag(True, "send prompts that begin alike to one engine, unless it is overloaded")
     max_num_seqs: int = 64  # requests that a replica's engine runs at a time
     max_body_size: int = 4 * 2**20
     drain_s: float = 30.0  # time for a replica's last requests when it is replaced

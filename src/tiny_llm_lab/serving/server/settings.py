@@ -40,19 +40,13 @@ def _seconds(text: str) -> float:
 class ServerSettings:
     """Where the server listens, who may use it, and how it ends; named like the flags."""
 
-    host: str = flag(
-        "127.0.0.1",
-        "address to listen on; with 0.0.0.0 other machines can reach the server",
-        metavar="ADDRESS",
-    )
+    host: str = flag("127.0.0.1", "address to listen on; other machines can reach 0.0.0.0", metavar="ADDRESS")
     port: int = flag(8000, "port to listen on; 0 picks a free one", _port)
     served_model_name: tuple[str, ...] = flag(
         (), "name of the model in requests; may be repeated (default: --model)", metavar="NAME"
     )
     api_key: tuple[str, ...] = flag(
-        (),
-        f"API key that requests must send; may be repeated (default: {KEY_VARIABLE}, or none)",
-        metavar="KEY",
+        (), f"key that requests must send; may be repeated (default: {KEY_VARIABLE}, or none)", metavar="KEY"
     )
     allowed_hosts: tuple[str, ...] = flag(
         (), "Host header to accept on loopback without a key; * is any; may be repeated", metavar="NAME"
@@ -60,9 +54,7 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = flag(
         (), "let web pages from this origin send requests; * is any; may be repeated", metavar="ORIGIN"
     )
-    max_body_size: int = flag(
-        4 * 2**20, "most bytes in the body of a request (default: 4M)", _size, metavar="SIZE"
-    )
+    max_body_size: int = flag(4 * 2**20, "most bytes of a request (default: 4M)", _size, metavar="SIZE")
     drain_s: float = flag(30.0, "seconds that running requests get to finish when the server stops", _seconds)
     enable_log_requests: bool = flag(False, "log a line for every request")
     disable_log_stats: bool = flag(False, "do not log the throughput every ten seconds of work")
@@ -89,9 +81,7 @@ class RequestLimits:
     max_waiting: int = flag(1024, "most requests in the queue; more get status 429", at_least(0))
     request_timeout_s: float = flag(0.0, "most seconds for an answer; 0 is no limit", _seconds)
     keep_alive_s: float = flag(
-        5.0,
-        "seconds without a token after which a stream gets a comment, to keep it open; 0 is never",
-        _seconds,
+        5.0, "seconds without a token after which a stream gets a comment; 0 is never", _seconds
     )
 
 
@@ -121,15 +111,11 @@ def add_server_flags(parser: ArgumentParser) -> None:
         default=SUPPRESS,
         help="the default; accepted because vLLM has it",
     )
-    group.add_argument(
-        "--enable-live-controls",
-        action=BooleanOptionalAction,
-        default=SUPPRESS,
-        help=(
-            "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
-            "--host)"
-        ),
+    about = (
+        "let the page at / switch chunked prefill and set the token budget (default: on for a loopback "
+        "--host)"
     )
+    group.add_argument("--enable-live-controls", action=BooleanOptionalAction, default=SUPPRESS, help=about)
     add_field_flags(group, RequestLimits)
 
 

@@ -46,11 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_borrow(parser)
     add_kernel_arguments(parser)
-    parser.add_argument(
-        "--server",
-        metavar="URL",
-        help="ask this OpenAI-compatible server; --model is then a name that the server lists",
-    )
+    about = "ask this OpenAI-compatible server; --model is then a name that the server lists"
+    parser.add_argument("--server", metavar="URL", help=about)
     parser.add_argument("--system", metavar="TEXT", help="system message at the start of the conversation")
     add_sampling_arguments(parser, max_tokens=512)
 

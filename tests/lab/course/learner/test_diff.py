@@ -38,9 +38,7 @@ def test_what_does_not_pass_is_shown_only_to_those_who_peek(written: Path, capsy
     assert main(["diff", "1.1.1", "--peek"]) == 0
     out, err = capsys.readouterr()
     assert "-     return _half(x) + _half(x)\n+     return _product(x, _TIMES)\n" in out
-    assert err == (
-        "--peek shows the answer to a task that does not pass yet, so there is nothing left for you to find\n"
-    )
+    assert err == ("--peek: this task does not pass yet, and its answer leaves you nothing to find\n")
 
 
 def test_after_passing_helpers_of_both_sides_are_shown(written: Path, capsys: Capture) -> None:

@@ -31,10 +31,7 @@ def test_only_the_functions_of_the_task_change(written: Path, capsys: Capture) -
     )
     assert (written / "sums.py.backup1").read_text() == before
     assert (written / "kernels/sum.cpp.backup1").read_text() == KERNEL
-    assert (
-        "src/tiny_llm/sums.py: Total.add to do again; your version is in sums.py.backup1\n"
-        in capsys.readouterr().out
-    )
+    assert "sums.py: Total.add to do again; your version is in sums.py.backup1\n" in capsys.readouterr().out
 
 
 def test_a_changed_signature_is_the_starters_again(written: Path) -> None:
@@ -57,11 +54,7 @@ def test_stubs_are_left_alone(untouched: Path, capsys: Capture) -> None:
     [
         ("1.1.7", ANSWER, "there is no task '1.1.7': did you mean 1.1.1?"),
         ("2.1.2", ANSWER, "task 2.1.2 only extends twice: reset the task that owns it"),
-        (
-            "1.1.1",
-            "def broken(:\n",
-            "src/tiny_llm/sums.py:1 is not valid Python (invalid syntax): fix that line",
-        ),
+        ("1.1.1", "def broken(:\n", "sums.py:1 is not valid Python (invalid syntax): fix that line"),
         ("1.1.1", "x = 1\n", "twice, Total.__init__ is missing: write its signature"),
     ],
 )

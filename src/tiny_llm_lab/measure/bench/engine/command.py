@@ -43,13 +43,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_field_flags(parser, BenchConfig)
     parser.add_argument(
-        "--calibration-out",
-        type=Path,
-        help="write the step times of chunk-position to this file, for `simulate --calibration`",
+        "--calibration-out", type=Path, help="write chunk-position's step times for `simulate --calibration`"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as the last line of stdout, in JSON"
-    )
+    parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")
 
 
 def run(args: Namespace) -> int:

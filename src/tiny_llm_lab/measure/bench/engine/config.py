@@ -103,9 +103,7 @@ class BenchConfig:
     def require_room(self, num_tokens: int, what: str) -> None:
         """Raise UserError unless a request of `num_tokens` tokens fits."""
         if num_tokens > self.limit:
-            raise UserError(
-                f"with {what} a request has {num_tokens} tokens and the model takes {self.limit}: lower it"
-            )
+            raise UserError(f"{what}: {num_tokens} tokens are more than the model's {self.limit}: lower it")
 
 
 def exactly(max_tokens: int) -> SamplingParams:

@@ -108,9 +108,7 @@ def drafts(config: BenchConfig, clocks: Sequence[Clock] = (time.perf_counter, ti
         ratios += [_faster(row, plain, text, key) for key in _SPEEDS for row in others]
         differ += [f"{text.name}, {side.name}" for side in sides if side.answers != sides[0].answers]
     said = (
-        f"Answers DIFFER with {'; '.join(differ)}."
-        if differ
-        else "All answers are the same as without drafts."
+        f"Answers DIFFER with {'; '.join(differ)}." if differ else "Answers are the same as without drafts."
     )
     title = f"drafts: one stream, notes of {config.context} tokens, looked-up drafts of k tokens"
     return Section("drafts", title, _COLUMNS, rows, ratios, [said, _ABOUT], {"differ": differ})

@@ -121,10 +121,7 @@ def ahead(config: BenchConfig) -> Section:
     ]
     title = f"ahead: decode steps at context {config.context}, {_AHEAD_STEPS} in a turn"
     above = (memory["peak_bytes"] - held_bytes) / 1e6
-    notes = [
-        f"Saved in a step: {', '.join(saved)}. Memory at its peak: {above:.0f} MB above the memory in use "
-        "before."
-    ]
+    notes = [f"Saved in a step: {', '.join(saved)}. Peak memory: {above:.0f} MB above before."]
     return timed_section("ahead", title, steps, ratios, notes, **memory)
 
 

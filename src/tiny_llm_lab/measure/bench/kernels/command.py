@@ -27,15 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--solution", choices=["mine", "ref"], default="ref", help="with mine, also measure your kernels"
     )
-    parser.add_argument(
-        "--op",
-        choices=OPS,
-        default="all",
-        help="kernel to measure: quantized matmul, attention or all (default: all)",
-    )
-    parser.add_argument(
-        "--rows", default="1,8,128", help="numbers of rows of x in the products (default: 1,8,128)"
-    )
+    about = "kernel to measure: quantized matmul, attention or all (default: all)"
+    parser.add_argument("--op", choices=OPS, default="all", help=about)
+    parser.add_argument("--rows", default="1,8,128", help="rows of x in the products (default: 1,8,128)")
     about = "threads of the kernels on a CPU (default: %(default)s)"
     parser.add_argument("--threads", type=at_least_one, default=usable_cores(), metavar="N", help=about)
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of tables")

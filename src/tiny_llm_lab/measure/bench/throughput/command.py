@@ -68,14 +68,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser, random_bits=4)
     add_field_flags(parser, Sizes)
     add_async_scheduling(parser)
-    parser.add_argument(
-        "--baselines",
-        default="",
-        help=f"engines to compare with, separated by commas: {', '.join(BASELINES)}",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as the last line of stdout, in JSON"
-    )
+    about = f"engines to compare with, separated by commas: {', '.join(BASELINES)}"
+    parser.add_argument("--baselines", default="", help=about)
+    parser.add_argument("--json", action="store_true", help="print the result as the last line, in JSON")
 
 
 def run(args: Namespace) -> int:

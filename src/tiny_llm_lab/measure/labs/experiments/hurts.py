@@ -96,9 +96,7 @@ def finding(rows: Sequence[Row], effects: Sequence[Effect]) -> Finding:
     hurt = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "higher"]
     unclear = [row.name for row, effect in zip(rows, effects, strict=True) if effect.kind == "unclear"]
     if hurt or not unclear:
-        said.append(
-            f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks do not hurt in any of the three."
-        )
+        said.append(f"Chunks hurt {' and '.join(hurt)}." if hurt else "Chunks hurt none of the three.")
     if unclear:
         said.append(f"Not measurable here: {', '.join(unclear)}.")
     return Finding(said, claims)

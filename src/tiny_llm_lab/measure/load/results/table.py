@@ -63,10 +63,7 @@ def note_lines(result: Mapping[str, Any], run: LoadRun) -> Iterator[str]:
     num_tokens = sum(len(record.token_s) for record in run.completed)
     num_times = sum(len(record.timing.distinct_s) for record in run.completed)
     if num_times < num_tokens:
-        yield (
-            f"{num_tokens:,} tokens came in {num_times:,} deliveries, and ITL is the gap between two "
-            "deliveries"
-        )
+        yield (f"{num_tokens:,} tokens came in {num_times:,} deliveries; ITL is the gap between two")
     off = [r for r in run.completed if r.usage and r.usage.prompt_tokens != r.request.num_prompt_tokens]
     if off:
         first = off[0]

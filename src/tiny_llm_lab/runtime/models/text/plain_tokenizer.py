@@ -47,9 +47,7 @@ class PlainTokenizer:
         Raises ValueError for both ways to go on at once.
         """
         if continue_final_message and add_generation_prompt:
-            raise ValueError(
-                "continue_final_message and add_generation_prompt do not work together: set one to false"
-            )
+            raise ValueError("continue_final_message and add_generation_prompt exclude each other")
         text = self._template.render(
             variables | {"messages": conversation, "add_generation_prompt": add_generation_prompt}
         )

@@ -129,9 +129,7 @@ class CheckpointTokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UserError(
-                f"the text is not valid Unicode ({one_line(error)}): convert it to UTF-8"
-            ) from None
+            raise UserError(f"the text is not valid Unicode ({one_line(error)}): use UTF-8") from None
         if not isinstance(text, RenderedChat):
             return self._library.encode(text, add_special_tokens=True)
         return [id for part in text.parts for id in self._library.encode(part, add_special_tokens=False)]

@@ -32,6 +32,5 @@ def refuse_leftovers(tensors: Mapping[str, TensorInfo], used: Set[str], config: 
         is_adapter = "lora" in name.lower()
         cure = "fuse the adapter into the weights first" if is_adapter else _BELONGING
         raise UserError(
-            f"{info.path}: tensor {name} does not belong to the {config.model_type} model in config.json: "
-            f"{cure}"
+            f"{info.path}: tensor {name} is not in the {config.model_type} model of config.json: {cure}"
         )

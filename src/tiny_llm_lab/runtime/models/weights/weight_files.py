@@ -20,10 +20,7 @@ def find_tensors(folder: Path) -> dict[str, TensorInfo]:
         for name, info in read_header(file).items():
             if name in tensors:
                 other = tensors[name].path.name
-                raise UserError(
-                    f"{file}: tensor {name} is also in {other}: remove the file that does not belong to the "
-                    "model"
-                )
+                raise UserError(f"{file}: tensor {name} is also in {other}: remove the wrong file")
             tensors[name] = info
     return tensors
 

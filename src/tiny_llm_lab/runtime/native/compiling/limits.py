@@ -42,10 +42,7 @@ def measure(threads: int) -> Limits:
     read = _median(library.limits_read, threads, ctypes.c_size_t(_BUFFER_BYTES))
     f32 = _median(library.limits_f32, threads)
     if read is None or f32 is None:
-        raise UserError(
-            f"measuring the memory's bandwidth needs {_BUFFER_BYTES >> 20} MiB of memory: close other "
-            "programs"
-        )
+        raise UserError(f"measuring the bandwidth needs {_BUFFER_BYTES >> 20} MiB of memory: close programs")
     return Limits(
         threads=threads,
         read_gb_s=read,

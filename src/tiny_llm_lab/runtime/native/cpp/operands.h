@@ -192,8 +192,7 @@ inline std::vector<int32_t> positions(const Array& x, const Offsets& offsets, co
           "the tables must be float32, and alike");
   auto rows = per_row(offsets, x.shape(0));
   for (int offset : rows)
-    require(offset >= 0 && offset <= cos.shape(0) - x.shape(1), "positions must be 0 to ",
-            cos.shape(0) - 1);
+    require(offset >= 0 && offset <= cos.shape(0) - x.shape(1), "positions must be 0 to ", cos.shape(0) - 1);
   inputs.insert(inputs.end(), {one_piece(cos), one_piece(sin)});
   return rows;
 }

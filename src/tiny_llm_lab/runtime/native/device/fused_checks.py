@@ -136,11 +136,7 @@ _ELSEWHERE: Final = "add --device cpu, or install another version of MLX"
 CHECKS: Final = (
     Check("mx.fast.rope with one offset", partial(_rope, [(1, 1), (1, 9)], 7), _PLAIN),
     Check("mx.fast.rope with an offset for each row", partial(_rope, [(3, 1), (3, 5)], [7, 0, 300]), _PLAIN),
-    Check(
-        "mx.fast.rope with one offset for 3 rows",
-        partial(_rope, [(3, 1)], 7),
-        "so models give one for each row",
-    ),
+    Check("mx.fast.rope with one offset for 3 rows", partial(_rope, [(3, 1)], 7), "models give one each"),
     Check(CAUSAL, partial(_attention, _CHUNKS, False), "so models use arrays as masks"),
     Check("mx.fast.scaled_dot_product_attention", partial(_attention, _CHUNKS + _DECODES, True), _PLAIN),
     Check("mx.quantized_matmul", _product, _ELSEWHERE),

@@ -41,10 +41,7 @@ def partitioned_attention(
     rows, heads, _, dim = query.shape
     groups, size = keys.shape[1:3]
     if dim % 4 or dim > 128 or heads % groups:
-        raise UserError(
-            f"this kernel cannot compute {heads} heads of {dim} numbers over {groups} kv heads: gather the "
-            "blocks"
-        )
+        raise UserError(f"this kernel cannot take {heads} heads of {dim} numbers over {groups} kv heads")
     num_parts, sharing = -(-longest // PARTITION), heads // groups
     num_threadgroups = -(-sharing // _MOST_SIMDGROUPS)
     simdgroups = -(-sharing // num_threadgroups)

@@ -48,9 +48,7 @@ def kept(
             found = _read(path)  # another process may have written it
         if found is not None:
             return found, False
-        ended = (
-            f"crashed the process that tested it{follows and ': '}{follows}; to test it again, remove {path}"
-        )
+        ended = f"crashed its test's process{follows and ': '}{follows}; to test it again, remove {path}"
         _write(path, [Verdict(subject, False, ended)])
         try:
             made = judge()

@@ -94,9 +94,7 @@ def _require_supported(tokenizer: CheckpointTokenizer, settings: ChatSettings, c
         message = "tool_choice auto is off on this server: choose required, a function, or none"
         raise ApiError(400, message, param="tool_choice")
     if taken := sorted(tokenizer.template_options & chat.template_kwargs.keys()):
-        raise ApiError(
-            400, f"chat_template_kwargs must not set {taken[0]}: leave it out", param="chat_template_kwargs"
-        )
+        raise ApiError(400, f"chat_template_kwargs: leave out {taken[0]}", param="chat_template_kwargs")
     if chat.continue_final_message and chat.add_generation_prompt:
         message = "continue_final_message needs add_generation_prompt: false"
         raise ApiError(400, message, param="continue_final_message")

@@ -49,11 +49,7 @@ class CompletionRequest(SamplingFields):
         if not self.prompt:
             raise ApiError(400, "prompt is empty: give at least one token", param="prompt")
         if self.suffix:
-            raise ApiError(
-                400,
-                "suffix is not supported, because the model only continues a text: leave it out",
-                param="suffix",
-            )
+            raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise ApiError(400, "best_of is not supported: ask for n answers and choose", param="best_of")
 
@@ -123,9 +119,7 @@ class _Choice:
     def keep(self, output: EngineOutput) -> tuple[str, str | None]:
         """Keep the text and the finish reason of `output`, and return them."""
         if self.body.max_tokens == 0:
-            output = replace(
-                output, token_ids=(), text="", logprobs=()
-            )  # drop the token that the engine had to draw
+            output = replace(output, token_ids=(), text="", logprobs=())  # drop the drawn token
         text = output.text
         if self._is_first and self.body.echo:
             text = self.prompt + text
