@@ -189,9 +189,7 @@ class Scheduler:
     def _num_missing(self, sequence: TokenSequence) -> int:
         num_missing = min(sequence.num_tokens_with_spec, self.max_num_tokens) - sequence.num_computed_tokens
         if num_missing == 0:
-            raise ValueError(
-                f"request {sequence.request_id!r} has all its {self.max_num_tokens} tokens: finish it"
-            )
+            raise ValueError(f"request {sequence.request_id!r} has {self.max_num_tokens} tokens: finish it")
         return num_missing
 
     def _make_room(self, sequence: TokenSequence, num_new: int) -> int:

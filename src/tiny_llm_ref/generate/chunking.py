@@ -43,9 +43,7 @@ def chunked_attention_mask(
     """
     end = chunk_start + chunk_size
     if chunk_start < 0 or chunk_size < 1 or end > total_length:
-        raise ValueError(
-            f"chunk of {chunk_size} at {chunk_start} is not in a prompt of {total_length} tokens"
-        )
+        raise ValueError(f"chunk of {chunk_size} at {chunk_start} is not among {total_length} prompt tokens")
     visible = mx.arange(end) <= mx.arange(chunk_start, end)[:, None]
     return mx.where(visible, 0.0, -mx.inf).astype(dtype)
 
