@@ -55,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--prompt", metavar="TEXT", help="what to ask; - reads stdin (default: a question about some notes)"
     )
     parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without chat template")
-    about = "no cache, a cache, or also chunks (default: %(default)s)"
+    about = "no KV cache, a cache, or a cache and the prompt in chunks (default: %(default)s)"
     parser.add_argument("--loop", choices=list(LOOPS), default="chunked", help=about)
     add_sampling_arguments(parser, max_tokens=256)
     add_prefill_step(parser)

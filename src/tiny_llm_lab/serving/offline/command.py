@@ -34,7 +34,7 @@ from tiny_llm_lab.types import UserError
 HELP = "Answer a file of requests in OpenAI's batch format; run the same command again to resume it."
 EXAMPLES: Final = (
     ("--input prompts.jsonl --output answers.jsonl", "answer the lines that have no answer yet"),
-    ("--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4", "with four engines"),
+    ("--input prompts.jsonl --output answers.jsonl --ray --num-replicas 4", "with four engines on Ray"),
 )
 
 
@@ -45,10 +45,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     about = "requests sent to each engine at a time (default: twice --max-num-seqs)"
     parser.add_argument("--max-concurrency", type=at_least_one, metavar="N", help=about)
     parser.add_argument("--ray", action="store_true", help="run on Ray Data (needs the optional group ray)")
-    parser.add_argument("--address", metavar="A", help="of a Ray cluster, with --ray (default: a local one)")
-    parser.add_argument(
-        "--num-replicas", type=at_least_one, metavar="N", help="engines, with --ray (default: 1)"
-    )
+    about = "address of a Ray cluster, with --ray (default: start a local one)"
+    parser.add_argument("--address", metavar="A", help=about)
+    about = "number of engines, with --ray (default: 1)"
+    parser.add_argument("--num-replicas", type=at_least_one, metavar="N", help=about)
     add_served_model(parser)
 
 

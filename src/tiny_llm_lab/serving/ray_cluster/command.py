@@ -40,7 +40,8 @@ EXAMPLES: Final = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--address", metavar="A", help="of a Ray cluster, or auto (default: a local one)")
+    about = "address of a Ray cluster, or auto (default: start a local one)"
+    parser.add_argument("--address", metavar="A", help=about)
     parser.add_argument("--shutdown", action="store_true", help="remove the application from the cluster")
     add_field_flags(parser, ReplicaSettings)
     add_served_model(parser)
