@@ -129,7 +129,7 @@ def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: 
     ("failure", "code", "last_line"),
     [
         (UserError("unknown model 'x'"), 2, "error: unknown model 'x'"),
-        (CrashError("Boom"), 1, "error: the measuring process of solution ref crashed: see above"),
+        (CrashError("Boom"), 1, "error: the process of solution ref crashed: see above"),
     ],
 )
 def test_our_own_failure_ends_the_run(

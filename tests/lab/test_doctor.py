@@ -58,7 +58,7 @@ def test_mlx_s_operators_promise_less(
         (native.VARIABLE, "banana", {"C++ self-test", "kernels"}, "choose auto, cpp, mlx or off"),
         ("TINY_LLM_ISA", "mmx", {"instructions", "C++ self-test", "kernels"}, "choose one of"),
         ("CXX", "no-such-compiler", {"compiler", "C++ self-test", "kernels"}, "install g++ or clang"),
-        ("TINY_LLM_THREADS", "many", {"C++ self-test", "kernels"}, "a whole number from 1"),
+        ("TINY_LLM_THREADS", "many", {"C++ self-test", "kernels"}, "write 1 to"),
     ],
 )
 def test_settings_that_do_not_exist(
@@ -152,7 +152,7 @@ def test_kernels_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(command, "run_fresh", crash)
     [found] = command._computed()
-    assert not found.is_right and "native, and we compile it again" in found.cure
+    assert not found.is_right and "native, then try again" in found.cure
 
 
 def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:

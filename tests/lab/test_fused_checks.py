@@ -90,7 +90,7 @@ PLACES = {
     [
         (
             first_row_only,
-            ["rope with one offset for 3 rows: wrong for 3 rows of 1 tok*: so models give one"],
+            ["rope with one offset for 3 rows: wrong for 3 rows of 1 tok*: models give one"],
             True,
             False,
         ),

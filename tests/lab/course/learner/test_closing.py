@@ -30,7 +30,7 @@ def test_after_red_each_task_that_failed_and_where_help_is(grade: Grade, written
     assert "\ntask 1.1.1: ./pdmw run hint 1.1.1 · book/src/one.md#task-111-twice-a-number\n" in out
     assert "next:" not in out and "run diff" not in out
     assert out.index("test_thrice") < out.index("task 1.1.1: ./pdmw")
-    assert "\n./pdmw run explain 1.1.1 tries the task's known mistakes" in out
+    assert "\n./pdmw run explain 1.1.1 names a known mistake" in out
     edit(written, SUMS, "x * n", "x + n + 1")
     assert grade("--day", "1.1", "tests").count("run hint 1.1.1") == 1, "two tests of a task failed"
 

@@ -59,7 +59,7 @@ def test_ctrl_c_while_waiting_is_one_line(
     monkeypatch.setattr(watch.subprocess, "run", run)
     assert main(["watch"]) == 130
     err = capsys.readouterr().err
-    assert err == "save in src/tiny_llm; Ctrl-C ends\ninterrupted\n"
+    assert err == "save in src/tiny_llm to grade again; Ctrl-C ends\ninterrupted\n"
     (command,) = commands
     assert command[-1] == "tests/week_1/test_day_1.py" and command[command.index("--day") + 1] == "1.1"
     for asked in (["--task", "1.2.1"], ["1.2.1"]):
