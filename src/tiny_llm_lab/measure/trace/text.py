@@ -111,5 +111,5 @@ def _legend(timeline: Timeline) -> Text:
     names = {"prefill": f"prefill, █ = {timeline.largest_chunk}", "decode": "decode", "waiting": "waiting"}
     parts = [Text.assemble((signs[kind], _STYLES[kind]), f" {name}") for kind, name in names.items()]
     if not timeline.shows_budget:
-        parts.append(Text(f"the budget {timeline.budget} is above the picture"))
+        parts.append(Text(f"budget {timeline.budget} is above the picture"))
     return Text("   ").join(parts)
