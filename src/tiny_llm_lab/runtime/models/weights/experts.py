@@ -20,7 +20,7 @@ def are_numbered(names: Iterable[str]) -> bool:
 
 
 def stored_shapes(config: ModelConfig, is_numbered: bool) -> Iterator[tuple[str, ParameterShape]]:
-    """Name and logical shape of every parameter as it stands in the files, experts numbered or stacked."""
+    """Name and logical shape of every parameter as it is in the files, experts numbered or stacked."""
     for name, shape in parameter_shapes(config):
         if is_numbered and f".{EXPERTS}." in name:
             yield from ((single, shape[1:]) for single in numbered(name, shape[0]))
